@@ -1,0 +1,3 @@
+module weir.dev/weir
+
+go 1.26

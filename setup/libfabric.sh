@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Builds libfabric once into the cache, static, with the providers that need no special hardware.
+#
+#   libfabric.sh build    builds it unless it is there; prints the prefix
+#   libfabric.sh prefix   prints the prefix and does nothing else
+#
+# Debian 12 has libfabric 1.17, which is too old (no auth keys), so the upstream source archive of a later Debian
+# release is taken through apt, from the mirror that this machine's apt already uses.
+set -euo pipefail
+# shellcheck source=setup/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+
+prefix=$WEIR_CACHE/libfabric-$LIBFABRIC_VERSION-$LIBFABRIC_RECIPE
+sources=$WEIR_CACHE/sources/libfabric-$LIBFABRIC_VERSION
+
+# debian_mirror: address of the Debian mirror in this machine's apt configuration.
+debian_mirror() {
+    apt-get indextargets --format '$(REPO_URI) $(ORIGIN)' 2>/dev/null |
+        awk '$2 == "Debian" && $1 !~ /security/ { print $1; exit }'
+}
+
+# scratch_apt DIRECTORY: makes an apt configuration that knows only the sources of $LIBFABRIC_SUITE, so that the
+# machine's own package lists stay as they are.
+scratch_apt() {
+    local root=$1 mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    mirror=$(debian_mirror)
+    [[ -n $mirror ]] || fail "apt on this machine has no Debian source: run 'apt-get update', or add one, then try again"
+    mkdir -p "$root/lists/partial" "$root/archives/partial"
+    echo "deb-src [signed-by=$keyring] $mirror $LIBFABRIC_SUITE main" >"$root/sources.list"
+    cat >"$root/apt.conf" <<CONF
+Dir::Etc::SourceList "$root/sources.list";
+Dir::Etc::SourceParts "-";
+Dir::State::Lists "$root/lists";
+Dir::Cache "$root";
+Dir::Cache::Archives "$root/archives";
+APT::Sandbox::User "root";
+CONF
+}
+
+# fetch_source: puts the unpacked upstream source into $sources/tree.
+fetch_source() {
+    mkdir -p "$sources"
+    scratch_apt "$sources/apt"
+    export APT_CONFIG=$sources/apt/apt.conf
+    apt-get update
+    (cd "$sources" && apt-get source --tar-only --only-source libfabric)
+    local archives=("$sources"/libfabric_"$LIBFABRIC_VERSION".orig.tar.*)
+    [[ -f ${archives[0]} ]] ||
+        fail "$LIBFABRIC_SUITE has another libfabric than $LIBFABRIC_VERSION: $(ls "$sources")"
+    rm -rf "$sources/tree"
+    mkdir "$sources/tree"
+    tar -xf "${archives[0]}" -C "$sources/tree" --strip-components=1
+}
+
+# compile: configures, builds and installs into $prefix in one rename, so that a prefix that exists is whole.
+compile() {
+    cd "$sources/tree"
+    [[ -x configure ]] || ./autogen.sh
+    local off=() provider
+    for provider in rxd udp sockets sm2 lnx mrail verbs psm2 psm3 efa opx ucx usnic bgq cxi lpp \
+        hook_debug hook_hmem perf trace profile monitor dmabuf_peer_mem; do
+        off+=("--disable-$provider")
+    done
+    ./configure --prefix="$prefix" --enable-static --disable-shared --with-pic --with-uring=no --with-numa=no \
+        --enable-tcp --enable-shm --enable-rxm --disable-xpmem "${off[@]}" CFLAGS="-O2 -g1"
+    make -j"$(nproc)"
+    rm -rf "$prefix.new"
+    make install DESTDIR="$prefix.new"
+    # The Slingshot extension's header: constants only, used where a vendor's libfabric is linked.
+    cp prov/cxi/include/fi_cxi_ext.h "$prefix.new$prefix/include/rdma/"
+    rm -rf "$prefix"
+    mv "$prefix.new$prefix" "$prefix"
+    rm -rf "$prefix.new" "$sources"
+}
+
+build() {
+    if [[ -f $prefix/lib/libfabric.a ]]; then
+        skip "libfabric $LIBFABRIC_VERSION"
+    else
+        step libfabric-source "libfabric $LIBFABRIC_VERSION: fetch the source (4 MB)" fetch_source
+        step libfabric "libfabric $LIBFABRIC_VERSION: build, static, about 3 minutes" compile
+    fi
+    echo "$prefix"
+}
+
+case ${1:-build} in
+build) with_lock libfabric build ;;
+prefix) echo "$prefix" ;;
+*) fail "usage: libfabric.sh build|prefix" ;;
+esac
