@@ -1,0 +1,1 @@
+//! The native client: handles, objects, key-value and array interfaces.

@@ -1,0 +1,1 @@
+//! A POSIX namespace on objects.

@@ -1,0 +1,1 @@
+//! The DAOS C interface: libdaos.

@@ -1,0 +1,1 @@
+//! weir-engine: configuration, wiring, management and metrics.

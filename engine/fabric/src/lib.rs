@@ -1,0 +1,1 @@
+//! Safe Rust over libfabric, and a simulated fabric behind the same trait.

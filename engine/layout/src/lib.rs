@@ -1,0 +1,1 @@
+//! Pool map, fault domains, object classes and placement as pure functions.

@@ -1,0 +1,1 @@
+//! Management protocol: generated types and mutual TLS.

@@ -1,0 +1,1 @@
+//! The I/O service of a target.

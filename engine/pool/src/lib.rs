@@ -1,0 +1,1 @@
+//! The pool service: pool map, properties, handles, containers.

@@ -1,0 +1,1 @@
+//! What crosses the wire or is shared by client and engine.

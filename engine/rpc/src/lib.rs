@@ -1,0 +1,1 @@
+//! Requests, replies, bulk transfers, deadlines and retries.

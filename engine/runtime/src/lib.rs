@@ -1,0 +1,1 @@
+//! Single-threaded async executor with a real and a simulated implementation.

@@ -1,0 +1,1 @@
+//! The versioned object store of one target.
