@@ -9,15 +9,11 @@
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+# shellcheck source=setup/debian_sources.sh
+source "$WEIR_REPO/setup/debian_sources.sh"
 
 prefix=$WEIR_CACHE/libfabric-$LIBFABRIC_VERSION-$LIBFABRIC_RECIPE
 sources=$WEIR_CACHE/sources/libfabric-$LIBFABRIC_VERSION
-
-# debian_mirror: address of the Debian mirror in this machine's apt configuration.
-debian_mirror() {
-    apt-get indextargets --format '$(REPO_URI) $(ORIGIN)' 2>/dev/null |
-        awk '$2 == "Debian" && $1 !~ /security/ { print $1; exit }'
-}
 
 # scratch_apt DIRECTORY: makes an apt configuration that knows only the sources of $LIBFABRIC_SUITE, so that the
 # machine's own package lists stay as they are.

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a part of the project needs, and only those that are missing.
+#
+#   packages.sh build|cluster|lint
+set -euo pipefail
+# shellcheck source=setup/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+
+# Compiling and unit tests: a C tool chain (libfabric, C test programs), clang for the C ABI's second compiler, and
+# fusermount3 for the mount daemon's tests; autotools and dpkg-dev for libfabric's source.
+build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev ca-certificates git jq)
+# Container engine and what a node image is made of.
+cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq openssl libcap2-bin procps)
+# Checking the scripts.
+lint=(shellcheck)
+
+# missing PACKAGE...: those of the packages that are not installed, one a line.
+missing() {
+    local package
+    for package in "$@"; do
+        dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || echo "$package"
+    done
+}
+
+install_packages() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -o DPkg::Lock::Timeout=300 update
+    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+}
+
+case ${1:-} in
+build) wanted=("${build[@]}") ;;
+cluster) wanted=("${cluster[@]}") ;;
+lint) wanted=("${lint[@]}") ;;
+*) fail "usage: packages.sh build|cluster|lint" ;;
+esac
+
+mapfile -t absent < <(missing "${wanted[@]}")
+if ((${#absent[@]} == 0)); then
+    skip "Debian packages for $1"
+    exit 0
+fi
+command -v apt-get >/dev/null || fail "this machine has no apt: install the equivalents of ${absent[*]} by hand"
+((EUID == 0)) || fail "installing packages needs root: run 'sudo apt-get install ${absent[*]}', then try again"
+step "packages-$1" "Debian packages for $1 (${absent[*]})" install_packages "${absent[@]}"
