@@ -1,0 +1,276 @@
+package managementtest
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"weir.dev/weir/engine/proto/management/dial"
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+)
+
+const targetsPerEngine = 2
+
+// state is what the engines of a test system agree on.
+type state struct {
+	mu      sync.Mutex
+	up      []bool
+	started int64
+	pools   []*pool
+}
+
+type pool struct {
+	info       *managementv1.PoolInfo
+	containers []*managementv1.ContainerInfo
+	// requests are the creation requests by label, to tell a repeated one from a conflicting one.
+	request  *managementv1.PoolCreateRequest
+	requests map[string]*managementv1.ContainerCreateRequest
+}
+
+func newState(engines int) *state {
+	return &state{up: make([]bool, engines), started: 1_700_000_000}
+}
+
+func (s *state) setUp(rank int, up bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up[rank] = up
+}
+
+func (s *state) setUsed(poolName, containerName string, bytes uint64) error {
+	return s.change(poolName, containerName, func(c *managementv1.ContainerInfo) { c.UsedBytes = bytes })
+}
+
+func (s *state) setOpenHandles(poolName, containerName string, handles uint32) error {
+	return s.change(poolName, containerName, func(c *managementv1.ContainerInfo) { c.OpenHandles = handles })
+}
+
+func (s *state) change(poolName, containerName string, change func(*managementv1.ContainerInfo)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(poolName)
+	if err != nil {
+		return err
+	}
+	c, err := p.container(containerName)
+	if err != nil {
+		return err
+	}
+	change(c)
+	return nil
+}
+
+// pool finds a pool by label or UUID. Callers hold mu.
+func (s *state) pool(name string) (*pool, error) {
+	if name == "" {
+		return nil, fail(codes.InvalidArgument, dial.DERInvalid, "pool", "the name is empty")
+	}
+	for _, p := range s.pools {
+		if p.info.GetLabel() == name || p.info.GetUuid() == name {
+			return p, nil
+		}
+	}
+	return nil, fail(codes.NotFound, dial.DERNonexistent, "pool "+name, "does not exist")
+}
+
+func (p *pool) container(name string) (*managementv1.ContainerInfo, error) {
+	if name == "" {
+		return nil, fail(codes.InvalidArgument, dial.DERInvalid, "container", "the name is empty")
+	}
+	for _, c := range p.containers {
+		if c.GetLabel() == name || c.GetUuid() == name {
+			return c, nil
+		}
+	}
+	return nil, fail(codes.NotFound, dial.DERNonexistent,
+		fmt.Sprintf("container %s of pool %s", name, p.info.GetLabel()), "does not exist")
+}
+
+// describe returns the pool's state with what follows from its containers and from the engines that are up.
+func (s *state) describe(p *pool) *managementv1.PoolInfo {
+	info := proto.CloneOf(p.info)
+	info.UsedBytes = 0
+	for _, c := range p.containers {
+		info.UsedBytes += c.GetUsedBytes()
+	}
+	info.FreeBytes = info.GetSizeBytes() - min(info.GetUsedBytes(), info.GetSizeBytes())
+	info.Containers = uint32(len(p.containers))
+	info.State = managementv1.PoolState_POOL_STATE_READY
+	for _, rank := range info.GetRanks() {
+		if !s.up[rank] {
+			info.UnreachableRanks = append(info.UnreachableRanks, rank)
+			info.State = managementv1.PoolState_POOL_STATE_DEGRADED
+		}
+	}
+	return info
+}
+
+func (s *state) createPool(request *managementv1.PoolCreateRequest) (*managementv1.PoolInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	object := "pool " + request.GetLabel()
+	if request.GetLabel() == "" || request.GetSizeBytes() == 0 {
+		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "label and size_bytes must be set")
+	}
+	if p, err := s.pool(request.GetLabel()); err == nil {
+		if proto.Equal(p.request, request) {
+			return s.describe(p), nil
+		}
+		return nil, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
+	}
+	ranks, err := s.choose(object, request.GetRanks())
+	if err != nil {
+		return nil, err
+	}
+	if request.GetSizeBytes() > uint64(len(ranks))*DefaultEngineBytes {
+		return nil, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "%d bytes are more than the engines have", request.GetSizeBytes())
+	}
+	made := &pool{
+		request:  proto.CloneOf(request),
+		requests: map[string]*managementv1.ContainerCreateRequest{},
+		info: &managementv1.PoolInfo{
+			Uuid: newUUID(), Label: request.GetLabel(), SizeBytes: request.GetSizeBytes(), Ranks: ranks,
+			Targets: uint32(len(ranks)) * targetsPerEngine, MapVersion: 1, ServiceRanks: ranks[:1],
+			ObjectClass: orDefault(request.GetObjectClass(), "SX"),
+		},
+	}
+	s.pools = append(s.pools, made)
+	return s.describe(made), nil
+}
+
+// choose returns the ranks to use: those asked for, or all that are up. Callers hold mu.
+func (s *state) choose(object string, asked []uint32) ([]uint32, error) {
+	ranks := slices.Clone(asked)
+	if len(ranks) == 0 {
+		for rank, up := range s.up {
+			if up {
+				ranks = append(ranks, uint32(rank))
+			}
+		}
+	}
+	for _, rank := range ranks {
+		if int(rank) >= len(s.up) || !s.up[rank] {
+			return nil, fail(codes.FailedPrecondition, dial.DERUnreachable, object, "rank %d is not up", rank)
+		}
+	}
+	return ranks, nil
+}
+
+func (s *state) destroyPool(request *managementv1.PoolDestroyRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(request.GetPool())
+	if err != nil {
+		return nil //nolint:nilerr // destroying an absent pool succeeds
+	}
+	if len(p.containers) > 0 && !request.GetForce() {
+		var labels []string
+		for _, c := range p.containers {
+			labels = append(labels, c.GetLabel())
+		}
+		return fail(codes.FailedPrecondition, dial.DERBusy, "pool "+p.info.GetLabel(), "still has containers: %s", strings.Join(labels, ", "))
+	}
+	s.pools = slices.DeleteFunc(s.pools, func(other *pool) bool { return other == p })
+	return nil
+}
+
+func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (*managementv1.ContainerInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(request.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	object := fmt.Sprintf("container %s of pool %s", request.GetLabel(), p.info.GetLabel())
+	if request.GetLabel() == "" {
+		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "label must be set")
+	}
+	if class := request.GetObjectClass(); class != "" && !slices.Contains([]string{"S1", "S2", "S4", "SX"}, class) {
+		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "object class %q is unknown; known: S1, S2, S4, SX", class)
+	}
+	if c, err := p.container(request.GetLabel()); err == nil {
+		if proto.Equal(p.requests[request.GetLabel()], request) {
+			return proto.CloneOf(c), nil
+		}
+		return nil, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
+	}
+	if request.GetQuotaBytes() > p.info.GetSizeBytes() {
+		return nil, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "a quota of %d bytes is more than the pool's %d", request.GetQuotaBytes(), p.info.GetSizeBytes())
+	}
+	made := &managementv1.ContainerInfo{
+		Uuid: newUUID(), Label: request.GetLabel(), PoolUuid: p.info.GetUuid(), PoolLabel: p.info.GetLabel(),
+		Type: request.GetType(), QuotaBytes: request.GetQuotaBytes(), Attributes: request.GetAttributes(),
+		ObjectClass:        orDefault(request.GetObjectClass(), p.info.GetObjectClass()),
+		ChunkSizeBytes:     orDefault(request.GetChunkSizeBytes(), 1<<20),
+		CreatedUnixSeconds: s.started,
+	}
+	p.containers = append(p.containers, made)
+	p.requests[request.GetLabel()] = proto.CloneOf(request)
+	return proto.CloneOf(made), nil
+}
+
+func (s *state) setQuota(request *managementv1.ContainerSetQuotaRequest) (*managementv1.ContainerInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(request.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.container(request.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	object := fmt.Sprintf("container %s of pool %s", c.GetLabel(), p.info.GetLabel())
+	switch {
+	case request.GetQuotaBytes() > p.info.GetSizeBytes():
+		return nil, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "a quota of %d bytes is more than the pool's %d", request.GetQuotaBytes(), p.info.GetSizeBytes())
+	case request.GetQuotaBytes() != 0 && request.GetQuotaBytes() < c.GetUsedBytes():
+		return nil, fail(codes.FailedPrecondition, dial.DERInvalid, object, "%d bytes are in use", c.GetUsedBytes())
+	}
+	c.QuotaBytes = request.GetQuotaBytes()
+	return proto.CloneOf(c), nil
+}
+
+func (s *state) destroyContainer(request *managementv1.ContainerDestroyRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(request.GetPool())
+	if err != nil {
+		return nil //nolint:nilerr // a container of an absent pool is absent
+	}
+	c, err := p.container(request.GetContainer())
+	if err != nil {
+		return nil //nolint:nilerr // destroying an absent container succeeds
+	}
+	if c.GetOpenHandles() > 0 && !request.GetForce() {
+		return fail(codes.FailedPrecondition, dial.DERBusy,
+			fmt.Sprintf("container %s of pool %s", c.GetLabel(), p.info.GetLabel()), "has %d open handles", c.GetOpenHandles())
+	}
+	delete(p.requests, c.GetLabel())
+	p.containers = slices.DeleteFunc(p.containers, func(other *managementv1.ContainerInfo) bool { return other == c })
+	return nil
+}
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// newUUID returns a random UUID as text.
+func newUUID() string {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic(errors.New("no randomness"))
+	}
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
