@@ -1,0 +1,105 @@
+package v1alpha1
+
+// Condition types. Ready is the roll-up of a kind; every condition carries the generation it was computed from.
+const (
+	// ConditionReady is True while the object can be used as its spec asks.
+	ConditionReady = "Ready"
+	// ConditionProgressing is True while the operator moves the object towards its spec.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded is True while something that worked before does not: data may be unavailable, none is lost.
+	ConditionDegraded = "Degraded"
+	// ConditionDeletionBlocked is True when the object is being deleted and something keeps it: the message lists what.
+	ConditionDeletionBlocked = "DeletionBlocked"
+)
+
+// Reasons that several kinds share.
+const (
+	// ReasonDeleting says that the object is on its way out.
+	ReasonDeleting = "Deleting"
+	// ReasonNotDeleting says that nobody asked for the deletion of the object.
+	ReasonNotDeleting = "NotDeleting"
+	// ReasonNoDependents says that nothing stands in the way of the deletion.
+	ReasonNoDependents = "NoDependents"
+	// ReasonDependentsExist says that other objects still use this one.
+	ReasonDependentsExist = "DependentsExist"
+	// ReasonEngineUnreachable says that no engine of the system answered.
+	ReasonEngineUnreachable = "EngineUnreachable"
+	// ReasonRejected says that the engines refused the request; the message is theirs.
+	ReasonRejected = "Rejected"
+	// ReasonAvailable says that the object exists in the engines and can be used.
+	ReasonAvailable = "Available"
+	// ReasonLabelInUse says that an older object already stands for the same label.
+	ReasonLabelInUse = "LabelInUse"
+	// ReasonUnknownObjectClass says that the object class is not one that this version knows.
+	ReasonUnknownObjectClass = "UnknownObjectClass"
+	// ReasonTooFewEngines says that the object wants more copies, or more ranks, than there are engines.
+	ReasonTooFewEngines = "TooFewEngines"
+)
+
+// Reasons of StorageCluster conditions.
+const (
+	// ReasonAllEnginesReady says that every engine of the spec is up.
+	ReasonAllEnginesReady = "AllEnginesReady"
+	// ReasonEnginesNotReady says that an engine is not up; the message says which and why.
+	ReasonEnginesNotReady = "EnginesNotReady"
+	// ReasonTooFewNodes says that the spec wants more nodes than can take an engine.
+	ReasonTooFewNodes = "TooFewNodes"
+	// ReasonStarting says that engines are being created.
+	ReasonStarting = "Starting"
+	// ReasonRollingOut says that engines are being restarted one at a time with a new configuration.
+	ReasonRollingOut = "RollingOut"
+	// ReasonSettled says that the cluster is what its spec asks for.
+	ReasonSettled = "Settled"
+	// ReasonStorageTooSmall says that storage.size leaves too little for each target.
+	ReasonStorageTooSmall = "StorageTooSmall"
+	// ReasonClientSecretTaken says that another StorageCluster of the same name owns the client Secret.
+	ReasonClientSecretTaken = "ClientSecretTaken"
+	// ReasonErasingData says that the directories of the engines are being erased.
+	ReasonErasingData = "ErasingData"
+	// ReasonErasureFailed says that the directory of an engine could not be erased.
+	ReasonErasureFailed = "ErasureFailed"
+)
+
+// Reasons of Pool conditions.
+const (
+	// ReasonClusterNotFound says that no StorageCluster has the name in clusterRef.
+	ReasonClusterNotFound = "ClusterNotFound"
+	// ReasonClusterNotReady says that the StorageCluster has no engine that could be asked yet.
+	ReasonClusterNotReady = "ClusterNotReady"
+	// ReasonUnknownRank says that spec.ranks names a rank that the cluster does not have.
+	ReasonUnknownRank = "UnknownRank"
+	// ReasonInsufficientCapacity says that the engines have less free space than the pool asks.
+	ReasonInsufficientCapacity = "InsufficientCapacity"
+	// ReasonRanksUnreachable says that some engines of the pool do not answer.
+	ReasonRanksUnreachable = "RanksUnreachable"
+	// ReasonAllRanksReachable says that every engine of the pool answers.
+	ReasonAllRanksReachable = "AllRanksReachable"
+	// ReasonContainersExist says that the pool holds containers that would be lost.
+	ReasonContainersExist = "ContainersExist"
+)
+
+// Reasons of Container conditions.
+const (
+	// ReasonPoolNotFound says that no Pool has the name in poolRef.
+	ReasonPoolNotFound = "PoolNotFound"
+	// ReasonPoolNotReady says that the Pool does not exist in the engines yet.
+	ReasonPoolNotReady = "PoolNotReady"
+	// ReasonQuotaTooLarge says that the quota is larger than the pool.
+	ReasonQuotaTooLarge = "QuotaTooLarge"
+	// ReasonOpenHandles says that clients still have the container open.
+	ReasonOpenHandles = "OpenHandles"
+	// ReasonPoolDegraded says that part of the container's data is unavailable because its pool is degraded.
+	ReasonPoolDegraded = "PoolDegraded"
+)
+
+// Names that the operator puts on objects.
+const (
+	// Finalizer keeps an object until the operator has let go of what it stands for.
+	Finalizer = "storage.weir.dev/engines"
+	// LabelCluster names the StorageCluster that an object belongs to.
+	LabelCluster = "storage.weir.dev/cluster"
+	// LabelRank is the rank of the engine that an object belongs to.
+	LabelRank = "storage.weir.dev/rank"
+	// AnnotationCluster is "namespace/name" of the StorageCluster that a Secret in another namespace was copied from.
+	AnnotationCluster = "storage.weir.dev/cluster"
+)
