@@ -1,1 +1,19 @@
 //! What crosses the wire or is shared by client and engine.
+//!
+//! Bodies of requests and replies are `postcard`-encoded values of the types here; [`codec`] is the only door to
+//! that encoding. Everything decoded is bounded and checked: a hostile message gives an error, never a panic.
+
+pub mod capability;
+pub mod codec;
+pub mod der;
+pub mod hlc;
+pub mod id;
+pub mod limits;
+pub mod object;
+pub mod opcode;
+pub mod pool;
+
+pub use capability::{Capability, CapabilityError, PoolSecret, Rights};
+pub use der::Der;
+pub use hlc::{Clock, Epoch};
+pub use id::{ContainerId, Key, ObjectId, PoolId, Rank, TargetIndex};

@@ -1,0 +1,34 @@
+//! Named limits of the protocol, each with its reason.
+
+/// Lowest fabric protocol version this build speaks.
+pub const PROTOCOL_MIN: u16 = 1;
+/// Highest fabric protocol version this build speaks.
+pub const PROTOCOL_MAX: u16 = 1;
+
+/// Largest request or reply body in one message, in bytes. Above it the payload moves by RMA. A message of this
+/// size still leaves many slots in one multi-receive slab, and copying it costs less than a round trip.
+pub const INLINE_MAX: usize = 16 * 1024;
+
+/// Largest payload of one object request, in bytes. Bounds the DMA memory that one request can hold on a target.
+pub const PAYLOAD_MAX: u64 = 8 * 1024 * 1024;
+
+/// Longest dkey or akey, in bytes. A key is stored in index nodes; four of this size fit the smallest node.
+pub const KEY_MAX: usize = 1024;
+
+/// Most akeys in one request.
+pub const AKEYS_MAX: usize = 256;
+
+/// Most extents over all akeys of one request: as many as one inline body can name.
+pub const EXTENTS_MAX: usize = 1024;
+
+/// Most keys in one list reply.
+pub const LIST_KEYS_MAX: u32 = 1024;
+
+/// Longest label of a pool or container (DAOS: `DAOS_PROP_LABEL_MAX_LEN`).
+pub const LABEL_MAX: usize = 127;
+
+/// Longest attribute name (DAOS: `DAOS_ATTR_NAME_MAX`).
+pub const ATTRIBUTE_NAME_MAX: usize = 511;
+
+/// Longest attribute value, in bytes. Attributes travel inline.
+pub const ATTRIBUTE_VALUE_MAX: usize = 8 * 1024;

@@ -1,0 +1,78 @@
+//! Operation codes of the fabric protocol. A number is never used again for another meaning.
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
+        $($(#[$doc])* pub const $name: u16 = $number;)*
+
+        /// Lower-case name of an opcode, for logs and metric labels.
+        #[must_use]
+        pub const fn name(opcode: u16) -> Option<&'static str> {
+            match opcode {
+                $($number => Some(stringify!($name)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Liveness: empty request, empty reply.
+    PING = 0x0001,
+
+    /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
+    OBJECT_UPDATE = 0x0101,
+    /// [`crate::object::FetchRequest`] → [`crate::object::FetchReply`] + data.
+    OBJECT_FETCH = 0x0102,
+    /// [`crate::object::PunchRequest`] → [`crate::object::UpdateReply`].
+    OBJECT_PUNCH = 0x0103,
+    /// [`crate::object::ListRequest`] → [`crate::object::ListReply`].
+    OBJECT_LIST = 0x0104,
+    /// [`crate::object::QueryKeyRequest`] → [`crate::object::QueryKeyReply`].
+    OBJECT_QUERY_KEY = 0x0105,
+
+    /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
+    POOL_CONNECT = 0x0201,
+    /// [`crate::pool::PoolRequest`] → [`crate::pool::PoolQueryReply`].
+    POOL_QUERY = 0x0202,
+    /// [`crate::pool::PoolRequest`] → empty.
+    POOL_DISCONNECT = 0x0203,
+    /// [`crate::pool::ContainerCreateRequest`] → [`crate::pool::ContainerInfo`].
+    CONTAINER_CREATE = 0x0301,
+    /// [`crate::pool::ContainerOpenRequest`] → [`crate::pool::ContainerOpenReply`].
+    CONTAINER_OPEN = 0x0302,
+    /// [`crate::pool::ContainerRequest`] → empty.
+    CONTAINER_CLOSE = 0x0303,
+    /// [`crate::pool::ContainerDestroyRequest`] → empty.
+    CONTAINER_DESTROY = 0x0304,
+    /// [`crate::pool::ContainerRequest`] → [`crate::pool::ContainerInfo`].
+    CONTAINER_QUERY = 0x0305,
+    /// [`crate::pool::PoolRequest`] → `Vec` of [`crate::pool::ContainerInfo`].
+    CONTAINER_LIST = 0x0306,
+    /// [`crate::pool::AllocateRequest`] → [`crate::pool::AllocateReply`].
+    CONTAINER_ALLOCATE_OIDS = 0x0307,
+    /// [`crate::pool::AttributeSetRequest`] → empty.
+    CONTAINER_SET_ATTRIBUTES = 0x0308,
+    /// [`crate::pool::AttributeGetRequest`] → [`crate::pool::Attributes`].
+    CONTAINER_GET_ATTRIBUTES = 0x0309,
+    /// [`crate::pool::SnapshotRequest`] → `Vec` of [`crate::Epoch`]: the snapshots after the change.
+    CONTAINER_SNAPSHOT = 0x030a,
+    /// [`crate::pool::QuotaRequest`] → [`crate::pool::ContainerInfo`].
+    CONTAINER_SET_QUOTA = 0x030b,
+
+    /// Pool service → target: [`crate::pool::TargetPoolCreate`] → empty. Engines only.
+    TARGET_POOL_CREATE = 0x0401,
+    /// Pool service → target: [`crate::pool::TargetPool`] → empty. Engines only.
+    TARGET_POOL_DESTROY = 0x0402,
+    /// Pool service → target: [`crate::pool::TargetPool`] → [`crate::pool::TargetPoolSpace`]. Engines only.
+    TARGET_POOL_QUERY = 0x0403,
+    /// Pool service → target: [`crate::pool::TargetPoolResize`] → empty. Engines only.
+    TARGET_POOL_RESIZE = 0x0404,
+    /// Pool service → target: [`crate::pool::TargetContainer`] → empty. Engines only.
+    TARGET_CONTAINER_CREATE = 0x0405,
+    /// Pool service → target: [`crate::pool::TargetContainer`] → empty. Engines only.
+    TARGET_CONTAINER_DESTROY = 0x0406,
+    /// Pool service → target: [`crate::pool::TargetContainerState`] → [`crate::pool::TargetContainerUsage`]. Engines only.
+    TARGET_CONTAINER_SET = 0x0407,
+    /// Engine → engine: management request by its gRPC method name, forwarded to where the pool's service runs.
+    MANAGEMENT_FORWARD = 0x0501,
+}

@@ -1,0 +1,399 @@
+//! Pool and container requests, and what the pool service asks of targets.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::capability::Credential;
+use crate::limits::LABEL_MAX;
+use crate::{Capability, ContainerId, Epoch, PoolId, PoolSecret, Rank, Rights, TargetIndex};
+
+/// State of a target in a pool map (values of `DAOS_TS_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TargetState {
+    /// Serves.
+    UpIn,
+    /// Lost; its data is unavailable.
+    Down,
+}
+
+/// One target of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolTarget {
+    /// Number in the pool: stable for the pool's life.
+    pub id: u32,
+    /// Engine.
+    pub rank: Rank,
+    /// Target of that engine.
+    pub index: TargetIndex,
+    /// State.
+    pub state: TargetState,
+}
+
+/// The targets of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolMap {
+    /// Grows by one with each change.
+    pub version: u32,
+    /// Ascending by `id`.
+    pub targets: Vec<PoolTarget>,
+}
+
+/// Connects to a pool. Sent to any engine; one that does not run the pool's service answers with
+/// [`crate::Der::NOTLEADER`] and the service's rank in the message's `rank` field, or `NONEXIST`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectRequest {
+    /// Label or UUID text.
+    pub pool: String,
+    /// Rights wanted.
+    pub rights: Rights,
+    /// Who asks.
+    pub credential: Credential,
+}
+
+/// Where the pool's service runs, or the handle.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ConnectReply {
+    /// Connected.
+    Connected {
+        /// Handle on the pool.
+        capability: Capability,
+        /// The pool's label.
+        label: String,
+        /// Its targets.
+        map: PoolMap,
+        /// Rank that runs the pool service; container requests go there.
+        service: Rank,
+        /// Default object class name of new containers.
+        object_class: String,
+    },
+    /// Ask this rank.
+    Elsewhere {
+        /// Rank that runs the pool service.
+        service: Rank,
+    },
+}
+
+/// Names a connected pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolRequest {
+    /// Handle on the pool.
+    pub capability: Capability,
+}
+
+/// State and space of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolQueryReply {
+    /// Label.
+    pub label: String,
+    /// Targets now.
+    pub map: PoolMap,
+    /// Space of each target that answered, by target id.
+    pub space: Vec<(u32, TargetPoolSpace)>,
+    /// Ranks that did not answer.
+    pub unreachable: Vec<Rank>,
+    /// Number of containers.
+    pub containers: u32,
+}
+
+/// What a container holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ContainerType {
+    /// A POSIX namespace (DFS).
+    Posix,
+    /// Objects as the application lays them out.
+    Object,
+}
+
+/// Properties of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerProperties {
+    /// Label, unique in the pool.
+    pub label: String,
+    /// Type.
+    pub kind: ContainerType,
+    /// Bytes it may hold; 0: as much as the pool has.
+    pub quota: u64,
+    /// Default object class name.
+    pub object_class: String,
+    /// Bytes of a file in one dkey.
+    pub chunk_size: u64,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Mode bits of the root directory.
+    pub mode: u32,
+    /// Free-form attributes.
+    pub attributes: BTreeMap<String, serde_bytes::ByteBuf>,
+}
+
+/// Creates a container; the same label and properties again return the existing one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerCreateRequest {
+    /// Handle on the pool.
+    pub capability: Capability,
+    /// Identity drawn by the client, so that a retry is recognised.
+    pub container: ContainerId,
+    /// Properties.
+    pub properties: ContainerProperties,
+    /// Fail with `EXIST` when the label is taken even by an equal container.
+    pub exclusive: bool,
+}
+
+/// A container as the pool service knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerInfo {
+    /// Identity.
+    pub container: ContainerId,
+    /// Properties.
+    pub properties: ContainerProperties,
+    /// Bytes held over all targets that answered.
+    pub used: u64,
+    /// Open handles.
+    pub handles: u32,
+    /// Creation time, seconds since 1970.
+    pub created: u64,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Epoch>,
+}
+
+/// Opens a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerOpenRequest {
+    /// Handle on the pool.
+    pub capability: Capability,
+    /// Label or UUID text.
+    pub container: String,
+    /// Rights wanted: read, or read and write.
+    pub rights: Rights,
+}
+
+/// An open container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerOpenReply {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// The container.
+    pub info: ContainerInfo,
+}
+
+/// Names an open container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+}
+
+/// Destroys a container; its space is reclaimed in the background.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerDestroyRequest {
+    /// Handle on the pool.
+    pub capability: Capability,
+    /// Label or UUID text.
+    pub container: String,
+    /// Destroy although handles are open.
+    pub force: bool,
+}
+
+/// Reserves object-id user bits (`lo`), unique in the container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AllocateRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// How many; at most 2^32.
+    pub count: u64,
+}
+
+/// A reserved range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AllocateReply {
+    /// First value of the range.
+    pub first: u64,
+}
+
+/// Sets container attributes; an empty value list entry (`None`) deletes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttributeSetRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// Names and values.
+    pub attributes: Vec<(String, Option<serde_bytes::ByteBuf>)>,
+}
+
+/// Reads container attributes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttributeGetRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// Names; empty for all.
+    pub names: Vec<String>,
+}
+
+/// Attributes found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Names and values; a name that has no value is absent.
+    pub attributes: BTreeMap<String, serde_bytes::ByteBuf>,
+}
+
+/// Lists, takes or removes snapshots.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// What to do.
+    pub change: SnapshotChange,
+}
+
+/// What a snapshot request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SnapshotChange {
+    /// Nothing: list.
+    List,
+    /// Take one now; it is the last of the returned list.
+    Create,
+    /// Remove this one.
+    Destroy(Epoch),
+}
+
+/// Changes a container's quota.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QuotaRequest {
+    /// Handle on the pool.
+    pub capability: Capability,
+    /// Label or UUID text.
+    pub container: String,
+    /// Bytes; 0: as much as the pool has.
+    pub quota: u64,
+}
+
+/// Proof that a request comes from an engine of the system: a keyed hash over the body with the system key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineSeal {
+    /// Sender.
+    pub rank: Rank,
+    /// Wall time, nanoseconds since 1970.
+    pub issued_ns: u64,
+    /// Keyed hash over opcode, rank, time and the encoded payload.
+    pub seal: [u8; 16],
+}
+
+/// An engine's request to a target: the payload is one of the `Target*` types below, encoded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SealedRequest {
+    /// Who sends it.
+    pub seal: EngineSeal,
+    /// The encoded payload.
+    #[serde(with = "serde_bytes")]
+    pub payload: Vec<u8>,
+}
+
+/// Creates a pool's shard on a target. Idempotent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetPoolCreate {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its label.
+    pub label: String,
+    /// Seals its capabilities.
+    pub secret: PoolSecret,
+    /// Bytes of this target.
+    pub size: u64,
+    /// Rank that runs the pool service.
+    pub service: Rank,
+}
+
+/// Names a pool's shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetPool {
+    /// The pool.
+    pub pool: PoolId,
+}
+
+/// Changes the size of a pool's shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetPoolResize {
+    /// The pool.
+    pub pool: PoolId,
+    /// Bytes of this target.
+    pub size: u64,
+}
+
+/// Names a container's part of a pool's shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetContainer {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+}
+
+/// Tells a target what the pool service knows of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetContainerState {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// Bytes this target may hold of it; `None`: no limit.
+    pub grant: Option<u64>,
+    /// Epochs that aggregation keeps.
+    pub snapshots: Vec<Epoch>,
+}
+
+/// What a target holds of a container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetContainerUsage {
+    /// Bytes.
+    pub used: u64,
+}
+
+/// Space of a pool's shard, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TargetPoolSpace {
+    /// The shard's share.
+    pub total: u64,
+    /// Not used.
+    pub free: u64,
+    /// Used, by container.
+    pub containers: Vec<(ContainerId, u64)>,
+}
+
+/// Why a label is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "label \"{0}\" is not valid: use 1 to {LABEL_MAX} letters, digits, '.', '_', ':' or '-', and not the form of a UUID"
+)]
+pub struct InvalidLabel(pub String);
+
+/// Checks a pool or container label (daos-api §1.4).
+///
+/// # Errors
+/// When the label has a wrong length or character, or parses as a UUID.
+pub fn validate_label(label: &str) -> Result<(), InvalidLabel> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
+    if label.is_empty()
+        || label.len() > LABEL_MAX
+        || !label.chars().all(good)
+        || uuid::Uuid::try_parse(label).is_ok()
+    {
+        return Err(InvalidLabel(label.chars().take(LABEL_MAX + 1).collect()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_follow_the_rules_of_daos() {
+        for good in ["tank", "pvc-1.a_b:c", &"x".repeat(LABEL_MAX)] {
+            assert_eq!(validate_label(good), Ok(()));
+        }
+        for bad in ["", "a b", "ä", &"x".repeat(LABEL_MAX + 1), "00000000-0000-0000-0000-000000000001"] {
+            assert!(validate_label(bad).is_err(), "{bad}");
+        }
+    }
+}
