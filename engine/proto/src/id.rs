@@ -97,8 +97,9 @@ impl ObjectId {
     /// The inverse of [`ObjectId::to_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        let both = u128::from_be_bytes(bytes);
-        Self { hi: (both >> 64) as u64, lo: both as u64 }
+        let (hi, lo) = bytes.split_at(8);
+        let word = |half: &[u8]| half.iter().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+        Self { hi: word(hi), lo: word(lo) }
     }
 }
 

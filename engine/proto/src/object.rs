@@ -279,19 +279,26 @@ pub struct QueryKeyRequest {
     pub map_version: u32,
     /// State to read; [`Epoch::MAX`] for the newest.
     pub epoch: Epoch,
-    /// Greatest (else smallest).
-    pub max: bool,
-    /// The dkey, or `None` to search it.
-    pub dkey: Option<Key>,
-    /// The akey, or `None` to search it.
-    pub akey: Option<Key>,
-    /// Whether the greatest or smallest record of the akey is wanted too.
-    pub extent: bool,
-    /// Whether to return the object's newest update epoch ([`QueryKeyReply::max_epoch`]); with neither key
-    /// search nor extent this is all that is done.
-    pub max_epoch: bool,
-    /// Whether dkey, akey and extent are to be left alone (only `max_epoch` is wanted).
-    pub epoch_only: bool,
+    /// What is asked.
+    pub query: KeyQuery,
+}
+
+/// What a key query asks. The reply carries the object's newest epoch in each case.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KeyQuery {
+    /// Nothing but the newest epoch.
+    Epoch,
+    /// The greatest or smallest key, and with `extent` the greatest or smallest record of it.
+    Search {
+        /// Greatest (else smallest).
+        max: bool,
+        /// The dkey, or `None` to search it.
+        dkey: Option<Key>,
+        /// The akey, or `None` to search it.
+        akey: Option<Key>,
+        /// Whether the record is wanted too; only for arrays.
+        extent: bool,
+    },
 }
 
 /// Outcome of a key query on one target.
