@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 )
 
 const (
@@ -29,7 +30,8 @@ type Attachment struct {
 	Provider string `json:"provider"`
 	// Engines lists the engines to try, in order.
 	Engines []Engine `json:"engines"`
-	// SystemKeyFile names the file with the key that authenticates fabric requests. Management does not read it.
+	// SystemKeyFile names the file with the key that authenticates fabric requests. Management does not read it. A
+	// relative name is relative to the folder of the attach file.
 	SystemKeyFile string `json:"system_key_file,omitempty"`
 	// TLS names the files of the client's management identity.
 	TLS TLSFiles `json:"tls"`
@@ -46,7 +48,7 @@ type Engine struct {
 	Management string `json:"management"`
 }
 
-// TLSFiles names PEM files. Relative names are relative to the working directory of the reader.
+// TLSFiles names PEM files. Relative names are relative to the folder of the attach file.
 type TLSFiles struct {
 	// CA holds the certificates that engines' certificates must chain to.
 	CA string `json:"ca"`
@@ -79,6 +81,11 @@ func readAttachment(path string) ([]byte, *Attachment, error) {
 	}
 	if err := attachment.validate(); err != nil {
 		return nil, nil, fmt.Errorf("attach file %s: %w", path, err)
+	}
+	for _, name := range []*string{&attachment.SystemKeyFile, &attachment.TLS.CA, &attachment.TLS.Cert, &attachment.TLS.Key} {
+		if *name != "" && !filepath.IsAbs(*name) {
+			*name = filepath.Join(filepath.Dir(path), *name)
+		}
 	}
 	return content, attachment, nil
 }

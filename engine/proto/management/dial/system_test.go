@@ -151,8 +151,8 @@ func TestAClientOfAnotherAuthorityIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := system.Dial().Attachment()
-	swapped := strings.NewReplacer(own.TLS.Cert, stranger.TLS.Cert, own.TLS.Key, stranger.TLS.Key).Replace(string(content))
+	swapped := strings.NewReplacer(`"ca.crt"`, `"`+system.Dial().Attachment().TLS.CA+`"`,
+		`"tls.crt"`, `"`+stranger.TLS.Cert+`"`, `"tls.key"`, `"`+stranger.TLS.Key+`"`).Replace(string(content))
 	path := filepath.Join(t.TempDir(), "attach.json")
 	if err := os.WriteFile(path, []byte(swapped), 0o600); err != nil {
 		t.Fatal(err)

@@ -77,11 +77,7 @@ func (s *System) WriteAttachFile() {
 	attachment := dial.Attachment{
 		System:   "weir",
 		Provider: "tcp",
-		TLS: dial.TLSFiles{
-			CA:   filepath.Join(s.folder, "ca.crt"),
-			Cert: filepath.Join(s.folder, "tls.crt"),
-			Key:  filepath.Join(s.folder, "tls.key"),
-		},
+		TLS:      dial.TLSFiles{CA: "ca.crt", Cert: "tls.crt", Key: "tls.key"},
 	}
 	for _, e := range s.engines {
 		attachment.Engines = append(attachment.Engines, dial.Engine{

@@ -112,7 +112,10 @@ type MountRequest struct {
 	// fails with INVALID_ARGUMENT that names it.
 	Options []string `protobuf:"bytes,6,rep,name=options,proto3" json:"options,omitempty"`
 	// Name of the volume in logs and in List, e.g. the CSI volume id. Free text of at most 256 bytes.
-	Volume        string `protobuf:"bytes,7,opt,name=volume,proto3" json:"volume,omitempty"`
+	Volume string `protobuf:"bytes,7,opt,name=volume,proto3" json:"volume,omitempty"`
+	// Name of the system that has the pool, as in the attach file. Empty means the daemon's only system; a name that
+	// the daemon has no attach file of fails with FAILED_PRECONDITION.
+	System        string `protobuf:"bytes,8,opt,name=system,proto3" json:"system,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,6 +195,13 @@ func (x *MountRequest) GetOptions() []string {
 func (x *MountRequest) GetVolume() string {
 	if x != nil {
 		return x.Volume
+	}
+	return ""
+}
+
+func (x *MountRequest) GetSystem() string {
+	if x != nil {
+		return x.System
 	}
 	return ""
 }
@@ -425,7 +435,8 @@ type MountInfo struct {
 	// Why the mount is not serving; empty when it is.
 	Message string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	// Wall-clock time of the mount, seconds since 1970.
-	MountedUnixSeconds int64 `protobuf:"varint,12,opt,name=mounted_unix_seconds,json=mountedUnixSeconds,proto3" json:"mounted_unix_seconds,omitempty"`
+	MountedUnixSeconds int64  `protobuf:"varint,12,opt,name=mounted_unix_seconds,json=mountedUnixSeconds,proto3" json:"mounted_unix_seconds,omitempty"`
+	System             string `protobuf:"bytes,13,opt,name=system,proto3" json:"system,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -544,11 +555,18 @@ func (x *MountInfo) GetMountedUnixSeconds() int64 {
 	return 0
 }
 
+func (x *MountInfo) GetSystem() string {
+	if x != nil {
+		return x.System
+	}
+	return ""
+}
+
 var File_mount_v1_mount_proto protoreflect.FileDescriptor
 
 const file_mount_v1_mount_proto_rawDesc = "" +
 	"\n" +
-	"\x14mount/v1/mount.proto\x12\rweir.mount.v1\"\xcb\x01\n" +
+	"\x14mount/v1/mount.proto\x12\rweir.mount.v1\"\xe3\x01\n" +
 	"\fMountRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1f\n" +
@@ -557,7 +575,8 @@ const file_mount_v1_mount_proto_rawDesc = "" +
 	"\tread_only\x18\x04 \x01(\bR\breadOnly\x12\x19\n" +
 	"\bfs_group\x18\x05 \x01(\rR\afsGroup\x12\x18\n" +
 	"\aoptions\x18\x06 \x03(\tR\aoptions\x12\x16\n" +
-	"\x06volume\x18\a \x01(\tR\x06volume\"?\n" +
+	"\x06volume\x18\a \x01(\tR\x06volume\x12\x16\n" +
+	"\x06system\x18\b \x01(\tR\x06system\"?\n" +
 	"\rMountResponse\x12.\n" +
 	"\x05mount\x18\x01 \x01(\v2\x18.weir.mount.v1.MountInfoR\x05mount\"E\n" +
 	"\x0eUnmountRequest\x12\x1f\n" +
@@ -567,7 +586,7 @@ const file_mount_v1_mount_proto_rawDesc = "" +
 	"\x0fUnmountResponse\"\r\n" +
 	"\vListRequest\"@\n" +
 	"\fListResponse\x120\n" +
-	"\x06mounts\x18\x01 \x03(\v2\x18.weir.mount.v1.MountInfoR\x06mounts\"\x8c\x03\n" +
+	"\x06mounts\x18\x01 \x03(\v2\x18.weir.mount.v1.MountInfoR\x06mounts\"\xa4\x03\n" +
 	"\tMountInfo\x12\x1f\n" +
 	"\vtarget_path\x18\x01 \x01(\tR\n" +
 	"targetPath\x12\x12\n" +
@@ -582,7 +601,8 @@ const file_mount_v1_mount_proto_rawDesc = "" +
 	"\x06health\x18\n" +
 	" \x01(\x0e2\x1a.weir.mount.v1.MountHealthR\x06health\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x120\n" +
-	"\x14mounted_unix_seconds\x18\f \x01(\x03R\x12mountedUnixSeconds*w\n" +
+	"\x14mounted_unix_seconds\x18\f \x01(\x03R\x12mountedUnixSeconds\x12\x16\n" +
+	"\x06system\x18\r \x01(\tR\x06system*w\n" +
 	"\vMountHealth\x12\x1c\n" +
 	"\x18MOUNT_HEALTH_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14MOUNT_HEALTH_SERVING\x10\x01\x12\x19\n" +
