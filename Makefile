@@ -1,0 +1,88 @@
+# The only entry point for people. `make help` lists the verbs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/weir
+export PATH := $(CACHE)/bin:$(PATH)
+export GOTOOLCHAIN := local
+# One report line for each crate is enough; a failing test prints its output.
+CARGO_TEST := cargo test --locked
+
+.PHONY: help
+help: ## List the verbs
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install everything that a fresh Debian 12 with Go and Rust lacks
+	@setup/setup.sh all
+
+.PHONY: setup-build
+setup-build:
+	@setup/setup.sh build
+
+.PHONY: build
+build: setup-build ## Build engine, client, operator and CSI driver (release)
+	cargo build --locked --release --workspace --bins
+	cargo build --locked --release -p weir-libdaos
+	go build -o target/bin/ ./operator/cmd/... ./csi/cmd/...
+
+.PHONY: run
+run: ## The main job: a cluster, weir on it, a real source tree through it, a crash, and back
+	@setup/setup.sh all
+	@e2e/run.sh
+
+.PHONY: dev
+dev: build ## Start the same engine without Kubernetes: three engines on loopback and a mount
+	@target/release/weir dev up
+
+.PHONY: test
+test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-sanity, chart
+	@setup/setup.sh test
+	@setup/test.sh
+
+.PHONY: e2e
+e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertions, then bad input
+	@setup/setup.sh all
+	@e2e/test.sh
+
+.PHONY: sim
+sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
+	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test simulation -- --nocapture
+
+.PHONY: bench
+bench: ## Measure beside references; prints a table and writes target/bench/results.json
+	@setup/setup.sh build
+	@bench/run.sh
+
+.PHONY: lint
+lint: ## Check format, lints, licences, shell, generated files and house rules
+	@setup/setup.sh lint
+	@setup/lint.sh
+
+.PHONY: fmt
+fmt: ## Format all sources
+	cargo fmt --all
+	gofmt -w operator csi e2e charts engine/proto client
+
+.PHONY: generate
+generate: ## Generate protocol code, CRDs and reference pages
+	@setup/setup.sh lint
+	@setup/generate.sh
+
+.PHONY: images
+images: ## Build the container images
+	@setup/setup.sh cluster
+	@images/build.sh
+
+.PHONY: charts
+charts: ## Check and package the Helm chart into target/charts
+	@setup/setup.sh test
+	helm lint --strict charts/weir
+	helm package charts/weir --destination target/charts
+
+.PHONY: clean
+clean: ## Remove the cluster, mounts, processes and build products (the download cache stays)
+	@e2e/clean.sh
+	rm -rf target
