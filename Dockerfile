@@ -1,0 +1,69 @@
+# Every image of the project, one target each: engine, operator, csi, client.
+#
+#   docker build --target engine --tag weir/engine .
+#
+# The binaries are built from source in the stages below, or, with --build-arg BINARIES=prebuilt, taken from
+# target/images/bin, where images/build.sh puts those built on this machine. The runtime stages are the same either way.
+ARG BINARIES=source
+
+# --- binaries from source ----------------------------------------------------------------------------------------
+FROM rust:1.95-bookworm AS rust-binaries
+WORKDIR /src
+# libfabric alone first: it changes least and is built longest.
+COPY setup setup
+RUN apt-get update && setup/packages.sh build && setup/libfabric.sh build
+COPY . .
+RUN cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse \
+    && mkdir /binaries \
+    && strip -o /binaries/weir-engine target/release/weir-engine \
+    && strip -o /binaries/weir target/release/weir \
+    && strip -o /binaries/weir-mountd target/release/weir-mountd
+
+FROM golang:1.26-bookworm AS go-binaries
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN mkdir /binaries && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o /binaries/ \
+    ./operator/cmd/weir-operator ./csi/cmd/weir-csi
+
+FROM scratch AS source
+COPY --from=rust-binaries /binaries/ /
+COPY --from=go-binaries /binaries/ /
+
+# --- binaries built on this machine ------------------------------------------------------------------------------
+FROM scratch AS prebuilt
+COPY target/images/bin/ /
+
+# hadolint ignore=DL3006  # one of the two stages above
+FROM ${BINARIES} AS binaries
+
+# --- what runs ---------------------------------------------------------------------------------------------------
+# Engine: the storage daemon. It starts as root because device nodes and data directories belong to root; the chart
+# takes away every capability.
+FROM debian:bookworm-slim AS engine
+COPY --from=binaries /weir-engine /usr/local/bin/weir-engine
+ENTRYPOINT ["/usr/local/bin/weir-engine"]
+
+# Operator: one static binary, nothing else, and nobody's user.
+FROM scratch AS operator
+COPY --from=binaries /weir-operator /weir-operator
+USER 65532:65532
+ENTRYPOINT ["/weir-operator"]
+
+# What mounts: fusermount3 and mount.
+FROM debian:bookworm-slim AS mounting
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends fuse3 \
+    && rm -rf /var/lib/apt/lists/*
+
+# CSI driver: controller and node service.
+FROM mounting AS csi
+COPY --from=binaries /weir-csi /usr/local/bin/weir-csi
+ENTRYPOINT ["/usr/local/bin/weir-csi"]
+
+# Client: the mount daemon, which also runs beside the CSI driver's node service, and the command line under its names.
+FROM mounting AS client
+COPY --from=binaries /weir-mountd /weir /usr/local/bin/
+RUN ln -s weir /usr/local/bin/daos && ln -s weir /usr/local/bin/dmg
+ENTRYPOINT ["/usr/local/bin/weir-mountd"]

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# The three-node Kubernetes cluster of the story and the end-to-end tests.
+#
+#   cluster.sh prepare         builds or pulls all that a cluster needs
+#   cluster.sh up              makes the cluster, unless it is there, and waits until it is ready
+#   cluster.sh load IMAGE...   puts images of the Docker engine into every node
+#   cluster.sh status          prints the nodes and the system's pods
+#   cluster.sh down            removes the cluster
+#
+# The kubeconfig is written to $KUBECONFIG, or to target/kubeconfig. WEIR_REGISTRY=none makes it behave as on a machine
+# without a container registry.
+set -euo pipefail
+# shellcheck source=setup/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
+
+here=$WEIR_REPO/e2e/cluster
+name=${WEIR_CLUSTER:-weir}
+export KUBECONFIG=${KUBECONFIG:-$WEIR_REPO/target/kubeconfig}
+export PATH=$WEIR_CACHE/bin:$PATH
+# How long the control plane and the system's pods may take on a busy machine. Seconds.
+READY_DEADLINE=600
+
+kind_command() {
+    "$("$here/binaries.sh" path kind)" "$@"
+}
+
+exists() {
+    docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$name" 2>/dev/null | grep -q .
+}
+
+# published_image: whether kind's own node image is here or can be pulled.
+published_image() {
+    [[ ${WEIR_REGISTRY:-} != none ]] || return 1
+    timeout 20 docker pull --quiet "$PUBLISHED_NODE_IMAGE" >/dev/null 2>&1
+}
+
+# node_image: prints the node image to use, after making sure that the Docker engine has it.
+node_image() {
+    if docker image inspect "$PUBLISHED_NODE_IMAGE" >/dev/null 2>&1 || published_image; then
+        echo "$PUBLISHED_NODE_IMAGE"
+    else
+        "$here/node_image.sh"
+    fi
+}
+
+prepare() {
+    "$WEIR_REPO/setup/docker.sh" start
+    "$here/binaries.sh" build kind kubernetes
+    "$WEIR_REPO/setup/assets.sh" >/dev/null
+    node_image
+}
+
+create() {
+    kind_command create cluster --name "$name" --config "$here/kind.yaml" --image "$1" --kubeconfig "$KUBECONFIG" \
+        --wait "${READY_DEADLINE}s"
+}
+
+# settle: waits for what kind doesn't wait for.
+settle() {
+    kubectl wait --for=condition=Ready nodes --all --timeout="${READY_DEADLINE}s"
+    kubectl --namespace kube-system wait --for=condition=Ready pods --all --timeout="${READY_DEADLINE}s"
+}
+
+up() {
+    local image
+    image=$(prepare | tail -n 1)
+    mkdir -p "$(dirname "$KUBECONFIG")"
+    if exists; then
+        skip "cluster $name"
+        kind_command export kubeconfig --name "$name" --kubeconfig "$KUBECONFIG" --quiet
+    else
+        step cluster-create "cluster $name: create, 3 nodes" create "$image"
+    fi
+    step cluster-settle "cluster $name: wait for nodes, name server and pod network" settle
+    say "kubeconfig: $KUBECONFIG"
+}
+
+down() {
+    "$WEIR_REPO/setup/docker.sh" status >/dev/null 2>&1 || return 0
+    if exists; then
+        step cluster-delete "cluster $name: delete" kind_command delete cluster --name "$name" --kubeconfig "$KUBECONFIG"
+    fi
+}
+
+verb=${1:-}
+shift || true
+case $verb in
+prepare) prepare >/dev/null ;;
+up) with_lock cluster up ;;
+down) with_lock cluster down ;;
+load)
+    (($# > 0)) || fail "usage: cluster.sh load IMAGE..."
+    exists || fail "there is no cluster $name: run 'e2e/cluster/cluster.sh up'"
+    step cluster-load "cluster $name: load $*" kind_command load docker-image --name "$name" "$@"
+    ;;
+status)
+    exists || fail "there is no cluster $name: run 'e2e/cluster/cluster.sh up'"
+    kubectl get nodes --output wide
+    kubectl --namespace kube-system get pods --output wide
+    ;;
+*) fail "usage: cluster.sh prepare|up|down|load IMAGE...|status" ;;
+esac

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the project's images into the Docker engine, with binaries built on this machine.
+#
+#   images/build.sh [TARGET...]   engine, operator, csi, client; all of them by default
+#
+# Environment: WEIR_IMAGE_TAG (default dev) and WEIR_IMAGE_BINARIES (prebuilt, the default, or source, which compiles
+# inside the build and needs a container registry for the compilers' images).
+set -euo pipefail
+# shellcheck source=setup/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../setup/steps.sh"
+# shellcheck source=setup/docker_cli.sh
+source "$WEIR_REPO/setup/docker_cli.sh"
+
+tag=${WEIR_IMAGE_TAG:-dev}
+from=${WEIR_IMAGE_BINARIES:-prebuilt}
+bin=$WEIR_REPO/target/images/bin
+targets=("$@")
+((${#targets[@]} > 0)) || targets=(engine operator csi client)
+
+rust_binaries() {
+    cd "$WEIR_REPO"
+    cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse
+    local binary
+    for binary in weir-engine weir weir-mountd; do
+        strip -o "$bin/$binary" "target/release/$binary"
+    done
+}
+
+go_binaries() {
+    cd "$WEIR_REPO"
+    CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$bin/" \
+        ./operator/cmd/weir-operator ./csi/cmd/weir-csi
+}
+
+build_image() {
+    cd "$WEIR_REPO"
+    DOCKER_BUILDKIT=1 "$(docker_cli)" build --target "$1" --build-arg "BINARIES=$from" --tag "weir/$1:$tag" .
+}
+
+"$WEIR_REPO/setup/docker.sh" start
+"$WEIR_REPO/images/base.sh"
+if [[ $from == prebuilt ]]; then
+    mkdir -p "$bin"
+    step binaries-rust "binaries: engine, command line and mount daemon (release)" rust_binaries
+    step binaries-go "binaries: operator and CSI driver" go_binaries
+fi
+for target in "${targets[@]}"; do
+    step "image-$target" "image weir/$target:$tag" build_image "$target"
+done
