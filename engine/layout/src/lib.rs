@@ -1,1 +1,11 @@
 //! Pool map, fault domains, object classes and placement as pure functions.
+//!
+//! Placement is computed, never looked up: an object id (which holds the object's class) and the pool map give the
+//! same [`Layout`] on client and engine.
+
+mod class;
+mod placement;
+
+pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS};
+pub use placement::{Layout, LayoutError};
+pub use weir_proto::pool::{PoolMap, PoolTarget, TargetState};

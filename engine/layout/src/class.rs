@@ -1,0 +1,258 @@
+//! Object classes: how many groups of targets an object spreads over, and how a group protects its data.
+//!
+//! Names and numbers are those of DAOS 2.x (`daos_oclass_id_t`): the id is the redundancy code in bits 24–31 and the
+//! group count in bits 0–15, where 0xffff stands for "all targets".
+
+use core::fmt;
+use core::str::FromStr;
+
+use weir_proto::ObjectId;
+
+/// Group counts for which classes have registered names; `X` is the count "all".
+pub const PREDEFINED_GROUPS: [u16; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
+
+/// The group count that stands for "as many as the pool has targets for".
+const ALL_GROUPS: u16 = 0xffff;
+
+/// Redundancy code of classes without redundancy (`OR_RP_1`).
+const NO_REDUNDANCY: u8 = 1;
+
+/// Redundancy codes of replication, with their number of replicas.
+const REPLICATION: [(u8, u16); 13] = [
+    (8, 2),
+    (9, 3),
+    (10, 4),
+    (11, 5),
+    (12, 6),
+    (13, 8),
+    (14, 12),
+    (15, 16),
+    (16, 24),
+    (17, 32),
+    (18, 48),
+    (19, 64),
+    (20, 128),
+];
+
+/// Redundancy codes of erasure coding, with their numbers of data and parity cells.
+const ERASURE: [(u8, u16, u16); 11] = [
+    (32, 2, 1),
+    (33, 2, 2),
+    (34, 4, 1),
+    (35, 4, 2),
+    (36, 8, 1),
+    (37, 8, 2),
+    (38, 16, 1),
+    (39, 16, 2),
+    (40, 4, 3),
+    (41, 8, 3),
+    (42, 16, 3),
+];
+
+/// Why an object class can't be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ClassError {
+    /// Nothing of that name.
+    #[error("object class \"{0}\" is unknown; use S1, S2, S4, S6, S8, S12, S16, S32 or SX")]
+    UnknownName(String),
+    /// Nothing of that number.
+    #[error("object class {0:#x} is unknown; use S1, S2, S4, S6, S8, S12, S16, S32 or SX")]
+    UnknownId(u32),
+    /// A class with redundancy.
+    #[error(
+        "object class {0} stores data with redundancy, which is not supported yet; use S1, S2, S4, S6, S8, S12, S16, S32 or SX"
+    )]
+    NotSupported(ObjectClass),
+}
+
+/// A class of objects, e.g. `S4` or `RP_2GX`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ObjectClass {
+    redundancy: u8,
+    groups: u16,
+}
+
+impl ObjectClass {
+    /// One target.
+    pub const S1: Self = Self { redundancy: NO_REDUNDANCY, groups: 1 };
+    /// Every target of the pool.
+    pub const SX: Self = Self { redundancy: NO_REDUNDANCY, groups: ALL_GROUPS };
+
+    /// The class an object id carries.
+    ///
+    /// # Errors
+    /// When the redundancy code or the group count has no meaning.
+    pub fn of(object: ObjectId) -> Result<Self, ClassError> {
+        let id = (u32::from(object.redundancy()) << 24) | u32::from(object.groups());
+        Self::from_id(id)
+    }
+
+    /// The class of this number (`daos_oclass_id_t`).
+    ///
+    /// # Errors
+    /// When the number has no meaning.
+    pub fn from_id(id: u32) -> Result<Self, ClassError> {
+        let [redundancy, middle, high, low] = id.to_be_bytes();
+        let groups = u16::from_be_bytes([high, low]);
+        let class = Self { redundancy, groups };
+        let known = redundancy == NO_REDUNDANCY || class.replicas().is_some() || class.cells().is_some();
+        if middle != 0 || groups == 0 || !known {
+            return Err(ClassError::UnknownId(id));
+        }
+        Ok(class)
+    }
+
+    /// The number of the class (`daos_oclass_id_t`).
+    #[must_use]
+    pub const fn id(self) -> u32 {
+        ((self.redundancy as u32) << 24) | self.groups as u32
+    }
+
+    /// Redundancy code, as it stands in object ids.
+    #[must_use]
+    pub const fn redundancy(self) -> u8 {
+        self.redundancy
+    }
+
+    /// Group count, as it stands in object ids; 0xffff for all.
+    #[must_use]
+    pub const fn groups(self) -> u16 {
+        self.groups
+    }
+
+    /// The object id with this class and the given type in place.
+    #[must_use]
+    pub const fn encode(self, object: ObjectId, kind: u8) -> ObjectId {
+        object.with_class(kind, self.redundancy, self.groups)
+    }
+
+    /// Checks that this build can place and serve objects of the class.
+    ///
+    /// # Errors
+    /// For classes with replication or erasure coding.
+    pub const fn ensure_supported(self) -> Result<Self, ClassError> {
+        if self.redundancy == NO_REDUNDANCY { Ok(self) } else { Err(ClassError::NotSupported(self)) }
+    }
+
+    /// Parses a class name and checks that it is supported.
+    ///
+    /// # Errors
+    /// For unknown names and for classes with redundancy.
+    pub fn parse_supported(name: &str) -> Result<Self, ClassError> {
+        name.parse::<Self>()?.ensure_supported()
+    }
+
+    fn replicas(self) -> Option<u16> {
+        REPLICATION.iter().find(|(code, _)| *code == self.redundancy).map(|(_, replicas)| *replicas)
+    }
+
+    fn cells(self) -> Option<(u16, u16)> {
+        let row = ERASURE.iter().find(|(code, ..)| *code == self.redundancy);
+        row.map(|(_, data, parity)| (*data, *parity))
+    }
+
+    fn redundancy_of(protection: &str) -> Option<u8> {
+        if let Some(replicas) = protection.strip_prefix("RP_") {
+            let replicas = parse_number(replicas)?;
+            return REPLICATION.iter().find(|row| row.1 == replicas).map(|row| row.0);
+        }
+        let (data, parity) = protection.strip_prefix("EC_")?.split_once('P')?;
+        let (data, parity) = (parse_number(data)?, parse_number(parity)?);
+        ERASURE.iter().find(|row| (row.1, row.2) == (data, parity)).map(|row| row.0)
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let (redundancy, groups) = match name.strip_prefix('S') {
+            Some(groups) => (NO_REDUNDANCY, groups),
+            None => {
+                let (protection, groups) = name.rsplit_once('G')?;
+                (Self::redundancy_of(protection)?, groups)
+            }
+        };
+        let groups = if groups == "X" {
+            ALL_GROUPS
+        } else {
+            parse_number(groups).filter(|count| PREDEFINED_GROUPS.contains(count))?
+        };
+        Some(Self { redundancy, groups })
+    }
+}
+
+/// A decimal number without sign or leading zero.
+fn parse_number(text: &str) -> Option<u16> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    if plain { text.parse().ok() } else { None }
+}
+
+impl FromStr for ObjectClass {
+    type Err = ClassError;
+
+    /// Knows the registered names only, as `daos_oclass_name2id` does.
+    fn from_str(name: &str) -> Result<Self, ClassError> {
+        Self::from_name(name).ok_or_else(|| ClassError::UnknownName(name.chars().take(32).collect()))
+    }
+}
+
+impl fmt::Display for ObjectClass {
+    /// Prints any group count, as `daos_oclass_id2name` does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.replicas(), self.cells()) {
+            (Some(replicas), _) => write!(f, "RP_{replicas}G")?,
+            (_, Some((data, parity))) => write!(f, "EC_{data}P{parity}G")?,
+            _ => f.write_str("S")?,
+        }
+        if self.groups == ALL_GROUPS { f.write_str("X") } else { self.groups.fmt(f) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_registered_name_survives_parsing_and_its_number() {
+        let mut prefixes = vec!["S".to_owned()];
+        prefixes.extend(REPLICATION.iter().map(|row| format!("RP_{}G", row.1)));
+        prefixes.extend(ERASURE.iter().map(|row| format!("EC_{}P{}G", row.1, row.2)));
+        for prefix in prefixes {
+            let counts = PREDEFINED_GROUPS.iter().map(ToString::to_string).chain(["X".to_owned()]);
+            for name in counts.map(|count| format!("{prefix}{count}")) {
+                let class: ObjectClass = name.parse().expect(&name);
+                assert_eq!(class.to_string(), name);
+                assert_eq!(ObjectClass::from_id(class.id()), Ok(class));
+                let object = class.encode(ObjectId { hi: 5, lo: 6 }, 11);
+                assert_eq!(ObjectClass::of(object), Ok(class));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_daos() {
+        assert_eq!(ObjectClass::S1.id(), 0x0100_0001);
+        assert_eq!(ObjectClass::SX.id(), 0x0100_ffff);
+        let id = |name: &str| name.parse::<ObjectClass>().expect(name).id();
+        assert_eq!(id("RP_2G1"), 0x0800_0001);
+        assert_eq!(id("EC_16P3GX"), 0x2a00_ffff);
+    }
+
+    #[test]
+    fn names_that_are_not_registered_are_refused() {
+        for name in
+            ["", "S", "S0", "S3", "s1", "SX1", "S+1", "S01", "RP_7G1", "EC_2P9G1", "RP_2", "S65535", "é"]
+        {
+            assert!(name.parse::<ObjectClass>().is_err(), "{name}");
+        }
+        assert_eq!(ObjectClass::from_id(0x0100_0003).expect("any group count").to_string(), "S3");
+        for id in [0, 1, 0x0100_0000, 0x0101_0001, 0x0200_0001] {
+            assert_eq!(ObjectClass::from_id(id), Err(ClassError::UnknownId(id)));
+        }
+    }
+
+    #[test]
+    fn redundancy_is_refused_by_name() {
+        let error = ObjectClass::parse_supported("RP_3G1").expect_err("replication");
+        assert!(error.to_string().contains("RP_3G1 stores data with redundancy, which is not supported yet"));
+        assert!(ObjectClass::parse_supported("EC_2P1GX").is_err());
+        assert_eq!(ObjectClass::parse_supported("SX"), Ok(ObjectClass::SX));
+    }
+}

@@ -1,0 +1,226 @@
+//! Placement: which targets hold an object, and which of them holds a dkey.
+//!
+//! An object of `g` groups occupies `g` slots. Targets are considered in the order of their ids, which is the order
+//! in which they joined the pool: the first `g` take the slots, and each further one takes over the slot of the
+//! occupant with the smallest weight if its own weight for this object is greater. Weights are pseudo-random, so
+//! the occupants are a uniform sample (weighted rendezvous), and a target that joins moves at most one slot of an
+//! object: exactly the one it takes. An object on all targets has a slot for each, and dkeys are dealt to slots by
+//! jump consistent hashing (Lamping and Veach, 2014), so that a target that joins takes over only its own share of dkeys.
+
+use weir_proto::pool::{PoolMap, PoolTarget};
+use weir_proto::{Key, ObjectId};
+
+use crate::class::{ClassError, ObjectClass};
+
+/// Why an object has no layout.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The class in the object id.
+    #[error("object {object} can't be placed: {source}")]
+    Class {
+        /// The object.
+        object: ObjectId,
+        /// What is wrong with its class.
+        source: ClassError,
+    },
+    /// A pool map without targets.
+    #[error("object {0} can't be placed: the pool map has no targets; connect to the pool again")]
+    NoTargets(ObjectId),
+}
+
+/// The targets that hold an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Ids of the targets, one for each shard of the object.
+    pub shards: Vec<u32>,
+    /// Mixed into dkey hashes, so that objects with equal dkeys load different shards.
+    salt: u64,
+}
+
+impl Layout {
+    /// Computes where an object lives.
+    ///
+    /// # Errors
+    /// When the object's class is unknown or not supported, or the map is empty.
+    pub fn of(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
+        let class = ObjectClass::of(object)
+            .and_then(ObjectClass::ensure_supported)
+            .map_err(|source| LayoutError::Class { object, source })?;
+        if map.targets.is_empty() {
+            return Err(LayoutError::NoTargets(object));
+        }
+        let salt = mix(object.hi ^ mix(object.lo));
+        let count = usize::from(class.groups()).min(map.targets.len());
+        Ok(Self { shards: occupants(salt, count, &map.targets), salt })
+    }
+
+    /// Index in [`Layout::shards`] of the shard that holds a dkey of this hash ([`Key::hash`]).
+    #[must_use]
+    pub fn shard_index(&self, dkey_hash: u64) -> usize {
+        jump(mix(dkey_hash ^ self.salt), self.shards.len())
+    }
+
+    /// Id of the target that holds a dkey of this hash.
+    #[must_use]
+    pub fn shard_for(&self, dkey_hash: u64) -> u32 {
+        self.shards[self.shard_index(dkey_hash)]
+    }
+
+    /// Id of the target that holds a dkey.
+    #[must_use]
+    pub fn target_of(&self, dkey: &Key) -> u32 {
+        if self.shards.len() == 1 { self.shards[0] } else { self.shard_for(dkey.hash()) }
+    }
+}
+
+/// Occupants of the slots, see the module's description. `targets` is not empty and ascends by id.
+fn occupants(salt: u64, count: usize, targets: &[PoolTarget]) -> Vec<u32> {
+    let mut slots: Vec<(u64, u32)> =
+        targets[..count].iter().map(|target| (weight(salt, target.id), target.id)).collect();
+    if count == targets.len() {
+        return slots.into_iter().map(|(_, id)| id).collect();
+    }
+    for target in &targets[count..] {
+        let challenger = (weight(salt, target.id), target.id);
+        if let Some(weakest) = slots.iter_mut().min()
+            && *weakest < challenger
+        {
+            *weakest = challenger;
+        }
+    }
+    slots.into_iter().map(|(_, id)| id).collect()
+}
+
+fn weight(salt: u64, target: u32) -> u64 {
+    mix(salt ^ mix(u64::from(target)))
+}
+
+/// A bijection of 64 bits in which every input bit affects every output bit: multiply and fold, twice. The odd
+/// multipliers are the fractional parts of the golden ratio and of the square root of 3.
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 32)).wrapping_mul(0xbb67_ae85_84ca_a73b);
+    value ^ (value >> 29)
+}
+
+/// Jump consistent hash: deals keys to `buckets` buckets evenly; with one bucket more, only keys for the new bucket
+/// change place. Bucket `b` keeps a key with probability `(b + 1) / (b + 2)` as buckets are added one by one.
+fn jump(key: u64, buckets: usize) -> usize {
+    let mut state = key;
+    let mut bucket = 0_u64;
+    let mut next = 0_u64;
+    while next < buckets as u64 {
+        bucket = next;
+        state = mix(state);
+        // The next jump lands at floor((bucket + 1) / r), r uniform in (0, 1], in fixed point with 32 bits.
+        let uniform = (state >> 32) + 1;
+        next = ((bucket + 1) << 32) / uniform;
+    }
+    usize::try_from(bucket).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, HashSet};
+    use weir_proto::pool::TargetState;
+    use weir_proto::{Rank, TargetIndex};
+
+    const TARGETS_PER_ENGINE: u32 = 4;
+
+    fn pool_of(count: u32) -> PoolMap {
+        let target = |id| PoolTarget {
+            id,
+            rank: Rank(id / TARGETS_PER_ENGINE),
+            index: TargetIndex(id % TARGETS_PER_ENGINE),
+            state: TargetState::UpIn,
+        };
+        PoolMap { version: 1, targets: (0..count).map(target).collect() }
+    }
+
+    fn object(class: &str, number: u64) -> ObjectId {
+        let class: ObjectClass = class.parse().expect("a registered name");
+        class.encode(ObjectId { hi: 0, lo: number }, 0)
+    }
+
+    fn layout(class: &str, number: u64, targets: u32) -> Layout {
+        Layout::of(object(class, number), &pool_of(targets)).expect("a supported class")
+    }
+
+    fn share_is_fair(counts: &BTreeMap<u32, u32>, targets: u32, total: u32) {
+        let fair = f64::from(total) / f64::from(targets);
+        for target in 0..targets {
+            let got = f64::from(*counts.get(&target).unwrap_or(&0));
+            assert!((got / fair - 1.0).abs() < 0.15, "target {target} has {got} of a fair {fair}");
+        }
+    }
+
+    #[test]
+    fn objects_on_one_target_spread_evenly() {
+        let mut counts = BTreeMap::new();
+        for number in 0..24_000 {
+            *counts.entry(layout("S1", number, 12).shards[0]).or_default() += 1;
+        }
+        share_is_fair(&counts, 12, 24_000);
+    }
+
+    #[test]
+    fn dkeys_of_one_object_spread_evenly() {
+        let layout = layout("SX", 7, 12);
+        let mut counts = BTreeMap::new();
+        for dkey in 0..24_000 {
+            *counts.entry(layout.target_of(&Key::from_u64(dkey))).or_default() += 1;
+        }
+        share_is_fair(&counts, 12, 24_000);
+    }
+
+    #[test]
+    fn classes_with_redundancy_and_empty_maps_are_refused() {
+        let error = Layout::of(object("RP_2G1", 1), &pool_of(4)).expect_err("replication");
+        assert!(matches!(error, LayoutError::Class { .. }));
+        let error = Layout::of(object("S1", 1), &pool_of(0)).expect_err("no targets");
+        assert!(matches!(error, LayoutError::NoTargets(_)));
+        assert!(Layout::of(ObjectId { hi: 0, lo: 1 }, &pool_of(4)).is_err(), "an id without a class");
+    }
+
+    #[test]
+    fn placement_never_changes_between_versions() {
+        assert_eq!(layout("S2", 42, 10).shards, [6, 2]);
+        let wide = layout("SX", 42, 10);
+        let dealt: Vec<u32> = (0..8).map(|dkey| wide.target_of(&Key::from_u64(dkey))).collect();
+        assert_eq!(dealt, [5, 0, 1, 2, 1, 4, 0, 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn shards_are_distinct_targets_of_the_pool(number: u64, targets in 1_u32..100, class in 0_usize..8) {
+            let class = PREDEFINED[class];
+            let shards = layout(class.0, number, targets).shards;
+            prop_assert_eq!(shards.len(), class.1.min(targets as usize));
+            prop_assert_eq!(shards.iter().collect::<HashSet<_>>().len(), shards.len());
+            prop_assert!(shards.iter().all(|shard| *shard < targets));
+        }
+
+        #[test]
+        fn a_new_target_takes_over_at_most_one_slot(number: u64, targets in 1_u32..100, class in 0_usize..8) {
+            let before = layout(PREDEFINED[class].0, number, targets).shards;
+            let after = layout(PREDEFINED[class].0, number, targets + 1).shards;
+            let moved: Vec<_> = before.iter().zip(&after).filter(|(old, new)| old != new).collect();
+            prop_assert!(moved.len() <= 1);
+            prop_assert!(moved.iter().all(|(_, new)| **new == targets));
+        }
+
+        #[test]
+        fn a_new_target_takes_over_only_its_own_dkeys(number: u64, targets in 1_u32..100, dkey: u64) {
+            let dkey = Key::from_u64(dkey);
+            let before = layout("SX", number, targets).target_of(&dkey);
+            let after = layout("SX", number, targets + 1).target_of(&dkey);
+            prop_assert!(after == before || after == targets);
+        }
+    }
+
+    const PREDEFINED: [(&str, usize); 8] =
+        [("S1", 1), ("S2", 2), ("S4", 4), ("S6", 6), ("S8", 8), ("S12", 12), ("S32", 32), ("SX", 100)];
+}
