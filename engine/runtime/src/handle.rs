@@ -1,0 +1,298 @@
+//! The door to time, randomness and tasks.
+
+use crate::instant::Instant;
+use crate::task::{Task, TaskId};
+use crate::timer::TimerId;
+use core::cell::RefCell;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+/// Something that makes progress when it is polled and that can wake a sleeping executor: a completion queue, an
+/// io_uring instance.
+pub trait EventSource {
+    /// Handles what has happened, without waiting. Returns whether there was anything.
+    fn poll(&self) -> bool;
+
+    /// The descriptor that becomes readable when there is something to handle; asked for once, at registration.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Prepares for sleep on the descriptor. `false`: something has happened, poll again first.
+    fn arm(&self) -> bool;
+
+    /// Longest sleep that the source allows at this moment; `None` when its descriptor reports everything.
+    fn max_sleep(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Names a registered [`EventSource`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceId(pub(crate) u64);
+
+/// The executor takes no event sources, or the operating system refused the descriptor.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSources {
+    /// A simulated world has no descriptors.
+    #[error("event sources need a real executor; a simulated node has none")]
+    Simulated,
+    /// `epoll_ctl` failed.
+    #[error("the event source's descriptor can't be watched: {0}")]
+    Watch(#[from] std::io::Error),
+}
+
+pub(crate) trait Backend {
+    fn now(&self) -> Instant;
+    fn wall_ns(&self) -> u64;
+    fn random_u64(&self) -> u64;
+    fn spawn(&self, task: Task) -> TaskId;
+    fn abort(&self, task: TaskId);
+    fn set_timer(&self, at: Instant, waker: Waker) -> TimerId;
+    fn clear_timer(&self, timer: TimerId);
+    fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources>;
+    fn remove_source(&self, source: SourceId);
+}
+
+/// Time, randomness and tasks of one context. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    backend: Rc<dyn Backend>,
+}
+
+impl core::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Handle").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+/// A wait was longer than allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+/// The task was aborted, or its node crashed, before it finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the task was aborted before it finished")]
+pub struct Aborted;
+
+impl Handle {
+    pub(crate) fn new(backend: Rc<dyn Backend>) -> Self {
+        Self { backend }
+    }
+
+    /// Monotonic time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.backend.now()
+    }
+
+    /// Wall time in nanoseconds since 1970-01-01; may step.
+    #[must_use]
+    pub fn wall_ns(&self) -> u64 {
+        self.backend.wall_ns()
+    }
+
+    /// 64 random bits.
+    #[must_use]
+    pub fn random_u64(&self) -> u64 {
+        self.backend.random_u64()
+    }
+
+    /// Starts a task. Dropping the returned handle lets it run on by itself.
+    pub fn spawn<F, T>(&self, future: F) -> JoinHandle<T>
+    where
+        F: Future<Output = T> + 'static,
+        T: 'static,
+    {
+        let state = Rc::new(RefCell::new(JoinState::Running(None)));
+        let guard = Finish { state: Rc::clone(&state) };
+        let id = self.backend.spawn(Box::pin(async move {
+            let guard = guard;
+            let value = future.await;
+            guard.finish(Ok(value));
+        }));
+        JoinHandle { state, id, backend: Rc::clone(&self.backend) }
+    }
+
+    /// Waits for a duration.
+    #[must_use]
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.now() + duration)
+    }
+
+    /// Waits until a point of time.
+    #[must_use]
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep { backend: Rc::clone(&self.backend), at, timer: None }
+    }
+
+    /// Runs a future for at most `duration`, then drops it.
+    ///
+    /// # Errors
+    /// [`Elapsed`] when it didn't finish in time.
+    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+        self.timeout_at(self.now() + duration, future).await
+    }
+
+    /// Runs a future until `deadline`, then drops it.
+    ///
+    /// # Errors
+    /// [`Elapsed`] when it didn't finish in time.
+    pub async fn timeout_at<F: Future>(&self, deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        let mut sleep = self.sleep_until(deadline);
+        core::future::poll_fn(move |cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(value));
+            }
+            Pin::new(&mut sleep).poll(cx).map(|()| Err(Elapsed))
+        })
+        .await
+    }
+
+    /// Lets every other ready task run once.
+    #[must_use]
+    pub fn yield_now(&self) -> YieldNow {
+        YieldNow { yielded: false }
+    }
+
+    /// Has the executor poll this source and sleep on its descriptor.
+    ///
+    /// # Errors
+    /// In a simulated world, and when the descriptor can't be watched.
+    pub fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources> {
+        self.backend.add_source(source)
+    }
+
+    /// Forgets a source.
+    pub fn remove_source(&self, source: SourceId) {
+        self.backend.remove_source(source);
+    }
+}
+
+/// Waits for a point of time; see [`Handle::sleep`].
+pub struct Sleep {
+    backend: Rc<dyn Backend>,
+    at: Instant,
+    timer: Option<(TimerId, Waker)>,
+}
+
+impl Sleep {
+    fn clear(&mut self) {
+        if let Some((timer, _)) = self.timer.take() {
+            self.backend.clear_timer(timer);
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.backend.now() >= self.at {
+            self.clear();
+            return Poll::Ready(());
+        }
+        if self.timer.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        self.clear();
+        let timer = self.backend.set_timer(self.at, cx.waker().clone());
+        self.timer = Some((timer, cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// See [`Handle::yield_now`].
+pub struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+enum JoinState<T> {
+    Running(Option<Waker>),
+    Finished(Result<T, Aborted>),
+    Taken,
+}
+
+/// Reports the end of a task, also when it is dropped before it finished.
+struct Finish<T> {
+    state: Rc<RefCell<JoinState<T>>>,
+}
+
+impl<T> Finish<T> {
+    fn finish(&self, result: Result<T, Aborted>) {
+        let waker = {
+            let mut state = self.state.borrow_mut();
+            let JoinState::Running(waker) = &mut *state else { return };
+            let waker = waker.take();
+            *state = JoinState::Finished(result);
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Finish<T> {
+    fn drop(&mut self) {
+        self.finish(Err(Aborted));
+    }
+}
+
+/// The result of a spawned task. Dropping it detaches the task.
+pub struct JoinHandle<T> {
+    state: Rc<RefCell<JoinState<T>>>,
+    id: TaskId,
+    backend: Rc<dyn Backend>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Drops the task where it stands; awaiting it then gives [`Aborted`].
+    pub fn abort(&self) {
+        self.backend.abort(self.id);
+    }
+
+    /// Whether the task has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        !matches!(&*self.state.borrow(), JoinState::Running(_))
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, Aborted>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.state.borrow_mut();
+        match core::mem::replace(&mut *state, JoinState::Taken) {
+            JoinState::Running(_) => {
+                *state = JoinState::Running(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+            JoinState::Finished(result) => Poll::Ready(result),
+            JoinState::Taken => Poll::Ready(Err(Aborted)),
+        }
+    }
+}

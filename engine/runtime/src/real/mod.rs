@@ -1,0 +1,379 @@
+//! The executor of a real thread: epoll, monotonic clock, the operating system's randomness.
+//!
+//! It polls its sources while there is work, goes on polling for a short budget after the last progress, and then
+//! sleeps on the sources' descriptors until one is readable, a timer is due or another thread calls.
+
+mod remote;
+
+pub use remote::{ExecutorGone, Remote};
+
+use crate::handle::{Backend, EventSource, Handle, NoSources, SourceId};
+use crate::instant::Instant;
+use crate::random::Random;
+use crate::task::{Task, TaskId, TaskTable};
+use crate::timer::{TimerId, Timers};
+use crate::waker::{RunQueue, TaskWaker};
+use core::cell::{Cell, RefCell};
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use remote::Inbox;
+use rustix::event::{Timespec, epoll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How long an executor goes on polling after the last progress, before it sleeps. About two round trips on
+/// loopback TCP: a reply that is on its way is met awake, and an idle thread costs next to nothing.
+pub const SPIN_DEFAULT: Duration = Duration::from_micros(20);
+
+/// Most tasks run between two looks at the sources and timers: bounds how late a completion is seen.
+const TASKS_PER_TURN: usize = 64;
+
+/// Readable descriptors taken from one `epoll_wait`. What they mean is found out by polling the sources.
+const EVENTS_MAX: usize = 8;
+
+/// Owner of every task of this executor in the task table.
+const OWNER: u64 = 0;
+
+/// Settings of an [`Executor`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Polling time after the last progress.
+    pub spin: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { spin: SPIN_DEFAULT }
+    }
+}
+
+/// What an executor has done since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Task polls.
+    pub polls: u64,
+    /// Sleeps on the descriptors.
+    pub sleeps: u64,
+}
+
+struct Source {
+    id: SourceId,
+    source: Rc<dyn EventSource>,
+}
+
+struct Core {
+    queue: Rc<RunQueue>,
+    tasks: RefCell<TaskTable>,
+    timers: RefCell<Timers>,
+    sources: RefCell<Vec<Source>>,
+    source_serial: Cell<u64>,
+    epoll: OwnedFd,
+    inbox: Arc<Inbox>,
+    start: std::time::Instant,
+    random: Random,
+    options: Options,
+    stats: Cell<Stats>,
+    /// The future of `block_on` was woken.
+    main_ready: Cell<bool>,
+}
+
+/// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
+pub struct Executor {
+    core: Rc<Core>,
+}
+
+impl Executor {
+    /// An executor for the current thread.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left, or no randomness.
+    pub fn new() -> io::Result<Self> {
+        Self::with_options(Options::default())
+    }
+
+    /// An executor with other settings than the default ones.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left, or no randomness.
+    pub fn with_options(options: Options) -> io::Result<Self> {
+        let mut seed = [0u8; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let inbox = Inbox::new()?;
+        let readable = epoll::EventFlags::IN;
+        epoll::add(&epoll, inbox.fd(), epoll::EventData::new_u64(0), readable)?;
+        let core = Core {
+            queue: RunQueue::register(),
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            sources: RefCell::default(),
+            source_serial: Cell::new(0),
+            epoll,
+            inbox,
+            start: std::time::Instant::now(),
+            random: Random::new(u64::from_ne_bytes(seed)),
+            options,
+            stats: Cell::default(),
+            main_ready: Cell::new(false),
+        };
+        Ok(Self { core: Rc::new(core) })
+    }
+
+    /// The door to this executor for code that runs on it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle::new(Rc::clone(&self.core) as Rc<dyn Backend>)
+    }
+
+    /// The door to this executor for other threads.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        Remote::new(Arc::clone(&self.core.inbox))
+    }
+
+    /// See [`Handle::add_source`].
+    ///
+    /// # Errors
+    /// When the descriptor can't be watched.
+    pub fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources> {
+        self.core.add_source(source)
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core.stats.get()
+    }
+
+    /// Runs tasks until this future has finished.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let core = &self.core;
+        let mut future = pin!(future);
+        let flag = TaskWaker::new(&core.queue, TaskId::MAIN, Some(core.inbox.clone()));
+        let waker = flag.waker();
+        waker.wake_by_ref();
+        let mut busy_since = core.now();
+        loop {
+            let mut progress = core.turn();
+            if core.main_ready.get() {
+                core.main_ready.set(false);
+                progress = true;
+                flag.begin();
+                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return value;
+                }
+            }
+            if progress {
+                busy_since = core.now();
+            } else if core.now() - busy_since >= core.options.spin {
+                core.sleep();
+                busy_since = core.now();
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.core.inbox.close();
+        let ids = self.core.tasks.borrow().ids(None);
+        for id in ids {
+            self.core.abort(id);
+        }
+        self.core.queue.unregister();
+        let timers = self.core.timers.borrow_mut().drain();
+        drop(timers);
+        let sources = core::mem::take(&mut *self.core.sources.borrow_mut());
+        drop(sources);
+    }
+}
+
+impl Core {
+    fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// Runs what is ready, fires timers, polls sources. Returns whether there was anything to do.
+    fn turn(self: &Rc<Self>) -> bool {
+        self.count(|stats| stats.turns += 1);
+        let mut progress = self.take_inbox();
+        for _ in 0..TASKS_PER_TURN {
+            let next = self.queue.ready.borrow_mut().pop_front();
+            let Some(id) = next else { break };
+            progress = true;
+            if id == TaskId::MAIN {
+                self.main_ready.set(true);
+            } else {
+                self.run(id);
+            }
+        }
+        progress |= self.fire_timers();
+        progress | self.poll_sources()
+    }
+
+    fn run(&self, id: TaskId) {
+        let taken = self.tasks.borrow_mut().take(id);
+        let Some((mut task, flag)) = taken else { return };
+        self.count(|stats| stats.polls += 1);
+        flag.begin();
+        let waker = flag.waker();
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            let removed = self.tasks.borrow_mut().remove(id);
+            drop(removed);
+        } else {
+            let aborted = self.tasks.borrow_mut().put_back(id, task);
+            drop(aborted);
+        }
+    }
+
+    fn fire_timers(&self) -> bool {
+        if self.timers.borrow().next().is_none() {
+            return false;
+        }
+        let now = self.now().as_nanos();
+        let mut fired = false;
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            let Some(waker) = due else { return fired };
+            waker.wake();
+            fired = true;
+        }
+    }
+
+    fn poll_sources(&self) -> bool {
+        let mut progress = false;
+        let mut index = 0;
+        loop {
+            // A source may add or remove sources while it is polled, so the list is not borrowed meanwhile.
+            let source = self.sources.borrow().get(index).map(|entry| Rc::clone(&entry.source));
+            let Some(source) = source else { return progress };
+            progress |= source.poll();
+            index += 1;
+        }
+    }
+
+    fn take_inbox(self: &Rc<Self>) -> bool {
+        let Some((wakes, jobs)) = self.inbox.take() else { return false };
+        for id in wakes {
+            let flag = if id == TaskId::MAIN { None } else { self.tasks.borrow().waker(id) };
+            match flag {
+                Some(flag) => flag.waker().wake(),
+                None if id == TaskId::MAIN => self.main_ready.set(true),
+                None => {}
+            }
+        }
+        let handle = Handle::new(Rc::clone(self) as Rc<dyn Backend>);
+        for job in jobs {
+            job(&handle);
+        }
+        true
+    }
+
+    /// Sleeps until something may have happened.
+    fn sleep(&self) {
+        let mut limit: Option<Duration> = None;
+        let mut index = 0;
+        loop {
+            let source = self.sources.borrow().get(index).map(|entry| Rc::clone(&entry.source));
+            let Some(source) = source else { break };
+            if !source.arm() {
+                return;
+            }
+            limit = match (limit, source.max_sleep()) {
+                (Some(limit), Some(more)) => Some(limit.min(more)),
+                (limit, more) => limit.or(more),
+            };
+            index += 1;
+        }
+        if !self.queue.is_empty() || self.inbox.is_pending() {
+            return;
+        }
+        if let Some(at) = self.timers.borrow().next() {
+            let until = Instant::from_nanos(at) - self.now();
+            limit = Some(limit.map_or(until, |limit| limit.min(until)));
+        }
+        self.count(|stats| stats.sleeps += 1);
+        let timeout = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        // An interrupted or failed wait means nothing worse than polling once more.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+    }
+}
+
+impl Backend for Core {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn wall_ns(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.random.next_u64()
+    }
+
+    fn spawn(&self, task: Task) -> TaskId {
+        let mut tasks = self.tasks.borrow_mut();
+        let id = tasks.reserve(OWNER);
+        let flag = TaskWaker::new(&self.queue, id, Some(self.inbox.clone()));
+        tasks.fill(id, task, Arc::clone(&flag));
+        drop(tasks);
+        flag.waker().wake();
+        id
+    }
+
+    fn abort(&self, id: TaskId) {
+        let removed = self.tasks.borrow_mut().remove(id);
+        drop(removed);
+    }
+
+    fn set_timer(&self, at: Instant, waker: Waker) -> TimerId {
+        self.timers.borrow_mut().set(at.as_nanos(), waker)
+    }
+
+    fn clear_timer(&self, timer: TimerId) {
+        let cleared = self.timers.borrow_mut().clear(timer);
+        drop(cleared);
+    }
+
+    fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources> {
+        let serial = self.source_serial.get() + 1;
+        self.source_serial.set(serial);
+        if let Some(fd) = source.fd() {
+            let readable = epoll::EventFlags::IN;
+            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(serial), readable)
+                .map_err(io::Error::from)?;
+        }
+        let id = SourceId(serial);
+        self.sources.borrow_mut().push(Source { id, source });
+        Ok(id)
+    }
+
+    fn remove_source(&self, id: SourceId) {
+        let mut sources = self.sources.borrow_mut();
+        let Some(at) = sources.iter().position(|entry| entry.id == id) else { return };
+        let entry = sources.remove(at);
+        drop(sources);
+        if let Some(fd) = entry.source.fd() {
+            // A descriptor that is closed already has left the epoll set by itself.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

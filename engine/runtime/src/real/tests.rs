@@ -1,0 +1,157 @@
+use super::*;
+use crate::sync::oneshot;
+
+#[test]
+fn tasks_run_side_by_side_and_hand_back_their_results() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let total = executor.block_on(async {
+        let tasks: Vec<_> = (0..10u64)
+            .map(|n| {
+                let inner = rt.clone();
+                rt.spawn(async move {
+                    inner.sleep(Duration::from_millis(10 - n)).await;
+                    n
+                })
+            })
+            .collect();
+        let mut total = 0;
+        for task in tasks {
+            total += task.await.expect("not aborted");
+        }
+        total
+    });
+    assert_eq!(total, 45);
+}
+
+#[test]
+fn an_aborted_task_runs_its_destructors_and_reports_it() {
+    struct Flag(Rc<Cell<bool>>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let dropped = Rc::new(Cell::new(false));
+    let flag = Flag(Rc::clone(&dropped));
+    executor.block_on(async {
+        let inner = rt.clone();
+        let task = rt.spawn(async move {
+            let _flag = flag;
+            inner.sleep(Duration::from_secs(3600)).await;
+        });
+        rt.yield_now().await;
+        task.abort();
+        assert!(dropped.get());
+        assert!(task.await.is_err());
+    });
+}
+
+#[test]
+fn a_timeout_drops_what_is_late_and_passes_on_what_is_not() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    executor.block_on(async {
+        let slow = rt.timeout(Duration::from_millis(5), rt.sleep(Duration::from_secs(60))).await;
+        assert!(slow.is_err());
+        assert_eq!(rt.timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
+    });
+}
+
+#[test]
+fn another_thread_reaches_a_sleeping_executor() {
+    let executor = Executor::new().expect("an executor");
+    let remote = executor.remote();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        for round in 0..20u64 {
+            std::thread::sleep(Duration::from_millis(1));
+            let reply = sender.clone();
+            remote
+                .spawn(Box::new(move |rt| {
+                    let inner = rt.clone();
+                    rt.spawn(async move {
+                        inner.sleep(Duration::from_micros(100)).await;
+                        reply.send(round).expect("the test waits");
+                    });
+                }))
+                .expect("the executor runs");
+        }
+    });
+    let rt = executor.handle();
+    let sum: u64 = executor.block_on(async {
+        let mut got = Vec::new();
+        while got.len() < 20 {
+            rt.sleep(Duration::from_millis(1)).await;
+            got.extend(receiver.try_iter());
+        }
+        got.into_iter().sum()
+    });
+    thread.join().expect("no panic");
+    assert_eq!(sum, 190);
+}
+
+#[test]
+fn a_waker_works_from_another_thread() {
+    let executor = Executor::new().expect("an executor");
+    let shared = Arc::new(std::sync::Mutex::new((false, None::<Waker>)));
+    let other = Arc::clone(&shared);
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut state = other.lock().expect("not poisoned");
+        state.0 = true;
+        if let Some(waker) = state.1.take() {
+            waker.wake();
+        }
+    });
+    executor.block_on(core::future::poll_fn(|cx| {
+        let mut state = shared.lock().expect("not poisoned");
+        if state.0 {
+            return Poll::Ready(());
+        }
+        state.1 = Some(cx.waker().clone());
+        Poll::Pending
+    }));
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn an_idle_executor_sleeps() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    executor.block_on(async {
+        for _ in 0..10 {
+            rt.sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let stats = executor.stats();
+    assert!(stats.sleeps >= 10 && stats.sleeps <= 40, "one or two sleeps for each timer: {stats:?}");
+}
+
+#[test]
+fn dropping_the_executor_drops_its_tasks() {
+    let held = Rc::new(());
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let inside = Rc::clone(&held);
+    let inner = rt.clone();
+    rt.spawn(async move {
+        let _inside = inside;
+        inner.sleep(Duration::from_secs(3600)).await;
+    });
+    executor.block_on(rt.yield_now());
+    assert_eq!(Rc::strong_count(&held), 2);
+    drop(executor);
+    assert_eq!(Rc::strong_count(&held), 1);
+}
+
+#[test]
+fn a_oneshot_whose_sender_is_dropped_ends_the_wait() {
+    let executor = Executor::new().expect("an executor");
+    let (sender, receiver) = oneshot::channel::<u8>();
+    let rt = executor.handle();
+    rt.spawn(async move { drop(sender) });
+    assert_eq!(executor.block_on(receiver), Err(oneshot::Closed));
+}
