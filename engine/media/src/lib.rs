@@ -1,1 +1,18 @@
-//! Block devices: io_uring on files and devices, memory, and a simulated disk.
+//! Block devices of a target: one trait, [`Device`], and three implementations.
+//!
+//! * [`file::FileDevice`]: a file or block device with `O_DIRECT` through one io_uring per target thread;
+//! * [`memory::MemoryDevice`]: bytes in memory, for tests and caches;
+//! * [`sim::SimDisk`]: a disk with a volatile cache in virtual time, which tears, reorders, loses, stalls and rots
+//!   from one seed.
+//!
+//! Offsets, lengths and addresses of every transfer are multiples of [`BLOCK`]. Buffers are owned by the transfer
+//! while it runs, so that dropping a future never leaves the kernel writing into freed memory.
+
+mod buffer;
+mod device;
+pub mod file;
+pub mod memory;
+pub mod sim;
+
+pub use buffer::{DmaBuf, DmaPool, Slice};
+pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};

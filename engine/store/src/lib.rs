@@ -1,1 +1,23 @@
-//! The versioned object store of one target.
+//! The versioned object store of one target: one device, one thread, several pools.
+//!
+//! A [`Store`] holds pool shards; a [`Shard`] holds containers of objects, dkeys, akeys and values by epoch. The
+//! index is one ordered copy-on-write tree in DRAM. It is made durable by a write-ahead log with group commit and by
+//! checkpoints, which write a frozen root of the tree while the store goes on serving. Small values live in log and
+//! index, larger ones in data extents that are written before the log names them. Everything read from the device is
+//! checked against a checksum first.
+//!
+//! The on-disk format is described byte by byte in `docs/reference/format.md`.
+
+mod config;
+mod error;
+mod fetch;
+mod shard;
+mod stats;
+mod store;
+
+pub use config::{FormatOptions, Owner, StoreConfig};
+pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
+pub use fetch::{Fetch, FetchedAkey};
+pub use shard::{AttributeChange, Data, ListPage, Shard};
+pub use stats::{CommitStats, ContainerSummary, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats};
+pub use store::Store;

@@ -1,0 +1,119 @@
+//! The block-device seam.
+
+use crate::buffer::{DmaBuf, Slice};
+use weir_runtime::LocalBoxFuture;
+
+/// Unit of all transfers, in bytes: the sector size of nearly every NVMe namespace and file system, and the alignment
+/// that `O_DIRECT` needs at worst.
+pub const BLOCK: usize = 4096;
+
+/// A transfer in flight. It runs to its end even when the future is dropped.
+pub type IoFuture<T> = LocalBoxFuture<'static, Result<T, MediaError>>;
+
+/// A device failed, or was asked for something impossible.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MediaError {
+    /// The transfer is not made of whole, aligned blocks, or reaches past the end of the device.
+    #[error("{device}: {len} bytes at offset {offset} are not whole blocks within its {size} bytes")]
+    Range {
+        /// Name of the device.
+        device: String,
+        /// Offset asked for.
+        offset: u64,
+        /// Length asked for.
+        len: u64,
+        /// Size of the device.
+        size: u64,
+    },
+    /// The operating system or the device refused the transfer.
+    #[error("{device}: {operation} of {len} bytes at offset {offset} failed: {reason}; check the device's health")]
+    Io {
+        /// Name of the device.
+        device: String,
+        /// `read`, `write` or `flush`.
+        operation: &'static str,
+        /// Offset of the transfer.
+        offset: u64,
+        /// Length of the transfer.
+        len: u64,
+        /// What the system said.
+        reason: String,
+    },
+    /// The device can't be opened or created.
+    #[error("{device}: can't be {operation}: {reason}")]
+    Open {
+        /// Path of the device.
+        device: String,
+        /// `opened`, `created`, ….
+        operation: &'static str,
+        /// What the system said, and what to do.
+        reason: String,
+    },
+    /// The device has been closed, or its node has crashed.
+    #[error("{device}: is closed")]
+    Closed {
+        /// Name of the device.
+        device: String,
+    },
+}
+
+/// Counters of a device since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Transfers that failed.
+    pub errors: u64,
+    /// Transfers in flight now.
+    pub in_flight: u64,
+}
+
+/// A block device that one thread uses.
+///
+/// A write is on stable media when a flush that was begun after the write's completion has completed. Until then a
+/// crash may keep any subset of its sectors. Transfers are issued when the method is called, not when the future is
+/// first polled, and run concurrently; overlapping ones in flight have no defined order.
+pub trait Device {
+    /// What errors and logs call it.
+    fn name(&self) -> &str;
+
+    /// Size in bytes, a multiple of [`BLOCK`].
+    fn size(&self) -> u64;
+
+    /// Fills the buffer from `offset` and gives it back.
+    fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf>;
+
+    /// Writes the slices one behind the other from `offset`. Each must be aligned memory of whole blocks.
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()>;
+
+    /// Makes every write that has completed so far stable.
+    fn flush(&self) -> IoFuture<()>;
+
+    /// Offset of the first byte that isn't zero; `None` when the whole device is zero. Holes of a sparse file cost
+    /// nothing.
+    fn first_data(&self) -> IoFuture<Option<u64>>;
+
+    /// Counters for metrics.
+    fn stats(&self) -> DeviceStats;
+}
+
+/// Checks that a transfer is made of whole blocks inside the device.
+///
+/// # Errors
+/// [`MediaError::Range`] when it isn't.
+pub fn check_transfer(device: &str, size: u64, offset: u64, len: u64) -> Result<(), MediaError> {
+    let block = BLOCK as u64;
+    let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+    if inside && len > 0 && offset.is_multiple_of(block) && len.is_multiple_of(block) {
+        return Ok(());
+    }
+    Err(MediaError::Range { device: device.to_owned(), offset, len, size })
+}

@@ -1,0 +1,73 @@
+//! Who owns a store, and how it behaves.
+
+use core::time::Duration;
+use weir_proto::{Rank, TargetIndex};
+
+/// Longest system name, in bytes (DAOS: `DAOS_SYS_NAME_MAX` is 15; Kubernetes names have up to 63).
+pub const SYSTEM_NAME_MAX: usize = 63;
+
+/// Whose data a device holds. It is written at format and compared at open, so that a device that was mounted in the
+/// wrong place is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Name of the system, 1 to [`SYSTEM_NAME_MAX`] bytes.
+    pub system: String,
+    /// The engine.
+    pub rank: Rank,
+    /// The target of the engine.
+    pub target: TargetIndex,
+}
+
+impl core::fmt::Display for Owner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "system \"{}\", rank {}, target {}", self.system, self.rank, self.target)
+    }
+}
+
+/// Choices that are fixed when a device is formatted.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Whose data the device will hold.
+    pub owner: Owner,
+    /// Bytes of the log; `None` chooses 1/16 of the device within 4 MiB … 512 MiB.
+    pub log_bytes: Option<u64>,
+}
+
+/// Choices that may change at each open.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Values shorter than this many bytes live in log and index; from here on they take whole blocks of their own.
+    pub inline_limit: usize,
+    /// Most bytes of transfer buffers.
+    pub dma_bytes: usize,
+    /// Longest time between checkpoints while there is something to write.
+    pub checkpoint_interval: Duration,
+    /// Part of the log, in percent, whose use starts a checkpoint.
+    pub checkpoint_log_percent: u64,
+    /// History younger than this is kept by aggregation even without a snapshot, so that a reader at a recent epoch
+    /// finds it.
+    pub retention: Duration,
+    /// Whether the background task runs aggregation and reclaim by itself.
+    pub background: bool,
+    /// Longest time of one slice of background work, before others run.
+    pub slice: Duration,
+    /// Pause between two passes of background work that found little to do.
+    pub background_interval: Duration,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            // A value of one block costs one block either way; inline it would be written twice.
+            inline_limit: 4096,
+            // Eight requests of the largest payload.
+            dma_bytes: 64 << 20,
+            checkpoint_interval: Duration::from_secs(10),
+            checkpoint_log_percent: 50,
+            retention: Duration::from_secs(5),
+            background: true,
+            slice: Duration::from_micros(500),
+            background_interval: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Errors, one type for each kind of operation. Each says what failed, on which object, and what to do next.
+
+use crate::config::Owner;
+use weir_media::MediaError;
+use weir_proto::object::Extent;
+use weir_proto::{ContainerId, Der, Key, PoolId};
+
+/// Where on the device something is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Name of the device.
+    pub device: String,
+    /// What should be there.
+    pub what: &'static str,
+    /// Byte offset.
+    pub offset: u64,
+}
+
+impl core::fmt::Display for Location {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} at byte {} of {}", self.what, self.offset, self.device)
+    }
+}
+
+/// A device can't be formatted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// There is data on the device.
+    #[error(
+        "{device} is not empty: byte {offset} is not zero ({found}); it is left untouched. Give the target an empty file or device, or erase this one if its data is not needed"
+    )]
+    NotEmpty {
+        /// Name of the device.
+        device: String,
+        /// Offset of the first byte that isn't zero.
+        offset: u64,
+        /// What the content looks like.
+        found: &'static str,
+    },
+    /// The device is too small.
+    #[error("{device} has {size} bytes, a store needs at least {needed}")]
+    TooSmall {
+        /// Name of the device.
+        device: String,
+        /// Its size.
+        size: u64,
+        /// The smallest possible size.
+        needed: u64,
+    },
+    /// The system name is empty or too long.
+    #[error("a system name has 1 to 63 bytes, \"{0}\" has not")]
+    SystemName(String),
+    /// The device failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+/// A store can't be opened. The device is left as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// All superblocks are zero: never formatted, or wiped.
+    #[error(
+        "{device} holds no store: its superblocks are zero. If it is new, format it; if it held data, it was wiped or is the wrong device"
+    )]
+    Blank {
+        /// Name of the device.
+        device: String,
+    },
+    /// The device carries something else.
+    #[error("{device} holds no store: it begins with {found}. Check that the right device is configured for this target")]
+    Foreign {
+        /// Name of the device.
+        device: String,
+        /// What the content looks like.
+        found: &'static str,
+    },
+    /// Only the copy of the superblock is intact, and the first one was overwritten.
+    #[error(
+        "the first block of {device} was overwritten ({found}), while the copy of the superblock at byte {copy} is intact. Something wrote to this device; if its data is to be used, copy the block at {copy} to the start of the device"
+    )]
+    Overwritten {
+        /// Name of the device.
+        device: String,
+        /// What is there now.
+        found: &'static str,
+        /// Offset of the intact copy.
+        copy: u64,
+    },
+    /// Another engine's or target's data.
+    #[error("{device} belongs to {found}, not to {expected}. Check which volume is mounted for this target")]
+    WrongOwner {
+        /// Name of the device.
+        device: String,
+        /// The owner on the device.
+        found: Box<Owner>,
+        /// The owner that was asked for.
+        expected: Box<Owner>,
+    },
+    /// Written by a newer release.
+    #[error(
+        "{device} has format version {found}, this release reads {oldest} to {newest}. Run the release that wrote it, or a newer one"
+    )]
+    Version {
+        /// Name of the device.
+        device: String,
+        /// Version on the device.
+        found: u32,
+        /// Oldest version that this build reads.
+        oldest: u32,
+        /// Newest version that this build reads.
+        newest: u32,
+    },
+    /// Uses a feature that this release doesn't know.
+    #[error("{device} uses features {unknown:#x} that this release does not know. Run the release that wrote it, or a newer one")]
+    Features {
+        /// Name of the device.
+        device: String,
+        /// The unknown bits.
+        unknown: u64,
+    },
+    /// The device is smaller than when it was formatted.
+    #[error("{device} has {size} bytes but was formatted with {formatted}: it was truncated. Restore its full size")]
+    Truncated {
+        /// Name of the device.
+        device: String,
+        /// Size now.
+        size: u64,
+        /// Size at format.
+        formatted: u64,
+    },
+    /// Metadata is damaged.
+    #[error("{location} is damaged: {reason}. The store is not opened; rebuild this target from its replicas")]
+    Corrupt {
+        /// Where.
+        location: Location,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+/// An operation on pools or containers failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The pool exists with another size.
+    #[error("pool {pool} exists on this target with {size} bytes; resize it instead")]
+    Exists {
+        /// The pool.
+        pool: PoolId,
+        /// Its size.
+        size: u64,
+    },
+    /// No such pool.
+    #[error("pool {0} has no shard on this target")]
+    Missing(PoolId),
+    /// No such container.
+    #[error("container {0} does not exist on this target; create it first")]
+    ContainerMissing(ContainerId),
+    /// The container is being destroyed.
+    #[error("container {0} is being destroyed")]
+    ContainerDestroying(ContainerId),
+    /// Not enough unassigned space.
+    #[error("pool {pool} asks for {asked} bytes, the target has {free} unassigned; ask for less or destroy another pool")]
+    NoSpace {
+        /// The pool.
+        pool: PoolId,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that no pool has.
+        free: u64,
+    },
+    /// A pool can't shrink below what it holds.
+    #[error("pool {pool} holds {used} bytes and can't shrink to {asked}; delete data first")]
+    InUse {
+        /// The pool.
+        pool: PoolId,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes in use.
+        used: u64,
+    },
+    /// The store has failed.
+    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    Failed(String),
+}
+
+/// An update or punch failed. Nothing of it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// The request breaks a rule.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The pool was destroyed.
+    #[error("pool {0} has no shard on this target")]
+    PoolMissing(PoolId),
+    /// No such container.
+    #[error("container {0} does not exist on this target")]
+    ContainerMissing(ContainerId),
+    /// The container is being destroyed.
+    #[error("container {0} is being destroyed")]
+    ContainerDestroying(ContainerId),
+    /// An insert condition met an existing key.
+    #[error("{level} \"{key}\" exists already")]
+    Exists {
+        /// `dkey` or `akey`.
+        level: &'static str,
+        /// The key.
+        key: Key,
+    },
+    /// An update or punch condition met nothing.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// The akey's records have another size.
+    #[error("records of akey \"{akey}\" have {stored} bytes, not {given}")]
+    RecordSize {
+        /// The akey.
+        akey: Key,
+        /// Its record size.
+        stored: u32,
+        /// The size of the request.
+        given: u32,
+    },
+    /// An array update to a single value or the other way round.
+    #[error("akey \"{akey}\" holds {stored}; punch it before storing {given}")]
+    Kind {
+        /// The akey.
+        akey: Key,
+        /// What it holds.
+        stored: &'static str,
+        /// What was to be stored.
+        given: &'static str,
+    },
+    /// The pool's share of the target is used up.
+    #[error("pool {pool} is full on this target: {needed} bytes needed, {free} free of {size}; delete data or grow the pool")]
+    NoSpace {
+        /// The pool.
+        pool: PoolId,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+        /// The pool's share.
+        size: u64,
+    },
+    /// The container's quota is used up.
+    #[error("container {container} is at its quota of {quota} bytes on this target; delete data or raise the quota")]
+    Quota {
+        /// The container.
+        container: ContainerId,
+        /// Its quota here.
+        quota: u64,
+    },
+    /// The store has failed.
+    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    Failed(String),
+}
+
+/// A fetch, list or query failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// The request breaks a rule.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The pool was destroyed.
+    #[error("pool {0} has no shard on this target")]
+    PoolMissing(PoolId),
+    /// No such container.
+    #[error("container {0} does not exist on this target")]
+    ContainerMissing(ContainerId),
+    /// The container is being destroyed.
+    #[error("container {0} is being destroyed")]
+    ContainerDestroying(ContainerId),
+    /// A condition met nothing.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// The akey's records have another size.
+    #[error("records of akey \"{akey}\" have {stored} bytes, not {given}")]
+    RecordSize {
+        /// The akey.
+        akey: Key,
+        /// Its record size.
+        stored: u32,
+        /// The size of the request.
+        given: u32,
+    },
+    /// An array fetch of a single value or the other way round.
+    #[error("akey \"{akey}\" holds {stored}, not {given}")]
+    Kind {
+        /// The akey.
+        akey: Key,
+        /// What it holds.
+        stored: &'static str,
+        /// What was asked for.
+        given: &'static str,
+    },
+    /// The buffer is too small for the data.
+    #[error("the data has {needed} bytes, the buffer {given}")]
+    Buffer {
+        /// Bytes of data.
+        needed: u64,
+        /// Bytes of the buffer.
+        given: u64,
+    },
+    /// Stored data doesn't match its checksum.
+    #[error("{location} does not match its checksum{}; it is not returned. Read another replica, and replace the device if it happens again", extent_text(extent.as_ref()))]
+    Corrupt {
+        /// Where.
+        location: Location,
+        /// The records concerned, for an array.
+        extent: Option<Extent>,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// The store has failed.
+    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    Failed(String),
+}
+
+fn extent_text(extent: Option<&Extent>) -> String {
+    extent.map_or_else(String::new, |extent| format!(" (records {} to {})", extent.index, extent.end()))
+}
+
+/// A change of attributes failed. Nothing of it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// Scope or name has an impossible length.
+    #[error("scope and name of an attribute have up to {limit} bytes, the name at least 1; \"{name}\" has not")]
+    Name {
+        /// The name, escaped.
+        name: String,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// The value is too long.
+    #[error("attribute \"{name}\" has {len} bytes, at most {limit} are kept")]
+    TooLong {
+        /// The name, escaped.
+        name: String,
+        /// Its length.
+        len: usize,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// The pool was destroyed.
+    #[error("pool {0} has no shard on this target")]
+    PoolMissing(PoolId),
+    /// The device has no room left.
+    #[error("pool {0} has no room for attributes on this target; delete data or grow the pool")]
+    NoSpace(PoolId),
+    /// The store has failed.
+    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    Failed(String),
+}
+
+impl PoolError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Exists { .. } => Der::EXIST,
+            Self::Missing(_) => Der::NONEXIST,
+            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
+            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
+            Self::NoSpace { .. } => Der::NOSPACE,
+            Self::InUse { .. } => Der::BUSY,
+            Self::Failed(_) => Der::IO,
+        }
+    }
+}
+
+impl UpdateError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Invalid(_) | Self::Kind { .. } => Der::INVAL,
+            Self::PoolMissing(_) | Self::Missing(_) => Der::NONEXIST,
+            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
+            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
+            Self::Exists { .. } => Der::EXIST,
+            Self::RecordSize { .. } => Der::REC_SIZE,
+            Self::NoSpace { .. } => Der::NOSPACE,
+            Self::Quota { .. } => Der::QUOTA_LIMIT,
+            Self::Failed(_) => Der::IO,
+        }
+    }
+}
+
+impl FetchError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Invalid(_) | Self::Kind { .. } => Der::INVAL,
+            Self::PoolMissing(_) | Self::Missing(_) => Der::NONEXIST,
+            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
+            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
+            Self::RecordSize { .. } => Der::REC_SIZE,
+            Self::Buffer { .. } => Der::REC2BIG,
+            Self::Corrupt { .. } => Der::CSUM,
+            Self::Media(_) => Der::NVME_IO,
+            Self::Failed(_) => Der::IO,
+        }
+    }
+}
+
+impl AttributeError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Name { .. } | Self::TooLong { .. } => Der::INVAL,
+            Self::PoolMissing(_) => Der::NONEXIST,
+            Self::NoSpace(_) => Der::NOSPACE,
+            Self::Failed(_) => Der::IO,
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Figures of a store as plain data, for metrics and queries.
+
+use core::time::Duration;
+use weir_media::DeviceStats;
+use weir_proto::{ContainerId, PoolId};
+
+/// Upper bounds of the latency buckets in microseconds, the last bucket being open: powers of two from 16 µs (a
+/// flush on fast NVMe) to 1 s (a device in trouble).
+pub const LATENCY_BOUNDS_US: [u64; 17] =
+    [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 524_288, 1_048_576];
+
+/// Counts of durations by bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyHistogram {
+    /// How many fell at or below each bound of [`LATENCY_BOUNDS_US`] and above the one before; the last is beyond all.
+    pub buckets: [u64; LATENCY_BOUNDS_US.len() + 1],
+    /// How many there were.
+    pub count: u64,
+    /// Their sum in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl LatencyHistogram {
+    /// Counts one duration.
+    pub fn record(&mut self, duration: Duration) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = LATENCY_BOUNDS_US.partition_point(|bound| *bound < us);
+        self.buckets[bucket] += 1;
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Figures of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitStats {
+    /// Bytes of the log ring.
+    pub log_capacity: u64,
+    /// Bytes of it that recovery would read.
+    pub log_used: u64,
+    /// Bytes written to the log since open.
+    pub log_written: u64,
+    /// Records committed since open.
+    pub records: u64,
+    /// Batches (write and flush) since open.
+    pub batches: u64,
+    /// Time from the start of a batch's write to the end of its flush.
+    pub latency: LatencyHistogram,
+}
+
+/// Space of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreSpace {
+    /// Bytes of the device.
+    pub device: u64,
+    /// Bytes that can be given to pools.
+    pub capacity: u64,
+    /// Bytes given to pools.
+    pub assigned: u64,
+    /// Bytes of the data region that are in use, by data and index.
+    pub used: u64,
+    /// Bytes of the data region that are not in use.
+    pub free: u64,
+}
+
+/// Space of one pool shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSpace {
+    /// The pool's share of the target.
+    pub total: u64,
+    /// Bytes of data extents, in whole blocks.
+    pub data: u64,
+    /// Bytes of keys and inline values, with the index around them.
+    pub metadata: u64,
+    /// What updates can still take.
+    pub free: u64,
+    /// Use of each container, those being destroyed included.
+    pub containers: Vec<ContainerSummary>,
+}
+
+impl PoolSpace {
+    /// Bytes in use.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.data + self.metadata
+    }
+}
+
+/// One container of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerSummary {
+    /// The container.
+    pub container: ContainerId,
+    /// Bytes in use: data extents and metadata.
+    pub used: u64,
+    /// Most bytes it may use on this target; 0 for no limit.
+    pub quota: u64,
+    /// Whether it was destroyed and its space is being reclaimed.
+    pub destroying: bool,
+}
+
+/// One pool of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSummary {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its share of the target in bytes.
+    pub size: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Number of containers, without those being destroyed.
+    pub containers: u64,
+}
+
+/// Everything a daemon exports about a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// The log.
+    pub commit: CommitStats,
+    /// Checkpoints since open.
+    pub checkpoints: u64,
+    /// Time spent in checkpoints since open.
+    pub checkpoint_time: Duration,
+    /// Bytes that checkpoints wrote since open.
+    pub checkpoint_bytes: u64,
+    /// Index nodes that the next checkpoint will write.
+    pub dirty_nodes: u64,
+    /// Records waiting for the log now.
+    pub queue_depth: u64,
+    /// Space.
+    pub space: StoreSpace,
+    /// Versions that aggregation dropped since open.
+    pub aggregated: u64,
+    /// Records that reclaim of destroyed containers and pools removed since open.
+    pub reclaimed: u64,
+    /// Stored bytes that did not match their checksum since open.
+    pub checksum_errors: u64,
+    /// The device.
+    pub device: DeviceStats,
+}
