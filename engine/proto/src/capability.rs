@@ -152,6 +152,48 @@ pub const CREDENTIAL_LIFETIME_NS: u64 = 300 * 1_000_000_000;
 #[derive(Clone, PartialEq, Eq)]
 pub struct SystemKey(pub [u8; 32]);
 
+/// The text of a key file is not a system key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "a system key file holds 32 bytes as base64 text (44 characters); make one with `openssl rand -base64 32`"
+)]
+pub struct InvalidSystemKey;
+
+impl SystemKey {
+    /// Reads the text of a key file: base64 (RFC 4648 §4) of 32 bytes, white space around it ignored.
+    ///
+    /// # Errors
+    /// When the text is anything else.
+    pub fn parse(text: &str) -> Result<Self, InvalidSystemKey> {
+        let digits = text.trim().strip_suffix('=').ok_or(InvalidSystemKey)?;
+        // 43 digits of 6 bits are 256 bits and 2 that must be zero.
+        if digits.len() != 43 {
+            return Err(InvalidSystemKey);
+        }
+        let mut key = [0; 32];
+        let (mut bits, mut held, mut filled) = (0_u32, 0, 0);
+        for digit in digits.bytes() {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return Err(InvalidSystemKey),
+            };
+            bits = (bits << 6) | u32::from(value);
+            held += 6;
+            if held >= 8 {
+                held -= 8;
+                key[filled] = ((bits >> held) & 0xff) as u8;
+                filled += 1;
+                bits &= (1 << held) - 1;
+            }
+        }
+        if bits == 0 { Ok(Self(key)) } else { Err(InvalidSystemKey) }
+    }
+}
+
 impl core::fmt::Debug for SystemKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("SystemKey(..)")
@@ -202,6 +244,18 @@ mod tests {
         elsewhere.container = Some(ContainerId(Uuid::from_u128(0)));
         assert_eq!(elsewhere.check(&secret, Rights::READ), Err(CapabilityError::Forged(POOL)));
         assert!(matches!(granted.check(&secret, Rights::WRITE), Err(CapabilityError::Insufficient { .. })));
+    }
+
+    #[test]
+    fn a_system_key_is_base64_of_32_bytes() {
+        let text = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHv8=\n";
+        let mut bytes = [0; 32];
+        bytes.iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
+        bytes[31] = 255;
+        assert_eq!(SystemKey::parse(text), Ok(SystemKey(bytes)));
+        for bad in ["", "AAEC", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHv9=", &text.replace('A', "-")] {
+            assert_eq!(SystemKey::parse(bad), Err(InvalidSystemKey), "{bad}");
+        }
     }
 
     #[test]
