@@ -162,12 +162,11 @@ impl ObjectClass {
     }
 
     fn from_name(name: &str) -> Option<Self> {
-        let (redundancy, groups) = match name.strip_prefix('S') {
-            Some(groups) => (NO_REDUNDANCY, groups),
-            None => {
-                let (protection, groups) = name.rsplit_once('G')?;
-                (Self::redundancy_of(protection)?, groups)
-            }
+        let (redundancy, groups) = if let Some(groups) = name.strip_prefix('S') {
+            (NO_REDUNDANCY, groups)
+        } else {
+            let (protection, groups) = name.rsplit_once('G')?;
+            (Self::redundancy_of(protection)?, groups)
         };
         let groups = if groups == "X" {
             ALL_GROUPS
