@@ -132,3 +132,13 @@ func (c *Cluster) KillContainer(ctx context.Context, namespace, pod string) erro
 	_, err := Execute(ctx, "docker", "exec", object.Spec.NodeName, "sh", "-c", script)
 	return err
 }
+
+// Stream runs a command and passes all it prints to out: for long work that reports its own progress.
+func Stream(ctx context.Context, out io.Writer, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return &CommandError{Command: name + " " + strings.Join(args, " "), Output: "see above", Err: err}
+	}
+	return nil
+}
