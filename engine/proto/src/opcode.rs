@@ -61,7 +61,7 @@ opcodes! {
 
     /// Pool service → target: [`crate::pool::TargetPoolCreate`] → empty. Engines only.
     TARGET_POOL_CREATE = 0x0401,
-    /// Pool service → target: [`crate::pool::TargetPool`] → empty. Engines only.
+    /// Pool service → target: [`crate::pool::TargetPoolDestroy`] → empty. Engines only.
     TARGET_POOL_DESTROY = 0x0402,
     /// Pool service → target: [`crate::pool::TargetPool`] → [`crate::pool::TargetPoolSpace`]. Engines only.
     TARGET_POOL_QUERY = 0x0403,
@@ -73,6 +73,15 @@ opcodes! {
     TARGET_CONTAINER_DESTROY = 0x0406,
     /// Pool service → target: [`crate::pool::TargetContainerState`] → [`crate::pool::TargetContainerUsage`]. Engines only.
     TARGET_CONTAINER_SET = 0x0407,
-    /// Engine → engine: management request by its gRPC method name, forwarded to where the pool's service runs.
+    /// Target → pool service: [`crate::pool::GrantRequest`] → [`crate::pool::TargetContainerState`]. Engines only.
+    TARGET_CONTAINER_GRANT = 0x0408,
+    /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
+    /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
+    /// Engine → keeper of the list of pools: [`crate::pool::ResolveRequest`] → [`crate::pool::ResolveReply`].
+    /// Engines only.
+    POOL_RESOLVE = 0x0502,
+    /// Engine → engine or target: empty → [`crate::pool::EngineReport`], about the asked target or, at target 0, the
+    /// whole engine. Engines only.
+    ENGINE_REPORT = 0x0503,
 }

@@ -302,6 +302,19 @@ pub struct TargetPoolCreate {
     pub size: u64,
     /// Rank that runs the pool service.
     pub service: Rank,
+    /// The pool's targets.
+    pub map: PoolMap,
+    /// Default object class name of new containers.
+    pub object_class: String,
+}
+
+/// Destroys a pool's shard. Idempotent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetPoolDestroy {
+    /// The pool.
+    pub pool: PoolId,
+    /// Fail with [`crate::Der::BUSY`] when this target runs the pool's service and the pool has containers.
+    pub only_if_empty: bool,
 }
 
 /// Names a pool's shard.
@@ -336,7 +349,9 @@ pub struct TargetContainerState {
     pub pool: PoolId,
     /// The container.
     pub container: ContainerId,
-    /// Bytes this target may hold of it; `None`: no limit.
+    /// Its label, for metrics and messages.
+    pub label: String,
+    /// Bytes this target may hold of it; `None`: no limit. A target that holds more keeps what it has.
     pub grant: Option<u64>,
     /// Epochs that aggregation keeps.
     pub snapshots: Vec<Epoch>,
@@ -347,6 +362,84 @@ pub struct TargetContainerState {
 pub struct TargetContainerUsage {
     /// Bytes.
     pub used: u64,
+    /// The target's clock.
+    pub now: Epoch,
+}
+
+/// A target asks for a share, or a greater share, of a container's quota. Also how a target learns of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrantRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// Index of the asking target in its engine; the seal names the rank.
+    pub index: TargetIndex,
+    /// Bytes the target holds of the container.
+    pub used: u64,
+    /// Bytes it is short of; 0 when it only learns of the container.
+    pub wanted: u64,
+}
+
+/// Asks the keeper of the list of pools for a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResolveRequest {
+    /// Label or UUID text.
+    pub pool: String,
+}
+
+/// A pool and where its service runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResolveReply {
+    /// The pool.
+    pub pool: PoolId,
+    /// Rank that runs the pool service.
+    pub service: Rank,
+}
+
+/// A management request on its way to the engine that answers it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForwardRequest {
+    /// `Service/Method` of the management protocol.
+    pub method: String,
+    /// The request, encoded in protobuf.
+    #[serde(with = "serde_bytes")]
+    pub request: Vec<u8>,
+}
+
+/// The answer to a forwarded management request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ForwardReply {
+    /// The reply, encoded in protobuf.
+    Answer(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The reply was pushed to the sender's memory: its length in bytes.
+    Pushed(u64),
+    /// The request failed.
+    Failed {
+        /// DER number.
+        der: crate::Der,
+        /// Object the failure is about.
+        object: String,
+        /// What failed and what to do next.
+        message: String,
+    },
+}
+
+/// What an engine says about itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineReport {
+    /// Release.
+    pub version: String,
+    /// Number of targets.
+    pub targets: u32,
+    /// Bytes of media over all targets.
+    pub capacity: u64,
+    /// Bytes not given to any pool.
+    pub free: u64,
+    /// Start of the process, seconds since 1970.
+    pub started: u64,
+    /// What keeps a target from serving; empty when all do.
+    pub message: String,
 }
 
 /// Space of a pool's shard, in bytes.
