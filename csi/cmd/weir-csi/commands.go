@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
+	"weir.dev/weir/csi/internal/clusters"
+	"weir.dev/weir/csi/internal/controller"
+	"weir.dev/weir/csi/internal/identity"
+	"weir.dev/weir/csi/internal/mounts"
+	"weir.dev/weir/csi/internal/node"
+	"weir.dev/weir/csi/internal/registration"
+	"weir.dev/weir/csi/internal/server"
+	"weir.dev/weir/csi/internal/telemetry"
+)
+
+// options are the flags that both commands have.
+type options struct {
+	endpoint string
+	metrics  string
+	logLevel string
+}
+
+// parse reads flags into o and what add adds, and returns the logger they ask for.
+func (o *options) parse(command string, arguments []string, stderr io.Writer, add func(*flag.FlagSet)) (*slog.Logger, error) {
+	flags := flag.NewFlagSet("weir-csi "+command, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.endpoint, "endpoint", "/csi/csi.sock", "`path` of the unix socket to serve CSI on")
+	flags.StringVar(&o.metrics, "metrics-address", ":9810", "`host:port` to serve /metrics, /healthz and /readyz on; empty for none")
+	flags.StringVar(&o.logLevel, "log-level", "info", "`level` of the log: debug, info, warn or error")
+	add(flags)
+	if err := flags.Parse(arguments); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, errUsage
+	}
+	if flags.NArg() > 0 {
+		_, _ = fmt.Fprintf(stderr, "weir-csi %s: unexpected argument %q\n", command, flags.Arg(0))
+		return nil, errUsage
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		_, _ = fmt.Fprintf(stderr, "weir-csi %s: --log-level %q is not one of debug, info, warn, error\n", command, o.logLevel)
+		return nil, errUsage
+	}
+	return slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: level})), nil
+}
+
+func runController(ctx context.Context, arguments []string, stderr io.Writer) error {
+	var (
+		o         options
+		attachDir string
+	)
+	logger, err := o.parse("controller", arguments, stderr, func(flags *flag.FlagSet) {
+		flags.StringVar(&attachDir, "attach-dir", "/etc/weir/client",
+			"`folder` with attach.json of a system, or with a subfolder for each system that has one")
+	})
+	if err != nil {
+		return err
+	}
+	systems := clusters.New(attachDir)
+	defer func() { _ = systems.Close() }()
+	ready := func(context.Context) error {
+		_, err := systems.All()
+		return err
+	}
+	metrics := telemetry.NewMetrics(version, "controller")
+	volumes := controller.New(systems)
+	return serveAll(ctx,
+		o.serveMetrics(metrics, ready),
+		func(ctx context.Context) error {
+			return server.Serve(ctx, logger, o.endpoint, func(s *grpc.Server) {
+				csi.RegisterIdentityServer(s, identity.New(version, ready))
+				csi.RegisterControllerServer(s, volumes)
+			}, grpc.UnaryInterceptor(metrics.Intercept(logger)))
+		})
+}
+
+func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
+	var (
+		o                                         options
+		name, mountd, registrationSocket, kubelet string
+	)
+	logger, err := o.parse("node", arguments, stderr, func(flags *flag.FlagSet) {
+		flags.StringVar(&name, "node-name", os.Getenv("NODE_NAME"), "`name` of this node; by default the environment variable NODE_NAME")
+		flags.StringVar(&mountd, "mountd-socket", "/var/lib/weir/mountd/mountd.sock", "`path` of the mount daemon's unix socket")
+		flags.StringVar(&registrationSocket, "registration-socket", "",
+			"`path` of the unix socket that the kubelet watches, e.g. /var/lib/kubelet/plugins_registry/csi.weir.dev-reg.sock; empty registers with no kubelet")
+		flags.StringVar(&kubelet, "kubelet-endpoint", "", "`path` of --endpoint as the kubelet sees it; by default the same")
+	})
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		_, _ = fmt.Fprintln(stderr, "weir-csi node: set --node-name or the environment variable NODE_NAME")
+		return errUsage
+	}
+	if kubelet == "" {
+		kubelet = o.endpoint
+	}
+	conn, err := grpc.NewClient("unix://"+mountd, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return fmt.Errorf("mount daemon at %s: %w", mountd, err)
+	}
+	defer func() { _ = conn.Close() }()
+	daemon := mountv1.NewMountsClient(conn)
+	ready := func(ctx context.Context) error {
+		_, err := daemon.List(ctx, &mountv1.ListRequest{})
+		return err
+	}
+	metrics := telemetry.NewMetrics(version, "node")
+	metrics.WatchNode(daemon)
+	volumes := node.New(name, daemon, mounts.Linux{})
+	services := []func(context.Context) error{
+		o.serveMetrics(metrics, ready),
+		func(ctx context.Context) error {
+			return server.Serve(ctx, logger, o.endpoint, func(s *grpc.Server) {
+				csi.RegisterIdentityServer(s, identity.New(version, ready))
+				csi.RegisterNodeServer(s, volumes)
+			}, grpc.UnaryInterceptor(metrics.Intercept(logger)))
+		},
+	}
+	if registrationSocket != "" {
+		services = append(services, func(ctx context.Context) error {
+			return server.Serve(ctx, logger, registrationSocket, func(s *grpc.Server) {
+				registrationv1.RegisterRegistrationServer(s, registration.New(logger, kubelet, metrics.SetRegistered))
+			})
+		})
+	}
+	return serveAll(ctx, services...)
+}
+
+// serveMetrics returns the service that answers on the metrics address.
+func (o *options) serveMetrics(metrics *telemetry.Metrics, ready func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if o.metrics == "" {
+			<-ctx.Done()
+			return nil
+		}
+		listener, err := net.Listen("tcp", o.metrics)
+		if err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+		return metrics.Serve(ctx, listener, ready)
+	}
+}
+
+// serveAll runs services until ctx ends or one of them fails, which ends the others. It returns once all have ended.
+func serveAll(ctx context.Context, services ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, len(services))
+	for _, serve := range services {
+		go func() { ended <- serve(ctx) }()
+	}
+	var failures []error
+	for range services {
+		if err := <-ended; err != nil {
+			failures = append(failures, err)
+		}
+		cancel()
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,48 @@
+// Package mounts reads and changes the mount table of a node.
+package mounts
+
+import "errors"
+
+// ErrNotMounted says that nothing is mounted at a path.
+var ErrNotMounted = errors.New("not mounted")
+
+// Mount is one entry of the mount table.
+type Mount struct {
+	// Path is where it is mounted.
+	Path string
+	// Device identifies the file system: bind mounts have the device of what they were made from.
+	Device string
+	// FSType is the kernel's name of the file system's type, e.g. "fuse.weir".
+	FSType string
+	// ReadOnly tells whether this mount refuses changes, whatever others of the same file system allow.
+	ReadOnly bool
+}
+
+// Usage is what statfs says of a file system.
+type Usage struct {
+	TotalBytes, FreeBytes, UsedBytes    uint64
+	TotalInodes, FreeInodes, UsedInodes uint64
+}
+
+// Table is the mount table of a node. Paths are absolute.
+type Table interface {
+	// List returns the entries in the order of mounting.
+	List() ([]Mount, error)
+	// Bind shows the directory source at target, which exists. A read-only bind refuses changes below target.
+	Bind(source, target string, readOnly bool) error
+	// Unmount removes the topmost mount at path, also one whose server is dead. The error wraps ErrNotMounted if there
+	// is none.
+	Unmount(path string) error
+	// Usage asks the file system at path. It may wait for the file system's server.
+	Usage(path string) (Usage, error)
+}
+
+// At returns the topmost mount at path in entries.
+func At(entries []Mount, path string) (Mount, bool) {
+	for i := len(entries) - 1; i >= 0; i-- {
+		if entries[i].Path == path {
+			return entries[i], true
+		}
+	}
+	return Mount{}, false
+}

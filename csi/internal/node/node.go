@@ -1,0 +1,363 @@
+// Package node is the CSI node service: it has volumes mounted by the node's mount daemon and shows them to pods.
+//
+// It keeps no state: what is staged and published is read from the mount table, which the node plugin's restart does not
+// change. A volume's staging mount and the bind mounts of its pods have the same device.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
+	"weir.dev/weir/csi/internal/mounts"
+	"weir.dev/weir/csi/internal/oplock"
+	"weir.dev/weir/csi/internal/volume"
+)
+
+// directoryMode is the mode of directories that a volume is mounted on. It is seen only while nothing is mounted.
+const directoryMode = 0o750
+
+// Server serves csi.Node.
+type Server struct {
+	csi.UnimplementedNodeServer
+
+	name   string
+	daemon mountv1.MountsClient
+	table  mounts.Table
+	locks  oplock.Locks
+	stats  statistics
+}
+
+var _ csi.NodeServer = (*Server)(nil)
+
+// New returns the node service of the node called name.
+func New(name string, daemon mountv1.MountsClient, table mounts.Table) *Server {
+	return &Server{name: name, daemon: daemon, table: table, stats: statistics{table: table}}
+}
+
+// NodeGetInfo names the node.
+func (s *Server) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: s.name}, nil
+}
+
+// NodeGetCapabilities says what the service does.
+func (s *Server) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	answer := &csi.NodeGetCapabilitiesResponse{}
+	for _, kind := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+	} {
+		answer.Capabilities = append(answer.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: kind}},
+		})
+	}
+	return answer, nil
+}
+
+// NodeStageVolume mounts a volume at the staging path, for all pods of the node.
+func (s *Server) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	operation := "stage volume " + request.GetVolumeId()
+	if err := absolute(request.GetStagingTargetPath(), "staging_target_path", operation); err != nil {
+		return nil, err
+	}
+	if err := volume.CheckCapability(request.GetVolumeCapability()); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %v", operation, err)
+	}
+	id, err := volumeID(request.GetVolumeId(), "stage volume")
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeStageVolume")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if _, err := s.stage(ctx, id, request.GetStagingTargetPath(), request.GetVolumeCapability()); err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+// stage has the daemon mount a volume and returns the mount as the node plugin sees it. A mount that is there and alive
+// stays as it is; one whose server is gone is replaced.
+func (s *Server) stage(ctx context.Context, id volume.ID, path string, capability *csi.VolumeCapability) (mounts.Mount, error) {
+	request, err := mountRequest(id, path, capability)
+	if err != nil {
+		return mounts.Mount{}, status.Errorf(codes.InvalidArgument, "stage volume %s: %v", id, err)
+	}
+	// The directory that a dead mount lies on exists, though it cannot be looked at.
+	if err := os.MkdirAll(path, directoryMode); err != nil && !mounts.Dead(err) && !errors.Is(err, os.ErrExist) {
+		return mounts.Mount{}, status.Errorf(codes.Internal, "stage volume %s: make the staging directory: %v", id, err)
+	}
+	if _, err := s.daemon.Mount(ctx, request); err != nil {
+		return mounts.Mount{}, daemonFailed(err, "stage volume %s at %s", id, path)
+	}
+	entries, err := s.table.List()
+	if err != nil {
+		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
+	}
+	staged, ok := mounts.At(entries, path)
+	if !ok {
+		return mounts.Mount{}, status.Errorf(codes.Internal,
+			"stage volume %s: weir-mountd has mounted it at %s, but the mount is not visible to the node plugin: both need the kubelet's folder with mountPropagation Bidirectional",
+			id, path)
+	}
+	return staged, nil
+}
+
+// mountRequest returns what the daemon is asked for. Asking again for the same gives the same request.
+func mountRequest(id volume.ID, path string, capability *csi.VolumeCapability) (*mountv1.MountRequest, error) {
+	group, err := mountGroup(capability.GetMount().GetVolumeMountGroup())
+	if err != nil {
+		return nil, err
+	}
+	request := &mountv1.MountRequest{
+		System: id.System, Pool: id.Pool, Container: id.Container, TargetPath: path,
+		ReadOnly: volume.ReaderOnly(capability), FsGroup: group, Volume: id.String(),
+	}
+	for _, flag := range capability.GetMount().GetMountFlags() {
+		switch flag {
+		case "ro":
+			request.ReadOnly = true
+		case "rw":
+		default:
+			request.Options = append(request.Options, flag)
+		}
+	}
+	slices.Sort(request.Options)
+	return request, nil
+}
+
+// NodeUnstageVolume removes the mount at the staging path. Already removed is well.
+func (s *Server) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	// The id is not parsed: whatever is staged must be possible to remove.
+	if request.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "unstage volume: the volume id is missing")
+	}
+	path := request.GetStagingTargetPath()
+	if err := absolute(path, "staging_target_path", "unstage volume "+request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeUnstageVolume")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	entries, err := s.table.List()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	staged, ok := mounts.At(entries, path)
+	if ok {
+		if targets := publishedAt(entries, staged, path); len(targets) > 0 {
+			return nil, status.Errorf(codes.FailedPrecondition, "unstage volume %s: it is still published at %s: unpublish it first",
+				request.GetVolumeId(), strings.Join(targets, ", "))
+		}
+	}
+	// The daemon is asked even if nothing is mounted: it may hold a mount of which the plugin sees nothing.
+	if _, err := s.daemon.Unmount(ctx, &mountv1.UnmountRequest{TargetPath: path}); err != nil {
+		if !ok || !s.removeDead(path) {
+			return nil, daemonFailed(err, "unstage volume %s from %s", request.GetVolumeId(), path)
+		}
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+// removeDead removes the mount at path if its server is gone, so that a volume can be unstaged while no daemon runs.
+func (s *Server) removeDead(path string) bool {
+	_, err := s.table.Usage(path)
+	return mounts.Dead(err) && s.table.Unmount(path) == nil
+}
+
+// NodePublishVolume shows a staged volume to a pod.
+func (s *Server) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	operation := "publish volume " + request.GetVolumeId()
+	if err := absolute(request.GetTargetPath(), "target_path", operation); err != nil {
+		return nil, err
+	}
+	if err := volume.CheckCapability(request.GetVolumeCapability()); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %v", operation, err)
+	}
+	if request.GetStagingTargetPath() == "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "%s: staging_target_path is missing: stage the volume first", operation)
+	}
+	if err := absolute(request.GetStagingTargetPath(), "staging_target_path", operation); err != nil {
+		return nil, err
+	}
+	id, err := volumeID(request.GetVolumeId(), "publish volume")
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.locks.Acquire(request.GetVolumeId(), "NodePublishVolume")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	staged, err := s.staged(ctx, id, request)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.publish(staged, request); err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// staged returns the staging mount of a volume. One that has been lost since it was made, as when the mount daemon was
+// killed, is made again, so that new pods of the node find the volume working. One that lives stays as the first pod of
+// the node has it: a later pod may have another fsGroup.
+func (s *Server) staged(ctx context.Context, id volume.ID, request *csi.NodePublishVolumeRequest) (mounts.Mount, error) {
+	path := request.GetStagingTargetPath()
+	entries, err := s.table.List()
+	if err != nil {
+		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
+	}
+	present, ok := mounts.At(entries, path)
+	if ok {
+		_, err := s.stats.usage(ctx, path)
+		if err == nil {
+			return present, nil
+		}
+		if !mounts.Dead(err) {
+			return mounts.Mount{}, status.Errorf(codes.Unavailable, "publish volume %s: %s", id, status.Convert(err).Message())
+		}
+	}
+	return s.stage(ctx, id, path, request.GetVolumeCapability())
+}
+
+// publish binds the staging mount at the target path, unless it is there already.
+func (s *Server) publish(staged mounts.Mount, request *csi.NodePublishVolumeRequest) error {
+	target, operation := request.GetTargetPath(), "publish volume "+request.GetVolumeId()
+	readOnly := request.GetReadonly() || volume.ReaderOnly(request.GetVolumeCapability()) || staged.ReadOnly
+	entries, err := s.table.List()
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	others := slices.DeleteFunc(publishedAt(entries, staged, request.GetStagingTargetPath()), func(path string) bool { return path == target })
+	if volume.SinglePod(request.GetVolumeCapability()) && len(others) > 0 {
+		return status.Errorf(codes.FailedPrecondition,
+			"%s: its access mode allows one pod (ReadWriteOncePod), and it is already published at %s: delete the other pod, or use access mode ReadWriteOnce or ReadWriteMany",
+			operation, strings.Join(others, ", "))
+	}
+	if present, ok := mounts.At(entries, target); ok {
+		switch _, err := s.table.Usage(target); {
+		case mounts.Dead(err):
+			if err := s.table.Unmount(target); err != nil {
+				return status.Errorf(codes.Internal, "%s: remove the dead mount: %v", operation, err)
+			}
+		case present.Device != staged.Device:
+			return status.Errorf(codes.AlreadyExists, "%s: something else is mounted at %s", operation, target)
+		case present.ReadOnly != readOnly:
+			return status.Errorf(codes.AlreadyExists, "%s: it is published at %s with readonly %t, not %t", operation, target, present.ReadOnly, readOnly)
+		default:
+			return nil
+		}
+	}
+	if err := os.MkdirAll(target, directoryMode); err != nil {
+		return status.Errorf(codes.Internal, "%s: make the target directory: %v", operation, err)
+	}
+	if err := s.table.Bind(request.GetStagingTargetPath(), target, readOnly); err != nil {
+		return status.Errorf(codes.Internal, "%s: %v", operation, errors.Join(err, removeDirectory(target)))
+	}
+	return nil
+}
+
+// NodeUnpublishVolume takes a volume from a pod. Already taken is well.
+func (s *Server) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if request.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "unpublish volume: the volume id is missing")
+	}
+	operation, target := "unpublish volume "+request.GetVolumeId(), request.GetTargetPath()
+	if err := absolute(target, "target_path", operation); err != nil {
+		return nil, err
+	}
+	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeUnpublishVolume")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	entries, err := s.table.List()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	// Mounts may lie on one another, when publishing was repeated after a crash between its steps.
+	for _, entry := range entries {
+		if entry.Path != target {
+			continue
+		}
+		if err := s.table.Unmount(target); err != nil && !errors.Is(err, mounts.ErrNotMounted) {
+			return nil, status.Errorf(codes.Internal, "%s: %v", operation, err)
+		}
+	}
+	if err := removeDirectory(target); err != nil {
+		return nil, status.Errorf(codes.Internal, "%s: remove the target directory: %v", operation, err)
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+// removeDirectory removes an empty directory. It never removes anything in it: were a mount still there, the volume's
+// files would be lost.
+func removeDirectory(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// publishedAt returns where the file system of a staging mount is mounted besides its staging path.
+func publishedAt(entries []mounts.Mount, staged mounts.Mount, stagingPath string) []string {
+	var paths []string
+	for _, entry := range entries {
+		if entry.Device == staged.Device && entry.Path != stagingPath {
+			paths = append(paths, entry.Path)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// volumeID reads the id of a volume that must exist.
+func volumeID(text, operation string) (volume.ID, error) {
+	if text == "" {
+		return volume.ID{}, status.Errorf(codes.InvalidArgument, "%s: the volume id is missing", operation)
+	}
+	id, err := volume.ParseID(text)
+	if err != nil {
+		return volume.ID{}, status.Errorf(codes.NotFound, "%s: %v", operation, err)
+	}
+	return id, nil
+}
+
+// absolute checks a path of a request.
+func absolute(path, field, operation string) error {
+	switch {
+	case path == "":
+		return status.Errorf(codes.InvalidArgument, "%s: %s is missing", operation, field)
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
+		return status.Errorf(codes.InvalidArgument, "%s: %s %q is not an absolute path without '..' and '//'", operation, field, path)
+	default:
+		return nil
+	}
+}
+
+// daemonFailed returns the status of a call to the mount daemon that failed, with what it was made for.
+func daemonFailed(err error, format string, arguments ...any) error {
+	code, message := status.Code(err), status.Convert(err).Message()
+	if code == codes.Unavailable {
+		message = "weir-mountd does not answer or cannot reach the engines: " + message
+	}
+	return status.Errorf(code, "%s: %s", fmt.Sprintf(format, arguments...), message)
+}
