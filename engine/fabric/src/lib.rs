@@ -1,1 +1,93 @@
 //! Safe Rust over libfabric, and a simulated fabric behind the same trait.
+//!
+//! An [`Endpoint`] is one context's door to the network: unexpected messages, and reads and writes of a peer's
+//! exposed memory (RMA). The real one is [`libfabric`], the simulated one [`sim`].
+
+mod address;
+mod capabilities;
+mod counters;
+mod error;
+
+mod memory;
+mod message;
+mod pool;
+pub mod sim;
+mod transfer;
+
+pub use address::{Address, PeerId};
+pub use capabilities::{Capabilities, MrMode, Wait};
+pub use counters::FabricCounters;
+pub use error::FabricError;
+pub use memory::{Access, Buffer, Exposure, MemoryHold, RemoteRegion};
+pub use message::{Message, Source};
+pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
+pub use transfer::Transfer;
+
+use core::ops::Range;
+use std::rc::Weak;
+use weir_runtime::LocalBoxFuture;
+
+/// Takes what arrives at an endpoint. Called from the endpoint's progress, on the context's thread; it must not
+/// wait.
+pub trait Sink {
+    /// A message arrived. It occupies receive memory until it is dropped.
+    fn message(&self, message: Message);
+
+    /// A send that was accepted earlier did not get through. `context` is what the sender gave to
+    /// [`Endpoint::send`].
+    fn send_failed(&self, peer: PeerId, context: u64, error: FabricError);
+}
+
+/// One context's door to the network.
+///
+/// Dropping it closes it: peers' operations to it fail, and what it has not sent yet is lost.
+pub trait Endpoint {
+    /// What the provider can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The address that peers reach this endpoint by.
+    fn address(&self) -> Address;
+
+    /// What it has done so far.
+    fn counters(&self) -> &FabricCounters;
+
+    /// Page-aligned memory that the endpoint can move data to and from.
+    fn buffers(&self) -> &BufferPool;
+
+    /// Finds the address of a listening endpoint by name and port. Asks the system's resolver each time.
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>>;
+
+    /// Makes a peer known. The same address gives the same id, until it is removed.
+    ///
+    /// # Errors
+    /// When the address is not one of this provider's.
+    fn insert(&self, address: &Address) -> Result<PeerId, FabricError>;
+
+    /// Forgets a peer: its connection is given up and what is queued for it fails. The next [`Endpoint::insert`]
+    /// starts afresh.
+    fn remove(&self, peer: PeerId);
+
+    /// Sets who takes what arrives. Until then, messages stay in the provider.
+    fn set_sink(&self, sink: Weak<dyn Sink>);
+
+    /// Sends one message that is put together from `parts`. It is copied, so the parts are free on return.
+    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`.
+    ///
+    /// # Errors
+    /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer is left.
+    fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError>;
+
+    /// Lets peers that know the returned region's key read or write a part of a buffer, until the exposure is
+    /// dropped.
+    ///
+    /// # Errors
+    /// When the range is not within the buffer, or the provider refuses the registration.
+    fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError>;
+
+    /// Reads `range.len()` bytes from the start of a peer's region into a part of a buffer. When the returned
+    /// future is dropped early the data may still arrive: the memory stays allocated, its content is undefined.
+    fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer;
+
+    /// Writes a part of a buffer to the start of a peer's region. Complete means that the peer sees it.
+    fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer;
+}

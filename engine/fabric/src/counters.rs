@@ -1,0 +1,65 @@
+//! Plain counters of one endpoint; the engine exports them.
+
+use core::cell::Cell;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What an endpoint has done since it was opened.
+        #[derive(Default, Debug)]
+        pub struct FabricCounters {
+            $($(#[$doc])* pub $name: Cell<u64>,)*
+        }
+
+        impl FabricCounters {
+            /// Every counter by name.
+            #[must_use]
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages handed to the provider.
+    messages_sent,
+    /// Bytes of them.
+    bytes_sent,
+    /// Messages handed to the sink.
+    messages_received,
+    /// Bytes of them.
+    bytes_received,
+    /// Sends that failed after they were accepted.
+    sends_failed,
+    /// Times that the provider had no room and an operation was queued.
+    eagain,
+    /// Messages whose sender was not known.
+    unknown_sources,
+    /// Messages copied out because few slabs were left.
+    slab_copies,
+    /// Slabs posted, first time and again.
+    slab_posts,
+    /// Reads of remote memory that completed.
+    reads,
+    /// Bytes of them.
+    bytes_read,
+    /// Writes of remote memory that completed.
+    writes,
+    /// Bytes of them.
+    bytes_written,
+    /// Reads and writes that failed.
+    transfers_failed,
+    /// Registrations made for peers.
+    exposures,
+    /// Doorbells rung at sleeping peers.
+    doorbells,
+    /// Peers inserted.
+    peers_inserted,
+    /// Peers given up.
+    peers_removed,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &Cell<u64>, n: u64) {
+    counter.set(counter.get().wrapping_add(n));
+}

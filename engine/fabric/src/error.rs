@@ -1,0 +1,84 @@
+//! What can go wrong on the fabric.
+
+/// An operation of an endpoint failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The name has no address.
+    #[error("can't find the address of {host}:{port}: {reason}; check the name and the cluster's DNS")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// The bytes are no address of this provider.
+    #[error("{address} is no address of the {provider} provider")]
+    BadAddress {
+        /// The address as text.
+        address: String,
+        /// The provider.
+        provider: String,
+    },
+    /// The peer was never inserted, or was removed.
+    #[error("the peer is not known to this endpoint; insert its address first")]
+    UnknownPeer,
+    /// The peer can't be reached, or the connection to it broke.
+    #[error("contact with the peer was lost: {reason}")]
+    Unreachable {
+        /// What the provider said.
+        reason: String,
+    },
+    /// The message does not fit.
+    #[error("a message of {len} bytes is larger than the provider's {max}; move the payload by RMA")]
+    TooLarge {
+        /// Its length.
+        len: usize,
+        /// The most that is possible.
+        max: usize,
+    },
+    /// The range is not within the buffer or region.
+    #[error("bytes {start}..{end} are outside a region of {len} bytes")]
+    OutOfRange {
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+        /// Length of the region.
+        len: u64,
+    },
+    /// The memory of the pool is used up.
+    #[error(
+        "no buffer of {wanted} bytes is left ({used} of {limit} bytes in use); try again when operations have finished"
+    )]
+    NoBuffers {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes handed out.
+        used: usize,
+        /// The pool's limit.
+        limit: usize,
+    },
+    /// The remote side has no region with this key, or not with this access.
+    #[error("the peer refused access to its memory: {reason}")]
+    AccessDenied {
+        /// What the provider said.
+        reason: String,
+    },
+    /// The endpoint was closed, or the peer removed, while the operation waited.
+    #[error("the operation was cancelled")]
+    Cancelled,
+    /// The provider refused a call.
+    #[error("{call} failed: {reason} ({code}); provider {provider}")]
+    Provider {
+        /// The libfabric function.
+        call: &'static str,
+        /// Its error number, negative.
+        code: i64,
+        /// Its error text.
+        reason: String,
+        /// The provider.
+        provider: String,
+    },
+}

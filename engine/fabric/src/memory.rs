@@ -1,0 +1,318 @@
+//! Memory that the fabric moves data to and from.
+//!
+//! A [`Buffer`] owns its bytes exclusively as far as this program goes; operations in flight hold the memory
+//! itself, so that it outlives them whoever is dropped first.
+#![expect(unsafe_code, reason = "raw memory that the network card or another process writes to")]
+
+use crate::error::FabricError;
+use crate::pool::PoolInner;
+use core::any::Any;
+use core::fmt;
+use core::ops::{Deref, DerefMut, Range};
+use core::ptr::NonNull;
+use serde::{Deserialize, Serialize};
+use std::alloc::Layout;
+use std::cell::OnceCell;
+use std::rc::{Rc, Weak};
+
+/// Alignment of pooled memory: the page size, which is what `O_DIRECT` and registration want.
+pub(crate) const PAGE: usize = 4096;
+
+/// One allocation of whole pages, zeroed once.
+pub(crate) struct Chunk {
+    ptr: NonNull<u8>,
+    layout: Layout,
+    /// A lasting local registration, where the provider needs one.
+    registration: OnceCell<Rc<dyn Any>>,
+}
+
+impl Chunk {
+    /// `None` when the system has no memory left or the size overflows.
+    pub(crate) fn allocate(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1).checked_next_multiple_of(PAGE)?, PAGE).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Self { ptr, layout, registration: OnceCell::new() })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // A registration is closed before its memory goes.
+        drop(self.registration.take());
+        // SAFETY: allocated with this layout in `allocate`, and freed only here.
+        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) };
+    }
+}
+
+enum Origin {
+    Pooled { chunk: Option<Chunk>, pool: Weak<PoolInner> },
+    Foreign { registration: OnceCell<Rc<dyn Any>>, _keep: Option<Box<dyn Any>> },
+}
+
+/// Bytes at a fixed place. Freed, or given back to its pool, when the last user is gone.
+pub(crate) struct Memory {
+    ptr: NonNull<u8>,
+    len: usize,
+    origin: Origin,
+}
+
+impl Memory {
+    pub(crate) fn pooled(chunk: Chunk, pool: Weak<PoolInner>) -> Rc<Self> {
+        let (ptr, len) = (chunk.ptr, chunk.len());
+        Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.origin, Origin::Foreign { .. })
+    }
+
+    /// The slot for a local registration that lasts as long as the memory does.
+    pub(crate) fn registration(&self) -> Option<&OnceCell<Rc<dyn Any>>> {
+        match &self.origin {
+            Origin::Pooled { chunk, .. } => chunk.as_ref().map(|chunk| &chunk.registration),
+            Origin::Foreign { registration, .. } => Some(registration),
+        }
+    }
+
+    /// Copies bytes out. Panics never: the range is checked by the callers' buffers.
+    pub(crate) fn slice(&self, range: Range<usize>) -> &[u8] {
+        let range = range.start.min(self.len)..range.end.min(self.len);
+        let len = range.end.saturating_sub(range.start);
+        // SAFETY: within the allocation, initialised, and used on this thread only while no operation of this
+        // process writes to it (fabric operations run inside this thread's progress calls).
+        unsafe { core::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), len) }
+    }
+
+    /// Copies bytes between two memories, which may be the same one.
+    pub(crate) fn copy(&self, at: usize, from: &Self, from_at: usize, len: usize) -> bool {
+        let fits = |at: usize, memory: &Self| at.checked_add(len).is_some_and(|end| end <= memory.len);
+        if !fits(at, self) || !fits(from_at, from) {
+            return false;
+        }
+        // SAFETY: both ranges were just checked; `copy` allows overlap.
+        unsafe { core::ptr::copy(from.ptr.as_ptr().add(from_at), self.ptr.as_ptr().add(at), len) };
+        true
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Origin::Pooled { chunk, pool } = &mut self.origin
+            && let (Some(chunk), Some(pool)) = (chunk.take(), pool.upgrade())
+        {
+            pool.give_back(chunk);
+        }
+    }
+}
+
+/// Keeps memory allocated without giving access to it.
+#[derive(Clone)]
+pub struct MemoryHold {
+    _memory: Rc<Memory>,
+}
+
+/// A piece of memory for data. Not `Clone`: its bytes have one owner.
+pub struct Buffer {
+    memory: Rc<Memory>,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new(memory: Rc<Memory>, len: usize) -> Self {
+        let len = len.min(memory.len());
+        Self { memory, offset: 0, len }
+    }
+
+    /// A buffer of no bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::from_vec(Vec::new())
+    }
+
+    /// Takes over ordinary memory. It is not page-aligned; providers that need local registration register it for
+    /// each use.
+    #[must_use]
+    pub fn from_vec(mut bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        let ptr = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(Box::new(bytes)) };
+        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+    }
+
+    /// Wraps memory that belongs to somebody else, such as an application's own buffer. A call that exposes such
+    /// memory returns only when no peer can touch it any more.
+    ///
+    /// # Safety
+    /// `len` bytes at `ptr` must be initialised and stay valid until the buffer and every operation that was
+    /// started on it are gone, and nobody else may access them while an operation is under way.
+    #[must_use]
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
+        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: None };
+        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+    }
+
+    /// Like [`Buffer::from_raw`], for memory whose owner can be kept: `keep` is dropped when the last operation on
+    /// the memory has ended.
+    ///
+    /// # Safety
+    /// `len` bytes at `ptr` must be initialised and stay valid as long as `keep` is not dropped, and nobody else may
+    /// access them meanwhile.
+    #[must_use]
+    pub unsafe fn from_owner(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any>) -> Self {
+        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(keep) };
+        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+    }
+
+    /// Whether the memory came from a pool (and is page-aligned).
+    #[must_use]
+    pub fn is_pooled(&self) -> bool {
+        !self.memory.is_foreign()
+    }
+
+    /// Most bytes that fit.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory.len() - self.offset
+    }
+
+    /// Sets how many of its bytes the buffer stands for; what comes into view is older content.
+    /// Lengths over the capacity are cut to it.
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.capacity());
+    }
+
+    /// Keeps the memory allocated after the buffer is gone.
+    #[must_use]
+    pub fn hold(&self) -> MemoryHold {
+        MemoryHold { _memory: Rc::clone(&self.memory) }
+    }
+
+    pub(crate) fn memory(&self) -> &Rc<Memory> {
+        &self.memory
+    }
+
+    /// Position in the memory of a part of this buffer.
+    pub(crate) fn locate(&self, range: &Range<usize>) -> Result<usize, FabricError> {
+        if range.start > range.end || range.end > self.len {
+            return Err(FabricError::OutOfRange {
+                start: range.start as u64,
+                end: range.end as u64,
+                len: self.len as u64,
+            });
+        }
+        Ok(self.offset + range.start)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: offset and length are within the memory, which is initialised and lives as long as `self`.
+        unsafe { core::slice::from_raw_parts(self.memory.as_ptr().add(self.offset), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; a buffer is not cloned, so no other slice of these bytes exists in this program.
+        unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.offset), self.len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len).field("pooled", &self.is_pooled()).finish()
+    }
+}
+
+/// What a peer may do with exposed memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Access {
+    /// Read it.
+    Read,
+    /// Write to it.
+    Write,
+}
+
+/// Exposed memory as it travels to the peer that will read or write it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RemoteRegion {
+    /// Start: a virtual address or an offset, as the exposing provider has it.
+    pub addr: u64,
+    /// Protection key.
+    pub key: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+impl RemoteRegion {
+    /// A part of the region; `None` when it is not within it.
+    #[must_use]
+    pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then_some(())?;
+        Some(Self { addr: self.addr.checked_add(offset)?, key: self.key, len })
+    }
+}
+
+/// Memory that a peer may access until this is dropped. After that, no operation of a peer that starts later gets
+/// at it; one that has started may still be moving data, so memory that is used again at once needs a pause that
+/// the layer above arranges (see the deadline rule of `weir-rpc`).
+pub struct Exposure {
+    region: RemoteRegion,
+    memory: Rc<Memory>,
+    registration: Option<Box<dyn Any>>,
+}
+
+impl Exposure {
+    pub(crate) fn new(region: RemoteRegion, memory: Rc<Memory>, registration: Box<dyn Any>) -> Self {
+        Self { region, memory, registration: Some(registration) }
+    }
+
+    /// What to send to the peer.
+    #[must_use]
+    pub fn region(&self) -> RemoteRegion {
+        self.region
+    }
+
+    /// Whether the memory belongs to somebody outside this program's buffers.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.memory.is_foreign()
+    }
+
+    /// Withdraws the access and goes on holding the memory.
+    #[must_use]
+    pub fn close(mut self) -> MemoryHold {
+        drop(self.registration.take());
+        MemoryHold { _memory: Rc::clone(&self.memory) }
+    }
+}
+
+impl Drop for Exposure {
+    fn drop(&mut self) {
+        // Explicit order: the registration ends before the memory can go.
+        drop(self.registration.take());
+    }
+}
+
+impl fmt::Debug for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposure").field("len", &self.region.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! A bounded pool of page-aligned memory in size classes of powers of two.
+
+use crate::error::FabricError;
+use crate::memory::{Buffer, Chunk, Memory, PAGE};
+use core::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Default bound of a pool: eight of the largest payloads (8 MiB each) in flight.
+pub const POOL_BYTES_DEFAULT: usize = 64 << 20;
+
+/// Size classes from one page up: 4 KiB … 16 MiB, twice the largest payload of one request. Larger buffers are
+/// allocated and freed singly.
+const CLASSES: usize = 13;
+
+pub(crate) struct PoolInner {
+    limit: usize,
+    /// Bytes handed out.
+    used: Cell<usize>,
+    /// Bytes that lie in `free`.
+    cached: Cell<usize>,
+    free: RefCell<[Vec<Chunk>; CLASSES]>,
+}
+
+/// Page-aligned buffers, bounded in total. Cheap to clone: clones are the same pool.
+#[derive(Clone)]
+pub struct BufferPool {
+    inner: Rc<PoolInner>,
+}
+
+/// The class that serves this length, and its size in bytes.
+fn class(len: usize) -> Option<(usize, usize)> {
+    let size = len.max(PAGE).checked_next_power_of_two()?;
+    let class = (size.trailing_zeros() - PAGE.trailing_zeros()) as usize;
+    (class < CLASSES).then_some((class, size))
+}
+
+impl BufferPool {
+    /// A pool that hands out and keeps at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        let free = RefCell::new(core::array::from_fn(|_| Vec::new()));
+        Self { inner: Rc::new(PoolInner { limit, used: Cell::new(0), cached: Cell::new(0), free }) }
+    }
+
+    /// A buffer of exactly this length. Its content is undefined (zero, or what an earlier user left).
+    ///
+    /// # Errors
+    /// When the pool's limit would be passed, or the system has no memory.
+    pub fn alloc(&self, len: usize) -> Result<Buffer, FabricError> {
+        let inner = &self.inner;
+        let none = || FabricError::NoBuffers { wanted: len, used: inner.used.get(), limit: inner.limit };
+        let (class, size) = match class(len) {
+            Some((class, size)) => (Some(class), size),
+            None => (None, len.checked_next_multiple_of(PAGE).ok_or_else(none)?),
+        };
+        if size > inner.limit - inner.used.get().min(inner.limit) {
+            return Err(none());
+        }
+        let cached = class.and_then(|class| inner.free.borrow_mut()[class].pop());
+        let chunk = if let Some(chunk) = cached {
+            inner.cached.set(inner.cached.get() - size);
+            chunk
+        } else {
+            inner.trim(size);
+            Chunk::allocate(size).ok_or_else(none)?
+        };
+        inner.used.set(inner.used.get() + size);
+        Ok(Buffer::new(Memory::pooled(chunk, Rc::downgrade(inner)), len))
+    }
+
+    /// Bytes handed out now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.inner.used.get()
+    }
+
+    /// The bound in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.inner.limit
+    }
+}
+
+impl PoolInner {
+    /// Frees cached memory, largest first, until `more` bytes can be allocated within the limit.
+    fn trim(&self, more: usize) {
+        let over = |this: &Self| this.used.get() + this.cached.get() + more > this.limit;
+        for class in (0..CLASSES).rev() {
+            while over(self) {
+                let Some(chunk) = self.free.borrow_mut()[class].pop() else { break };
+                self.cached.set(self.cached.get() - chunk.len());
+            }
+        }
+    }
+
+    pub(crate) fn give_back(&self, chunk: Chunk) {
+        let size = chunk.len();
+        self.used.set(self.used.get().saturating_sub(size));
+        if let Some((class, _)) = class(size).filter(|(_, whole)| *whole == size) {
+            self.cached.set(self.cached.get() + size);
+            self.free.borrow_mut()[class].push(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_and_freed_memory_serves_again() {
+        let pool = BufferPool::new(64 << 10);
+        let first = pool.alloc(40_000).expect("within the limit");
+        assert_eq!((first.len(), first.capacity(), pool.used()), (40_000, 65_536, 65_536));
+        assert!(matches!(pool.alloc(1), Err(FabricError::NoBuffers { wanted: 1, .. })));
+        drop(first);
+        let small: Vec<_> = (0..16).map(|_| pool.alloc(1).expect("sixteen pages")).collect();
+        assert!(pool.alloc(1).is_err());
+        drop(small);
+        assert_eq!(pool.used(), 0);
+        assert!(pool.alloc(60_000).is_ok());
+    }
+
+    #[test]
+    fn buffers_are_page_aligned_and_a_hold_keeps_memory_out_of_the_pool() {
+        let pool = BufferPool::new(PAGE);
+        let buffer = pool.alloc(10).expect("one page");
+        assert_eq!(buffer.as_ptr() as usize % PAGE, 0);
+        let hold = buffer.hold();
+        drop(buffer);
+        assert!(pool.alloc(10).is_err(), "still held");
+        drop(hold);
+        assert!(pool.alloc(10).is_ok());
+    }
+
+    #[test]
+    fn lengths_beyond_the_classes_are_served_singly_and_absurd_ones_refused() {
+        let pool = BufferPool::new(64 << 20);
+        let large = pool.alloc((20 << 20) + 1).expect("within the limit");
+        assert_eq!(large.capacity(), (20 << 20) + PAGE);
+        assert!(pool.alloc(usize::MAX).is_err());
+        drop(large);
+        assert_eq!(pool.used(), 0);
+    }
+}

@@ -1,0 +1,318 @@
+//! An endpoint of the simulated fabric.
+
+use super::network::{Job, Network};
+use crate::counters::add;
+use crate::memory::{Access, Buffer, Exposure, Memory, RemoteRegion};
+use crate::message::{Message, Source};
+use crate::{
+    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrMode, POOL_BYTES_DEFAULT,
+    PeerId, Sink, Transfer, Wait,
+};
+use core::cell::{Cell, OnceCell, RefCell};
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use weir_runtime::LocalBoxFuture;
+use weir_runtime::sim::{Node, NodeId};
+
+/// Largest simulated message: an inline body with its header and bulk descriptors, rounded up generously.
+const MESSAGE_MAX: usize = 64 << 10;
+
+/// Largest simulated transfer: the largest payload of one request (8 MiB), twice.
+const TRANSFER_MAX: usize = 16 << 20;
+
+struct Region {
+    memory: Rc<Memory>,
+    at: usize,
+    len: u64,
+    access: Access,
+}
+
+#[derive(Default)]
+struct Peers {
+    addresses: BTreeMap<PeerId, Address>,
+    ids: BTreeMap<Address, PeerId>,
+    next: u64,
+}
+
+pub(super) struct EndpointState {
+    pub(super) node: NodeId,
+    pub(super) address: Address,
+    pub(super) alive: Cell<bool>,
+    pub(super) unread: Rc<Cell<usize>>,
+    pub(super) counters: FabricCounters,
+    sink: OnceCell<Weak<dyn Sink>>,
+    peers: RefCell<Peers>,
+    regions: RefCell<BTreeMap<u64, Region>>,
+}
+
+/// Gives receive room back when a message is dropped.
+struct Unread {
+    bytes: usize,
+    total: Rc<Cell<usize>>,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.total.set(self.total.get().saturating_sub(self.bytes));
+    }
+}
+
+impl EndpointState {
+    pub(super) fn close(&self) {
+        self.alive.set(false);
+        let regions = core::mem::take(&mut *self.regions.borrow_mut());
+        drop(regions);
+    }
+
+    pub(super) fn has_sink(&self) -> bool {
+        self.sink.get().is_some()
+    }
+
+    pub(super) fn peer_address(&self, peer: PeerId) -> Option<Address> {
+        self.peers.borrow().addresses.get(&peer).cloned()
+    }
+
+    pub(super) fn known_peer(&self, address: &Address) -> Option<PeerId> {
+        self.peers.borrow().ids.get(address).copied()
+    }
+
+    fn sink(&self) -> Option<Rc<dyn Sink>> {
+        self.sink.get().filter(|_| self.alive.get()).and_then(Weak::upgrade)
+    }
+
+    pub(super) fn deliver(&self, source: Source, bytes: Vec<u8>) {
+        let Some(sink) = self.sink() else { return };
+        let hold = Unread { bytes: bytes.len(), total: Rc::clone(&self.unread) };
+        self.unread.set(self.unread.get() + bytes.len());
+        add(&self.counters.messages_received, 1);
+        add(&self.counters.bytes_received, bytes.len() as u64);
+        if !matches!(source, Source::Peer(_)) {
+            add(&self.counters.unknown_sources, 1);
+        }
+        sink.message(Message::owned(source, bytes, Some(Box::new(hold))));
+    }
+
+    pub(super) fn send_failed(&self, peer: PeerId, context: u64, error: FabricError) {
+        add(&self.counters.sends_failed, 1);
+        if let Some(sink) = self.sink() {
+            sink.send_failed(peer, context, error);
+        }
+    }
+
+    /// Carries out a peer's read or write of this endpoint's memory.
+    pub(super) fn access(&self, job: &Job) -> Result<(), FabricError> {
+        let denied = |reason: &str| Err(FabricError::AccessDenied { reason: reason.to_owned() });
+        let regions = self.regions.borrow();
+        let Some(region) = regions.get(&job.remote.key) else { return denied("no region has this key") };
+        if region.access != job.access {
+            return denied("the region is exposed for the other direction");
+        }
+        let end = job.remote.addr.checked_add(job.len as u64);
+        if end.is_none_or(|end| end > region.len) {
+            return denied("the range is outside the region");
+        }
+        let at = region.at + usize::try_from(job.remote.addr).unwrap_or(usize::MAX);
+        let moved = match job.access {
+            Access::Read => job.memory.copy(job.at, &region.memory, at, job.len),
+            Access::Write => region.memory.copy(at, &job.memory, job.at, job.len),
+        };
+        if moved { Ok(()) } else { denied("the range is outside the memory") }
+    }
+}
+
+pub(super) struct SimEndpoint {
+    network: Rc<Network>,
+    state: Rc<EndpointState>,
+    capabilities: Capabilities,
+    pool: BufferPool,
+}
+
+impl SimEndpoint {
+    pub(super) fn open(network: &Rc<Network>, node: &Node, port: Option<u16>) -> Rc<dyn Endpoint> {
+        let port = port.map_or_else(|| network.private_port(), u32::from);
+        let name = node.name();
+        let address = super::address(&name, port)
+            .or_else(|| super::address("long-name", network.private_port()))
+            .expect("a short name makes an address");
+        let state = Rc::new(EndpointState {
+            node: node.id(),
+            address: address.clone(),
+            alive: Cell::new(node.is_up()),
+            unread: Rc::default(),
+            counters: FabricCounters::default(),
+            sink: OnceCell::new(),
+            peers: RefCell::default(),
+            regions: RefCell::default(),
+        });
+        network.register(&address, &state);
+        let capabilities = Capabilities {
+            provider: "sim".to_owned(),
+            library: "sim".to_owned(),
+            multi_recv: true,
+            source: true,
+            source_err: network.config.borrow().unknown_source == super::UnknownSource::Address,
+            av_user_id: false,
+            auth_keys: false,
+            rma: true,
+            wait: Wait::Simulated,
+            mr: MrMode::default(),
+            inject: 0,
+            max_message: MESSAGE_MAX,
+            max_transfer: TRANSFER_MAX,
+        };
+        let pool = BufferPool::new(POOL_BYTES_DEFAULT);
+        Rc::new(Self { network: Rc::clone(network), state, capabilities, pool })
+    }
+
+    fn start(
+        &self,
+        peer: PeerId,
+        part: Result<Part, FabricError>,
+        remote: RemoteRegion,
+        access: Access,
+    ) -> Transfer {
+        let part = match part {
+            Ok(part) => part,
+            Err(error) => return Transfer::failed(error),
+        };
+        let Some(to) = self.state.peer_address(peer) else {
+            return Transfer::failed(FabricError::UnknownPeer);
+        };
+        if !self.state.alive.get() {
+            return Transfer::failed(FabricError::Cancelled);
+        }
+        if part.len as u64 > remote.len {
+            let (end, len) = (part.len as u64, remote.len);
+            return Transfer::failed(FabricError::OutOfRange { start: 0, end, len });
+        }
+        let (transfer, completer) = Transfer::new();
+        let from = Rc::clone(&self.state);
+        let Part { memory, at, len } = part;
+        self.network.transfer(Job { from, to, access, memory, at, len, remote, completer });
+        transfer
+    }
+}
+
+/// A located part of a buffer.
+struct Part {
+    memory: Rc<Memory>,
+    at: usize,
+    len: usize,
+}
+
+fn part(buffer: &Buffer, range: &Range<usize>) -> Result<Part, FabricError> {
+    let at = buffer.locate(range)?;
+    Ok(Part { memory: Rc::clone(buffer.memory()), at, len: range.len() })
+}
+
+impl Drop for SimEndpoint {
+    fn drop(&mut self) {
+        self.state.close();
+    }
+}
+
+/// Ends a registration when dropped.
+struct Registration {
+    state: Weak<EndpointState>,
+    key: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.upgrade() {
+            let region = state.regions.borrow_mut().remove(&self.key);
+            drop(region);
+        }
+    }
+}
+
+impl Endpoint for SimEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn address(&self) -> Address {
+        self.state.address.clone()
+    }
+
+    fn counters(&self) -> &FabricCounters {
+        &self.state.counters
+    }
+
+    fn buffers(&self) -> &BufferPool {
+        &self.pool
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+        let result = super::address(host, u32::from(port)).ok_or_else(|| FabricError::Resolve {
+            host: host.to_owned(),
+            port,
+            reason: "the name is too long".to_owned(),
+        });
+        Box::pin(core::future::ready(result))
+    }
+
+    fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {
+        let peers = &mut *self.state.peers.borrow_mut();
+        if let Some(id) = peers.ids.get(address) {
+            return Ok(*id);
+        }
+        let id = PeerId(peers.next);
+        peers.next += 1;
+        peers.ids.insert(address.clone(), id);
+        peers.addresses.insert(id, address.clone());
+        add(&self.state.counters.peers_inserted, 1);
+        Ok(id)
+    }
+
+    fn remove(&self, peer: PeerId) {
+        let peers = &mut *self.state.peers.borrow_mut();
+        if let Some(address) = peers.addresses.remove(&peer) {
+            peers.ids.remove(&address);
+            add(&self.state.counters.peers_removed, 1);
+        }
+    }
+
+    fn set_sink(&self, sink: Weak<dyn Sink>) {
+        // The first one stays: an endpoint has one owner for its whole life.
+        let _ = self.state.sink.set(sink);
+    }
+
+    fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len > MESSAGE_MAX {
+            return Err(FabricError::TooLarge { len, max: MESSAGE_MAX });
+        }
+        if self.state.peer_address(to).is_none() {
+            return Err(FabricError::UnknownPeer);
+        }
+        if !self.state.alive.get() {
+            return Err(FabricError::Cancelled);
+        }
+        add(&self.state.counters.messages_sent, 1);
+        add(&self.state.counters.bytes_sent, len as u64);
+        self.network.send(&self.state, to, context, parts.concat());
+        Ok(())
+    }
+
+    fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError> {
+        let at = buffer.locate(&range)?;
+        let memory = Rc::clone(buffer.memory());
+        let len = range.len() as u64;
+        let key = self.network.world.rng().next_u64();
+        let region = Region { memory: Rc::clone(&memory), at, len, access };
+        self.state.regions.borrow_mut().insert(key, region);
+        add(&self.state.counters.exposures, 1);
+        let registration = Registration { state: Rc::downgrade(&self.state), key };
+        Ok(Exposure::new(RemoteRegion { addr: 0, key, len }, memory, Box::new(registration)))
+    }
+
+    fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer {
+        self.start(peer, part(into, &range), from, Access::Read)
+    }
+
+    fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer {
+        self.start(peer, part(from, &range), to, Access::Write)
+    }
+}

@@ -1,0 +1,147 @@
+//! The simulated fabric: messages and RMA between the nodes of one simulated world, with delays, loss, partitions,
+//! crashes and limited receive memory, all drawn from the world's seed.
+
+mod endpoint;
+mod network;
+
+use core::time::Duration;
+use endpoint::SimEndpoint;
+use network::Network;
+use std::rc::Rc;
+use weir_runtime::sim::{Node, World};
+
+use crate::{Address, Endpoint};
+
+/// How the simulated fabric behaves; may change while it runs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Shortest one-way delay.
+    pub latency_min: Duration,
+    /// Longest one-way delay. Each message draws its own, so messages overtake each other.
+    pub latency_max: Duration,
+    /// Time that a mebibyte takes on top.
+    pub per_mebibyte: Duration,
+    /// Probability that a message gets lost.
+    pub loss: f64,
+    /// Probability that a lost message is reported to its sender (a reset connection) instead of vanishing.
+    pub loss_reported: f64,
+    /// Probability that a message arrives twice. Reliable endpoints don't do that; a resend through another
+    /// connection after a reset may look like it.
+    pub duplicate: f64,
+    /// How receivers learn who sent a message before they have inserted its address.
+    pub unknown_source: UnknownSource,
+    /// Bytes of unread messages that a receiver holds before senders have to retry.
+    pub receive_bytes: usize,
+    /// How long a read or write of an unreachable peer's memory takes to fail.
+    pub transfer_timeout: Duration,
+}
+
+/// What a provider reports about a sender that was not inserted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnknownSource {
+    /// Nothing, like `tcp` and `shm`.
+    Nothing,
+    /// Its address, like `cxi` with `FI_SOURCE_ERR`.
+    Address,
+}
+
+impl Default for Config {
+    /// A quiet data-centre network: 2–20 µs, 10 GB/s, no faults.
+    fn default() -> Self {
+        Self {
+            latency_min: Duration::from_micros(2),
+            latency_max: Duration::from_micros(20),
+            per_mebibyte: Duration::from_micros(100),
+            loss: 0.0,
+            loss_reported: 0.5,
+            duplicate: 0.0,
+            unknown_source: UnknownSource::Nothing,
+            receive_bytes: 8 << 20,
+            transfer_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a simulated fabric has done; for tests that ask whether a fault really happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Messages lost by chance.
+    pub lost: u64,
+    /// Messages and transfers stopped by a partition or a dead endpoint.
+    pub unreachable: u64,
+    /// Messages delivered a second time.
+    pub duplicated: u64,
+    /// Tries that found the receiver full.
+    pub receiver_full: u64,
+    /// Reads and writes refused for their key, range or access.
+    pub denied: u64,
+}
+
+/// The network of one simulated world. Cheap to clone.
+#[derive(Clone)]
+pub struct Fabric {
+    network: Rc<Network>,
+}
+
+impl Fabric {
+    /// A fault-free network for this world.
+    #[must_use]
+    pub fn new(world: &World) -> Self {
+        Self::with_config(world, Config::default())
+    }
+
+    /// A network that behaves as told.
+    #[must_use]
+    pub fn with_config(world: &World, config: Config) -> Self {
+        Self { network: Network::new(world, config) }
+    }
+
+    /// An endpoint on a node. With a port it listens as `node-name:port`, replacing a dead endpoint of that name;
+    /// without, it gets a port of its own. Dropping it closes it, and so does a crash of its node.
+    #[must_use]
+    pub fn endpoint(&self, node: &Node, port: Option<u16>) -> Rc<dyn Endpoint> {
+        SimEndpoint::open(&self.network, node, port)
+    }
+
+    /// Changes how the network behaves from now on.
+    pub fn configure(&self, change: impl FnOnce(&mut Config)) {
+        change(&mut self.network.config.borrow_mut());
+    }
+
+    /// Cuts all traffic between two groups of nodes, both ways.
+    pub fn partition(&self, one: &[&Node], other: &[&Node]) {
+        let mut cuts = self.network.cuts.borrow_mut();
+        for a in one {
+            for b in other {
+                cuts.insert((a.id(), b.id()));
+                cuts.insert((b.id(), a.id()));
+            }
+        }
+    }
+
+    /// Cuts traffic in one direction only.
+    pub fn partition_one_way(&self, from: &Node, to: &Node) {
+        self.network.cuts.borrow_mut().insert((from.id(), to.id()));
+    }
+
+    /// Mends every cut.
+    pub fn heal(&self) {
+        self.network.cuts.borrow_mut().clear();
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.network.stats.get()
+    }
+}
+
+/// The address of `host:port`.
+fn address(host: &str, port: u32) -> Option<Address> {
+    Address::from_bytes(format!("{host}:{port}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

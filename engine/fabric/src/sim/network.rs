@@ -1,0 +1,247 @@
+//! What lies between the simulated endpoints.
+
+use super::endpoint::EndpointState;
+use super::{Config, Stats, UnknownSource};
+use crate::counters::add;
+use crate::memory::{Access, Memory, RemoteRegion};
+use crate::message::Source;
+use crate::transfer::Completer;
+use crate::{Address, FabricError, PeerId};
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+use weir_runtime::sim::{NodeId, World};
+
+/// Tries before a sender gives up on a full receiver: with the waits below about half a second, as the receiver-not-
+/// ready protocol of the cxi provider has it.
+const FULL_RETRIES_MAX: u64 = 37;
+
+/// First port of endpoints that don't listen on a chosen one; above every 16-bit port.
+const FIRST_PRIVATE_PORT: u32 = 1 << 16;
+
+pub(super) struct Network {
+    pub(super) world: World,
+    pub(super) config: RefCell<Config>,
+    pub(super) cuts: RefCell<BTreeSet<(NodeId, NodeId)>>,
+    pub(super) stats: Cell<Stats>,
+    endpoints: RefCell<BTreeMap<Address, Weak<EndpointState>>>,
+    next_port: Cell<u32>,
+}
+
+/// One message on its way.
+struct Parcel {
+    from: Rc<EndpointState>,
+    peer: PeerId,
+    to: Address,
+    context: u64,
+    bytes: Vec<u8>,
+}
+
+impl Network {
+    pub(super) fn new(world: &World, config: Config) -> Rc<Self> {
+        let network = Rc::new(Self {
+            world: world.clone(),
+            config: RefCell::new(config),
+            cuts: RefCell::default(),
+            stats: Cell::default(),
+            endpoints: RefCell::default(),
+            next_port: Cell::new(FIRST_PRIVATE_PORT),
+        });
+        let weak = Rc::downgrade(&network);
+        world.on_crash(move |node| {
+            if let Some(network) = weak.upgrade() {
+                network.node_crashed(node);
+            }
+        });
+        network
+    }
+
+    pub(super) fn private_port(&self) -> u32 {
+        let port = self.next_port.get();
+        self.next_port.set(port + 1);
+        port
+    }
+
+    pub(super) fn register(&self, address: &Address, endpoint: &Rc<EndpointState>) {
+        let old = self.endpoints.borrow_mut().insert(address.clone(), Rc::downgrade(endpoint));
+        if let Some(old) = old.and_then(|old| old.upgrade()) {
+            old.close();
+        }
+    }
+
+    fn node_crashed(&self, node: NodeId) {
+        let victims: Vec<_> = self
+            .endpoints
+            .borrow()
+            .values()
+            .filter_map(Weak::upgrade)
+            .filter(|endpoint| endpoint.node == node)
+            .collect();
+        for endpoint in victims {
+            endpoint.close();
+        }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Stats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    fn delay(&self, bytes: usize) -> Duration {
+        let config = self.config.borrow();
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let (min, max) = (nanos(config.latency_min), nanos(config.latency_max));
+        let size = nanos(config.per_mebibyte).saturating_mul(bytes as u64) >> 20;
+        Duration::from_nanos(self.world.rng().between(min, max).saturating_add(size))
+    }
+
+    /// The living endpoint of this address, if `from` can reach it.
+    fn reach(&self, from: &EndpointState, to: &Address) -> Option<Rc<EndpointState>> {
+        let endpoint = self.endpoints.borrow().get(to).and_then(Weak::upgrade)?;
+        let cut = self.cuts.borrow().contains(&(from.node, endpoint.node));
+        (endpoint.alive.get() && !cut).then_some(endpoint)
+    }
+
+    pub(super) fn send(
+        self: &Rc<Self>,
+        from: &Rc<EndpointState>,
+        peer: PeerId,
+        context: u64,
+        bytes: Vec<u8>,
+    ) {
+        let Some(to) = from.peer_address(peer) else { return };
+        let parcel = Parcel { from: Rc::clone(from), peer, to, context, bytes };
+        let (loss, duplicate) = {
+            let config = self.config.borrow();
+            (config.loss, config.duplicate)
+        };
+        let rng = self.world.rng();
+        if rng.chance(loss) {
+            self.count(|stats| stats.lost += 1);
+            self.give_up(parcel, "the connection was reset");
+            return;
+        }
+        if rng.chance(duplicate) {
+            self.count(|stats| stats.duplicated += 1);
+            let twin = Parcel {
+                from: Rc::clone(from),
+                peer,
+                to: parcel.to.clone(),
+                context,
+                bytes: parcel.bytes.clone(),
+            };
+            self.travel(twin, self.delay(parcel.bytes.len()), 0);
+        }
+        let delay = self.delay(parcel.bytes.len());
+        self.travel(parcel, delay, 0);
+    }
+
+    fn travel(self: &Rc<Self>, parcel: Parcel, delay: Duration, tries: u64) {
+        let network = Rc::clone(self);
+        self.world.schedule(delay, move || network.arrive(parcel, tries));
+    }
+
+    fn arrive(self: &Rc<Self>, parcel: Parcel, tries: u64) {
+        let Some(receiver) = self.reach(&parcel.from, &parcel.to) else {
+            self.count(|stats| stats.unreachable += 1);
+            self.give_up(parcel, "no endpoint answers at that address");
+            return;
+        };
+        let room = self.config.borrow().receive_bytes;
+        if receiver.unread.get() + parcel.bytes.len() > room || !receiver.has_sink() {
+            self.count(|stats| stats.receiver_full += 1);
+            if tries >= FULL_RETRIES_MAX {
+                self.give_up(parcel, "the receiver has no room");
+            } else {
+                // now + 1 + i³·10 µs, i up to 4: the retry queues of the receiver-not-ready protocol.
+                let wait = 1 + 10 * tries.min(11).pow(3);
+                self.travel(parcel, Duration::from_micros(wait), tries + 1);
+            }
+            return;
+        }
+        self.count(|stats| stats.delivered += 1);
+        self.world.trace(parcel.bytes.len() as u64);
+        let source = match receiver.known_peer(&parcel.from.address) {
+            Some(peer) => Source::Peer(peer),
+            None => match self.config.borrow().unknown_source {
+                UnknownSource::Nothing => Source::Unknown,
+                UnknownSource::Address => Source::Address(parcel.from.address.clone()),
+            },
+        };
+        receiver.deliver(source, parcel.bytes);
+    }
+
+    /// Drops a message, and with the configured probability lets its sender know.
+    fn give_up(self: &Rc<Self>, parcel: Parcel, reason: &'static str) {
+        let reported = self.config.borrow().loss_reported;
+        if !self.world.rng().chance(reported) {
+            return;
+        }
+        let delay = self.delay(0);
+        self.world.schedule(delay, move || {
+            let error = FabricError::Unreachable { reason: reason.to_owned() };
+            parcel.from.send_failed(parcel.peer, parcel.context, error);
+        });
+    }
+
+    pub(super) fn transfer(self: &Rc<Self>, job: Job) {
+        let delay = self.delay(if job.access == Access::Write { job.len } else { 0 });
+        let network = Rc::clone(self);
+        self.world.schedule(delay, move || network.transfer_arrives(job));
+    }
+
+    fn transfer_arrives(self: &Rc<Self>, job: Job) {
+        let lost = self.world.rng().chance(self.config.borrow().loss);
+        let target = if lost { None } else { self.reach(&job.from, &job.to) };
+        let Some(target) = target else {
+            self.count(|stats| stats.unreachable += 1);
+            let wait = self.config.borrow().transfer_timeout;
+            self.world.schedule(wait, move || {
+                let reason = "no endpoint answers at that address".to_owned();
+                job.finish(Err(FabricError::Unreachable { reason }));
+            });
+            return;
+        };
+        let result = target.access(&job);
+        if result.is_err() {
+            self.count(|stats| stats.denied += 1);
+        }
+        self.world.trace(job.len as u64);
+        let delay = self.delay(if job.access == Access::Read { job.len } else { 0 });
+        self.world.schedule(delay, move || job.finish(result));
+    }
+}
+
+/// A read or write of remote memory on its way.
+pub(super) struct Job {
+    pub(super) from: Rc<EndpointState>,
+    pub(super) to: Address,
+    pub(super) access: Access,
+    pub(super) memory: Rc<Memory>,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) remote: RemoteRegion,
+    pub(super) completer: Completer,
+}
+
+impl Job {
+    fn finish(self, result: Result<(), FabricError>) {
+        let counters = &self.from.counters;
+        match (&result, self.access) {
+            (Ok(()), Access::Read) => {
+                add(&counters.reads, 1);
+                add(&counters.bytes_read, self.len as u64);
+            }
+            (Ok(()), Access::Write) => {
+                add(&counters.writes, 1);
+                add(&counters.bytes_written, self.len as u64);
+            }
+            (Err(_), _) => add(&counters.transfers_failed, 1),
+        }
+        if self.from.alive.get() {
+            self.completer.complete(result);
+        }
+    }
+}

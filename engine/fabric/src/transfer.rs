@@ -1,0 +1,70 @@
+//! Reads and writes of remote memory that are under way.
+
+use crate::error::FabricError;
+use core::cell::RefCell;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use std::rc::Rc;
+
+#[derive(Default)]
+struct State {
+    result: Option<Result<(), FabricError>>,
+    waker: Option<Waker>,
+}
+
+/// A read or write under way: a future. Dropping it does not stop the operation.
+pub struct Transfer {
+    state: Rc<RefCell<State>>,
+}
+
+/// The endpoint's side of a [`Transfer`]; when it is dropped unfinished the transfer is cancelled.
+pub(crate) struct Completer {
+    state: Rc<RefCell<State>>,
+}
+
+impl Transfer {
+    pub(crate) fn new() -> (Self, Completer) {
+        let state = Rc::new(RefCell::new(State::default()));
+        (Self { state: Rc::clone(&state) }, Completer { state })
+    }
+
+    pub(crate) fn failed(error: FabricError) -> Self {
+        Self { state: Rc::new(RefCell::new(State { result: Some(Err(error)), waker: None })) }
+    }
+}
+
+impl Completer {
+    pub(crate) fn complete(self, result: Result<(), FabricError>) {
+        self.finish(result);
+    }
+
+    fn finish(&self, result: Result<(), FabricError>) {
+        let waker = {
+            let mut state = self.state.borrow_mut();
+            state.result.get_or_insert(result);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        self.finish(Err(FabricError::Cancelled));
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<(), FabricError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.state.borrow_mut();
+        if let Some(result) = &state.result {
+            return Poll::Ready(result.clone());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
