@@ -1,1 +1,0 @@
-//! Benchmarks beside named references.

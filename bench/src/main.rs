@@ -1,0 +1,77 @@
+//! `weir-bench`: measures Weir beside named references in the same run, prints a table and writes
+//! `target/bench/results.json`.
+//!
+//! A bare number says more about the machine than about the program, so that each row carries a reference measured
+//! by the same code in the same run, and the ratio to it.
+
+mod files;
+mod report;
+mod restart;
+mod system;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::report::{BenchError, Report};
+use crate::system::System;
+
+/// What can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Group {
+    /// Files through a mount beside the local file system.
+    Files,
+    /// Start, restart with data, connect, memory at rest.
+    Life,
+}
+
+/// Measures Weir beside references.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Arguments {
+    /// Groups to run; all of them when none is named.
+    #[arg(value_enum)]
+    groups: Vec<Group>,
+    /// Where the engines' data, the mounts and the local reference files go.
+    #[arg(long, default_value = "target/bench/scratch")]
+    scratch: PathBuf,
+    /// Directory of the binaries to measure.
+    #[arg(long, default_value = "target/release")]
+    binaries: PathBuf,
+    /// Where the results go.
+    #[arg(long, default_value = "target/bench/results.json")]
+    output: PathBuf,
+    /// Files made in the small-file rows.
+    #[arg(long, default_value_t = 2000)]
+    small_files: u32,
+    /// MiB written and read in the sequential rows.
+    #[arg(long, default_value_t = 512)]
+    sequential_mib: u32,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), BenchError> {
+    let wanted = |group| arguments.groups.is_empty() || arguments.groups.contains(&group);
+    let mut report = Report::load(&arguments.output)?;
+    let mut system = System::start(&arguments.binaries, &arguments.scratch, &mut report)?;
+    if wanted(Group::Files) {
+        files::measure(&system, arguments.small_files, arguments.sequential_mib, &mut report)?;
+    }
+    if wanted(Group::Life) {
+        restart::measure(&mut system, &mut report)?;
+    }
+    system.stop()?;
+    report.print();
+    report.save(&arguments.output)
+}
