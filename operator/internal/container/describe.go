@@ -1,0 +1,51 @@
+package container
+
+import (
+	"context"
+	"fmt"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/policy"
+	"weir.dev/weir/operator/internal/status"
+)
+
+func (r *Reconciler) report(ctx context.Context, container *v1alpha1.Container, c status.Condition) {
+	r.reporter.Report(ctx, container, &container.Status.Conditions, c)
+}
+
+func (r *Reconciler) notReady(ctx context.Context, container *v1alpha1.Container, reason, message string) {
+	r.report(ctx, container, status.Of(v1alpha1.ConditionReady, false, reason, message))
+}
+
+// unreachable reports that no engine answers.
+func (r *Reconciler) unreachable(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool, err error) {
+	message := fmt.Sprintf("no engine of StorageCluster %s answers: see its conditions. %s", pool.Spec.ClusterRef.Name, err)
+	r.notReady(ctx, container, v1alpha1.ReasonEngineUnreachable, message)
+	if container.Status.UUID != "" {
+		r.report(ctx, container, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))
+	}
+}
+
+// describe writes what the engines say of the container into the status. accepted is false when the spec can't be met,
+// which has been, or will be, reported as the reason for not being ready.
+func (r *Reconciler) describe(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool, info *managementv1.ContainerInfo, accepted bool) {
+	container.Status.UUID = info.GetUuid()
+	container.Status.Used = policy.Quantity(int64(info.GetUsedBytes()))
+	container.Status.ObjectClass = info.GetObjectClass()
+	container.Status.OpenHandles = int32(info.GetOpenHandles())
+	if degraded(pool) {
+		message := fmt.Sprintf("part of container %s is unavailable while Pool %s is degraded: see its conditions", info.GetLabel(), pool.Name)
+		r.report(ctx, container, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonPoolDegraded, message))
+		if accepted {
+			r.notReady(ctx, container, v1alpha1.ReasonPoolDegraded, message)
+		}
+		return
+	}
+	r.report(ctx, container, status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAvailable,
+		fmt.Sprintf("Pool %s is whole", pool.Name)))
+	if accepted {
+		r.report(ctx, container, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonAvailable,
+			fmt.Sprintf("container %s of pool %s can be opened", info.GetLabel(), pool.EngineLabel())))
+	}
+}

@@ -1,0 +1,104 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/status"
+)
+
+// blockedInterval is how often open handles, which nobody can watch, are looked at.
+const blockedInterval = 5 * time.Second
+
+// finalize lets the container go; under deletionPolicy Delete, after the engines destroyed it. The DeletionBlocked
+// condition says what it waits for.
+func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(container, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	base := container.DeepCopy()
+	blocked, err := r.blocker(ctx, container)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if blocked != nil {
+		container.Status.ObservedGeneration = container.Generation
+		r.report(ctx, container, *blocked)
+		return reconcile.Result{RequeueAfter: blockedInterval}, r.patchStatus(ctx, container, base)
+	}
+	controllerutil.RemoveFinalizer(container, v1alpha1.Finalizer)
+	if err := r.client.Patch(ctx, container, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("remove finalizer of Container %s/%s: %w", container.Namespace, container.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// blocker destroys the container if it may, and returns what stands in the way, nil for nothing.
+func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container) (*status.Condition, error) {
+	if container.Spec.DeletionPolicy != v1alpha1.DeletionDelete || container.Status.UUID == "" {
+		return nil, nil //nolint:nilnil // nothing blocks: the engines keep the container, or never had it
+	}
+	blocked := func(reason, message string) (*status.Condition, error) {
+		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
+		return &c, nil
+	}
+	var pool v1alpha1.Pool
+	err := r.client.Get(ctx, poolKey(container), &pool)
+	if apierrors.IsNotFound(err) {
+		r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf(
+			"container %s was not destroyed: Pool %s is gone", container.EngineLabel(), container.Spec.PoolRef.Name))
+		return nil, nil //nolint:nilnil // nobody is left to ask
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Pool %s: %w", poolKey(container), err)
+	}
+	err = r.destroy(ctx, container, &pool)
+	switch {
+	case err == nil:
+		r.reporter.Event(container, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf(
+			"container %s is destroyed; its space comes back in the background", container.EngineLabel()))
+		return nil, nil //nolint:nilnil // nothing blocks
+	case management.IsPrecondition(err):
+		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf(
+			"container %s is in use (%s): stop the pods that mount it, or set spec.deletionPolicy to Retain", container.EngineLabel(), management.Message(err)))
+	case management.IsUnreachable(err):
+		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(&pool))
+		if lookErr != nil {
+			return nil, lookErr
+		}
+		if abandoned != "" {
+			r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf("container %s could not be destroyed: %s", container.EngineLabel(), abandoned))
+			return nil, nil //nolint:nilnil // nobody is left to ask
+		}
+		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
+			"no engine of StorageCluster %s answers, and container %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",
+			pool.Spec.ClusterRef.Name, container.EngineLabel(), err))
+	case management.IsRejected(err):
+		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf("the engines refuse to destroy container %s: %s", container.EngineLabel(), management.Message(err)))
+	default:
+		return nil, fmt.Errorf("destroy container %s of Pool %s: %w", container.EngineLabel(), poolKey(container), err)
+	}
+}
+
+func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) error {
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	if err != nil {
+		return err
+	}
+	// By UUID: another container may have taken the label. Without force: open handles mean that somebody writes.
+	_, err = engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.Status.UUID})
+	if management.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,312 @@
+// Package container makes Containers so: it asks the engines to create containers, to change their quota and to
+// destroy them, and reports what they say.
+package container
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/policy"
+	"weir.dev/weir/operator/internal/status"
+)
+
+const (
+	// settledInterval is how often a container at rest is asked for its usage.
+	settledInterval = 30 * time.Second
+	// waitingInterval is how often engines that did not answer, or refused, are asked again.
+	waitingInterval = 5 * time.Second
+	// reasonContainerLost says that the engines don't have the container of this object any more.
+	reasonContainerLost = "ContainerLost"
+)
+
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=containers,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=containers/status,verbs=patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=pools,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+
+// Connector reaches the engines of a StorageCluster.
+type Connector interface {
+	Connect(ctx context.Context, cluster types.NamespacedName) (*management.Engines, error)
+}
+
+// Reconciler makes Containers so.
+type Reconciler struct {
+	client   client.Client
+	live     client.Reader
+	engines  Connector
+	reporter *status.Reporter
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)
+
+// New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
+func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
+	return &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+}
+
+// SetupWithManager registers the controller.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("container").
+		For(&v1alpha1.Container{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(r.containersOfPool), builder.WithPredicates(readinessChanged{})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up Container controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile moves one Container towards its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var container v1alpha1.Container
+	if err := r.client.Get(ctx, request.NamespacedName, &container); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !container.DeletionTimestamp.IsZero() {
+		return r.finalize(ctx, &container)
+	}
+	if !controllerutil.ContainsFinalizer(&container, v1alpha1.Finalizer) {
+		base := container.DeepCopy()
+		controllerutil.AddFinalizer(&container, v1alpha1.Finalizer)
+		if err := r.client.Patch(ctx, &container, client.MergeFrom(base)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("add finalizer to Container %s: %w", request, err)
+		}
+	}
+	base := container.DeepCopy()
+	after, err := r.converge(ctx, &container)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, r.patchStatus(ctx, &container, base)
+}
+
+// converge brings the container in the engines in line with the spec, writes the status and says when to look again.
+func (r *Reconciler) converge(ctx context.Context, container *v1alpha1.Container) (time.Duration, error) {
+	container.Status.ObservedGeneration = container.Generation
+	r.report(ctx, container, status.Of(v1alpha1.ConditionDeletionBlocked, false, v1alpha1.ReasonNotDeleting, "the Container is not being deleted"))
+	var pool v1alpha1.Pool
+	err := r.client.Get(ctx, poolKey(container), &pool)
+	if apierrors.IsNotFound(err) {
+		r.notReady(ctx, container, v1alpha1.ReasonPoolNotFound, fmt.Sprintf(
+			"Pool %s does not exist in namespace %s: create it, or make a Container with another poolRef", container.Spec.PoolRef.Name, container.Namespace))
+		return 0, nil // the Pool's creation starts the next look
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read Pool %s: %w", poolKey(container), err)
+	}
+	if pool.Status.UUID == "" || !pool.DeletionTimestamp.IsZero() {
+		r.notReady(ctx, container, v1alpha1.ReasonPoolNotReady, fmt.Sprintf("waiting for Pool %s: see its conditions", pool.Name))
+		return 0, nil // the Pool's status starts the next look
+	}
+	err = r.reconcileEngines(ctx, container, &pool)
+	switch {
+	case err == nil:
+		return settledInterval, nil
+	case management.IsUnreachable(err):
+		r.unreachable(ctx, container, &pool, err)
+	case management.IsRejected(err):
+		r.notReady(ctx, container, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused container %s: %s", container.EngineLabel(), management.Message(err)))
+	default:
+		return 0, fmt.Errorf("container %s of Pool %s: %w", container.EngineLabel(), poolKey(container), err)
+	}
+	return waitingInterval, nil
+}
+
+// reconcileEngines creates, adopts or resizes the container. An impossible container is a condition, not an error.
+func (r *Reconciler) reconcileEngines(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) error {
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	if err != nil {
+		return err
+	}
+	label := container.EngineLabel()
+	answer, err := engines.Containers.Query(ctx, &managementv1.ContainerQueryRequest{Pool: pool.Status.UUID, Container: label})
+	missing := management.IsNotFound(err)
+	if err != nil && !missing {
+		return err
+	}
+	known := answer.GetContainer()
+	if container.Status.UUID != "" && (missing || known.GetUuid() != container.Status.UUID) {
+		r.notReady(ctx, container, reasonContainerLost, fmt.Sprintf(
+			"container %s (%s) is not in pool %s any more: somebody destroyed it there. Delete this Container; a new one starts empty",
+			label, container.Status.UUID, pool.EngineLabel()))
+		return nil
+	}
+	refusal, err := r.refusal(ctx, container, pool)
+	if err != nil {
+		return err
+	}
+	if refusal != nil {
+		r.report(ctx, container, *refusal)
+		if container.Status.UUID == "" {
+			return nil
+		}
+	}
+	quota := quotaBytes(container)
+	if container.Status.UUID == "" {
+		request, err := createRequest(container, pool)
+		if err != nil {
+			return err
+		}
+		made, err := engines.Containers.Create(ctx, request)
+		if err != nil {
+			return err
+		}
+		known = made.GetContainer()
+	}
+	if refusal == nil && known.GetQuotaBytes() != quota {
+		set, err := engines.Containers.SetQuota(ctx, &managementv1.ContainerSetQuotaRequest{
+			Pool: pool.Status.UUID, Container: known.GetUuid(), QuotaBytes: quota,
+		})
+		if err != nil {
+			r.describe(ctx, container, pool, known, false)
+			return err
+		}
+		known = set.GetContainer()
+	}
+	r.describe(ctx, container, pool, known, refusal == nil)
+	return nil
+}
+
+func createRequest(container *v1alpha1.Container, pool *v1alpha1.Pool) (*managementv1.ContainerCreateRequest, error) {
+	request := &managementv1.ContainerCreateRequest{
+		Pool:        pool.Status.UUID,
+		Label:       container.EngineLabel(),
+		Type:        managementv1.ContainerType_CONTAINER_TYPE_POSIX,
+		QuotaBytes:  quotaBytes(container),
+		ObjectClass: container.Spec.ObjectClass,
+	}
+	if container.Spec.Type == v1alpha1.ContainerObject {
+		request.Type = managementv1.ContainerType_CONTAINER_TYPE_OBJECT
+	}
+	if container.Spec.ChunkSize != nil {
+		request.ChunkSizeBytes = uint64(container.Spec.ChunkSize.Value())
+	}
+	if len(container.Spec.Attributes) > 0 {
+		request.Attributes = make(map[string]string, len(container.Spec.Attributes))
+		for name, value := range container.Spec.Attributes {
+			request.Attributes[name] = string(value)
+		}
+	}
+	if owner := container.Spec.Owner; owner != nil {
+		mode, err := strconv.ParseUint(owner.Mode, 8, 32)
+		if err != nil {
+			return nil, fmt.Errorf("spec.owner.mode %q of Container %s/%s is not octal: %w", owner.Mode, container.Namespace, container.Name, err)
+		}
+		request.Uid, request.Gid, request.Mode = uint32(owner.UID), uint32(owner.GID), uint32(mode)
+	}
+	return request, nil
+}
+
+// quotaBytes is the quota of the spec; 0 means none.
+func quotaBytes(container *v1alpha1.Container) uint64 {
+	if container.Spec.Quota == nil {
+		return 0
+	}
+	return uint64(container.Spec.Quota.Value())
+}
+
+// refusal asks the policy whether the container can be made.
+func (r *Reconciler) refusal(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) (*status.Condition, error) {
+	twin, err := r.twin(ctx, container)
+	if err != nil {
+		return nil, err
+	}
+	facts := policy.Container{
+		Label:       container.EngineLabel(),
+		Pool:        pool.Name,
+		Twin:        twin,
+		Quota:       int64(quotaBytes(container)),
+		PoolSize:    pool.Spec.Size.Value(),
+		PoolRanks:   len(pool.Status.Ranks),
+		ObjectClass: container.Spec.ObjectClass,
+	}
+	reason, message, failed := policy.ContainerAcceptable.Evaluate(facts)
+	if !failed {
+		return nil, nil //nolint:nilnil // nothing is wrong
+	}
+	c := status.Of(v1alpha1.ConditionReady, false, reason, message)
+	return &c, nil
+}
+
+// twin returns the name of an older Container for the same label in the same pool, "" when there is none.
+func (r *Reconciler) twin(ctx context.Context, container *v1alpha1.Container) (string, error) {
+	var containers v1alpha1.ContainerList
+	if err := r.client.List(ctx, &containers, client.InNamespace(container.Namespace)); err != nil {
+		return "", fmt.Errorf("list containers in namespace %s: %w", container.Namespace, err)
+	}
+	for i := range containers.Items {
+		other := &containers.Items[i]
+		same := other.UID != container.UID && other.Spec.PoolRef == container.Spec.PoolRef && other.EngineLabel() == container.EngineLabel()
+		if same && status.Older(other, container) {
+			return other.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func (r *Reconciler) patchStatus(ctx context.Context, container, base *v1alpha1.Container) error {
+	if equality.Semantic.DeepEqual(container.Status, base.Status) {
+		return nil
+	}
+	if err := r.client.Status().Patch(ctx, container, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch status of Container %s/%s: %w", container.Namespace, container.Name, err)
+	}
+	return nil
+}
+
+func poolKey(container *v1alpha1.Container) types.NamespacedName {
+	return types.NamespacedName{Namespace: container.Namespace, Name: container.Spec.PoolRef.Name}
+}
+
+func clusterKey(pool *v1alpha1.Pool) types.NamespacedName {
+	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.ClusterRef.Name}
+}
+
+func (r *Reconciler) containersOfPool(ctx context.Context, obj client.Object) []reconcile.Request {
+	var containers v1alpha1.ContainerList
+	if err := r.client.List(ctx, &containers, client.InNamespace(obj.GetNamespace())); err != nil {
+		return nil // the containers' own periodic look finds the change
+	}
+	var requests []reconcile.Request
+	for i := range containers.Items {
+		if containers.Items[i].Spec.PoolRef.Name == obj.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&containers.Items[i])})
+		}
+	}
+	return requests
+}
+
+// readinessChanged passes the changes of a Pool that matter to its containers.
+type readinessChanged struct{ predicate.Funcs }
+
+// Update implements predicate.Predicate.
+func (readinessChanged) Update(e event.UpdateEvent) bool {
+	before, okBefore := e.ObjectOld.(*v1alpha1.Pool)
+	after, okAfter := e.ObjectNew.(*v1alpha1.Pool)
+	return okBefore && okAfter && (before.Status.UUID != after.Status.UUID ||
+		degraded(before) != degraded(after) || before.Generation != after.Generation)
+}
+
+func degraded(pool *v1alpha1.Pool) bool {
+	return meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionDegraded)
+}

@@ -1,0 +1,54 @@
+package management
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// unreachableError says that nobody could be asked.
+type unreachableError struct{ cause error }
+
+func (e *unreachableError) Error() string { return e.cause.Error() }
+
+func (e *unreachableError) Unwrap() error { return e.cause }
+
+// IsUnreachable is true for errors that say nothing of the request: no engine answered in time.
+func IsUnreachable(err error) bool {
+	var unreachable *unreachableError
+	if errors.As(err, &unreachable) {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsNotFound is true when the engines don't know the object.
+func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
+
+// IsPrecondition is true when something that the message names has to go first.
+func IsPrecondition(err error) bool { return status.Code(err) == codes.FailedPrecondition }
+
+// IsRejected is true when asking again without a change of the spec, or of the cluster, gives the same answer.
+func IsRejected(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.AlreadyExists, codes.FailedPrecondition, codes.ResourceExhausted,
+		codes.OutOfRange, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Message is what the engine said, without the wrapping of gRPC.
+func Message(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}

@@ -1,0 +1,134 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+// Directories inside the containers of engines and clients.
+const (
+	configDir = "/etc/weir"
+	dataDir   = "/var/lib/weir"
+	// ClientDir is where CSI driver and mount daemon mount the client Secret; the attach file names files in it.
+	ClientDir = "/etc/weir/client"
+)
+
+// mebibyte is the unit of target sizes: media are allocated in whole mebibytes.
+const mebibyte = 1 << 20
+
+// TargetBytes is the storage of one target, in whole mebibytes.
+func TargetBytes(c *v1alpha1.StorageCluster) int64 {
+	share := c.Spec.Storage.Size.Value() / int64(max(1, c.Spec.Engines.TargetsPerEngine))
+	return share / mebibyte * mebibyte
+}
+
+// EngineConfig writes the configuration file of the engines. Rank and host differ between engines and come from the
+// environment (WEIR_RANK, WEIR_HOST).
+func EngineConfig(c *v1alpha1.StorageCluster) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("system = %s", strconv.Quote(c.Name))
+	line("provider = %s", strconv.Quote(c.Spec.Fabric.Provider))
+	line("fabric_port = %d", c.Spec.Ports.Fabric)
+	line("targets = %d", c.Spec.Engines.TargetsPerEngine)
+	line("management_listen = \"0.0.0.0:%d\"", c.Spec.Ports.Management)
+	line("metrics_listen = \"0.0.0.0:%d\"", c.Spec.Ports.Metrics)
+	line("data = %s", strconv.Quote(dataDir))
+	line("target_size = \"%dMiB\"", TargetBytes(c)/mebibyte)
+	line("log = %s", strconv.Quote(c.Spec.Engines.LogLevel))
+	line("")
+	line("[tls]")
+	line("ca = \"%s/tls/%s\"", configDir, KeyCA)
+	line("cert = \"%s/tls/%s\"", configDir, KeyCert)
+	line("key = \"%s/tls/%s\"", configDir, KeyPrivate)
+	line("")
+	line("[auth]")
+	line("system_key = \"%s/auth/%s\"", configDir, KeySystemKey)
+	for _, e := range attachEngines(c) {
+		line("")
+		line("[[engines]]")
+		line("rank = %d", e.Rank)
+		line("host = %s", strconv.Quote(e.Host))
+		line("fabric_port = %d", e.FabricPort)
+		line("targets = %d", e.Targets)
+		line("management = %s", strconv.Quote(e.Management))
+	}
+	return b.String()
+}
+
+// ConfigMap holds the configuration file of the engines.
+func ConfigMap(c *v1alpha1.StorageCluster) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: Meta(c, EnginesName(c.Name)),
+		Data:       map[string]string{KeyConfig: EngineConfig(c)},
+	}
+}
+
+// Attach is the attach file of clients: all that a client needs to reach the system.
+type Attach struct {
+	System        string         `json:"system"`
+	Provider      string         `json:"provider"`
+	Engines       []AttachEngine `json:"engines"`
+	SystemKeyFile string         `json:"system_key_file"`
+	TLS           AttachTLS      `json:"tls"`
+}
+
+// AttachEngine is the address of one engine.
+type AttachEngine struct {
+	Rank int32  `json:"rank"`
+	Host string `json:"host"`
+	// FabricPort is the port of target 0; target t listens on FabricPort + t.
+	FabricPort int32 `json:"fabric_port"`
+	Targets    int32 `json:"targets"`
+	// Management is host:port of the management service.
+	Management string `json:"management"`
+}
+
+// AttachTLS names the PEM files that a client proves itself with.
+type AttachTLS struct {
+	CA   string `json:"ca"`
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+}
+
+// AttachFile writes the attach file of clients that mount the client Secret at ClientDir.
+func AttachFile(c *v1alpha1.StorageCluster) ([]byte, error) {
+	file, err := json.MarshalIndent(Attach{
+		System:        c.Name,
+		Provider:      c.Spec.Fabric.Provider,
+		Engines:       attachEngines(c),
+		SystemKeyFile: ClientDir + "/" + KeySystemKey,
+		TLS: AttachTLS{
+			CA:   ClientDir + "/" + KeyCA,
+			Cert: ClientDir + "/" + KeyCert,
+			Key:  ClientDir + "/" + KeyPrivate,
+		},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write attach file of StorageCluster %s/%s: %w", c.Namespace, c.Name, err)
+	}
+	return append(file, '\n'), nil
+}
+
+func attachEngines(c *v1alpha1.StorageCluster) []AttachEngine {
+	engines := make([]AttachEngine, 0, c.Spec.Engines.Replicas)
+	for rank := range c.Spec.Engines.Replicas {
+		host := Host(c, rank)
+		engines = append(engines, AttachEngine{
+			Rank:       rank,
+			Host:       host,
+			FabricPort: c.Spec.Ports.Fabric,
+			Targets:    c.Spec.Engines.TargetsPerEngine,
+			Management: fmt.Sprintf("%s:%d", host, c.Spec.Ports.Management),
+		})
+	}
+	return engines
+}

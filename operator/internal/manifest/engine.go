@@ -1,0 +1,124 @@
+package manifest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+const (
+	// annotationFingerprint on a pod changes with what the engine reads at its start only.
+	annotationFingerprint = "storage.weir.dev/configuration"
+	// AnnotationTemplate on a StatefulSet tells whether its pod template is the one the spec asks for.
+	AnnotationTemplate = "storage.weir.dev/template"
+	// fingerprintBytes of SHA-256 are plenty to tell configurations apart.
+	fingerprintBytes = 12
+	// eraseAttempts before a Job that erases data gives up.
+	eraseAttempts = 3
+)
+
+// Fingerprint is a short digest of what engines read at their start: configuration, certificates and system key.
+func Fingerprint(parts ...[]byte) string {
+	h := sha256.New()
+	for _, part := range parts {
+		fmt.Fprintf(h, "%d:", len(part))
+		h.Write(part)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:fingerprintBytes])
+}
+
+// StatefulSet runs the engine of a rank. node is where its data is; empty when the data is in a claim that the
+// scheduler follows.
+func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprint string) (*appsv1.StatefulSet, error) {
+	template := podTemplate(c, rank, node, image, fingerprint)
+	encoded, err := json.Marshal(template)
+	if err != nil {
+		return nil, fmt.Errorf("encode pod template of rank %d of StorageCluster %s/%s: %w", rank, c.Namespace, c.Name, err)
+	}
+	meta := Meta(c, EngineName(c.Name, rank))
+	meta.Labels = engineLabels(c.Name, rank)
+	meta.Annotations = map[string]string{AnnotationTemplate: Fingerprint(encoded)}
+	selector := EngineSelector(c.Name)
+	selector[v1alpha1.LabelRank] = fmt.Sprintf("%d", rank)
+	whenDeleted := appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	if c.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
+		whenDeleted = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	}
+	set := &appsv1.StatefulSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+		ObjectMeta: meta,
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:    ptr.To[int32](1),
+			ServiceName: EnginesName(c.Name),
+			Selector:    &metav1.LabelSelector{MatchLabels: selector},
+			Template:    template,
+			// Parallel lets a new template replace a pod that never became ready.
+			PodManagementPolicy:  appsv1.ParallelPodManagement,
+			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
+			RevisionHistoryLimit: ptr.To[int32](2),
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenDeleted: whenDeleted,
+				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			},
+		},
+	}
+	if claim := c.Spec.Storage.VolumeClaimTemplate; claim != nil {
+		set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+			ObjectMeta: metav1.ObjectMeta{Name: "data", Labels: engineLabels(c.Name, rank)},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				StorageClassName: claim.StorageClassName,
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: c.Spec.Storage.Size},
+				},
+			},
+		}}
+	}
+	return set, nil
+}
+
+// EraseJob erases the directory of a rank on its node. It mounts the directory's parent, so that the directory itself
+// goes too, and may write whatever the engine's user may.
+func EraseJob(c *v1alpha1.StorageCluster, rank int32, node, image string) *batchv1.Job {
+	const mount = "/data"
+	security := confined("DAC_OVERRIDE", "FOWNER")
+	security.RunAsUser = ptr.To[int64](0)
+	return &batchv1.Job{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: Meta(c, EraseName(c.Name, rank)),
+		Spec: batchv1.JobSpec{
+			BackoffLimit: ptr.To[int32](eraseAttempts),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: Labels(c.Name)},
+				Spec: corev1.PodSpec{
+					RestartPolicy:                corev1.RestartPolicyNever,
+					AutomountServiceAccountToken: ptr.To(false),
+					EnableServiceLinks:           ptr.To(false),
+					Affinity:                     &corev1.Affinity{NodeAffinity: pinned(node)},
+					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: seccomp(c)},
+					Volumes:                      []corev1.Volume{hostDir("data", clusterPath(c), corev1.HostPathDirectoryOrCreate)},
+					Containers: []corev1.Container{{
+						Name:                     "erase",
+						Image:                    image,
+						ImagePullPolicy:          corev1.PullIfNotPresent,
+						Command:                  []string{"rm", "-rf", fmt.Sprintf("%s/rank-%d", mount, rank)},
+						VolumeMounts:             []corev1.VolumeMount{{Name: "data", MountPath: mount}},
+						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+						SecurityContext:          security,
+					}},
+				},
+			},
+		},
+	}
+}

@@ -1,0 +1,223 @@
+package manifest
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+const (
+	// engineUser is the numeric user and group of engines. Data directories belong to it.
+	engineUser = 10777
+	// EngineContainer is the name of the engine's container.
+	EngineContainer = "engine"
+	// stopSeconds is what an engine may take for its last checkpoint; without one it recovers from its log.
+	stopSeconds = 60
+	// startupSeconds is what a start may take: replaying a full write-ahead log on a slow disk.
+	startupSeconds = 600
+	// probeSeconds is the period of probes.
+	probeSeconds = 5
+	// livenessFailures in a row, 30 s, restart an engine that has stopped answering.
+	livenessFailures = 6
+)
+
+// podTemplate is the pod of the engine of a rank. fingerprint changes whenever something that the engine reads only at
+// its start changes.
+func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprint string) corev1.PodTemplateSpec {
+	spec := corev1.PodSpec{
+		Containers:                    []corev1.Container{engineContainer(c, rank, image)},
+		Volumes:                       engineVolumes(c, rank),
+		Affinity:                      affinity(c, node),
+		NodeSelector:                  c.Spec.Engines.NodeSelector,
+		Tolerations:                   c.Spec.Engines.Tolerations,
+		TerminationGracePeriodSeconds: ptr.To[int64](stopSeconds),
+		AutomountServiceAccountToken:  ptr.To(false),
+		EnableServiceLinks:            ptr.To(false),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:        ptr.To(true),
+			RunAsUser:           ptr.To[int64](engineUser),
+			RunAsGroup:          ptr.To[int64](engineUser),
+			FSGroup:             ptr.To[int64](engineUser),
+			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+			SeccompProfile:      seccomp(c),
+		},
+	}
+	if c.Spec.Storage.HostPath != nil {
+		spec.InitContainers = []corev1.Container{ownDataContainer(image)}
+	}
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels: engineLabels(c.Name, rank),
+			Annotations: map[string]string{
+				annotationFingerprint:  fingerprint,
+				"prometheus.io/scrape": "true",
+				"prometheus.io/port":   fmt.Sprintf("%d", c.Spec.Ports.Metrics),
+				"prometheus.io/path":   "/metrics",
+			},
+		},
+		Spec: spec,
+	}
+}
+
+func seccomp(c *v1alpha1.StorageCluster) *corev1.SeccompProfile {
+	if c.Spec.Engines.SeccompProfile != nil {
+		return c.Spec.Engines.SeccompProfile
+	}
+	return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+}
+
+func engineContainer(c *v1alpha1.StorageCluster, rank int32, image string) corev1.Container {
+	probe := func(path string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("metrics"), Scheme: corev1.URISchemeHTTP}}
+	}
+	mounts := []corev1.VolumeMount{
+		{Name: "config", MountPath: configDir, ReadOnly: true},
+		{Name: "data", MountPath: dataDir},
+		{Name: "scratch", MountPath: "/tmp"},
+	}
+	if c.Spec.Fabric.Provider == "shm" {
+		mounts = append(mounts, corev1.VolumeMount{Name: "shm", MountPath: "/dev/shm"})
+	}
+	return corev1.Container{
+		Name:            EngineContainer,
+		Image:           image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"weir-engine"},
+		Args:            []string{"--config", configDir + "/" + KeyConfig},
+		Env: []corev1.EnvVar{
+			{Name: "WEIR_RANK", Value: fmt.Sprintf("%d", rank)},
+			{Name: "WEIR_HOST", Value: Host(c, rank)},
+		},
+		Ports: []corev1.ContainerPort{
+			{Name: "fabric", ContainerPort: c.Spec.Ports.Fabric, Protocol: corev1.ProtocolTCP},
+			{Name: "management", ContainerPort: c.Spec.Ports.Management, Protocol: corev1.ProtocolTCP},
+			{Name: "metrics", ContainerPort: c.Spec.Ports.Metrics, Protocol: corev1.ProtocolTCP},
+		},
+		Resources:    c.Spec.Engines.Resources,
+		VolumeMounts: mounts,
+		StartupProbe: &corev1.Probe{
+			ProbeHandler: probe("/healthz"), PeriodSeconds: 1, TimeoutSeconds: probeSeconds, SuccessThreshold: 1, FailureThreshold: startupSeconds,
+		},
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler: probe("/readyz"), PeriodSeconds: probeSeconds, TimeoutSeconds: probeSeconds, SuccessThreshold: 1, FailureThreshold: 2,
+		},
+		LivenessProbe: &corev1.Probe{
+			ProbeHandler: probe("/healthz"), PeriodSeconds: probeSeconds, TimeoutSeconds: probeSeconds, SuccessThreshold: 1, FailureThreshold: livenessFailures,
+		},
+		// The end of the log goes into the StorageCluster's status when an engine refuses to start.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext:          confined(),
+	}
+}
+
+// confined is the security context of a container that needs no privilege.
+func confined(capabilities ...corev1.Capability) *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		ReadOnlyRootFilesystem:   ptr.To(true),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities},
+	}
+}
+
+// ownDataContainer gives the engine's user the data directory that the kubelet made for root. It runs as root with
+// the one capability it needs; the engine itself has none.
+func ownDataContainer(image string) corev1.Container {
+	security := confined("CHOWN")
+	security.RunAsNonRoot = ptr.To(false)
+	security.RunAsUser = ptr.To[int64](0)
+	return corev1.Container{
+		Name:            "own-data",
+		Image:           image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"chown", fmt.Sprintf("%d:%d", engineUser, engineUser), dataDir},
+		VolumeMounts:    []corev1.VolumeMount{{Name: "data", MountPath: dataDir}},
+		SecurityContext: security,
+	}
+}
+
+func engineVolumes(c *v1alpha1.StorageCluster, rank int32) []corev1.Volume {
+	keys := func(prefix string, names ...string) []corev1.KeyToPath {
+		items := make([]corev1.KeyToPath, 0, len(names))
+		for _, name := range names {
+			items = append(items, corev1.KeyToPath{Key: name, Path: prefix + name})
+		}
+		return items
+	}
+	secret := func(name string, items []corev1.KeyToPath) corev1.VolumeProjection {
+		return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items,
+		}}
+	}
+	volumes := []corev1.Volume{
+		{Name: "config", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: ptr.To[int32](0o440),
+			Sources: []corev1.VolumeProjection{
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: EnginesName(c.Name)}, Items: keys("", KeyConfig),
+				}},
+				secret(EngineTLSName(c.Name), keys("tls/", KeyCA, KeyCert, KeyPrivate)),
+				secret(AuthName(c.Name), keys("auth/", KeySystemKey)),
+			},
+		}}},
+		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+	}
+	if c.Spec.Storage.HostPath != nil {
+		volumes = append(volumes, hostDir("data", DataPath(c, rank), corev1.HostPathDirectoryOrCreate))
+	}
+	if c.Spec.Fabric.Provider == "shm" {
+		volumes = append(volumes, hostDir("shm", "/dev/shm", corev1.HostPathDirectory))
+	}
+	return volumes
+}
+
+func hostDir(name, path string, kind corev1.HostPathType) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: path, Type: ptr.To(kind)},
+	}}
+}
+
+// clusterPath is the directory on each node that holds the engines of a cluster. Neither namespaces nor names may
+// have a '_', so that no two clusters share one.
+func clusterPath(c *v1alpha1.StorageCluster) string {
+	return fmt.Sprintf("%s/%s_%s", c.Spec.Storage.HostPath.Path, c.Namespace, c.Name)
+}
+
+// DataPath is the directory on the node that holds the data of a rank.
+func DataPath(c *v1alpha1.StorageCluster, rank int32) string {
+	return fmt.Sprintf("%s/rank-%d", clusterPath(c), rank)
+}
+
+// affinity pins the engine to the node that holds its data, and keeps the engines of a cluster apart.
+func affinity(c *v1alpha1.StorageCluster, node string) *corev1.Affinity {
+	apart := corev1.PodAffinityTerm{
+		LabelSelector: &metav1.LabelSelector{MatchLabels: EngineSelector(c.Name)},
+		TopologyKey:   corev1.LabelHostname,
+	}
+	result := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
+	if c.Spec.Engines.Spread == v1alpha1.SpreadPreferred {
+		result.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.WeightedPodAffinityTerm{
+			{Weight: 100, PodAffinityTerm: apart},
+		}
+	} else {
+		result.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = []corev1.PodAffinityTerm{apart}
+	}
+	if node != "" {
+		result.NodeAffinity = pinned(node)
+	}
+	return result
+}
+
+func pinned(node string) *corev1.NodeAffinity {
+	return &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+			},
+		}},
+	}}
+}

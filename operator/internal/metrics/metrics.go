@@ -1,0 +1,109 @@
+// Package metrics exports what the operator knows, under the names that docs/reference/metrics.md states.
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+// scrapeTimeout bounds reading the cache for one scrape; it answers from memory.
+const scrapeTimeout = 5 * time.Second
+
+// Collector exports the conditions of every object, read from the cache at each scrape: an object that goes takes its
+// series with it.
+type Collector struct {
+	reader  client.Reader
+	build   *prometheus.Desc
+	ready   *prometheus.Desc
+	blocked *prometheus.Desc
+	errors  *prometheus.CounterVec
+	version string
+}
+
+var _ prometheus.Collector = (*Collector)(nil)
+
+// NewCollector makes a collector that reads objects through reader.
+func NewCollector(reader client.Reader, version string) *Collector {
+	object := []string{"kind", "namespace", "name"}
+	return &Collector{
+		reader:  reader,
+		version: version,
+		build:   prometheus.NewDesc("weir_operator_build_info", "Always 1.", []string{"version"}, nil),
+		ready: prometheus.NewDesc("weir_operator_resource_ready",
+			"1 if the object's Ready condition is True, else 0.", object, nil),
+		blocked: prometheus.NewDesc("weir_operator_deletion_blocked",
+			"1 if the object's deletion waits for something else; its condition says what.", object, nil),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_operator_management_errors_total", Help: "Management calls that failed.",
+		}, []string{"method", "code"}),
+	}
+}
+
+// CallFailed counts a management call that failed.
+func (c *Collector) CallFailed(method string, err error) {
+	c.errors.WithLabelValues(shortMethod(method), status.Code(err).String()).Inc()
+}
+
+// shortMethod turns /weir.management.v1.Pools/Create into Pools/Create.
+func shortMethod(full string) string {
+	for i := len(full) - 1; i >= 0; i-- {
+		if full[i] == '.' {
+			return full[i+1:]
+		}
+	}
+	return full
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.build
+	ch <- c.ready
+	ch <- c.blocked
+	c.errors.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(c.build, prometheus.GaugeValue, 1, c.version)
+	c.errors.Collect(ch)
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	var clusters v1alpha1.StorageClusterList
+	if err := c.reader.List(ctx, &clusters); err == nil {
+		for i := range clusters.Items {
+			c.object(ch, "StorageCluster", &clusters.Items[i], clusters.Items[i].Status.Conditions)
+		}
+	}
+	var pools v1alpha1.PoolList
+	if err := c.reader.List(ctx, &pools); err == nil {
+		for i := range pools.Items {
+			c.object(ch, "Pool", &pools.Items[i], pools.Items[i].Status.Conditions)
+		}
+	}
+	var containers v1alpha1.ContainerList
+	if err := c.reader.List(ctx, &containers); err == nil {
+		for i := range containers.Items {
+			c.object(ch, "Container", &containers.Items[i], containers.Items[i].Status.Conditions)
+		}
+	}
+}
+
+func (c *Collector) object(ch chan<- prometheus.Metric, kind string, obj client.Object, conditions []metav1.Condition) {
+	gauge := func(desc *prometheus.Desc, condition string) {
+		value := 0.0
+		if meta.IsStatusConditionTrue(conditions, condition) {
+			value = 1
+		}
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, kind, obj.GetNamespace(), obj.GetName())
+	}
+	gauge(c.ready, v1alpha1.ConditionReady)
+	gauge(c.blocked, v1alpha1.ConditionDeletionBlocked)
+}

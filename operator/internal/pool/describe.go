@@ -1,0 +1,73 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/policy"
+	"weir.dev/weir/operator/internal/status"
+)
+
+// reasonPoolLost says that the engines don't have the pool of this object any more.
+const reasonPoolLost = "PoolLost"
+
+func (r *Reconciler) report(ctx context.Context, pool *v1alpha1.Pool, c status.Condition) {
+	r.reporter.Report(ctx, pool, &pool.Status.Conditions, c)
+}
+
+func (r *Reconciler) notReady(ctx context.Context, pool *v1alpha1.Pool, reason, message string) {
+	r.report(ctx, pool, status.Of(v1alpha1.ConditionReady, false, reason, message))
+}
+
+// unreachable reports that no engine answers. For a pool that exists that means unavailable data.
+func (r *Reconciler) unreachable(ctx context.Context, pool *v1alpha1.Pool, err error) {
+	if pool.Status.UUID == "" {
+		r.notReady(ctx, pool, v1alpha1.ReasonClusterNotReady, fmt.Sprintf(
+			"waiting for an engine of StorageCluster %s: %s", pool.Spec.ClusterRef.Name, err))
+		return
+	}
+	message := fmt.Sprintf("no engine of StorageCluster %s answers: see its conditions. %s", pool.Spec.ClusterRef.Name, err)
+	r.notReady(ctx, pool, v1alpha1.ReasonEngineUnreachable, message)
+	r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))
+}
+
+// describe writes what the engines say of the pool into the status. accepted is false when the spec can't be met, which
+// has been reported as the reason for not being ready.
+func (r *Reconciler) describe(ctx context.Context, pool *v1alpha1.Pool, info *managementv1.PoolInfo, accepted bool) {
+	pool.Status.UUID = info.GetUuid()
+	pool.Status.Containers = int32(info.GetContainers())
+	pool.Status.Ranks = ranks(info.GetRanks())
+	pool.Status.ServiceRanks = ranks(info.GetServiceRanks())
+	pool.Status.Capacity = &v1alpha1.Capacity{
+		Total: policy.Quantity(int64(info.GetSizeBytes())),
+		Used:  policy.Quantity(int64(info.GetUsedBytes())),
+		Free:  policy.Quantity(int64(info.GetFreeBytes())),
+	}
+	lost := ranks(info.GetUnreachableRanks())
+	if len(lost) > 0 || info.GetState() == managementv1.PoolState_POOL_STATE_DEGRADED {
+		message := fmt.Sprintf("engines of rank %v don't answer: their part of pool %s is unavailable until they are back, nothing is lost. See StorageCluster %s",
+			lost, info.GetLabel(), pool.Spec.ClusterRef.Name)
+		r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonRanksUnreachable, message))
+		if accepted {
+			r.notReady(ctx, pool, v1alpha1.ReasonRanksUnreachable, message)
+		}
+		return
+	}
+	r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAllRanksReachable,
+		fmt.Sprintf("all %d engines of pool %s answer", len(pool.Status.Ranks), info.GetLabel())))
+	if accepted {
+		r.report(ctx, pool, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonAvailable,
+			fmt.Sprintf("pool %s has %s on %d engines", info.GetLabel(), policy.Bytes(int64(info.GetSizeBytes())), len(pool.Status.Ranks))))
+	}
+}
+
+func ranks(wire []uint32) []int32 {
+	out := make([]int32, 0, len(wire))
+	for _, rank := range wire {
+		out = append(out, int32(rank))
+	}
+	return slices.Clip(out)
+}

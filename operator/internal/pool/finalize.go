@@ -1,0 +1,115 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/status"
+)
+
+// blockedInterval is how often containers without a Container object, which nobody can watch, are looked at.
+const blockedInterval = 5 * time.Second
+
+// finalize lets the pool go: after its containers and, under deletionPolicy Delete, after the engines destroyed it. The
+// DeletionBlocked condition says what it waits for.
+func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(pool, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	blocked, err := r.blocker(ctx, pool)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	base := pool.DeepCopy()
+	if blocked != nil {
+		pool.Status.ObservedGeneration = pool.Generation
+		r.report(ctx, pool, *blocked)
+		return reconcile.Result{RequeueAfter: blockedInterval}, r.patchStatus(ctx, pool, base)
+	}
+	controllerutil.RemoveFinalizer(pool, v1alpha1.Finalizer)
+	if err := r.client.Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("remove finalizer of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// blocker destroys the pool if it may, and returns what stands in the way, nil for nothing.
+func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.Condition, error) {
+	blocked := func(reason, message string) (*status.Condition, error) {
+		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
+		return &c, nil
+	}
+	objects, err := r.dependents(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	if len(objects) > 0 {
+		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("Pool %s is used by %s: delete them first", pool.Name, status.List(objects)))
+	}
+	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete || pool.Status.UUID == "" {
+		return nil, nil //nolint:nilnil // nothing blocks: the engines keep the pool, or never had it
+	}
+	err = r.destroy(ctx, pool)
+	switch {
+	case err == nil:
+		r.reporter.Event(pool, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf("pool %s and its data are destroyed", pool.EngineLabel()))
+		return nil, nil //nolint:nilnil // nothing blocks
+	case management.IsPrecondition(err):
+		return blocked(v1alpha1.ReasonContainersExist, fmt.Sprintf(
+			"pool %s still holds containers (%s): delete their PersistentVolumeClaims or Containers, or set spec.deletionPolicy to Retain",
+			pool.EngineLabel(), management.Message(err)))
+	case management.IsUnreachable(err):
+		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(pool))
+		if lookErr != nil {
+			return nil, lookErr
+		}
+		if abandoned != "" {
+			r.reporter.Event(pool, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf("pool %s could not be destroyed: %s", pool.EngineLabel(), abandoned))
+			return nil, nil //nolint:nilnil // nobody is left to ask
+		}
+		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
+			"no engine of StorageCluster %s answers, and pool %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",
+			pool.Spec.ClusterRef.Name, pool.EngineLabel(), err))
+	case management.IsRejected(err):
+		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf("the engines refuse to destroy pool %s: %s", pool.EngineLabel(), management.Message(err)))
+	default:
+		return nil, fmt.Errorf("destroy pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
+	}
+}
+
+func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) error {
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	if err != nil {
+		return err
+	}
+	// By UUID: another pool may have taken the label. Without force: containers that no object stands for, such as
+	// those of volumes, keep the pool.
+	_, err = engines.Pools.Destroy(ctx, &managementv1.PoolDestroyRequest{Pool: pool.Status.UUID})
+	if management.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Reconciler) dependents(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
+	var containers v1alpha1.ContainerList
+	if err := r.client.List(ctx, &containers, client.InNamespace(pool.Namespace)); err != nil {
+		return nil, fmt.Errorf("list containers of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
+	}
+	var names []string
+	for i := range containers.Items {
+		if containers.Items[i].Spec.PoolRef.Name == pool.Name {
+			names = append(names, fmt.Sprintf("Container %s/%s", containers.Items[i].Namespace, containers.Items[i].Name))
+		}
+	}
+	return names, nil
+}

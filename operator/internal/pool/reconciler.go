@@ -1,0 +1,297 @@
+// Package pool makes Pools so: it asks the engines to create, grow and destroy pools, and reports what they say.
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/policy"
+	"weir.dev/weir/operator/internal/status"
+)
+
+const (
+	// settledInterval is how often a pool at rest is asked for its usage.
+	settledInterval = 30 * time.Second
+	// waitingInterval is how often engines that did not answer, or refused, are asked again.
+	waitingInterval = 5 * time.Second
+)
+
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=pools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=pools/status,verbs=patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=containers,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+
+// Connector reaches the engines of a StorageCluster.
+type Connector interface {
+	Connect(ctx context.Context, cluster types.NamespacedName) (*management.Engines, error)
+}
+
+// Reconciler makes Pools so.
+type Reconciler struct {
+	client   client.Client
+	live     client.Reader
+	engines  Connector
+	reporter *status.Reporter
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)
+
+// New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
+func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
+	return &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+}
+
+// SetupWithManager registers the controller.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("pool").
+		For(&v1alpha1.Pool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfCluster), builder.WithPredicates(engineCountChanged{})).
+		Watches(&v1alpha1.Container{}, handler.EnqueueRequestsFromMapFunc(poolOfContainer), builder.WithPredicates(comesOrGoes{})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up Pool controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile moves one Pool towards its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var pool v1alpha1.Pool
+	if err := r.client.Get(ctx, request.NamespacedName, &pool); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !pool.DeletionTimestamp.IsZero() {
+		return r.finalize(ctx, &pool)
+	}
+	if !controllerutil.ContainsFinalizer(&pool, v1alpha1.Finalizer) {
+		base := pool.DeepCopy()
+		controllerutil.AddFinalizer(&pool, v1alpha1.Finalizer)
+		if err := r.client.Patch(ctx, &pool, client.MergeFrom(base)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("add finalizer to Pool %s: %w", request, err)
+		}
+	}
+	base := pool.DeepCopy()
+	after, err := r.converge(ctx, &pool)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, r.patchStatus(ctx, &pool, base)
+}
+
+// converge brings the pool in the engines in line with the spec, writes the status and says when to look again.
+func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Duration, error) {
+	pool.Status.ObservedGeneration = pool.Generation
+	r.report(ctx, pool, status.Of(v1alpha1.ConditionDeletionBlocked, false, v1alpha1.ReasonNotDeleting, "the Pool is not being deleted"))
+	var cluster v1alpha1.StorageCluster
+	err := r.client.Get(ctx, clusterKey(pool), &cluster)
+	if apierrors.IsNotFound(err) {
+		r.notReady(ctx, pool, v1alpha1.ReasonClusterNotFound, fmt.Sprintf(
+			"StorageCluster %s does not exist in namespace %s: create it, or make a Pool with another clusterRef", pool.Spec.ClusterRef.Name, pool.Namespace))
+		return 0, nil // the StorageCluster's creation starts the next look
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read StorageCluster %s: %w", clusterKey(pool), err)
+	}
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	if err == nil {
+		err = r.reconcileEngines(ctx, pool, engines)
+	}
+	switch {
+	case err == nil:
+		return settledInterval, nil
+	case management.IsUnreachable(err):
+		r.unreachable(ctx, pool, err)
+	case management.IsRejected(err):
+		r.notReady(ctx, pool, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused pool %s: %s", pool.EngineLabel(), management.Message(err)))
+	default:
+		return 0, fmt.Errorf("pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
+	}
+	return waitingInterval, nil
+}
+
+// reconcileEngines creates, adopts or grows the pool. An impossible pool is a condition, not an error.
+func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines) error {
+	label := pool.EngineLabel()
+	answer, err := engines.Pools.Query(ctx, &managementv1.PoolQueryRequest{Pool: label})
+	missing := management.IsNotFound(err)
+	if err != nil && !missing {
+		return err
+	}
+	known := answer.GetPool()
+	if pool.Status.UUID != "" && (missing || known.GetUuid() != pool.Status.UUID) {
+		r.notReady(ctx, pool, reasonPoolLost, fmt.Sprintf(
+			"pool %s (%s) is not in the engines any more: somebody destroyed it there. Delete this Pool; a new one starts empty", label, pool.Status.UUID))
+		return nil
+	}
+	refusal, err := r.refusal(ctx, pool, engines, known)
+	if err != nil {
+		return err
+	}
+	if refusal != nil {
+		r.report(ctx, pool, *refusal)
+		if pool.Status.UUID == "" {
+			return nil
+		}
+	}
+	switch {
+	case pool.Status.UUID == "":
+		known, err = r.create(ctx, pool, engines)
+	case refusal == nil && grows(pool, known):
+		var grown *managementv1.PoolResizeResponse
+		grown, err = engines.Pools.Resize(ctx, &managementv1.PoolResizeRequest{Pool: pool.Status.UUID, SizeBytes: uint64(pool.Spec.Size.Value())})
+		known = grown.GetPool()
+	}
+	if err != nil {
+		return err
+	}
+	r.describe(ctx, pool, known, refusal == nil)
+	return nil
+}
+
+func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines) (*managementv1.PoolInfo, error) {
+	request := &managementv1.PoolCreateRequest{
+		Label:            pool.EngineLabel(),
+		SizeBytes:        uint64(pool.Spec.Size.Value()),
+		RedundancyFactor: uint32(pool.Spec.RedundancyFactor),
+		ObjectClass:      pool.Spec.ObjectClass,
+	}
+	for _, rank := range pool.Spec.Ranks {
+		request.Ranks = append(request.Ranks, uint32(rank))
+	}
+	made, err := engines.Pools.Create(ctx, request)
+	return made.GetPool(), err
+}
+
+// grows is true when the spec asks for more than rounding to whole mebibytes on each target explains.
+func grows(pool *v1alpha1.Pool, known *managementv1.PoolInfo) bool {
+	const mebibyte = 1 << 20
+	rounding := int64(max(1, known.GetTargets())) * mebibyte
+	return pool.Spec.Size.Value()-int64(known.GetSizeBytes()) >= rounding
+}
+
+// refusal gathers the facts and asks the policy whether the pool can be made, or grown. known is nil for a pool that
+// does not exist yet.
+func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines, known *managementv1.PoolInfo) (*status.Condition, error) {
+	system, err := engines.System.Query(ctx, &managementv1.SystemQueryRequest{})
+	if err != nil {
+		return nil, err
+	}
+	twin, err := r.twin(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	facts := policy.Pool{
+		Label:            pool.EngineLabel(),
+		Cluster:          pool.Spec.ClusterRef.Name,
+		Twin:             twin,
+		Size:             pool.Spec.Size.Value(),
+		Current:          int64(known.GetSizeBytes()),
+		Ranks:            pool.Spec.Ranks,
+		ObjectClass:      pool.Spec.ObjectClass,
+		RedundancyFactor: pool.Spec.RedundancyFactor,
+	}
+	for _, e := range system.GetEngines() {
+		facts.Engines = append(facts.Engines, policy.Engine{
+			Rank: int32(e.GetRank()),
+			Up:   e.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP,
+			Free: int64(e.GetFreeBytes()),
+		})
+	}
+	if known != nil && len(facts.Ranks) == 0 {
+		for _, rank := range known.GetRanks() {
+			facts.Ranks = append(facts.Ranks, int32(rank))
+		}
+	}
+	reason, message, failed := policy.PoolAcceptable.Evaluate(facts)
+	if !failed {
+		return nil, nil //nolint:nilnil // nothing is wrong
+	}
+	c := status.Of(v1alpha1.ConditionReady, false, reason, message)
+	return &c, nil
+}
+
+// twin returns the name of an older Pool for the same label, "" when there is none.
+func (r *Reconciler) twin(ctx context.Context, pool *v1alpha1.Pool) (string, error) {
+	var pools v1alpha1.PoolList
+	if err := r.client.List(ctx, &pools, client.InNamespace(pool.Namespace)); err != nil {
+		return "", fmt.Errorf("list pools in namespace %s: %w", pool.Namespace, err)
+	}
+	for i := range pools.Items {
+		other := &pools.Items[i]
+		same := other.UID != pool.UID && other.Spec.ClusterRef == pool.Spec.ClusterRef && other.EngineLabel() == pool.EngineLabel()
+		if same && status.Older(other, pool) {
+			return other.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func (r *Reconciler) patchStatus(ctx context.Context, pool, base *v1alpha1.Pool) error {
+	if equality.Semantic.DeepEqual(pool.Status, base.Status) {
+		return nil
+	}
+	if err := r.client.Status().Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch status of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
+	}
+	return nil
+}
+
+func clusterKey(pool *v1alpha1.Pool) types.NamespacedName {
+	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.ClusterRef.Name}
+}
+
+func (r *Reconciler) poolsOfCluster(ctx context.Context, obj client.Object) []reconcile.Request {
+	var pools v1alpha1.PoolList
+	if err := r.client.List(ctx, &pools, client.InNamespace(obj.GetNamespace())); err != nil {
+		return nil // the pools' own periodic look finds the change
+	}
+	var requests []reconcile.Request
+	for i := range pools.Items {
+		if pools.Items[i].Spec.ClusterRef.Name == obj.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
+		}
+	}
+	return requests
+}
+
+func poolOfContainer(_ context.Context, obj client.Object) []reconcile.Request {
+	container, ok := obj.(*v1alpha1.Container)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: container.Namespace, Name: container.Spec.PoolRef.Name}}}
+}
+
+// engineCountChanged passes the changes of a StorageCluster that matter to its pools.
+type engineCountChanged struct{ predicate.Funcs }
+
+// Update implements predicate.Predicate.
+func (engineCountChanged) Update(e event.UpdateEvent) bool {
+	before, okBefore := e.ObjectOld.(*v1alpha1.StorageCluster)
+	after, okAfter := e.ObjectNew.(*v1alpha1.StorageCluster)
+	return okBefore && okAfter && before.Status.ReadyEngines != after.Status.ReadyEngines
+}
+
+// comesOrGoes passes creations and deletions only.
+type comesOrGoes struct{ predicate.Funcs }
+
+// Update implements predicate.Predicate.
+func (comesOrGoes) Update(event.UpdateEvent) bool { return false }

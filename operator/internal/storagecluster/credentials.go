@@ -1,0 +1,237 @@
+package storagecluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/pki"
+)
+
+// systemKeyBytes is the key length of HMAC-SHA-256.
+const systemKeyBytes = 32
+
+// credentials is what engines and clients prove themselves with.
+type credentials struct {
+	authority pki.Pair
+	engine    pki.Pair
+	systemKey []byte
+	// renewAt is when the first certificate has to be renewed.
+	renewAt time.Time
+	// clientSecretOwner is the other cluster, "namespace/name", that has the name of the client Secret.
+	clientSecretOwner string
+}
+
+// fingerprint changes when engines have to be restarted to read new credentials.
+func (c credentials) fingerprint(config string) string {
+	return manifest.Fingerprint([]byte(config), c.authority.Cert, c.engine.Cert, c.systemKey)
+}
+
+// ensureCredentials makes, or renews, certificates and keys, and the Secret that clients attach with.
+func (r *Reconciler) ensureCredentials(ctx context.Context, cluster *v1alpha1.StorageCluster) (credentials, error) {
+	var result credentials
+	authority, renewAt, err := r.ensureAuthority(ctx, cluster)
+	if err != nil {
+		return result, err
+	}
+	result.authority, result.renewAt = authority, renewAt
+	if result.systemKey, err = r.ensureSystemKey(ctx, cluster); err != nil {
+		return result, err
+	}
+	engineSecret := &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.Meta(cluster, manifest.EngineTLSName(cluster.Name)),
+		Type:       corev1.SecretTypeTLS,
+	}
+	leaf := pki.Leaf{CommonName: cluster.Name + "-engine", DNSNames: manifest.ServerNames(cluster), Server: true}
+	if result.engine, renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
+		return result, err
+	}
+	result.renewAt = earlier(result.renewAt, renewAt)
+	renewAt, err = r.ensureClientSecrets(ctx, cluster, &result)
+	result.renewAt = earlier(result.renewAt, renewAt)
+	return result, err
+}
+
+// ensureAuthority reads, makes or renews the certificate authority.
+func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.StorageCluster) (pki.Pair, time.Time, error) {
+	now := r.clock.Now()
+	secret := &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.Meta(cluster, manifest.AuthorityName(cluster.Name)),
+		Type:       corev1.SecretTypeTLS,
+	}
+	existing, err := r.readSecret(ctx, secret)
+	if err != nil {
+		return pki.Pair{}, time.Time{}, err
+	}
+	if existing == nil {
+		authority, err := pki.NewAuthority(cluster.Name+"-ca", now)
+		if err != nil {
+			return pki.Pair{}, time.Time{}, err
+		}
+		secret.Data = map[string][]byte{manifest.KeyCert: authority.Cert, manifest.KeyPrivate: authority.Key}
+		// Create, not apply: an authority that a stale cache does not show yet must not be replaced.
+		if err := r.client.Create(ctx, secret); err != nil {
+			return pki.Pair{}, time.Time{}, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+		}
+		expires, err := pki.AuthorityExpires(authority)
+		return authority, expires, err
+	}
+	authority := pair(existing)
+	expires, err := pki.AuthorityExpires(authority)
+	if err != nil {
+		return pki.Pair{}, time.Time{}, fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	if now.Before(expires) {
+		return authority, expires, nil
+	}
+	if authority, err = pki.RenewAuthority(authority, now); err != nil {
+		return pki.Pair{}, time.Time{}, err
+	}
+	secret.Data = map[string][]byte{manifest.KeyCert: authority.Cert, manifest.KeyPrivate: authority.Key}
+	if err := apply.Object(ctx, r.client, secret); err != nil {
+		return pki.Pair{}, time.Time{}, err
+	}
+	r.reporter.Event(cluster, corev1.EventTypeNormal, "AuthorityRenewed", "RenewCertificates",
+		"renewed the certificate authority; engines restart one at a time to read it")
+	expires, err = pki.AuthorityExpires(authority)
+	return authority, expires, err
+}
+
+// ensureSystemKey reads or makes the secret that engines and clients share. It outlives the cluster under
+// deletionPolicy Retain.
+func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]byte, error) {
+	secret := &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name)),
+	}
+	existing, err := r.readSecret(ctx, secret)
+	if err != nil {
+		return nil, err
+	}
+	if existing != nil {
+		key := existing.Data[manifest.KeySystemKey]
+		if raw, err := base64.StdEncoding.DecodeString(string(key)); err != nil || len(raw) != systemKeyBytes {
+			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: restore it, clients and engines know each other by it",
+				secret.Namespace, secret.Name, manifest.KeySystemKey, systemKeyBytes)
+		}
+		return key, nil
+	}
+	raw := make([]byte, systemKeyBytes)
+	if _, err := rand.Read(raw); err != nil {
+		return nil, fmt.Errorf("draw a system key: %w", err)
+	}
+	key := []byte(base64.StdEncoding.EncodeToString(raw))
+	secret.Data = map[string][]byte{manifest.KeySystemKey: key}
+	if err := r.client.Create(ctx, secret); err != nil {
+		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return key, nil
+}
+
+// ensureLeaf keeps in secret a certificate that is good for leaf, next to the data in extra.
+func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, authority pki.Pair, leaf pki.Leaf,
+	extra map[string][]byte,
+) (pki.Pair, time.Time, error) {
+	now := r.clock.Now()
+	existing, err := r.readSecret(ctx, secret)
+	if err != nil {
+		return pki.Pair{}, time.Time{}, err
+	}
+	var current pki.Pair
+	if existing != nil {
+		current = pair(existing)
+	}
+	renewAt := pki.RenewAt(authority, current, leaf)
+	if !now.Before(renewAt) {
+		if current, err = pki.Issue(authority, leaf, now); err != nil {
+			return pki.Pair{}, time.Time{}, err
+		}
+		renewAt = pki.RenewAt(authority, current, leaf)
+	}
+	secret.Data = map[string][]byte{
+		manifest.KeyCA: authority.Cert, manifest.KeyCert: current.Cert, manifest.KeyPrivate: current.Key,
+	}
+	for key, value := range extra {
+		secret.Data[key] = value
+	}
+	return current, renewAt, apply.Object(ctx, r.client, secret)
+}
+
+// ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's,
+// where CSI driver and mount daemon read it.
+func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.StorageCluster, c *credentials) (time.Time, error) {
+	attach, err := manifest.AttachFile(cluster)
+	if err != nil {
+		return time.Time{}, err
+	}
+	secret := &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.Meta(cluster, manifest.ClientName(cluster.Name)),
+	}
+	extra := map[string][]byte{manifest.KeyClient: attach, manifest.KeySystemKey: c.systemKey}
+	_, renewAt, err := r.ensureLeaf(ctx, secret, c.authority, pki.Leaf{CommonName: cluster.Name + "-client"}, extra)
+	if err != nil || cluster.Namespace == r.config.Namespace {
+		return renewAt, err
+	}
+	clone := clientClone(cluster, r.config.Namespace)
+	clone.Data = secret.Data
+	existing, err := r.readSecret(ctx, clone)
+	if err != nil {
+		return renewAt, err
+	}
+	own := clone.Annotations[v1alpha1.AnnotationCluster]
+	if existing != nil && existing.Annotations[v1alpha1.AnnotationCluster] != own {
+		c.clientSecretOwner = existing.Annotations[v1alpha1.AnnotationCluster]
+		if c.clientSecretOwner == "" {
+			c.clientSecretOwner = r.config.Namespace + "/" + cluster.Name
+		}
+		return renewAt, nil
+	}
+	return renewAt, apply.Object(ctx, r.client, clone)
+}
+
+// clientClone is the copy of the client Secret in the operator's namespace. It can't be owned across namespaces: the
+// annotation says whose it is, and the finalizer deletes it.
+func clientClone(cluster *v1alpha1.StorageCluster, namespace string) *corev1.Secret {
+	meta := manifest.LastingMeta(cluster, manifest.ClientName(cluster.Name))
+	meta.Namespace = namespace
+	meta.Annotations = map[string]string{v1alpha1.AnnotationCluster: cluster.Namespace + "/" + cluster.Name}
+	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta}
+}
+
+// readSecret returns the Secret of that name, or nil when there is none.
+func (r *Reconciler) readSecret(ctx context.Context, like *corev1.Secret) (*corev1.Secret, error) {
+	var secret corev1.Secret
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: like.Namespace, Name: like.Name}, &secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // an absent Secret is an ordinary answer
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s/%s: %w", like.Namespace, like.Name, err)
+	default:
+		return &secret, nil
+	}
+}
+
+func pair(secret *corev1.Secret) pki.Pair {
+	return pki.Pair{Cert: secret.Data[manifest.KeyCert], Key: secret.Data[manifest.KeyPrivate]}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

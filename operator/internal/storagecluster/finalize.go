@@ -1,0 +1,199 @@
+package storagecluster
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/status"
+)
+
+// finalize lets the cluster go: after its pools, with its data erased under deletionPolicy Delete. Everything that it
+// waits for comes by watch, and the DeletionBlocked condition says what that is.
+func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(cluster, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	blocked, err := r.blockers(ctx, cluster)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if blocked != nil {
+		base := cluster.DeepCopy()
+		cluster.Status.ObservedGeneration = cluster.Generation
+		r.reporter.Report(ctx, cluster, &cluster.Status.Conditions, *blocked)
+		// A Pool, a pod or a Job that goes, or comes to its end, starts the next look.
+		return reconcile.Result{}, r.patchStatus(ctx, cluster, base)
+	}
+	if err := r.deleteLasting(ctx, cluster); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.engines.Forget(client.ObjectKeyFromObject(cluster))
+	base := cluster.DeepCopy()
+	controllerutil.RemoveFinalizer(cluster, v1alpha1.Finalizer)
+	if err := r.client.Patch(ctx, cluster, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("remove finalizer of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// blockers does what can be done towards the deletion and returns what it has to wait for, nil for nothing.
+func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageCluster) (*status.Condition, error) {
+	blocked := func(reason, message string) *status.Condition {
+		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
+		return &c
+	}
+	pools, err := r.dependents(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if len(pools) > 0 {
+		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("StorageCluster %s is used by %s: delete them first",
+			cluster.Name, status.List(pools))), nil
+	}
+	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete || cluster.Spec.Storage.HostPath == nil {
+		// Owned objects go with the cluster; claims by the retention policy of their StatefulSets.
+		return nil, nil //nolint:nilnil // nothing blocks
+	}
+	pods, err := r.stopEngines(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if len(pods) > 0 {
+		return blocked(v1alpha1.ReasonErasingData, "waiting for engines to stop before their data is erased: "+status.List(pods)), nil
+	}
+	return r.erase(ctx, cluster, blocked)
+}
+
+func (r *Reconciler) dependents(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+	var pools v1alpha1.PoolList
+	if err := r.client.List(ctx, &pools, client.InNamespace(cluster.Namespace)); err != nil {
+		return nil, fmt.Errorf("list pools of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	var names []string
+	for i := range pools.Items {
+		if pools.Items[i].Spec.ClusterRef.Name == cluster.Name {
+			names = append(names, fmt.Sprintf("Pool %s/%s", pools.Items[i].Namespace, pools.Items[i].Name))
+		}
+	}
+	return names, nil
+}
+
+// stopEngines deletes the StatefulSets and returns the pods that are still there.
+func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+	var sets appsv1.StatefulSetList
+	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
+	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
+		return nil, fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	for i := range sets.Items {
+		err := r.client.Delete(ctx, &sets.Items[i], client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("delete StatefulSet %s/%s: %w", cluster.Namespace, sets.Items[i].Name, err)
+		}
+	}
+	var pods corev1.PodList
+	if err := r.client.List(ctx, &pods, inCluster...); err != nil {
+		return nil, fmt.Errorf("list pods of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	var names []string
+	for i := range pods.Items {
+		names = append(names, "Pod "+pods.Items[i].Name)
+	}
+	return names, nil
+}
+
+// erase runs a Job on the node of each rank and waits for all.
+func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster,
+	blocked func(reason, message string) *status.Condition,
+) (*status.Condition, error) {
+	held, err := r.recordedPlacement(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	var running, failed []string
+	for rank, node := range held {
+		job := manifest.EraseJob(cluster, rank, node, r.image(cluster))
+		var existing batchv1.Job
+		err := r.client.Get(ctx, client.ObjectKeyFromObject(job), &existing)
+		if apierrors.IsNotFound(err) {
+			err = apply.Object(ctx, r.client, job)
+			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+				r.reporter.Event(cluster, corev1.EventTypeWarning, v1alpha1.ReasonErasureFailed, "EraseData", fmt.Sprintf(
+					"namespace %s is going, nothing can run in it any more: %s on node %s is left behind, remove it by hand",
+					cluster.Namespace, manifest.DataPath(cluster, rank), node))
+				continue
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("erase data of rank %d of StorageCluster %s/%s: %w", rank, cluster.Namespace, cluster.Name, err)
+		}
+		at := fmt.Sprintf("%s on node %s", manifest.DataPath(cluster, rank), node)
+		switch jobEnd(&existing) {
+		case batchv1.JobComplete:
+		case batchv1.JobFailed:
+			failed = append(failed, at)
+		default:
+			running = append(running, at)
+		}
+	}
+	const escape = "; if the node is gone for good, set spec.deletionPolicy to Retain to delete the StorageCluster without erasing"
+	switch {
+	case len(failed) > 0:
+		return blocked(v1alpha1.ReasonErasureFailed, fmt.Sprintf(
+			"could not erase %s: see the pods of the Jobs, and delete the Jobs to try again%s", status.List(failed), escape)), nil
+	case len(running) > 0:
+		return blocked(v1alpha1.ReasonErasingData, "erasing "+status.List(running)+escape), nil
+	default:
+		return nil, nil //nolint:nilnil // nothing blocks
+	}
+}
+
+func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
+	for _, c := range job.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
+			return c.Type
+		}
+	}
+	return ""
+}
+
+// deleteLasting deletes what nobody owns: the client Secret in the operator's namespace and, under deletionPolicy
+// Delete, the system key and the record of nodes.
+func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
+	if clone := clientClone(cluster, r.config.Namespace); cluster.Namespace != r.config.Namespace {
+		existing, err := r.readSecret(ctx, clone)
+		if err != nil {
+			return err
+		}
+		own := clone.Annotations[v1alpha1.AnnotationCluster]
+		if existing != nil && existing.Annotations[v1alpha1.AnnotationCluster] == own {
+			if err := r.client.Delete(ctx, clone); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("delete Secret %s/%s: %w", clone.Namespace, clone.Name, err)
+			}
+		}
+	}
+	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
+		return nil
+	}
+	for _, obj := range []client.Object{
+		&corev1.Secret{ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name))},
+		&corev1.ConfigMap{ObjectMeta: manifest.LastingMeta(cluster, manifest.PlacementName(cluster.Name))},
+	} {
+		if err := r.client.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+// Package storagecluster makes StorageClusters so: credentials, configuration, one pinned StatefulSet for each rank,
+// rolled one at a time, and a status that says what is wrong.
+package storagecluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/status"
+)
+
+const (
+	// settledInterval is how often a cluster at rest is asked for its capacity. Changes of pods come by watch.
+	settledInterval = 30 * time.Second
+	// startingInterval is how often engines that are not all up are asked: becoming ready in the engine's own view
+	// causes no event in the API server.
+	startingInterval = 3 * time.Second
+)
+
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups=storage.weir.dev,resources=pools,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Connector reaches the engines of a StorageCluster.
+type Connector interface {
+	Connect(ctx context.Context, cluster types.NamespacedName) (*management.Engines, error)
+	// Forget drops the connection to a cluster that is gone.
+	Forget(cluster types.NamespacedName)
+}
+
+// Config is what an operator was installed with.
+type Config struct {
+	// Namespace of the operator: client Secrets are copied there for CSI driver and mount daemon.
+	Namespace string
+	// EngineImage of clusters whose spec names none.
+	EngineImage string
+}
+
+// Reconciler makes StorageClusters so.
+type Reconciler struct {
+	client   client.Client
+	engines  Connector
+	reporter *status.Reporter
+	clock    clock.PassiveClock
+	config   Config
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)
+
+// New makes a reconciler.
+func New(c client.Client, engines Connector, recorder status.Recorder, passive clock.PassiveClock, config Config) *Reconciler {
+	return &Reconciler{
+		client:   c,
+		engines:  engines,
+		reporter: status.NewReporter(recorder, passive),
+		clock:    passive,
+		config:   config,
+	}
+}
+
+// SetupWithManager registers the controller.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("storagecluster").
+		For(&v1alpha1.StorageCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&appsv1.StatefulSet{}).
+		Owns(&corev1.Secret{}).
+		Owns(&corev1.ConfigMap{}).
+		Owns(&batchv1.Job{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(clusterOfLabel)).
+		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(clusterOfPool),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.allClusters), builder.WithPredicates(nodeSuitabilityChanged{})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up StorageCluster controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile moves one StorageCluster towards its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var cluster v1alpha1.StorageCluster
+	if err := r.client.Get(ctx, request.NamespacedName, &cluster); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !cluster.DeletionTimestamp.IsZero() {
+		return r.finalize(ctx, &cluster)
+	}
+	if controllerutil.ContainsFinalizer(&cluster, v1alpha1.Finalizer) {
+		return r.converge(ctx, &cluster)
+	}
+	// The finalizer comes before anything is made, so that nothing is left behind.
+	base := cluster.DeepCopy()
+	controllerutil.AddFinalizer(&cluster, v1alpha1.Finalizer)
+	if err := r.client.Patch(ctx, &cluster, client.MergeFrom(base)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("add finalizer to StorageCluster %s: %w", request, err)
+	}
+	return r.converge(ctx, &cluster)
+}
+
+// converge makes the objects of the cluster and reports its state.
+func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
+	credentials, err := r.ensureCredentials(ctx, cluster)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	nodes, err := r.ensurePlacement(ctx, cluster)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	for _, obj := range []client.Object{
+		manifest.Service(cluster),
+		manifest.ConfigMap(cluster),
+		manifest.DisruptionBudget(cluster),
+		manifest.NetworkPolicy(cluster, r.config.Namespace),
+	} {
+		if err := apply.Object(ctx, r.client, obj); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	observed, err := r.observe(ctx, cluster)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.roll(ctx, cluster, nodes, credentials, observed); err != nil {
+		return reconcile.Result{}, err
+	}
+	base := cluster.DeepCopy()
+	ready := r.describe(ctx, cluster, credentials, nodes, observed)
+	if err := r.patchStatus(ctx, cluster, base); err != nil {
+		return reconcile.Result{}, err
+	}
+	after := startingInterval
+	if ready {
+		after = settledInterval
+	}
+	return reconcile.Result{RequeueAfter: min(after, max(time.Second, credentials.renewAt.Sub(r.clock.Now())))}, nil
+}
+
+func (r *Reconciler) patchStatus(ctx context.Context, cluster, base *v1alpha1.StorageCluster) error {
+	if equality.Semantic.DeepEqual(cluster.Status, base.Status) {
+		return nil
+	}
+	if err := r.client.Status().Patch(ctx, cluster, client.MergeFrom(base)); err != nil {
+		return fmt.Errorf("patch status of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	return nil
+}
+
+// image is the image of the cluster's engines.
+func (r *Reconciler) image(cluster *v1alpha1.StorageCluster) string {
+	if cluster.Spec.Image != "" {
+		return cluster.Spec.Image
+	}
+	return r.config.EngineImage
+}
+
+func clusterOfLabel(_ context.Context, obj client.Object) []reconcile.Request {
+	name, ok := obj.GetLabels()[v1alpha1.LabelCluster]
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}}}
+}
+
+func clusterOfPool(_ context.Context, obj client.Object) []reconcile.Request {
+	pool, ok := obj.(*v1alpha1.Pool)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.ClusterRef.Name}}}
+}
+
+func (r *Reconciler) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {
+	var clusters v1alpha1.StorageClusterList
+	if err := r.client.List(ctx, &clusters); err != nil {
+		return nil // the next periodic look at each cluster sees the node as well
+	}
+	requests := make([]reconcile.Request, 0, len(clusters.Items))
+	for i := range clusters.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+	}
+	return requests
+}

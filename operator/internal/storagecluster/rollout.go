@@ -1,0 +1,89 @@
+package storagecluster
+
+import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/manifest"
+)
+
+// rolloutEngine is what a rollout looks at.
+type rolloutEngine struct {
+	rank     int32
+	runnable bool
+	exists   bool
+	// current is true when the StatefulSet has the template that the spec asks for.
+	current bool
+	// settled is true when the running pod has the StatefulSet's template and the engine is up.
+	settled bool
+}
+
+// due decides which StatefulSets are written now. Missing ones all at once: they hold up nobody. Outdated ones that
+// are down anyway at once too. Of the others one at a time, and only while every other engine is up, so that at most
+// one engine is away because of a rollout.
+func due(engines []rolloutEngine) []int32 {
+	var ranks []int32
+	allSettled := true
+	for _, e := range engines {
+		if e.runnable && (!e.exists || (!e.current && !e.settled)) {
+			ranks = append(ranks, e.rank)
+		}
+		allSettled = allSettled && e.settled
+	}
+	if !allSettled {
+		return ranks
+	}
+	for _, e := range engines {
+		if !e.current {
+			return append(ranks, e.rank)
+		}
+	}
+	return ranks
+}
+
+// roll writes the StatefulSets that are due. Those that are current are applied as well, which changes nothing unless
+// somebody edited them.
+func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster, where nodes, c credentials, engines []engine) error {
+	fingerprint := c.fingerprint(manifest.EngineConfig(cluster))
+	desired := make([]*appsv1.StatefulSet, len(engines))
+	seen := make([]rolloutEngine, len(engines))
+	for i, e := range engines {
+		set, err := manifest.StatefulSet(cluster, e.rank, where.assigned[e.rank], r.image(cluster), fingerprint)
+		if err != nil {
+			return err
+		}
+		desired[i] = set
+		seen[i] = rolloutEngine{
+			rank:     e.rank,
+			runnable: where.runnable(e.rank),
+			exists:   e.set != nil,
+			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
+			settled:  e.up() && setSettled(e.set),
+		}
+		if seen[i].current {
+			if err := apply.Object(ctx, r.client, set); err != nil {
+				return err
+			}
+		}
+	}
+	for _, rank := range due(seen) {
+		if err := apply.Object(ctx, r.client, desired[rank]); err != nil {
+			return err
+		}
+	}
+	for i := range engines {
+		engines[i].outdated = !seen[i].current
+	}
+	return nil
+}
+
+// setSettled is true when the controller of StatefulSets has seen the template and the ready pod has it.
+func setSettled(set *appsv1.StatefulSet) bool {
+	return set != nil &&
+		set.Status.ObservedGeneration == set.Generation &&
+		set.Status.ReadyReplicas == 1 &&
+		set.Status.CurrentRevision == set.Status.UpdateRevision
+}
