@@ -188,12 +188,12 @@ impl DmaPool {
 
     /// Like [`DmaPool::try_take`], waiting until there is room.
     pub async fn take(&self, len: usize) -> DmaBuf {
-        core::future::poll_fn(|cx| match self.try_take(len) {
-            Some(buffer) => Poll::Ready(buffer),
-            None => {
-                self.state.waiting.borrow_mut().push(cx.waker().clone());
-                Poll::Pending
+        core::future::poll_fn(|cx| {
+            if let Some(buffer) = self.try_take(len) {
+                return Poll::Ready(buffer);
             }
+            self.state.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
         })
         .await
     }

@@ -26,7 +26,9 @@ pub enum MediaError {
         size: u64,
     },
     /// The operating system or the device refused the transfer.
-    #[error("{device}: {operation} of {len} bytes at offset {offset} failed: {reason}; check the device's health")]
+    #[error(
+        "{device}: {operation} of {len} bytes at offset {offset} failed: {reason}; check the device's health"
+    )]
     Io {
         /// Name of the device.
         device: String,

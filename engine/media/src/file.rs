@@ -1,1 +1,272 @@
-//! file
+//! Files and block devices with `O_DIRECT` through io_uring.
+
+use crate::buffer::{DmaBuf, Slice};
+use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+use crate::uring::{Ring, Transfer};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::rc::Rc;
+use weir_runtime::{Handle, SourceId};
+
+/// Bytes read at once when a device is searched for data: large enough for full bandwidth.
+const SEARCH_CHUNK: usize = 1 << 20;
+
+/// Permissions of a created file: the data is the engine's alone.
+const FILE_MODE: u32 = 0o600;
+
+/// A file or block device of one target thread.
+pub struct FileDevice {
+    inner: Rc<Inner>,
+    handle: Handle,
+    source: SourceId,
+}
+
+struct Inner {
+    name: String,
+    file: Rc<OwnedFd>,
+    size: u64,
+    is_file: bool,
+    ring: Rc<Ring>,
+}
+
+fn open_error(path: &Path, operation: &'static str, reason: impl Into<String>) -> MediaError {
+    MediaError::Open { device: path.display().to_string(), operation, reason: reason.into() }
+}
+
+/// What an operator can do about an error of the operating system.
+fn advice(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOSPC) => "; the file system lacks the space: free some, or ask for a smaller size",
+        Some(libc::EDQUOT) => "; a disk quota is used up",
+        Some(libc::EACCES | libc::EPERM) => "; the engine's user needs read and write permission",
+        Some(libc::EROFS) => "; the file system is mounted read-only",
+        Some(libc::ENOENT) => "; check the path, and that its volume is mounted",
+        Some(libc::EEXIST) => "; it exists already: open it instead",
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => {
+            "; the file system must support O_DIRECT and fallocate, as ext4 and xfs do"
+        }
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+fn open_options(create: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .create_new(create)
+        .mode(FILE_MODE)
+        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
+    options
+}
+
+impl FileDevice {
+    /// Creates a file of `size` bytes, rounded up to whole blocks, with all its space allocated, and opens it. On
+    /// failure nothing is left behind.
+    ///
+    /// # Errors
+    /// When the file exists or can't be created, and when the file system lacks the space.
+    pub fn create(handle: &Handle, path: &Path, size: u64) -> Result<Self, MediaError> {
+        let fail = |error: io::Error| open_error(path, "created", advice(&error));
+        let file = open_options(true).open(path).map_err(fail)?;
+        let size = size.max(1).next_multiple_of(BLOCK as u64);
+        let prepared = allocate(&file, size).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path));
+        if let Err(error) = prepared {
+            // The file is ours and new; failing to remove it changes nothing about the error to report.
+            let _ = std::fs::remove_file(path);
+            return Err(fail(error));
+        }
+        drop(file);
+        Self::open(handle, path)
+    }
+
+    /// Opens an existing file or block device for this process alone.
+    ///
+    /// # Errors
+    /// When it can't be opened, is something else, or another process uses it.
+    pub fn open(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
+        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
+        let file = open_options(false).open(path).map_err(fail)?;
+        let metadata = file.metadata().map_err(fail)?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(open_error(path, "opened", "it is neither a file nor a block device"));
+        }
+        lock(&file).map_err(|error| match error.raw_os_error() {
+            Some(libc::EWOULDBLOCK) => {
+                open_error(path, "opened", "another process uses it; stop that engine first")
+            }
+            _ => fail(error),
+        })?;
+        let size = end_of(&file).map_err(fail)?;
+        let size = size - size % BLOCK as u64;
+        if size == 0 {
+            return Err(open_error(path, "opened", "it is smaller than one block"));
+        }
+        let ring = Rc::new(Ring::new().map_err(|error| {
+            open_error(path, "opened", format!("io_uring is not available: {error}; it needs Linux 5.11 or newer and a seccomp profile that allows it"))
+        })?);
+        let source = handle
+            .add_source(Rc::clone(&ring) as Rc<dyn weir_runtime::EventSource>)
+            .map_err(|error| open_error(path, "opened", error.to_string()))?;
+        let name = path.display().to_string();
+        let file = Rc::new(OwnedFd::from(file));
+        let inner = Rc::new(Inner { name, file, size, is_file: kind.is_file(), ring });
+        Ok(Self { inner, handle: handle.clone(), source })
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        self.handle.remove_source(self.source);
+    }
+}
+
+impl core::fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("name", &self.inner.name)
+            .field("size", &self.inner.size)
+            .finish_non_exhaustive()
+    }
+}
+
+fn offset_of(value: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn allocate(file: &File, size: u64) -> io::Result<()> {
+    let size = offset_of(size)?;
+    // SAFETY: a plain system call on a descriptor that lives through it.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) })
+}
+
+/// Makes the name of a new file stable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: a plain system call on a descriptor that lives through it.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
+}
+
+fn seek(file: libc::c_int, offset: u64, whence: libc::c_int) -> io::Result<u64> {
+    let offset = offset_of(offset)?;
+    // SAFETY: a plain system call; a bad descriptor gives an error.
+    let at = unsafe { libc::lseek(file, offset, whence) };
+    u64::try_from(at).map_err(|_| io::Error::last_os_error())
+}
+
+fn end_of(file: &File) -> io::Result<u64> {
+    seek(file.as_raw_fd(), 0, libc::SEEK_END)
+}
+
+impl Inner {
+    fn io_error(&self, operation: &'static str, offset: u64, len: u64, error: &io::Error) -> MediaError {
+        MediaError::Io { device: self.name.clone(), operation, offset, len, reason: advice(error) }
+    }
+
+    /// The next range at or after `from` that may hold data.
+    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
+        if from >= self.size {
+            return Ok(None);
+        }
+        if !self.is_file {
+            return Ok(Some((from, self.size)));
+        }
+        let fail = |error: io::Error| self.io_error("search", from, 0, &error);
+        let start = match seek(self.file.as_raw_fd(), from, libc::SEEK_DATA) {
+            Ok(start) => start,
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
+            Err(error) => return Err(fail(error)),
+        };
+        let end = seek(self.file.as_raw_fd(), start, libc::SEEK_HOLE).map_err(fail)?;
+        let block = BLOCK as u64;
+        let (start, end) = (start - start % block, end.next_multiple_of(block).min(self.size));
+        Ok((start < end).then_some((start, end)))
+    }
+
+    fn read(self: &Rc<Self>, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
+        let len = buffer.len() as u64;
+        let pending = self.ring.start(&self.file, Transfer::Read { offset, buffer });
+        let inner = Rc::clone(self);
+        Box::pin(async move {
+            match pending.await {
+                (Transfer::Read { buffer, .. }, Ok(())) => Ok(buffer),
+                (_, Err(error)) => Err(inner.io_error("read", offset, len, &error)),
+                (_, Ok(())) => Err(inner.io_error("read", offset, len, &io::ErrorKind::Other.into())),
+            }
+        })
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size
+    }
+
+    fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
+        if let Err(error) = check_transfer(&self.inner.name, self.inner.size, offset, buffer.len() as u64) {
+            return Box::pin(core::future::ready(Err(error)));
+        }
+        self.inner.read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+        let inner = Rc::clone(&self.inner);
+        let len = data.iter().map(|slice| slice.len() as u64).sum();
+        let checked = if data.iter().all(Slice::is_aligned) {
+            check_transfer(&inner.name, inner.size, offset, len)
+        } else {
+            Err(MediaError::Range { device: inner.name.clone(), offset, len, size: inner.size })
+        };
+        if let Err(error) = checked {
+            return Box::pin(core::future::ready(Err(error)));
+        }
+        let pending = inner.ring.start(&inner.file, Transfer::Write { offset, data });
+        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("write", offset, len, &error)) })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let inner = Rc::clone(&self.inner);
+        let pending = inner.ring.start(&inner.file, Transfer::Flush);
+        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("flush", 0, 0, &error)) })
+    }
+
+    fn first_data(&self) -> IoFuture<Option<u64>> {
+        let inner = Rc::clone(&self.inner);
+        Box::pin(async move {
+            let mut at = 0;
+            while let Some((start, end)) = inner.next_data(at)? {
+                at = start;
+                while at < end {
+                    let len = usize::try_from(end - at).unwrap_or(SEARCH_CHUNK).min(SEARCH_CHUNK);
+                    let buffer = inner.read(at, DmaBuf::new(len)).await?;
+                    if let Some(found) = buffer.iter().position(|byte| *byte != 0) {
+                        return Ok(Some(at + found as u64));
+                    }
+                    at += buffer.len() as u64;
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.ring.stats()
+    }
+}

@@ -13,6 +13,7 @@ mod device;
 pub mod file;
 pub mod memory;
 pub mod sim;
+mod uring;
 
 pub use buffer::{DmaBuf, DmaPool, Slice};
 pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};

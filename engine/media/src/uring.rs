@@ -1,0 +1,284 @@
+//! One io_uring instance as an event source: submission in batches, completions to futures.
+
+use crate::buffer::{DmaBuf, Slice};
+use crate::device::DeviceStats;
+use core::cell::{Cell, RefCell};
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use weir_runtime::EventSource;
+
+/// Entries of the submission ring. What doesn't fit waits in memory; a device queue is rarely deeper.
+const RING_ENTRIES: u32 = 256;
+
+/// A transfer with the memory it uses.
+pub(crate) enum Transfer {
+    /// Fills the buffer.
+    Read { offset: u64, buffer: DmaBuf },
+    /// Writes the slices one behind the other.
+    Write { offset: u64, data: Vec<Slice> },
+    /// `fdatasync`.
+    Flush,
+}
+
+type Outcome = (Transfer, io::Result<()>);
+
+/// Where the future of a transfer finds its outcome.
+#[derive(Default)]
+struct Cellar {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+/// A transfer that the ring owns until the kernel is done with its memory.
+struct InFlight {
+    /// Keeps the descriptor open.
+    file: Rc<OwnedFd>,
+    transfer: Transfer,
+    /// What `IORING_OP_WRITEV` reads; the heap block doesn't move when this struct does.
+    vectors: Box<[libc::iovec]>,
+    len: usize,
+    target: Rc<RefCell<Cellar>>,
+}
+
+/// The ring. Dropping it waits for what is in flight.
+pub(crate) struct Ring {
+    uring: RefCell<IoUring>,
+    slots: RefCell<Vec<Option<InFlight>>>,
+    free: RefCell<Vec<usize>>,
+    /// Slots that wait for room in the submission ring.
+    backlog: RefCell<VecDeque<usize>>,
+    /// Entries in the submission ring that the kernel hasn't been told of.
+    unsubmitted: Cell<usize>,
+    stats: Cell<DeviceStats>,
+}
+
+/// The outcome of a transfer. Dropping it lets the transfer run on.
+pub(crate) struct Pending(Rc<RefCell<Cellar>>);
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut cellar = self.0.borrow_mut();
+        if let Some(outcome) = cellar.outcome.take() {
+            return Poll::Ready(outcome);
+        }
+        cellar.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Ring {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            uring: RefCell::new(IoUring::new(RING_ENTRIES)?),
+            slots: RefCell::default(),
+            free: RefCell::default(),
+            backlog: RefCell::default(),
+            unsubmitted: Cell::new(0),
+            stats: Cell::default(),
+        })
+    }
+
+    pub(crate) fn stats(&self) -> DeviceStats {
+        self.stats.get()
+    }
+
+    fn count(&self, change: impl FnOnce(&mut DeviceStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours.
+    pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {
+        let target = Rc::new(RefCell::new(Cellar::default()));
+        let (vectors, len) = match &transfer {
+            Transfer::Read { buffer, .. } => (Box::default(), buffer.len()),
+            Transfer::Write { data, .. } => {
+                let vector = |slice: &Slice| libc::iovec {
+                    iov_base: slice.as_ptr().cast_mut().cast(),
+                    iov_len: slice.len(),
+                };
+                (data.iter().map(vector).collect(), data.iter().map(|slice| slice.len()).sum())
+            }
+            Transfer::Flush => (Box::default(), 0),
+        };
+        let entry = InFlight { file: Rc::clone(file), transfer, vectors, len, target: Rc::clone(&target) };
+        let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            let mut slots = self.slots.borrow_mut();
+            slots.push(None);
+            slots.len() - 1
+        });
+        self.slots.borrow_mut()[slot] = Some(entry);
+        self.backlog.borrow_mut().push_back(slot);
+        self.count(|stats| stats.in_flight += 1);
+        Pending(target)
+    }
+
+    /// Moves waiting transfers to the submission ring and tells the kernel. Returns whether it did anything.
+    fn submit(&self) -> bool {
+        let mut progress = false;
+        loop {
+            let moved = self.fill_submission_ring();
+            if self.unsubmitted.get() == 0 {
+                return progress;
+            }
+            match self.uring.borrow().submit() {
+                Ok(count) => {
+                    self.unsubmitted.set(self.unsubmitted.get().saturating_sub(count));
+                    progress |= count > 0;
+                    if count == 0 || self.backlog.borrow().is_empty() {
+                        return progress;
+                    }
+                }
+                // EBUSY: completions must be taken first; EAGAIN: the kernel lacks memory; EINTR: a signal. All are
+                // tried again at the next turn.
+                Err(_) => return progress || moved,
+            }
+        }
+    }
+
+    fn fill_submission_ring(&self) -> bool {
+        let mut ring = self.uring.borrow_mut();
+        let mut queue = ring.submission();
+        let mut slots = self.slots.borrow_mut();
+        let mut backlog = self.backlog.borrow_mut();
+        let mut moved = false;
+        while let Some(slot) = backlog.front().copied() {
+            let Some(entry) = slots[slot].as_mut() else {
+                backlog.pop_front();
+                continue;
+            };
+            let request = entry.request().user_data(slot as u64);
+            // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until the
+            // completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
+            if unsafe { queue.push(&request) }.is_err() {
+                break;
+            }
+            backlog.pop_front();
+            self.unsubmitted.set(self.unsubmitted.get() + 1);
+            moved = true;
+        }
+        moved
+    }
+
+    fn reap(&self) -> bool {
+        let mut done = Vec::new();
+        {
+            let mut ring = self.uring.borrow_mut();
+            done.extend(ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        }
+        let progress = !done.is_empty();
+        for (slot, result) in done {
+            self.finish(usize::try_from(slot).unwrap_or(usize::MAX), result);
+        }
+        progress
+    }
+
+    fn finish(&self, slot: usize, result: i32) {
+        // The kernel couldn't take it at that moment, or a signal came in between: it has had no effect.
+        if result == -libc::EAGAIN || result == -libc::EINTR {
+            self.backlog.borrow_mut().push_back(slot);
+            return;
+        }
+        let Some(entry) = self.slots.borrow_mut().get_mut(slot).and_then(Option::take) else { return };
+        self.free.borrow_mut().push(slot);
+        let result = match usize::try_from(result) {
+            Err(_) => Err(io::Error::from_raw_os_error(-result)),
+            Ok(moved) if moved == entry.len => Ok(()),
+            Ok(moved) => {
+                Err(io::Error::other(format!("only {moved} of {} bytes were transferred", entry.len)))
+            }
+        };
+        self.count(|stats| {
+            stats.in_flight -= 1;
+            let bytes = entry.len as u64;
+            match (&result, &entry.transfer) {
+                (Err(_), _) => stats.errors += 1,
+                (Ok(()), Transfer::Read { .. }) => {
+                    stats.reads += 1;
+                    stats.read_bytes += bytes;
+                }
+                (Ok(()), Transfer::Write { .. }) => {
+                    stats.writes += 1;
+                    stats.write_bytes += bytes;
+                }
+                (Ok(()), Transfer::Flush) => stats.flushes += 1,
+            }
+        });
+        let waker = {
+            let mut cellar = entry.target.borrow_mut();
+            cellar.outcome = Some((entry.transfer, result));
+            cellar.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.borrow().len() == self.slots.borrow().len()
+    }
+}
+
+impl InFlight {
+    fn request(&mut self) -> squeue::Entry {
+        let fd = types::Fd(self.file.as_raw_fd());
+        match &mut self.transfer {
+            Transfer::Read { offset, buffer } => {
+                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+                opcode::Read::new(fd, buffer.as_mut_ptr(), len).offset(*offset).build()
+            }
+            Transfer::Write { offset, .. } => {
+                let count = u32::try_from(self.vectors.len()).unwrap_or(u32::MAX);
+                opcode::Writev::new(fd, self.vectors.as_ptr(), count).offset(*offset).build()
+            }
+            Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+}
+
+/// An idle ring that doesn't wait costs the executor one look at two shared words.
+impl EventSource for Ring {
+    fn poll(&self) -> bool {
+        let submitted = self.submit();
+        self.reap() | submitted
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        let fd = self.uring.borrow().as_raw_fd();
+        // SAFETY: the descriptor belongs to `self.uring`, which is never replaced and lives as long as `self`.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    fn arm(&self) -> bool {
+        self.submit();
+        let ready = !self.uring.borrow_mut().completion().is_empty();
+        !ready && self.backlog.borrow().is_empty() && self.unsubmitted.get() == 0
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Writes that were begun run to their end, and the kernel must be done with all memory before it is freed.
+        while !self.is_idle() {
+            self.fill_submission_ring();
+            let waited = self.uring.borrow().submit_and_wait(1);
+            self.unsubmitted.set(0);
+            self.reap();
+            if waited.is_err_and(|error| {
+                !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+            }) {
+                // The kernel can't be waited for: leaking the memory is the only safe way out.
+                core::mem::forget(core::mem::take(&mut *self.slots.borrow_mut()));
+                return;
+            }
+        }
+    }
+}
