@@ -66,7 +66,7 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 	)
 	logger, err := o.parse("controller", arguments, stderr, func(flags *flag.FlagSet) {
 		flags.StringVar(&attachDir, "attach-dir", "/etc/weir/client",
-			"`folder` with attach.json of a system, or with a subfolder for each system that has one")
+			"`folder` with the attach file (client.json) of a system, or with a subfolder for each system that has one")
 	})
 	if err != nil {
 		return err

@@ -16,11 +16,10 @@ import (
 	"weir.dev/weir/engine/proto/management/dial"
 )
 
-// AttachFile is the name of an attach file in its folder.
-const AttachFile = "attach.json"
+// attachFileNames are what an attach file is called in its folder.
+var attachFileNames = []string{"client.json", "attach.json"}
 
-// Clusters holds the connections to the systems whose attach files lie in a folder: <folder>/attach.json and
-// <folder>/<any name>/attach.json. Files may come, change and go at any time; what is there counts. Safe for concurrent
+// Clusters holds the connections to the systems whose attach files lie in a folder or in its subfolders. Files may come, change and go at any time; what is there counts. Safe for concurrent
 // use.
 type Clusters struct {
 	folder  string
@@ -108,7 +107,7 @@ func (c *Clusters) systems() ([]*dial.System, error) {
 		return nil, status.Errorf(codes.Unavailable, "no cluster can be reached: %v", errors.Join(failures...))
 	}
 	return nil, status.Errorf(codes.Unavailable,
-		"no %s in %s yet: the operator writes it when a StorageCluster has engines; see its conditions", AttachFile, c.folder)
+		"no %s in %s yet: the operator writes it when a StorageCluster has engines; see its conditions", attachFileNames[0], c.folder)
 }
 
 // forget closes the systems whose attach file is gone. Callers hold mu.
@@ -124,10 +123,6 @@ func (c *Clusters) forget(present []string) {
 // attachFiles lists the attach files of the folder. Names that start with ".." belong to the kubelet's way of replacing
 // a Secret in one step and would show each file twice.
 func (c *Clusters) attachFiles() ([]string, error) {
-	var paths []string
-	if _, err := os.Stat(filepath.Join(c.folder, AttachFile)); err == nil {
-		paths = append(paths, filepath.Join(c.folder, AttachFile))
-	}
 	entries, err := os.ReadDir(c.folder)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -135,13 +130,20 @@ func (c *Clusters) attachFiles() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.folder, err)
 	}
+	folders := []string{c.folder}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "..") {
-			continue
+		if !strings.HasPrefix(entry.Name(), "..") {
+			folders = append(folders, filepath.Join(c.folder, entry.Name()))
 		}
-		path := filepath.Join(c.folder, entry.Name(), AttachFile)
-		if _, err := os.Stat(path); err == nil {
-			paths = append(paths, path)
+	}
+	var paths []string
+	for _, folder := range folders {
+		for _, name := range attachFileNames {
+			path := filepath.Join(folder, name)
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+				paths = append(paths, path)
+				break
+			}
 		}
 	}
 	return paths, nil

@@ -44,8 +44,8 @@ func New() *Node {
 	return &Node{served: map[string]*mountv1.MountRequest{}, dead: map[string]bool{}}
 }
 
-// Serve runs the daemon's service on a unix socket until the test ends and returns a client of it.
-func (n *Node) Serve(t testing.TB) mountv1.MountsClient {
+// Listen runs the daemon's service until the test ends and returns its unix socket.
+func (n *Node) Listen(t testing.TB) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "mountd.sock")
 	listener, err := net.Listen("unix", socket)
@@ -56,7 +56,13 @@ func (n *Node) Serve(t testing.TB) mountv1.MountsClient {
 	mountv1.RegisterMountsServer(server, daemon{node: n})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return socket
+}
+
+// Serve runs the daemon's service until the test ends and returns a client of it.
+func (n *Node) Serve(t testing.TB) mountv1.MountsClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.Listen(t), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

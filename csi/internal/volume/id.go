@@ -39,6 +39,7 @@ var (
 	partPattern  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`)
 	labelPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	notLabel     = regexp.MustCompile(`[^A-Za-z0-9]+`)
+	uuidPattern  = regexp.MustCompile(`^[0-9A-Fa-f]{8}-?([0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}$`)
 )
 
 // String returns the id as it stands in a volume handle: system/pool/container.
@@ -69,9 +70,10 @@ func clip(text string) string {
 }
 
 // Label returns the container label of the volume that the orchestrator names so. The same name gives the same label,
-// and two names never give the same one. A name that is itself a label, as Kubernetes' are, is kept.
+// and two names never give the same one. A name that is itself a label, as Kubernetes' are, is
+// kept; one that reads as a UUID is no label.
 func Label(name string) string {
-	if len(name) <= maxLabelBytes && labelPattern.MatchString(name) {
+	if len(name) <= maxLabelBytes && labelPattern.MatchString(name) && !uuidPattern.MatchString(name) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))

@@ -1,0 +1,113 @@
+package mounts
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		table string
+		want  []Mount
+		bad   bool
+	}{
+		"a FUSE mount and its read-only bind": {
+			table: "36 35 0:98 / /var/lib/kubelet/staging rw,nosuid shared:1 - fuse.weir weir rw,user_id=0\n" +
+				"37 35 0:98 / /var/lib/kubelet/pods/a/mount ro,nosuid - fuse.weir weir rw\n",
+			want: []Mount{
+				{Path: "/var/lib/kubelet/staging", Device: "0:98", FSType: "fuse.weir"},
+				{Path: "/var/lib/kubelet/pods/a/mount", Device: "0:98", FSType: "fuse.weir", ReadOnly: true},
+			},
+		},
+		"a path with escaped characters": {
+			table: `36 35 8:1 / /a\040b\134c rw - ext4 /dev/sda1 rw`, want: []Mount{{Path: `/a b\c`, Device: "8:1", FSType: "ext4"}},
+		},
+		"an empty table":           {},
+		"a line without separator": {table: "36 35 0:98 / /a rw", bad: true},
+		"a line with few fields":   {table: "36 35 - fuse", bad: true},
+		"a line without end":       {table: strings.Repeat("a", maxMountLine+1), bad: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse(strings.NewReader(tc.table))
+			if (err != nil) != tc.bad || !slices.Equal(got, tc.want) {
+				t.Errorf("got %+v, %v; want %+v, an error: %t", got, err, tc.want, tc.bad)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("36 35 0:98 / /a rw shared:1 - fuse.weir weir rw\n")
+	f.Fuzz(func(_ *testing.T, table string) { _, _ = parse(strings.NewReader(table)) })
+}
+
+func TestAt(t *testing.T) {
+	entries := []Mount{{Path: "/a", Device: "1"}, {Path: "/b", Device: "2"}, {Path: "/a", Device: "3"}}
+	if top, ok := At(entries, "/a"); !ok || top.Device != "3" {
+		t.Errorf("got %+v, want the topmost mount", top)
+	}
+	if _, ok := At(entries, "/c"); ok {
+		t.Error("found a mount where there is none")
+	}
+}
+
+func TestWhatIsNotMountedIsNotUnmounted(t *testing.T) {
+	folder := t.TempDir()
+	for _, path := range []string{folder, filepath.Join(folder, "absent")} {
+		if err := (Linux{}).Unmount(path); !errors.Is(err, ErrNotMounted) {
+			t.Errorf("unmount %s: %v, want ErrNotMounted", path, err)
+		}
+	}
+}
+
+// mountable makes a folder on a file system of its own.
+func mountable(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := unix.Mount("weir-test", folder, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
+	return folder
+}
+
+func TestBind(t *testing.T) {
+	source, target := mountable(t), t.TempDir()
+	table := Linux{}
+	for name, readOnly := range map[string]bool{"a writable bind takes writes": false, "a read-only bind refuses them": true} {
+		t.Run(name, func(t *testing.T) {
+			if err := table.Bind(source, target, readOnly); err != nil {
+				t.Fatal(err)
+			}
+			entries, err := table.List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			origin, _ := At(entries, source)
+			bound, ok := At(entries, target)
+			if !ok || bound.Device != origin.Device || bound.ReadOnly != readOnly || origin.ReadOnly {
+				t.Errorf("bind is %+v of %+v", bound, origin)
+			}
+			err = os.WriteFile(filepath.Join(target, "file"), []byte("x"), 0o600)
+			if errors.Is(err, unix.EROFS) != readOnly {
+				t.Errorf("write through the bind: %v", err)
+			}
+			if usage, err := table.Usage(target); err != nil || usage.TotalBytes != 1<<20 {
+				t.Errorf("usage %+v, %v; want 1 MiB", usage, err)
+			}
+			if err := table.Unmount(target); err != nil {
+				t.Fatal(err)
+			}
+			if err := table.Unmount(target); !errors.Is(err, ErrNotMounted) {
+				t.Errorf("unmount again: %v, want ErrNotMounted", err)
+			}
+		})
+	}
+}
