@@ -67,7 +67,9 @@ pub enum OpenError {
         device: String,
     },
     /// The device carries something else.
-    #[error("{device} holds no store: it begins with {found}. Check that the right device is configured for this target")]
+    #[error(
+        "{device} holds no store: it begins with {found}. Check that the right device is configured for this target"
+    )]
     Foreign {
         /// Name of the device.
         device: String,
@@ -111,7 +113,9 @@ pub enum OpenError {
         newest: u32,
     },
     /// Uses a feature that this release doesn't know.
-    #[error("{device} uses features {unknown:#x} that this release does not know. Run the release that wrote it, or a newer one")]
+    #[error(
+        "{device} uses features {unknown:#x} that this release does not know. Run the release that wrote it, or a newer one"
+    )]
     Features {
         /// Name of the device.
         device: String,
@@ -119,7 +123,9 @@ pub enum OpenError {
         unknown: u64,
     },
     /// The device is smaller than when it was formatted.
-    #[error("{device} has {size} bytes but was formatted with {formatted}: it was truncated. Restore its full size")]
+    #[error(
+        "{device} has {size} bytes but was formatted with {formatted}: it was truncated. Restore its full size"
+    )]
     Truncated {
         /// Name of the device.
         device: String,
@@ -129,7 +135,9 @@ pub enum OpenError {
         formatted: u64,
     },
     /// Metadata is damaged.
-    #[error("{location} is damaged: {reason}. The store is not opened; rebuild this target from its replicas")]
+    #[error(
+        "{location} is damaged: {reason}. The store is not opened; rebuild this target from its replicas"
+    )]
     Corrupt {
         /// Where.
         location: Location,
@@ -162,7 +170,9 @@ pub enum PoolError {
     #[error("container {0} is being destroyed")]
     ContainerDestroying(ContainerId),
     /// Not enough unassigned space.
-    #[error("pool {pool} asks for {asked} bytes, the target has {free} unassigned; ask for less or destroy another pool")]
+    #[error(
+        "pool {pool} asks for {asked} bytes, the target has {free} unassigned; ask for less or destroy another pool"
+    )]
     NoSpace {
         /// The pool.
         pool: PoolId,
@@ -182,7 +192,9 @@ pub enum PoolError {
         used: u64,
     },
     /// The store has failed.
-    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    #[error(
+        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
+    )]
     Failed(String),
 }
 
@@ -233,7 +245,9 @@ pub enum UpdateError {
         given: &'static str,
     },
     /// The pool's share of the target is used up.
-    #[error("pool {pool} is full on this target: {needed} bytes needed, {free} free of {size}; delete data or grow the pool")]
+    #[error(
+        "pool {pool} is full on this target: {needed} bytes needed, {free} free of {size}; delete data or grow the pool"
+    )]
     NoSpace {
         /// The pool.
         pool: PoolId,
@@ -245,7 +259,9 @@ pub enum UpdateError {
         size: u64,
     },
     /// The container's quota is used up.
-    #[error("container {container} is at its quota of {quota} bytes on this target; delete data or raise the quota")]
+    #[error(
+        "container {container} is at its quota of {quota} bytes on this target; delete data or raise the quota"
+    )]
     Quota {
         /// The container.
         container: ContainerId,
@@ -253,7 +269,9 @@ pub enum UpdateError {
         quota: u64,
     },
     /// The store has failed.
-    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    #[error(
+        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
+    )]
     Failed(String),
 }
 
@@ -315,7 +333,9 @@ pub enum FetchError {
     #[error(transparent)]
     Media(#[from] MediaError),
     /// The store has failed.
-    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    #[error(
+        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
+    )]
     Failed(String),
 }
 
@@ -327,7 +347,9 @@ fn extent_text(extent: Option<&Extent>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeError {
     /// Scope or name has an impossible length.
-    #[error("scope and name of an attribute have up to {limit} bytes, the name at least 1; \"{name}\" has not")]
+    #[error(
+        "scope and name of an attribute have up to {limit} bytes, the name at least 1; \"{name}\" has not"
+    )]
     Name {
         /// The name, escaped.
         name: String,
@@ -351,7 +373,9 @@ pub enum AttributeError {
     #[error("pool {0} has no room for attributes on this target; delete data or grow the pool")]
     NoSpace(PoolId),
     /// The store has failed.
-    #[error("the store is read-only since its device failed: {0}; restart the engine after the device is repaired")]
+    #[error(
+        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
+    )]
     Failed(String),
 }
 

@@ -8,16 +8,20 @@
 //!
 //! The on-disk format is described byte by byte in `docs/reference/format.md`.
 
+mod codec;
 mod config;
 mod error;
 mod fetch;
 mod shard;
 mod stats;
 mod store;
+mod tree;
 
 pub use config::{FormatOptions, Owner, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};
 pub use shard::{AttributeChange, Data, ListPage, Shard};
-pub use stats::{CommitStats, ContainerSummary, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats};
+pub use stats::{
+    CommitStats, ContainerSummary, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
+};
 pub use store::Store;

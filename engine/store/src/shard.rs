@@ -4,7 +4,9 @@ use crate::error::{AttributeError, FetchError, PoolError, UpdateError};
 use crate::fetch::Fetch;
 use crate::stats::{ContainerSummary, PoolSpace};
 use weir_media::Slice;
-use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, Listed, PunchScope, QueryKeyReply};
+use weir_proto::object::{
+    AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, Listed, PunchScope, QueryKeyReply,
+};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
 
 /// Data of an update: the values in the order of the akeys and, within one, of the extents.

@@ -6,8 +6,10 @@ use weir_proto::{ContainerId, PoolId};
 
 /// Upper bounds of the latency buckets in microseconds, the last bucket being open: powers of two from 16 µs (a
 /// flush on fast NVMe) to 1 s (a device in trouble).
-pub const LATENCY_BOUNDS_US: [u64; 17] =
-    [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 524_288, 1_048_576];
+pub const LATENCY_BOUNDS_US: [u64; 17] = [
+    16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 524_288,
+    1_048_576,
+];
 
 /// Counts of durations by bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

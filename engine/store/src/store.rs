@@ -18,7 +18,11 @@ impl Store {
     ///
     /// # Errors
     /// When the device holds any non-zero byte, is too small, or fails.
-    pub async fn format(rt: &Handle, device: &Rc<dyn Device>, options: &FormatOptions) -> Result<Uuid, FormatError> {
+    pub async fn format(
+        rt: &Handle,
+        device: &Rc<dyn Device>,
+        options: &FormatOptions,
+    ) -> Result<Uuid, FormatError> {
         todo!()
     }
 
@@ -26,7 +30,12 @@ impl Store {
     ///
     /// # Errors
     /// See [`OpenError`]; the device is left as it was.
-    pub async fn open(rt: &Handle, device: Rc<dyn Device>, owner: &Owner, config: StoreConfig) -> Result<Rc<Self>, OpenError> {
+    pub async fn open(
+        rt: &Handle,
+        device: Rc<dyn Device>,
+        owner: &Owner,
+        config: StoreConfig,
+    ) -> Result<Rc<Self>, OpenError> {
         todo!()
     }
 
