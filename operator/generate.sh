@@ -11,6 +11,15 @@ else
 	controller_gen="go run sigs.k8s.io/controller-tools/cmd/controller-gen@$CONTROLLER_GEN_VERSION"
 fi
 
-# shellcheck disable=SC2086  # the command holds its own arguments
-$controller_gen object paths=./operator/api/... \
-	crd paths=./operator/api/... output:crd:dir=charts/weir/files/crds
+generate() {
+	# shellcheck disable=SC2086  # the command holds its own arguments
+	$controller_gen "$@"
+}
+
+generate object paths=./operator/api/... crd paths=./operator/api/... output:crd:dir=charts/weir/files/crds
+# What the operator may do in the namespaces it serves, and what it has to see of the whole cluster.
+generate rbac:roleName=weir-operator \
+	paths=./operator/internal/storagecluster paths=./operator/internal/pool paths=./operator/internal/container \
+	output:rbac:dir=charts/weir/files/rbac/namespaced
+generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement \
+	output:rbac:dir=charts/weir/files/rbac/cluster

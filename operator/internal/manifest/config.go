@@ -12,12 +12,10 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 )
 
-// Directories inside the containers of engines and clients.
+// Directories inside the container of an engine.
 const (
 	configDir = "/etc/weir"
 	dataDir   = "/var/lib/weir"
-	// ClientDir is where CSI driver and mount daemon mount the client Secret; the attach file names files in it.
-	ClientDir = "/etc/weir/client"
 )
 
 // mebibyte is the unit of target sizes: media are allocated in whole mebibytes.
@@ -99,17 +97,18 @@ type AttachTLS struct {
 	Key  string `json:"key"`
 }
 
-// AttachFile writes the attach file of clients that mount the client Secret at ClientDir.
+// AttachFile writes the attach file of clients. It names the other keys of the client Secret relative to itself, so that
+// the Secret may be mounted anywhere: the chart mounts each cluster's at /etc/weir/client/<cluster>.
 func AttachFile(c *v1alpha1.StorageCluster) ([]byte, error) {
 	file, err := json.MarshalIndent(Attach{
 		System:        c.Name,
 		Provider:      c.Spec.Fabric.Provider,
 		Engines:       attachEngines(c),
-		SystemKeyFile: ClientDir + "/" + KeySystemKey,
+		SystemKeyFile: KeySystemKey,
 		TLS: AttachTLS{
-			CA:   ClientDir + "/" + KeyCA,
-			Cert: ClientDir + "/" + KeyCert,
-			Key:  ClientDir + "/" + KeyPrivate,
+			CA:   KeyCA,
+			Cert: KeyCert,
+			Key:  KeyPrivate,
 		},
 	}, "", "  ")
 	if err != nil {

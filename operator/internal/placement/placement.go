@@ -16,6 +16,8 @@ import (
 // maxProblems is how many unsuitable nodes a message names: enough to see the pattern, short enough for an event.
 const maxProblems = 5
 
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+
 // Assignment maps ranks to node names.
 type Assignment map[int32]string
 

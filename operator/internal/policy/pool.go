@@ -121,7 +121,7 @@ func poolCapacitySuffice(p Pool) (string, string, bool) {
 	}
 	most := p.Current + tightest.Free*int64(len(members))
 	return v1alpha1.ReasonInsufficientCapacity, fmt.Sprintf(
-		"pool %s: %s over %s needs %s on each, engine %d has %s free: lower spec.size to at most %s, delete a pool, or add engines",
-		p.Label, Bytes(p.Size), plural(len(members), "engine"), Bytes((p.Size)/int64(len(members))), tightest.Rank,
+		"pool %s: not enough capacity: %s over %s needs %s on each, engine %d has %s free: lower spec.size to at most %s, delete a pool, or add engines",
+		p.Label, Bytes(p.Size), plural(len(members), "engine"), Bytes(p.Size/int64(len(members))), tightest.Rank,
 		Bytes(tightest.Free), Bytes(most)), true
 }

@@ -1,0 +1,72 @@
+{{/* Labels of every object. */}}
+{{- define "weir.labels" -}}
+app.kubernetes.io/name: weir
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* Labels that select the pods of a component: dict "root" "component". */}}
+{{- define "weir.selector" -}}
+app.kubernetes.io/name: weir
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Image reference: dict "root" "image". */}}
+{{- define "weir.image" -}}
+{{- $images := .root.Values.images -}}
+{{- with $images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{ .image.repository }}:{{ .image.tag | default $images.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{/* Security context of a container that needs no privilege. */}}
+{{- define "weir.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Security context of a pod that needs no privilege. */}}
+{{- define "weir.nonroot" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* Pull secrets of a pod. */}}
+{{- define "weir.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Annotations by which Prometheus finds a metrics port. */}}
+{{- define "weir.scraped" -}}
+prometheus.io/scrape: "true"
+prometheus.io/path: /metrics
+prometheus.io/port: {{ . | quote }}
+{{- end }}
+
+{{/* Volume with the client Secret of each cluster in a folder of its own. The Secrets may come later. */}}
+{{- define "weir.clientVolume" -}}
+name: clients
+projected:
+  sources:
+    {{- range .Values.clusters }}
+    {{- $cluster := . }}
+    - secret:
+        name: {{ . }}-client
+        optional: true
+        items:
+          {{- range list "client.json" "system.key" "ca.crt" "tls.crt" "tls.key" }}
+          - {key: {{ . }}, path: {{ $cluster }}/{{ . }}}
+          {{- end }}
+    {{- end }}
+{{- end }}

@@ -1,0 +1,92 @@
+// Package assembly puts the controllers together. The operator and the tests use the same assembly.
+package assembly
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/container"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/metrics"
+	"weir.dev/weir/operator/internal/pool"
+	"weir.dev/weir/operator/internal/storagecluster"
+)
+
+// Options are what differs between installations, and between operator and tests.
+type Options struct {
+	// Namespace of the operator.
+	Namespace string
+	// EngineImage of StorageClusters whose spec names none.
+	EngineImage string
+	// Version of the operator.
+	Version string
+	Clock   clock.PassiveClock
+	// Registry takes the operator's own metrics.
+	Registry prometheus.Registerer
+	// Management changes how engines are reached.
+	Management []management.Option
+}
+
+// NewScheme knows the kinds that the operator works with.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register Kubernetes types: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register Weir types: %w", err)
+	}
+	return scheme, nil
+}
+
+// CacheOptions keep in memory what the operator made, not every Secret and pod of the cluster. Without namespaces all
+// are served.
+func CacheOptions(operatorNamespace string, namespaces ...string) cache.Options {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.LabelManagedBy: manifest.ManagedBy})}
+	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Secret{}:    ours,
+		&corev1.ConfigMap{}: ours,
+		&corev1.Pod{}:       ours,
+		&batchv1.Job{}:      ours,
+	}}
+	if len(namespaces) > 0 {
+		options.DefaultNamespaces = map[string]cache.Config{operatorNamespace: {}}
+		for _, name := range namespaces {
+			options.DefaultNamespaces[name] = cache.Config{}
+		}
+	}
+	return options
+}
+
+// Setup adds the controllers and their metrics to a manager.
+func Setup(mgr ctrl.Manager, o Options) error {
+	collector := metrics.NewCollector(mgr.GetClient(), o.Version)
+	if err := o.Registry.Register(collector); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	connections := management.NewConnections(mgr.GetClient(),
+		append([]management.Option{management.WithObserver(collector.CallFailed)}, o.Management...)...)
+	clusters := storagecluster.New(mgr.GetClient(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
+		storagecluster.Config{Namespace: o.Namespace, EngineImage: o.EngineImage})
+	if err := clusters.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	pools := pool.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-pool"), o.Clock)
+	if err := pools.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	containers := container.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-container"), o.Clock)
+	return containers.SetupWithManager(mgr)
+}
