@@ -23,10 +23,10 @@ fail() {
 # step NAME DESCRIPTION COMMAND...: runs the command with its output in the log NAME, says what it does, how long it
 # took, and on failure shows the log's last lines.
 step() {
-    local name=$1 description=$2 began=$SECONDS log
+    local step_name=$1 description=$2 began=$SECONDS log
     shift 2
     mkdir -p "$WEIR_LOGS"
-    log=$WEIR_LOGS/$name.log
+    log=$WEIR_LOGS/$step_name.log
     say "$description ..."
     if ("$@") >"$log" 2>&1; then
         say "$description: done in $((SECONDS - began)) s"
@@ -41,13 +41,14 @@ skip() {
     say "$1: already there"
 }
 
-# with_lock NAME COMMAND...: runs the command while no other set-up runs one of that name.
+# with_lock NAME COMMAND...: runs the command while no other set-up runs one of that name. (Bash functions see the local
+# variables of those that call them, hence the prefixed names here and in step.)
 with_lock() {
-    local name=$1
+    local lock_name=$1
     shift
     mkdir -p "$WEIR_CACHE/locks"
     (
-        flock -w 3600 9 || fail "waited an hour for $WEIR_CACHE/locks/$name: is another set-up stuck?"
+        flock -w 3600 9 || fail "waited an hour for $WEIR_CACHE/locks/$lock_name: is another set-up stuck?"
         "$@"
-    ) 9>"$WEIR_CACHE/locks/$name"
+    ) 9>"$WEIR_CACHE/locks/$lock_name"
 }

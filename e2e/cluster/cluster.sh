@@ -14,7 +14,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
 
 here=$WEIR_REPO/e2e/cluster
-name=${WEIR_CLUSTER:-weir}
+cluster=${WEIR_CLUSTER:-weir}
 export KUBECONFIG=${KUBECONFIG:-$WEIR_REPO/target/kubeconfig}
 export PATH=$WEIR_CACHE/bin:$PATH
 # How long the control plane and the system's pods may take on a busy machine. Seconds.
@@ -25,7 +25,7 @@ kind_command() {
 }
 
 exists() {
-    docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$name" 2>/dev/null | grep -q .
+    docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$cluster" 2>/dev/null | grep -q .
 }
 
 # published_image: whether kind's own node image is here or can be pulled.
@@ -51,7 +51,7 @@ prepare() {
 }
 
 create() {
-    kind_command create cluster --name "$name" --config "$here/kind.yaml" --image "$1" --kubeconfig "$KUBECONFIG" \
+    kind_command create cluster --name "$cluster" --config "$here/kind.yaml" --image "$1" --kubeconfig "$KUBECONFIG" \
         --wait "${READY_DEADLINE}s"
 }
 
@@ -66,19 +66,19 @@ up() {
     image=$(prepare | tail -n 1)
     mkdir -p "$(dirname "$KUBECONFIG")"
     if exists; then
-        skip "cluster $name"
-        kind_command export kubeconfig --name "$name" --kubeconfig "$KUBECONFIG" --quiet
+        skip "cluster $cluster"
+        kind_command export kubeconfig --name "$cluster" --kubeconfig "$KUBECONFIG" --quiet
     else
-        step cluster-create "cluster $name: create, 3 nodes" create "$image"
+        step cluster-create "cluster $cluster: create, 3 nodes" create "$image"
     fi
-    step cluster-settle "cluster $name: wait for nodes, name server and pod network" settle
+    step cluster-settle "cluster $cluster: wait for nodes, name server and pod network" settle
     say "kubeconfig: $KUBECONFIG"
 }
 
 down() {
     "$WEIR_REPO/setup/docker.sh" status >/dev/null 2>&1 || return 0
     if exists; then
-        step cluster-delete "cluster $name: delete" kind_command delete cluster --name "$name" --kubeconfig "$KUBECONFIG"
+        step cluster-delete "cluster $cluster: delete" kind_command delete cluster --name "$cluster" --kubeconfig "$KUBECONFIG"
     fi
 }
 
@@ -90,11 +90,11 @@ up) with_lock cluster up ;;
 down) with_lock cluster down ;;
 load)
     (($# > 0)) || fail "usage: cluster.sh load IMAGE..."
-    exists || fail "there is no cluster $name: run 'e2e/cluster/cluster.sh up'"
-    step cluster-load "cluster $name: load $*" kind_command load docker-image --name "$name" "$@"
+    exists || fail "there is no cluster $cluster: run 'e2e/cluster/cluster.sh up'"
+    step cluster-load "cluster $cluster: load $*" kind_command load docker-image --name "$cluster" "$@"
     ;;
 status)
-    exists || fail "there is no cluster $name: run 'e2e/cluster/cluster.sh up'"
+    exists || fail "there is no cluster $cluster: run 'e2e/cluster/cluster.sh up'"
     kubectl get nodes --output wide
     kubectl --namespace kube-system get pods --output wide
     ;;
