@@ -1,1 +1,322 @@
 //! Requests, replies, bulk transfers, deadlines and retries.
+//!
+//! One [`Rpc`] serves one context, as client and as server. Bodies up to [`INLINE_MAX`] travel in the message;
+//! larger payloads are moved by the server, which reads and writes the client's exposed memory. The message format
+//! is documented byte by byte in `docs/reference/wire.md`.
+
+mod bulk;
+mod call;
+mod config;
+mod error;
+mod metrics;
+mod peer;
+mod replies;
+mod request;
+mod server;
+mod session;
+pub mod wire;
+
+pub use bulk::Bulk;
+pub use config::{CallOptions, Retry, RpcConfig};
+pub use error::{RpcError, Status};
+pub use metrics::RpcMetrics;
+pub use peer::Peer;
+pub use request::Request;
+pub use server::{Body, Handler};
+pub use weir_fabric::{Buffer, FabricError};
+pub use weir_proto::limits::INLINE_MAX;
+pub use wire::ClientId;
+
+use core::cell::{Cell, RefCell};
+use core::ops::{Deref, Range};
+use metrics::add;
+use replies::Clients;
+use session::PeerState;
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use weir_fabric::{Endpoint, Message, PeerId, Sink, Source};
+use weir_proto::{Clock, Epoch};
+use weir_runtime::sync::{Semaphore, oneshot};
+use weir_runtime::{Handle, Instant};
+use wire::{Header, Kind};
+
+/// What became of a message that expects an answer.
+enum Outcome {
+    Answer(Box<Answer>),
+    Failed(FabricError),
+}
+
+/// A reply or hello reply with its decoded header.
+struct Answer {
+    header: Header,
+    message: Message,
+    body: Range<usize>,
+}
+
+struct Pending {
+    peer: PeerId,
+    sender: oneshot::Sender<Outcome>,
+}
+
+pub(crate) struct Inner {
+    weak: Weak<Self>,
+    rt: Handle,
+    endpoint: Rc<dyn Endpoint>,
+    config: RpcConfig,
+    id: ClientId,
+    clock: Rc<Clock>,
+    metrics: RpcMetrics,
+    next_request: Cell<u64>,
+    pending: RefCell<HashMap<u64, Pending>>,
+    peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
+    handlers: RefCell<HashMap<u16, Rc<dyn Handler>>>,
+    clients: RefCell<Clients>,
+    transfers: Semaphore,
+}
+
+/// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
+pub struct Rpc {
+    inner: Rc<Inner>,
+}
+
+impl Rpc {
+    /// An RPC layer on this endpoint, which it takes over: it becomes the endpoint's sink.
+    #[must_use]
+    pub fn new(rt: Handle, endpoint: Rc<dyn Endpoint>, config: RpcConfig) -> Rc<Self> {
+        Self::with_clock(rt, endpoint, config, Rc::default())
+    }
+
+    /// Like [`Rpc::new`], with a clock that the context already uses for its epochs.
+    #[must_use]
+    pub fn with_clock(
+        rt: Handle,
+        endpoint: Rc<dyn Endpoint>,
+        config: RpcConfig,
+        clock: Rc<Clock>,
+    ) -> Rc<Self> {
+        let id = ClientId::new(rt.random_u64());
+        let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
+            weak: weak.clone(),
+            id,
+            clock,
+            metrics: RpcMetrics::default(),
+            next_request: Cell::new(1),
+            pending: RefCell::default(),
+            peers: RefCell::default(),
+            handlers: RefCell::default(),
+            clients: RefCell::new(Clients::new(config.reply_cache_bytes)),
+            transfers: Semaphore::new(config.transfers_max),
+            rt,
+            endpoint,
+            config,
+        });
+        let sink: Weak<Inner> = Rc::downgrade(&inner);
+        inner.endpoint.set_sink(sink);
+        Rc::new(Self { inner })
+    }
+
+    /// Answers requests of this operation from now on.
+    pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.inner.handlers.borrow_mut().insert(opcode, handler);
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// While the deadline lasts it goes on trying: contact is made again after a loss, the name is resolved again,
+    /// and a request that may be retried is sent again under the same id, which the server executes once as long as
+    /// it lives. The memory of `bulk` is exposed to the server for the duration of the call; when the call fails
+    /// without a reply, the memory is withdrawn and not used again before the server must have given up.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    pub async fn call(
+        &self,
+        to: &Peer,
+        opcode: u16,
+        body: &[u8],
+        bulk: Option<Bulk<'_>>,
+        options: CallOptions,
+    ) -> Result<Reply, RpcError> {
+        call::call(&self.inner, to, opcode, body, bulk.as_ref(), options).await
+    }
+
+    /// Page-aligned memory that the fabric can move data to and from.
+    ///
+    /// # Errors
+    /// When the pool is used up.
+    pub fn alloc(&self, len: usize) -> Result<Buffer, FabricError> {
+        self.inner.endpoint.buffers().alloc(len)
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn metrics(&self) -> &RpcMetrics {
+        &self.inner.metrics
+    }
+
+    /// The endpoint underneath: its capabilities, counters and buffers.
+    #[must_use]
+    pub fn endpoint(&self) -> &Rc<dyn Endpoint> {
+        &self.inner.endpoint
+    }
+
+    /// The context's hybrid logical clock, which every message moves forward.
+    #[must_use]
+    pub fn clock(&self) -> &Rc<Clock> {
+        &self.inner.clock
+    }
+
+    /// A fresh epoch of the context's clock.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    /// The id that servers know this context by; new on every start.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.inner.id
+    }
+}
+
+impl Drop for Rpc {
+    fn drop(&mut self) {
+        // Handlers hold what they serve, often this Rpc's owner; and calls that wait hear that it is over.
+        let handlers = core::mem::take(&mut *self.inner.handlers.borrow_mut());
+        drop(handlers);
+        let pending = core::mem::take(&mut *self.inner.pending.borrow_mut());
+        drop(pending);
+    }
+}
+
+/// A successful reply: its body, still in receive memory.
+#[derive(Debug)]
+pub struct Reply {
+    message: Message,
+    body: Range<usize>,
+    server: ClientId,
+    epoch: Epoch,
+}
+
+impl Reply {
+    /// Which incarnation of the server answered: another one after each of its restarts.
+    #[must_use]
+    pub fn server(&self) -> ClientId {
+        self.server
+    }
+
+    /// The server's clock when it answered.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Deref for Reply {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.message.get(self.body.clone()).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn epoch(&self) -> Epoch {
+        self.clock.now(self.rt.wall_ns())
+    }
+
+    /// Wall time in nanoseconds as the hybrid clock has it: never behind what any message said.
+    fn wall_ns(&self) -> u64 {
+        self.epoch().wall_ns().max(self.rt.wall_ns())
+    }
+
+    /// Sends one message: header, greeting, segments, body.
+    fn transmit(
+        &self,
+        to: PeerId,
+        context: u64,
+        header: &Header,
+        greeting: &[u8],
+        segments: &[u8],
+        body: &[u8],
+    ) -> Result<(), FabricError> {
+        let head = header.encode();
+        let length = [u8::try_from(greeting.len()).unwrap_or(0)];
+        let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
+        add(&self.metrics.messages_sent, 1);
+        add(&self.metrics.bytes_sent, (head.len() + greeting.len() + segments.len() + body.len()) as u64);
+        self.endpoint.send(to, context, &[&head, length, greeting, segments, body])
+    }
+
+    fn resolve_pending(&self, header: Header, message: Message, body: Range<usize>) {
+        if header.client != self.id {
+            add(&self.metrics.stray_replies, 1);
+            return;
+        }
+        // The answer must come from whom the request went to, where the provider names the sender.
+        let pending = {
+            let mut pending = self.pending.borrow_mut();
+            let from = match message.source() {
+                Source::Peer(peer) => Some(*peer),
+                Source::Address(_) | Source::Unknown => None,
+            };
+            match pending.get(&header.request) {
+                Some(entry) if from.is_none_or(|from| from == entry.peer) => pending.remove(&header.request),
+                _ => None,
+            }
+        };
+        match pending {
+            // A caller that stopped waiting needs no answer.
+            Some(entry) => {
+                drop(entry.sender.send(Outcome::Answer(Box::new(Answer { header, message, body }))))
+            }
+            None => add(&self.metrics.stray_replies, 1),
+        }
+    }
+}
+
+impl Sink for Inner {
+    fn message(&self, message: Message) {
+        add(&self.metrics.messages_received, 1);
+        add(&self.metrics.bytes_received, message.len() as u64);
+        let (header, layout) = match wire::decode(&message) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                add(&self.metrics.malformed, 1);
+                tracing::debug!(%error, "a malformed message was dropped");
+                return;
+            }
+        };
+        if let Err(skew) = self.clock.observe(header.epoch, self.rt.wall_ns()) {
+            add(&self.metrics.skew_refused, 1);
+            tracing::warn!(%skew, "a message from the future");
+            if header.kind == Kind::Request {
+                self.refuse_skewed(&header, &message, &layout, &skew);
+            }
+            return;
+        }
+        match header.kind {
+            Kind::Hello => self.greeted(&header, &message, &layout),
+            Kind::Request => self.requested(header, message, layout),
+            Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body),
+        }
+    }
+
+    fn send_failed(&self, _peer: PeerId, context: u64, error: FabricError) {
+        add(&self.metrics.sends_failed, 1);
+        let pending = self.pending.borrow_mut().remove(&context);
+        if let Some(entry) = pending {
+            // A caller that stopped waiting needs no answer.
+            drop(entry.sender.send(Outcome::Failed(error)));
+        }
+    }
+}
+
+/// Time from now until a wall-clock deadline, as an instant of the local monotonic clock. It is the earlier of what
+/// the two clocks say, so that a server whose wall clock lags does not work past the client's patience.
+fn local_deadline(inner: &Inner, header: &Header) -> Instant {
+    let now = inner.rt.now();
+    let budget = header.deadline.saturating_sub(header.epoch.wall_ns());
+    let left = header.deadline.saturating_sub(inner.wall_ns());
+    now + core::time::Duration::from_nanos(budget.min(left))
+}

@@ -1,0 +1,284 @@
+//! One call, from credit to reply.
+
+use crate::bulk::{Bulk, Exposed};
+use crate::config::{CallOptions, Retry};
+use crate::error::{RpcError, Status};
+use crate::metrics::add;
+use crate::peer::Peer;
+use crate::session::{PeerState, Session};
+use crate::wire::{ClientId, Header, Kind};
+use crate::{Answer, INLINE_MAX, Inner, Outcome, Pending, Reply};
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::FabricError;
+use weir_proto::Der;
+use weir_runtime::Elapsed;
+use weir_runtime::sync::oneshot;
+
+/// Tries without any answer after which contact counts as lost.
+const SILENT_TRIES_MAX: u32 = 2;
+
+/// Longest pause that an overload answer is believed: the hint comes from the network.
+const HINT_MAX: Duration = Duration::from_secs(1);
+
+/// The request id of a call; it counts as unfinished until this is dropped.
+struct Ticket<'a> {
+    inner: &'a Inner,
+    state: &'a PeerState,
+    id: u64,
+}
+
+impl<'a> Ticket<'a> {
+    fn new(inner: &'a Inner, state: &'a PeerState) -> Self {
+        let id = inner.next_request.get();
+        inner.next_request.set(id + 1);
+        state.outstanding.borrow_mut().insert(id);
+        Self { inner, state, id }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.state.outstanding.borrow_mut().remove(&self.id);
+        let pending = self.inner.pending.borrow_mut().remove(&self.id);
+        drop(pending);
+    }
+}
+
+/// What goes out on every try of a call.
+struct Letter<'a> {
+    opcode: u16,
+    body: &'a [u8],
+    options: CallOptions,
+    /// The deadline on the wall clock.
+    wall_deadline: u64,
+}
+
+/// What to do after a try.
+enum Next {
+    Done(Result<Reply, RpcError>),
+    /// Try again after a pause; `None`: after the growing one.
+    Again(Option<Duration>, String),
+}
+
+pub(crate) async fn call(
+    inner: &Rc<Inner>,
+    to: &Peer,
+    opcode: u16,
+    body: &[u8],
+    bulk: Option<&Bulk<'_>>,
+    options: CallOptions,
+) -> Result<Reply, RpcError> {
+    add(&inner.metrics.calls, 1);
+    let result = attempt_all(inner, to, opcode, body, bulk, options).await;
+    if let Err(error) = &result {
+        add(&inner.metrics.calls_failed, 1);
+        if matches!(error, RpcError::TimedOut { .. }) {
+            add(&inner.metrics.timeouts, 1);
+        }
+    }
+    result
+}
+
+async fn attempt_all(
+    inner: &Rc<Inner>,
+    to: &Peer,
+    opcode: u16,
+    body: &[u8],
+    bulk: Option<&Bulk<'_>>,
+    options: CallOptions,
+) -> Result<Reply, RpcError> {
+    if body.len() > INLINE_MAX {
+        return Err(RpcError::TooLarge { len: body.len(), max: INLINE_MAX });
+    }
+    let start = inner.rt.now();
+    let deadline = options.deadline;
+    let state = inner.peer_state(to);
+    let timed_out = |tries: u32, last: String| RpcError::TimedOut {
+        peer: to.clone(),
+        opcode,
+        waited: inner.rt.now() - start,
+        tries,
+        last,
+    };
+    let credit = match state.credits.try_acquire() {
+        Some(credit) => credit,
+        None => match inner.rt.timeout_at(deadline, state.credits.acquire()).await {
+            Ok(Ok(credit)) => credit,
+            Ok(Err(_)) => return Err(RpcError::Closed),
+            Err(Elapsed) => return Err(timed_out(0, "waiting for a credit".to_owned())),
+        },
+    };
+    let ticket = Ticket::new(inner, &state);
+    let mut exposed = Exposed::new(inner, bulk, deadline)?;
+    let left = u64::try_from((deadline - inner.rt.now()).as_nanos()).unwrap_or(u64::MAX);
+    let wall_deadline = inner.wall_ns().saturating_add(left);
+    let letter = Letter { opcode, body, options, wall_deadline };
+    let mut course = Course::new(inner);
+    loop {
+        if inner.rt.now() >= deadline {
+            let (tries, last) = (course.tries, core::mem::take(&mut course.last));
+            if tries == 0 {
+                exposed.settle();
+                return Err(RpcError::Unreachable { peer: to.clone(), reason: last });
+            }
+            drop(credit);
+            exposed.withdraw().await;
+            return Err(timed_out(tries, last));
+        }
+        match course.attempt(&state, &ticket, &letter, &exposed).await {
+            Next::Done(Ok(reply)) => {
+                exposed.settle();
+                return Ok(reply);
+            }
+            Next::Done(Err(error)) => {
+                match error {
+                    RpcError::Remote(_) | RpcError::Version { .. } => exposed.settle(),
+                    _ if course.tries == 0 => exposed.settle(),
+                    _ => exposed.withdraw().await,
+                }
+                return Err(error);
+            }
+            Next::Again(pause, why) => {
+                course.last = why;
+                if let Some(pause) = pause {
+                    inner.pause(pause, deadline).await;
+                } else {
+                    let pause = course.backoff;
+                    course.backoff = (pause * 2).min(inner.config.backoff_max);
+                    inner.pause(pause, deadline).await;
+                }
+            }
+        }
+    }
+}
+
+/// How the tries of one call are going.
+struct Course<'a> {
+    inner: &'a Inner,
+    tries: u32,
+    silent: u32,
+    wait: Duration,
+    backoff: Duration,
+    last: String,
+}
+
+impl<'a> Course<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        let config = &inner.config;
+        let last = "no contact was made".to_owned();
+        Self { inner, tries: 0, silent: 0, wait: config.attempt_min, backoff: config.backoff_min, last }
+    }
+
+    /// One try: contact, send, wait for the answer.
+    async fn attempt(
+        &mut self,
+        state: &PeerState,
+        ticket: &Ticket<'_>,
+        letter: &Letter<'_>,
+        exposed: &Exposed,
+    ) -> Next {
+        let inner = self.inner;
+        let session = match inner.connect(state, letter.options.deadline).await {
+            Ok(session) => session,
+            Err(error @ (RpcError::Version { .. } | RpcError::Closed)) => return Next::Done(Err(error)),
+            Err(error) => return Next::Again(None, error.to_string()),
+        };
+        let (sender, receiver) = oneshot::channel();
+        inner.pending.borrow_mut().insert(ticket.id, Pending { peer: session.id, sender });
+        if let Err(error) = self.post(state, session, ticket, letter, exposed) {
+            return match error {
+                FabricError::UnknownPeer
+                | FabricError::NoBuffers { .. }
+                | FabricError::Unreachable { .. } => {
+                    inner.disconnect(state, session);
+                    Next::Again(None, error.to_string())
+                }
+                error => Next::Done(Err(error.into())),
+            };
+        }
+        if self.tries > 0 {
+            add(&inner.metrics.retries, 1);
+        }
+        self.tries += 1;
+        let until = match letter.options.retry {
+            Retry::Idempotent => letter.options.deadline.min(inner.rt.now() + self.wait),
+            Retry::Never => letter.options.deadline,
+        };
+        match inner.rt.timeout_at(until, receiver).await {
+            Ok(Ok(Outcome::Answer(answer))) => {
+                state.heard.set(inner.rt.now());
+                self.silent = 0;
+                self.judge(state, session, *answer)
+            }
+            Ok(Ok(Outcome::Failed(error))) => {
+                inner.disconnect(state, session);
+                self.broken(state, letter.options.retry, &error.to_string())
+            }
+            Ok(Err(oneshot::Closed)) => Next::Done(Err(RpcError::Closed)),
+            Err(Elapsed) => {
+                self.wait = (self.wait * 2).min(inner.config.attempt_max);
+                self.silent += 1;
+                if self.silent >= SILENT_TRIES_MAX && state.heard.get() + self.wait < until {
+                    self.silent = 0;
+                    inner.disconnect(state, session);
+                }
+                Next::Again(Some(Duration::ZERO), "no answer".to_owned())
+            }
+        }
+    }
+
+    fn broken(&self, state: &PeerState, retry: Retry, reason: &str) -> Next {
+        match retry {
+            Retry::Idempotent => Next::Again(None, reason.to_owned()),
+            Retry::Never => Next::Done(Err(RpcError::Unreachable {
+                peer: state.peer.clone(),
+                reason: format!("{reason}; whether the request was executed is unknown"),
+            })),
+        }
+    }
+
+    fn post(
+        &self,
+        state: &PeerState,
+        session: Session,
+        ticket: &Ticket<'_>,
+        letter: &Letter<'_>,
+        exposed: &Exposed,
+    ) -> Result<(), FabricError> {
+        let inner = self.inner;
+        let mut header = Header::new(Kind::Request, session.version, inner.id, ticket.id, inner.epoch());
+        header.resend = self.tries > 0;
+        header.greeting = header.resend || state.wants_greeting(inner.rt.now());
+        header.opcode = letter.opcode;
+        header.segments = exposed.count();
+        header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
+        header.deadline = letter.wall_deadline;
+        header.acked = state.acked(ticket.id);
+        header.tenant = inner.config.tenant;
+        let address = header.greeting.then(|| inner.endpoint.address());
+        let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
+        inner.transmit(session.id, ticket.id, &header, greeting, exposed.descriptors(), letter.body)
+    }
+
+    fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {
+        let Answer { header, message, body } = answer;
+        if header.kind == Kind::HelloReply {
+            // Another incarnation answers that doesn't speak this version: agree on one anew.
+            self.inner.disconnect(state, session);
+            return Next::Again(None, "the server's protocol version changed".to_owned());
+        }
+        if header.status == 0 {
+            let server = ClientId::new(header.deadline);
+            return Next::Done(Ok(Reply { message, body, server, epoch: header.epoch }));
+        }
+        let der = Der(header.status);
+        if der == Der::OVERLOAD_RETRY {
+            add(&self.inner.metrics.overload_hints, 1);
+            let pause = Duration::from_nanos(header.acked).min(HINT_MAX);
+            return Next::Again(Some(pause), "the server is overloaded".to_owned());
+        }
+        let text = message.get(body).unwrap_or_default();
+        Next::Done(Err(RpcError::Remote(Status::new(der, String::from_utf8_lossy(text)))))
+    }
+}

@@ -1,0 +1,103 @@
+//! Settings of an RPC context and of single calls.
+
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
+use weir_runtime::{Handle, Instant};
+
+/// Requests in flight from one context to one peer (CaRT: `D_CREDIT_EP_CTX`, default 32). Enough to fill a link of
+/// 100 Gbit/s with inline bodies at 40 µs round trip; what goes beyond waits at the sender.
+pub const CREDITS_DEFAULT: usize = 32;
+
+/// Requests that a server executes at once before it answers "overloaded": 32 clients with all their credits.
+pub const RUNNING_MAX_DEFAULT: usize = 1024;
+
+/// Memory for replies that may be asked for again: 4096 replies of the largest inline size.
+pub const REPLY_CACHE_BYTES_DEFAULT: usize = 64 << 20;
+
+/// Reads and writes of client memory under way at once: with pieces of 1 MiB that is the default buffer pool.
+pub const TRANSFERS_MAX_DEFAULT: usize = 64;
+
+/// Settings of one [`crate::Rpc`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RpcConfig {
+    /// Requests in flight to one peer; more wait in order.
+    pub credits: usize,
+    /// Requests executed at once as a server.
+    pub running_max: usize,
+    /// Bytes of finished replies kept for retries.
+    pub reply_cache_bytes: usize,
+    /// Transfers of client memory under way at once.
+    pub transfers_max: usize,
+    /// How long to wait for a reply before a request is sent again the first time; doubles each time.
+    pub attempt_min: Duration,
+    /// Longest wait for a reply before a request is sent again.
+    pub attempt_max: Duration,
+    /// How long to wait for the answer to a hello before contact counts as failed.
+    pub hello_timeout: Duration,
+    /// First pause after contact failed; doubles each time.
+    pub backoff_min: Duration,
+    /// Longest pause after contact failed.
+    pub backoff_max: Duration,
+    /// Protocol versions this side speaks.
+    pub versions: RangeInclusive<u16>,
+    /// Tenant tag of outgoing requests; 0 is the system tenant.
+    pub tenant: u64,
+}
+
+impl Default for RpcConfig {
+    fn default() -> Self {
+        Self {
+            credits: CREDITS_DEFAULT,
+            running_max: RUNNING_MAX_DEFAULT,
+            reply_cache_bytes: REPLY_CACHE_BYTES_DEFAULT,
+            transfers_max: TRANSFERS_MAX_DEFAULT,
+            attempt_min: Duration::from_millis(500),
+            attempt_max: Duration::from_secs(4),
+            hello_timeout: Duration::from_secs(1),
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+            versions: PROTOCOL_MIN..=PROTOCOL_MAX,
+            tenant: 0,
+        }
+    }
+}
+
+/// Whether a request may be sent again when its reply doesn't come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Retry {
+    /// It may: a server executes it once while it lives, and executing it once more after a restart is harmless.
+    #[default]
+    Idempotent,
+    /// It may not: when contact breaks, the call fails and the outcome is unknown.
+    Never,
+}
+
+/// Settings of one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallOptions {
+    /// When to give up.
+    pub deadline: Instant,
+    /// Whether to send it again.
+    pub retry: Retry,
+}
+
+impl CallOptions {
+    /// An idempotent call that gives up after this time.
+    #[must_use]
+    pub fn within(rt: &Handle, time: Duration) -> Self {
+        Self::until(rt.now() + time)
+    }
+
+    /// An idempotent call that gives up at this time.
+    #[must_use]
+    pub fn until(deadline: Instant) -> Self {
+        Self { deadline, retry: Retry::Idempotent }
+    }
+
+    /// The same, sent only once.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { retry: Retry::Never, ..self }
+    }
+}

@@ -1,0 +1,115 @@
+//! What a call, and what a handler, can fail with.
+
+use crate::peer::Peer;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use weir_fabric::FabricError;
+use weir_proto::Der;
+
+/// A server's refusal: travels in the reply.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message} ({der})")]
+pub struct Status {
+    /// The code that programs look at.
+    pub der: Der,
+    /// What failed, on which object, and what to do next.
+    pub message: String,
+}
+
+impl Status {
+    /// A refusal with a message for people.
+    #[must_use]
+    pub fn new(der: Der, message: impl Into<String>) -> Self {
+        Self { der, message: message.into() }
+    }
+}
+
+impl From<FabricError> for Status {
+    fn from(error: FabricError) -> Self {
+        let der = match &error {
+            FabricError::NoBuffers { .. } => Der::NOMEM,
+            FabricError::OutOfRange { .. } => Der::INVAL,
+            FabricError::TooLarge { .. } => Der::OVERFLOW,
+            FabricError::AccessDenied { .. } => Der::NO_PERM,
+            FabricError::Cancelled => Der::CANCELED,
+            FabricError::Resolve { .. }
+            | FabricError::BadAddress { .. }
+            | FabricError::UnknownPeer
+            | FabricError::Unreachable { .. } => Der::UNREACH,
+            FabricError::Provider { .. } => Der::HG,
+        };
+        Self::new(der, error.to_string())
+    }
+}
+
+/// A call failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RpcError {
+    /// The server answered with a refusal.
+    #[error("{0}")]
+    Remote(Status),
+    /// No reply came before the deadline.
+    #[error(
+        "{peer} did not answer operation {opcode:#06x} within {waited:?} ({tries} tries, last: {last}); whether it was executed is unknown"
+    )]
+    TimedOut {
+        /// Who was asked.
+        peer: Peer,
+        /// For what.
+        opcode: u16,
+        /// For how long.
+        waited: Duration,
+        /// How often the request was sent.
+        tries: u32,
+        /// What the last try met.
+        last: String,
+    },
+    /// Contact could not be made, or broke while a request was under way that may not be sent again.
+    #[error("{peer} can't be reached: {reason}")]
+    Unreachable {
+        /// Who was asked.
+        peer: Peer,
+        /// What the fabric said.
+        reason: String,
+    },
+    /// The two sides have no protocol version in common.
+    #[error("{peer} speaks fabric protocol {} to {}, this side {} to {}; upgrade the older one", theirs.start(), theirs.end(), ours.start(), ours.end())]
+    Version {
+        /// Who was asked.
+        peer: Peer,
+        /// Versions of this side.
+        ours: RangeInclusive<u16>,
+        /// Versions of the server.
+        theirs: RangeInclusive<u16>,
+    },
+    /// The request does not fit in a message.
+    #[error("a body of {len} bytes is larger than the inline limit of {max}; move it as bulk")]
+    TooLarge {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// This side's fabric refused, before anything was sent.
+    #[error("{0}")]
+    Fabric(#[from] FabricError),
+    /// The context was closed while the call waited.
+    #[error("the RPC context was closed while the call waited")]
+    Closed,
+}
+
+impl RpcError {
+    /// The code that programs look at.
+    #[must_use]
+    pub fn der(&self) -> Der {
+        match self {
+            Self::Remote(status) => status.der,
+            Self::TimedOut { .. } => Der::TIMEDOUT,
+            Self::Unreachable { .. } => Der::UNREACH,
+            Self::Version { .. } => Der::PROTO,
+            Self::TooLarge { .. } => Der::OVERFLOW,
+            Self::Fabric(error) => Status::from(error.clone()).der,
+            Self::Closed => Der::CANCELED,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Plain counters of one context; the engine exports them.
+
+use core::cell::Cell;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What an RPC context has done since it started. `running` is a gauge, everything else only grows.
+        #[derive(Default, Debug)]
+        pub struct RpcMetrics {
+            $($(#[$doc])* pub $name: Cell<u64>,)*
+        }
+
+        impl RpcMetrics {
+            /// Every counter by name.
+            #[must_use]
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages sent, of every kind.
+    messages_sent,
+    /// Bytes of them.
+    bytes_sent,
+    /// Messages received, of every kind.
+    messages_received,
+    /// Bytes of them.
+    bytes_received,
+    /// Sends that failed after they were accepted.
+    sends_failed,
+    /// Calls made.
+    calls,
+    /// Calls that ended with an error of any kind.
+    calls_failed,
+    /// Calls that ended without a reply at their deadline.
+    timeouts,
+    /// Requests sent again.
+    retries,
+    /// Contacts made.
+    connects,
+    /// Contacts given up.
+    disconnects,
+    /// Requests accepted for execution.
+    requests,
+    /// Replies sent.
+    replies,
+    /// Requests that were sent again and met their first execution still running.
+    repeats_running,
+    /// Requests that were sent again and were answered from memory.
+    repeats_answered,
+    /// Requests that came after their client had finished with them.
+    repeats_stale,
+    /// Messages that don't decode.
+    malformed,
+    /// Messages of other protocol versions.
+    version_refused,
+    /// Messages whose sender's clock is too far ahead.
+    skew_refused,
+    /// Requests that had expired when they were unpacked.
+    expired,
+    /// Bulk transfers refused or abandoned for their deadline.
+    bulk_expired,
+    /// Requests refused for overload.
+    overloaded,
+    /// Overload answers received.
+    overload_hints,
+    /// Messages that can't be answered, because neither the provider nor the message says who sent them.
+    unknown_senders,
+    /// Replies that nobody waits for.
+    stray_replies,
+    /// Bytes read from clients' memory.
+    bulk_pulled_bytes,
+    /// Bytes written to clients' memory.
+    bulk_pushed_bytes,
+    /// Requests being executed now.
+    running,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &Cell<u64>, n: u64) {
+    counter.set(counter.get().wrapping_add(n));
+}
+
+/// Takes from a gauge.
+pub(crate) fn sub(gauge: &Cell<u64>, n: u64) {
+    gauge.set(gauge.get().saturating_sub(n));
+}

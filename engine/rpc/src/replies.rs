@@ -1,0 +1,250 @@
+//! What a server remembers of its clients: where they are, and the replies they may ask for again.
+
+use crate::wire::ClientId;
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+use weir_fabric::PeerId;
+use weir_runtime::Instant;
+
+/// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
+const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
+const CLIENTS_MAX: usize = 65_536;
+
+/// How often idle clients are looked for, at most.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
+/// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
+const REPLY_OVERHEAD: usize = 128;
+
+/// A finished request's answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: u32,
+    pub(crate) body: Rc<Vec<u8>>,
+}
+
+enum Entry {
+    Running,
+    Finished(Finished),
+}
+
+struct Client {
+    peer: PeerId,
+    heard: Instant,
+    acked: u64,
+    entries: BTreeMap<u64, Entry>,
+}
+
+/// What to do with a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// Execute it.
+    New,
+    /// It is being executed already.
+    Running,
+    /// It was executed: send this again.
+    Finished(Finished),
+    /// The client has finished with it.
+    Stale,
+}
+
+pub(crate) struct Clients {
+    clients: HashMap<ClientId, Client>,
+    /// Finished requests, oldest first; some of them are gone already.
+    order: VecDeque<(ClientId, u64)>,
+    finished: usize,
+    bytes: usize,
+    limit: usize,
+    pruned: Instant,
+}
+
+impl Clients {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            clients: HashMap::new(),
+            order: VecDeque::new(),
+            finished: 0,
+            bytes: 0,
+            limit,
+            pruned: Instant::default(),
+        }
+    }
+
+    /// Where a client is.
+    pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
+        self.clients.get(&client).map(|client| client.peer)
+    }
+
+    /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion; `false` in the
+    /// second place: there is no room for another client.
+    pub(crate) fn meet(&mut self, id: ClientId, peer: PeerId, now: Instant) -> (Vec<PeerId>, bool) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.peer = peer;
+            client.heard = now;
+            return (Vec::new(), true);
+        }
+        let forgotten = self.prune(now);
+        if self.clients.len() >= CLIENTS_MAX {
+            return (forgotten, false);
+        }
+        self.clients.insert(id, Client { peer, heard: now, acked: 0, entries: BTreeMap::new() });
+        (forgotten, true)
+    }
+
+    fn prune(&mut self, now: Instant) -> Vec<PeerId> {
+        if now - self.pruned < PRUNE_EVERY {
+            return Vec::new();
+        }
+        self.pruned = now;
+        let idle = |client: &Client| {
+            now - client.heard > CLIENT_IDLE_MAX
+                && !client.entries.values().any(|entry| matches!(entry, Entry::Running))
+        };
+        let gone: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| idle(client)).map(|(id, _)| *id).collect();
+        let mut peers = Vec::new();
+        for id in gone {
+            let Some(client) = self.clients.remove(&id) else { continue };
+            for entry in client.entries.into_values() {
+                self.uncount(&entry);
+            }
+            peers.push(client.peer);
+        }
+        peers.retain(|peer| !self.clients.values().any(|client| client.peer == *peer));
+        peers
+    }
+
+    fn uncount(&mut self, entry: &Entry) {
+        if let Entry::Finished(finished) = entry {
+            self.bytes -= finished.body.len() + REPLY_OVERHEAD;
+            self.finished -= 1;
+        }
+    }
+
+    /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
+    pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
+        let Some(client) = self.clients.get_mut(&id) else { return Admission::Stale };
+        client.acked = client.acked.max(acked);
+        let mut done = Vec::new();
+        while let Some(first) = client.entries.first_entry() {
+            if *first.key() >= client.acked || matches!(first.get(), Entry::Running) {
+                break;
+            }
+            done.push(first.remove());
+        }
+        let admission = if request < client.acked {
+            Admission::Stale
+        } else {
+            match client.entries.get(&request) {
+                Some(Entry::Running) => Admission::Running,
+                Some(Entry::Finished(finished)) => Admission::Finished(finished.clone()),
+                None => {
+                    client.entries.insert(request, Entry::Running);
+                    Admission::New
+                }
+            }
+        };
+        for entry in &done {
+            self.uncount(entry);
+        }
+        admission
+    }
+
+    /// Remembers the outcome of a request.
+    pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if request < client.acked {
+            client.entries.remove(&request);
+            return;
+        }
+        self.bytes += finished.body.len() + REPLY_OVERHEAD;
+        self.finished += 1;
+        let before = client.entries.insert(request, Entry::Finished(finished));
+        if let Some(before) = before {
+            self.uncount(&before);
+        }
+        self.order.push_back((id, request));
+        self.shrink();
+    }
+
+    /// A request was not executed after all; it may come again.
+    pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
+        let entry = self.clients.get_mut(&id).and_then(|client| client.entries.remove(&request));
+        if let Some(entry) = entry {
+            self.uncount(&entry);
+        }
+    }
+
+    /// Keeps within the limit, oldest replies first, and the order list in proportion.
+    fn shrink(&mut self) {
+        while self.bytes > self.limit {
+            let Some((id, request)) = self.order.pop_front() else { break };
+            if self.is_finished(id, request) {
+                self.forget(id, request);
+            }
+        }
+        if self.order.len() > 2 * self.finished + 64 {
+            let order = core::mem::take(&mut self.order);
+            self.order = order.into_iter().filter(|(id, request)| self.is_finished(*id, *request)).collect();
+        }
+    }
+
+    fn is_finished(&self, id: ClientId, request: u64) -> bool {
+        let entry = self.clients.get(&id).and_then(|client| client.entries.get(&request));
+        matches!(entry, Some(Entry::Finished(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(len: usize) -> Finished {
+        Finished { status: 0, body: Rc::new(vec![0; len]) }
+    }
+
+    fn met(limit: usize) -> (Clients, ClientId) {
+        let (mut clients, id) = (Clients::new(limit), ClientId::new(5));
+        clients.meet(id, PeerId(1), Instant::default());
+        (clients, id)
+    }
+
+    #[test]
+    fn a_request_is_executed_once_and_its_reply_is_kept_until_the_client_has_it() {
+        let (mut clients, id) = met(10_000);
+        assert_eq!(clients.begin(id, 1, 1), Admission::New);
+        assert_eq!(clients.begin(id, 1, 1), Admission::Running);
+        clients.finish(id, 1, finished(3));
+        assert_eq!(clients.begin(id, 1, 1), Admission::Finished(finished(3)));
+        assert_eq!(clients.begin(id, 2, 2), Admission::New);
+        assert_eq!(clients.begin(id, 1, 1), Admission::Stale);
+        assert_eq!((clients.bytes, clients.finished), (0, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_replies_go_first() {
+        let (mut clients, id) = met(10 * (100 + REPLY_OVERHEAD));
+        for request in 1..=1000 {
+            assert_eq!(clients.begin(id, request, 1), Admission::New);
+            clients.finish(id, request, finished(100));
+            assert!(clients.bytes <= clients.limit && clients.order.len() <= 100);
+        }
+        assert_eq!(clients.begin(id, 1000, 1), Admission::Finished(finished(100)));
+        assert_eq!(clients.begin(id, 1, 1), Admission::New, "forgotten long ago");
+    }
+
+    #[test]
+    fn silent_clients_are_forgotten_but_not_while_a_request_of_theirs_runs() {
+        let (mut clients, id) = met(10_000);
+        clients.begin(id, 1, 1);
+        let late = Instant::default() + CLIENT_IDLE_MAX * 2;
+        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), late), (Vec::new(), true));
+        clients.finish(id, 1, finished(1));
+        let later = late + PRUNE_EVERY;
+        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), later), (vec![PeerId(1)], true));
+        assert_eq!((clients.peer(id), clients.bytes), (None, 0));
+    }
+}

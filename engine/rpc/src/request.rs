@@ -1,0 +1,281 @@
+//! A request as its handler sees it.
+
+use crate::Inner;
+use crate::error::Status;
+use crate::metrics::add;
+use crate::wire::{ClientId, Header};
+use core::ops::Range;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use weir_fabric::{Access, Buffer, Message, RemoteRegion, Transfer};
+use weir_proto::{Der, Epoch};
+use weir_runtime::sync::Permit;
+use weir_runtime::{Elapsed, Instant};
+
+/// Longest single read or write of client memory, in bytes: pieces of this size overlap, and bound how long the
+/// server can be at the client's memory after the deadline.
+const PIECE_MAX: usize = 1 << 20;
+
+/// A request being executed. Its body stays in receive memory until the request is dropped or
+/// [`Request::release_body`] is called.
+pub struct Request {
+    inner: Rc<Inner>,
+    header: Header,
+    message: Option<Message>,
+    body: Range<usize>,
+    segments: Vec<(RemoteRegion, Access)>,
+    deadline: Instant,
+}
+
+/// One piece of a bulk transfer: a part of a local buffer and a part of the client's memory.
+struct Piece {
+    local: Range<usize>,
+    remote: RemoteRegion,
+}
+
+impl Request {
+    pub(crate) fn new(
+        inner: Rc<Inner>,
+        header: Header,
+        message: Message,
+        body: Range<usize>,
+        segments: Vec<(RemoteRegion, Access)>,
+        deadline: Instant,
+    ) -> Self {
+        Self { inner, header, message: Some(message), body, segments, deadline }
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn opcode(&self) -> u16 {
+        self.header.opcode
+    }
+
+    /// The body, where it was received. Empty after [`Request::release_body`].
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.message.as_ref().and_then(|message| message.get(self.body.clone())).unwrap_or_default()
+    }
+
+    /// Frees the receive memory of the body; for handlers that have decoded it and will take their time.
+    pub fn release_body(&mut self) {
+        self.message = None;
+    }
+
+    /// When the client gives up.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Which incarnation of which client asks.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.header.client
+    }
+
+    /// The client's number of this request: the same when it is sent again.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.header.request
+    }
+
+    /// The client's clock when it sent the request.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.header.epoch
+    }
+
+    /// The tenant tag that the client claims; 0 is the system tenant.
+    #[must_use]
+    pub fn tenant(&self) -> u64 {
+        self.header.tenant
+    }
+
+    /// Bytes of client memory that can be pulled.
+    #[must_use]
+    pub fn bulk_len(&self) -> u64 {
+        self.total(Access::Read)
+    }
+
+    /// Bytes of client memory that can be pushed to.
+    #[must_use]
+    pub fn bulk_room(&self) -> u64 {
+        self.total(Access::Write)
+    }
+
+    fn total(&self, access: Access) -> u64 {
+        self.segments.iter().filter(|segment| segment.1 == access).map(|segment| segment.0.len).sum()
+    }
+
+    /// Page-aligned memory that the fabric can move data to and from; see [`crate::Rpc::alloc`].
+    ///
+    /// # Errors
+    /// `DER_NOMEM` when the pool is used up.
+    pub fn alloc(&self, len: usize) -> Result<Buffer, Status> {
+        Ok(self.inner.endpoint.buffers().alloc(len)?)
+    }
+
+    /// Copies `len` bytes of client memory from `offset` on to the start of a buffer.
+    ///
+    /// # Errors
+    /// When the range is outside what the client exposed, the deadline has passed, or contact was lost. When it
+    /// fails, or is dropped, before all pieces have arrived, `into` is replaced by an empty buffer, because late
+    /// data may still arrive in its memory.
+    pub async fn pull(&self, offset: u64, into: &mut Buffer, len: usize) -> Result<(), Status> {
+        self.pull_into(offset, into, 0..len).await
+    }
+
+    /// Copies client memory from `offset` on to a part of a buffer.
+    ///
+    /// # Errors
+    /// As [`Request::pull`].
+    pub async fn pull_into(&self, offset: u64, into: &mut Buffer, range: Range<usize>) -> Result<(), Status> {
+        self.check_local(into.len(), &range)?;
+        let len = range.len() as u64;
+        let pieces = self.pieces(Access::Read, offset, range)?;
+        let mut guard = Detach { buffer: into, armed: true };
+        let inner = &self.inner;
+        self.run(pieces, |piece| {
+            let peer = self.peer()?;
+            Ok(inner.endpoint.read(peer, guard.buffer, piece.local, piece.remote))
+        })
+        .await?;
+        guard.armed = false;
+        add(&inner.metrics.bulk_pulled_bytes, len);
+        Ok(())
+    }
+
+    /// Copies the first `len` bytes of a buffer to client memory at `offset`. When it returns, the client's memory
+    /// has them.
+    ///
+    /// # Errors
+    /// When the range is outside what the client exposed, the deadline has passed, or contact was lost.
+    pub async fn push(&self, offset: u64, from: &Buffer, len: usize) -> Result<(), Status> {
+        self.push_from(offset, from, 0..len).await
+    }
+
+    /// Copies a part of a buffer to client memory at `offset`.
+    ///
+    /// # Errors
+    /// As [`Request::push`].
+    pub async fn push_from(&self, offset: u64, from: &Buffer, range: Range<usize>) -> Result<(), Status> {
+        self.check_local(from.len(), &range)?;
+        let len = range.len() as u64;
+        let pieces = self.pieces(Access::Write, offset, range)?;
+        let inner = &self.inner;
+        self.run(pieces, |piece| {
+            let peer = self.peer()?;
+            Ok(inner.endpoint.write(peer, from, piece.local, piece.remote))
+        })
+        .await?;
+        add(&inner.metrics.bulk_pushed_bytes, len);
+        Ok(())
+    }
+
+    /// Where the client is now.
+    fn peer(&self) -> Result<weir_fabric::PeerId, Status> {
+        let peer = self.inner.clients.borrow().peer(self.header.client);
+        peer.ok_or_else(|| Status::new(Der::UNREACH, "the client was forgotten while its request ran"))
+    }
+
+    fn check_local(&self, len: usize, range: &Range<usize>) -> Result<(), Status> {
+        if range.start <= range.end && range.end <= len {
+            return Ok(());
+        }
+        let text =
+            format!("operation {:#06x} moves bytes {range:?} of a buffer of {len} bytes", self.header.opcode);
+        Err(Status::new(Der::INVAL, text))
+    }
+
+    /// Cuts a transfer along the client's segments and the piece size.
+    fn pieces(&self, access: Access, offset: u64, local: Range<usize>) -> Result<VecDeque<Piece>, Status> {
+        let total = self.total(access);
+        let len = local.len() as u64;
+        if offset.checked_add(len).is_none_or(|end| end > total) {
+            let text = format!("the client exposed {total} bytes; {len} bytes from {offset} on are outside");
+            return Err(Status::new(Der::INVAL, text));
+        }
+        let mut pieces = VecDeque::new();
+        let mut skip = offset;
+        let mut at = local.start;
+        for (region, _) in self.segments.iter().filter(|segment| segment.1 == access) {
+            if skip >= region.len {
+                skip -= region.len;
+                continue;
+            }
+            let mut from = core::mem::take(&mut skip);
+            while from < region.len && at < local.end {
+                let room = usize::try_from(region.len - from).unwrap_or(usize::MAX);
+                let n = room.min(local.end - at).min(PIECE_MAX);
+                let Some(remote) = region.part(from, n as u64) else { break };
+                pieces.push_back(Piece { local: at..at + n, remote });
+                at += n;
+                from += n as u64;
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Runs the pieces side by side, as many as there are transfer slots, none after the deadline.
+    async fn run(
+        &self,
+        mut pieces: VecDeque<Piece>,
+        mut start: impl FnMut(Piece) -> Result<Transfer, Status>,
+    ) -> Result<(), Status> {
+        let rt = &self.inner.rt;
+        let mut under_way: VecDeque<(Transfer, Permit)> = VecDeque::new();
+        while !pieces.is_empty() || !under_way.is_empty() {
+            if rt.now() >= self.deadline {
+                return Err(self.expired());
+            }
+            let slot = if pieces.is_empty() { None } else { self.inner.transfers.try_acquire() };
+            if let Some(slot) = slot {
+                if let Some(piece) = pieces.pop_front() {
+                    under_way.push_back((start(piece)?, slot));
+                }
+                continue;
+            }
+            // Nothing can start: the oldest transfer has to end first, or somebody else's.
+            if let Some((transfer, slot)) = under_way.pop_front() {
+                let done = rt.timeout_at(self.deadline, transfer).await;
+                drop(slot);
+                done.map_err(|Elapsed| self.expired())??;
+            } else {
+                let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
+                match (slot.map_err(|Elapsed| self.expired())?, pieces.pop_front()) {
+                    (Ok(slot), Some(piece)) => under_way.push_back((start(piece)?, slot)),
+                    _ => return Err(Status::new(Der::CANCELED, "the context is closing")),
+                }
+            }
+        }
+        if rt.now() > self.deadline { Err(self.expired()) } else { Ok(()) }
+    }
+
+    fn expired(&self) -> Status {
+        add(&self.inner.metrics.bulk_expired, 1);
+        let text =
+            format!("the deadline of operation {:#06x} passed during its bulk transfer", self.header.opcode);
+        Status::new(Der::TIMEDOUT, text)
+    }
+}
+
+impl core::fmt::Debug for Request {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Request").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// Takes a buffer's memory away from its owner unless all transfers into it have ended.
+struct Detach<'a> {
+    buffer: &'a mut Buffer,
+    armed: bool,
+}
+
+impl Drop for Detach<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            *self.buffer = Buffer::empty();
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Taking requests in and sending replies out.
+
+use crate::error::Status;
+use crate::metrics::{add, sub};
+use crate::replies::{Admission, Finished};
+use crate::request::Request;
+use crate::session::common_version;
+use crate::wire::{self, ClientId, Header, Kind, Layout};
+use crate::{INLINE_MAX, Inner, local_deadline};
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::{Address, Message, PeerId, Source};
+use weir_proto::Der;
+use weir_proto::hlc::ClockSkew;
+use weir_runtime::LocalBoxFuture;
+
+/// The body of a reply.
+pub type Body = Vec<u8>;
+
+/// Pause that an overloaded server asks for: about as long as a full set of running requests takes at 10 µs each.
+const OVERLOAD_PAUSE: Duration = Duration::from_millis(10);
+
+/// Answers the requests of one operation. Implemented for closures that return a future.
+pub trait Handler {
+    /// Executes a request. The future is dropped unfinished only when the context ends.
+    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Body, Status>>;
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(Request) -> Fut,
+    Fut: Future<Output = Result<Body, Status>> + 'static,
+{
+    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Body, Status>> {
+        Box::pin(self(request))
+    }
+}
+
+/// A request being executed.
+struct Running {
+    inner: Rc<Inner>,
+    client: ClientId,
+    request: u64,
+    finished: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        sub(&self.inner.metrics.running, 1);
+        if !self.finished {
+            self.inner.clients.borrow_mut().forget(self.client, self.request);
+        }
+    }
+}
+
+impl Inner {
+    /// A hello arrived: say which versions are spoken here.
+    pub(crate) fn greeted(&self, header: &Header, message: &Message, layout: &Layout) {
+        let theirs = message.get(layout.body.clone()).map(wire::decode_versions);
+        let Some(Ok(theirs)) = theirs else {
+            add(&self.metrics.malformed, 1);
+            return;
+        };
+        let Some(peer) = self.sender(header, message, layout) else {
+            add(&self.metrics.unknown_senders, 1);
+            return;
+        };
+        let common = common_version(&self.config.versions, &theirs);
+        if common.is_none() {
+            add(&self.metrics.version_refused, 1);
+            tracing::warn!(ours = ?self.config.versions, ?theirs, "a client of another protocol version");
+        }
+        self.answer_hello(peer, header, common);
+    }
+
+    fn answer_hello(&self, peer: PeerId, header: &Header, common: Option<u16>) {
+        let version = common.unwrap_or(*self.config.versions.end());
+        let mut reply = Header::new(Kind::HelloReply, version, header.client, header.request, self.epoch());
+        let body = wire::encode_versions(&self.config.versions);
+        reply.body_len = u32::try_from(body.len()).unwrap_or(0);
+        reply.deadline = self.id.bits();
+        reply.status = if common.is_some() { 0 } else { Der::PROTO.0 };
+        self.reply(peer, &reply, &body);
+    }
+
+    /// Sends a reply. When that fails the client asks again.
+    fn reply(&self, peer: PeerId, header: &Header, body: &[u8]) {
+        add(&self.metrics.replies, 1);
+        if let Err(error) = self.transmit(peer, 0, header, &[], &[], body) {
+            add(&self.metrics.sends_failed, 1);
+            tracing::debug!(%error, "a reply could not be sent");
+        }
+    }
+
+    /// Who sent this, as an entry of the address vector: what the provider says, else the address in the message,
+    /// else where this client was last.
+    fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
+        let greeting = message.get(layout.greeting.clone()).and_then(Address::from_bytes);
+        let (known, address) = match message.source() {
+            Source::Peer(peer) => (Some(*peer), greeting),
+            Source::Address(address) => (None, Some(address.clone())),
+            Source::Unknown => (None, greeting),
+        };
+        // A greeting counts for more than the provider's word: the entry may be the one of an earlier connection.
+        let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());
+        let peer = inserted.or(known).or_else(|| self.clients.borrow().peer(header.client))?;
+        let (forgotten, room) = self.clients.borrow_mut().meet(header.client, peer, self.rt.now());
+        for gone in forgotten.into_iter().filter(|gone| *gone != peer && !self.is_contact(*gone)) {
+            self.endpoint.remove(gone);
+        }
+        room.then_some(peer)
+    }
+
+    /// Answers a request that is not executed. Such answers are not remembered.
+    fn refuse(&self, peer: PeerId, header: &Header, der: Der, pause: Duration, text: &str) {
+        let epoch = self.epoch();
+        let mut reply = Header::new(Kind::Reply, header.version, header.client, header.request, epoch);
+        reply.deadline = self.id.bits();
+        reply.status = der.0;
+        reply.acked = u64::try_from(pause.as_nanos()).unwrap_or(0);
+        reply.body_len = u32::try_from(text.len()).unwrap_or(0);
+        self.reply(peer, &reply, text.as_bytes());
+    }
+
+    pub(crate) fn refuse_skewed(
+        &self,
+        header: &Header,
+        message: &Message,
+        layout: &Layout,
+        skew: &ClockSkew,
+    ) {
+        if let Some(peer) = self.sender(header, message, layout) {
+            self.refuse(peer, header, Der::HLC_SYNC, Duration::ZERO, &skew.to_string());
+        }
+    }
+
+    /// A request arrived.
+    pub(crate) fn requested(&self, header: Header, message: Message, layout: Layout) {
+        let Some(peer) = self.sender(&header, &message, &layout) else {
+            add(&self.metrics.unknown_senders, 1);
+            return;
+        };
+        if !self.config.versions.contains(&header.version) {
+            add(&self.metrics.version_refused, 1);
+            self.answer_hello(peer, &header, None);
+            return;
+        }
+        let deadline = local_deadline(self, &header);
+        if deadline <= self.rt.now() {
+            add(&self.metrics.expired, 1);
+            let text = "the request had expired when it was unpacked";
+            self.refuse(peer, &header, Der::TIMEDOUT, Duration::ZERO, text);
+            return;
+        }
+        let Ok(segments) = wire::decode_segments(message.get(layout.segments.clone()).unwrap_or_default())
+        else {
+            add(&self.metrics.malformed, 1);
+            self.refuse(
+                peer,
+                &header,
+                Der::PROTO,
+                Duration::ZERO,
+                "a bulk segment of the request is invalid",
+            );
+            return;
+        };
+        let Some(handler) = self.handlers.borrow().get(&header.opcode).map(Rc::clone) else {
+            let text = format!("operation {:#06x} is not served here", header.opcode);
+            self.refuse(peer, &header, Der::NOSYS, Duration::ZERO, &text);
+            return;
+        };
+        if !self.admit(&header, peer) {
+            return;
+        }
+        // The context can't be gone while its sink is called.
+        let Some(inner) = self.weak.upgrade() else { return };
+        add(&self.metrics.requests, 1);
+        add(&self.metrics.running, 1);
+        let (client, id, version) = (header.client, header.request, header.version);
+        let mut running = Running { inner: Rc::clone(&inner), client, request: id, finished: false };
+        let request = Request::new(inner, header, message, layout.body, segments, deadline);
+        self.rt.spawn(async move {
+            let result = handler.handle(request).await;
+            running.finished = true;
+            running.inner.finish(client, id, version, result);
+        });
+    }
+
+    /// Whether to execute a request now; if not, it has been answered as far as it can be.
+    fn admit(&self, header: &Header, peer: PeerId) -> bool {
+        let running_max = u64::try_from(self.config.running_max).unwrap_or(u64::MAX);
+        let admission = self.clients.borrow_mut().begin(header.client, header.request, header.acked);
+        match admission {
+            Admission::New if self.metrics.running.get() >= running_max => {
+                add(&self.metrics.overloaded, 1);
+                self.clients.borrow_mut().forget(header.client, header.request);
+                self.refuse(peer, header, Der::OVERLOAD_RETRY, OVERLOAD_PAUSE, "");
+                false
+            }
+            Admission::New => true,
+            Admission::Running => {
+                add(&self.metrics.repeats_running, 1);
+                false
+            }
+            Admission::Stale => {
+                add(&self.metrics.repeats_stale, 1);
+                false
+            }
+            Admission::Finished(finished) => {
+                add(&self.metrics.repeats_answered, 1);
+                self.answer(peer, header.client, header.request, header.version, &finished);
+                false
+            }
+        }
+    }
+
+    fn finish(&self, client: ClientId, request: u64, version: u16, result: Result<Body, Status>) {
+        let result = result.and_then(|body| {
+            let text =
+                format!("the reply of {} bytes is larger than the inline limit of {INLINE_MAX}", body.len());
+            if body.len() > INLINE_MAX { Err(Status::new(Der::OVERFLOW, text)) } else { Ok(body) }
+        });
+        let finished = match result {
+            Ok(body) => Finished { status: 0, body: Rc::new(body) },
+            Err(status) => {
+                let mut body = status.message.into_bytes();
+                body.truncate(INLINE_MAX);
+                // A handler's error must not read as success.
+                let code = if status.der.0 == 0 { Der::MISC.0 } else { status.der.0 };
+                Finished { status: code, body: Rc::new(body) }
+            }
+        };
+        // The client may have moved while the request ran.
+        let peer = self.clients.borrow().peer(client);
+        if let Some(peer) = peer {
+            self.answer(peer, client, request, version, &finished);
+        }
+        self.clients.borrow_mut().finish(client, request, finished);
+    }
+
+    fn answer(&self, peer: PeerId, client: ClientId, request: u64, version: u16, finished: &Finished) {
+        let mut header = Header::new(Kind::Reply, version, client, request, self.epoch());
+        header.deadline = self.id.bits();
+        header.status = finished.status;
+        header.body_len = u32::try_from(finished.body.len()).unwrap_or(0);
+        self.reply(peer, &header, &finished.body);
+    }
+}

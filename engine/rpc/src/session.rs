@@ -1,0 +1,179 @@
+//! Contact with servers: resolve the name, greet, agree on a version.
+
+use crate::error::RpcError;
+use crate::metrics::add;
+use crate::peer::Peer;
+use crate::wire::{self, Header, Kind};
+use crate::{Inner, Outcome, Pending};
+use core::cell::{Cell, RefCell};
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use weir_fabric::PeerId;
+use weir_runtime::sync::{Semaphore, oneshot};
+use weir_runtime::{Instant, race};
+
+/// Silence after which a request carries the sender's address again: a server that restarted in between doesn't know
+/// us, and restarting takes longer than this.
+const GREETING_AFTER: Duration = Duration::from_millis(100);
+
+/// Contact with one server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Session {
+    pub(crate) id: PeerId,
+    pub(crate) version: u16,
+}
+
+/// What this context knows of one server.
+pub(crate) struct PeerState {
+    pub(crate) peer: Peer,
+    pub(crate) credits: Semaphore,
+    /// One at a time makes contact; the others wait for its outcome.
+    connecting: Semaphore,
+    pub(crate) session: Cell<Option<Session>>,
+    /// Requests that are not finished.
+    pub(crate) outstanding: RefCell<BTreeSet<u64>>,
+    /// When the server was last heard.
+    pub(crate) heard: Cell<Instant>,
+}
+
+impl PeerState {
+    fn new(peer: &Peer, credits: usize) -> Self {
+        Self {
+            peer: peer.clone(),
+            credits: Semaphore::new(credits.max(1)),
+            connecting: Semaphore::new(1),
+            session: Cell::new(None),
+            outstanding: RefCell::default(),
+            heard: Cell::new(Instant::default()),
+        }
+    }
+
+    /// Whether the next request should say who we are.
+    pub(crate) fn wants_greeting(&self, now: Instant) -> bool {
+        now - self.heard.get() > GREETING_AFTER
+    }
+
+    /// All requests below this id are finished.
+    pub(crate) fn acked(&self, own: u64) -> u64 {
+        self.outstanding.borrow().first().copied().unwrap_or(own)
+    }
+}
+
+/// The highest version that both sides speak.
+pub(crate) fn common_version(ours: &RangeInclusive<u16>, theirs: &RangeInclusive<u16>) -> Option<u16> {
+    let highest = *ours.end().min(theirs.end());
+    (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)
+}
+
+impl Inner {
+    pub(crate) fn peer_state(&self, peer: &Peer) -> Rc<PeerState> {
+        if let Some(state) = self.peers.borrow().get(peer) {
+            return Rc::clone(state);
+        }
+        let state = Rc::new(PeerState::new(peer, self.config.credits));
+        self.peers.borrow_mut().insert(peer.clone(), Rc::clone(&state));
+        state
+    }
+
+    /// Gives up contact, unless it was made anew already.
+    pub(crate) fn disconnect(&self, state: &PeerState, session: Session) {
+        if state.session.get() == Some(session) {
+            state.session.set(None);
+            self.endpoint.remove(session.id);
+            add(&self.metrics.disconnects, 1);
+        }
+    }
+
+    /// The contact with a server, made now if there is none.
+    pub(crate) async fn connect(&self, state: &PeerState, deadline: Instant) -> Result<Session, RpcError> {
+        if let Some(session) = state.session.get() {
+            return Ok(session);
+        }
+        let unreachable =
+            |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
+        let turn = self.rt.timeout_at(deadline, state.connecting.acquire()).await;
+        let _turn = match turn {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Err(RpcError::Closed),
+            Err(_) => return Err(unreachable("other calls were still trying to make contact")),
+        };
+        if let Some(session) = state.session.get() {
+            return Ok(session);
+        }
+        let until = deadline.min(self.rt.now() + self.config.hello_timeout);
+        let resolving = self.endpoint.resolve(state.peer.host(), state.peer.port());
+        let address = match self.rt.timeout_at(until, resolving).await {
+            Ok(Ok(address)) => address,
+            Ok(Err(error)) => return Err(unreachable(&error.to_string())),
+            Err(_) => return Err(unreachable("the name could not be resolved in time")),
+        };
+        let id = self.endpoint.insert(&address).map_err(|error| unreachable(&error.to_string()))?;
+        let outcome = self.greet(state, id, until).await;
+        match outcome {
+            Ok(version) => {
+                let session = Session { id, version };
+                state.session.set(Some(session));
+                state.heard.set(self.rt.now());
+                add(&self.metrics.connects, 1);
+                Ok(session)
+            }
+            Err(error) => {
+                self.endpoint.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends a hello and takes its answer: the version to speak.
+    async fn greet(&self, state: &PeerState, id: PeerId, until: Instant) -> Result<u16, RpcError> {
+        let unreachable =
+            |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
+        let ours = &self.config.versions;
+        let request = self.next_request.get();
+        self.next_request.set(request + 1);
+        let mut header = Header::new(Kind::Hello, *ours.end(), self.id, request, self.epoch());
+        let body = wire::encode_versions(ours);
+        header.greeting = true;
+        header.body_len = body.len().try_into().unwrap_or(0);
+        let (sender, receiver) = oneshot::channel();
+        self.pending.borrow_mut().insert(request, Pending { peer: id, sender });
+        let address = self.endpoint.address();
+        let sent = self.transmit(id, request, &header, address.as_bytes(), &[], &body);
+        let outcome = match sent {
+            Ok(()) => self.rt.timeout_at(until, receiver).await,
+            Err(error) => Ok(Ok(Outcome::Failed(error))),
+        };
+        self.pending.borrow_mut().remove(&request);
+        let answer = match outcome {
+            Err(_) => return Err(unreachable("no answer to the hello")),
+            Ok(Err(_)) => return Err(RpcError::Closed),
+            Ok(Ok(Outcome::Failed(error))) => return Err(unreachable(&error.to_string())),
+            Ok(Ok(Outcome::Answer(answer))) => answer,
+        };
+        let theirs =
+            answer.message.get(answer.body.clone()).and_then(|body| wire::decode_versions(body).ok());
+        let Some(theirs) = theirs.filter(|_| answer.header.kind == Kind::HelloReply) else {
+            add(&self.metrics.malformed, 1);
+            return Err(unreachable("its answer to the hello is malformed"));
+        };
+        common_version(ours, &theirs).ok_or_else(|| {
+            add(&self.metrics.version_refused, 1);
+            RpcError::Version { peer: state.peer.clone(), ours: ours.clone(), theirs }
+        })
+    }
+
+    /// Waits, but not past the deadline.
+    pub(crate) async fn pause(&self, time: Duration, deadline: Instant) {
+        // Between half and all of it, so that clients which lost the same server don't come back as one.
+        let half = u64::try_from(time.as_nanos() / 2).unwrap_or(u64::MAX / 2);
+        let time = Duration::from_nanos(half + self.rt.random_u64() % (half + 1));
+        race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
+    }
+
+    /// Whether contact with a server uses this entry of the address vector.
+    pub(crate) fn is_contact(&self, id: PeerId) -> bool {
+        self.peers.borrow().values().any(|state| state.session.get().is_some_and(|session| session.id == id))
+    }
+}

@@ -1,0 +1,328 @@
+//! The message format: fixed layout, little endian. `docs/reference/wire.md` is its description.
+
+use core::ops::Range;
+use weir_fabric::{Access, Address, RemoteRegion};
+use weir_proto::Epoch;
+use weir_proto::limits::INLINE_MAX;
+
+/// First bytes of every message.
+pub const MAGIC: [u8; 4] = *b"WEIR";
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 72;
+
+/// Length of one bulk segment descriptor in bytes.
+pub const SEGMENT_LEN: usize = 32;
+
+/// Most bulk segments in one request: an I/O vector of the size that `readv(2)` callers use in practice, in 2 KiB.
+pub const SEGMENTS_MAX: usize = 64;
+
+/// Largest message: header, greeting, all segments and the largest body.
+pub const MESSAGE_MAX: usize = HEADER_LEN + 1 + Address::MAX + SEGMENTS_MAX * SEGMENT_LEN + INLINE_MAX;
+
+/// The sender's address follows the header.
+const FLAG_GREETING: u8 = 1;
+/// The message was sent before under the same request id.
+const FLAG_RESEND: u8 = 2;
+/// Every flag that is defined.
+const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND;
+
+/// Bytes that the checksum covers: all of the header before it.
+const CHECKED: Range<usize> = 0..68;
+
+/// Names one incarnation of a context; never 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ClientId(u64);
+
+impl ClientId {
+    /// The id of these bits; 0 becomes 1.
+    #[must_use]
+    pub fn new(bits: u64) -> Self {
+        Self(bits.max(1))
+    }
+
+    /// Its bits.
+    #[must_use]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// First message to a server: versions and address.
+    Hello = 1,
+    /// Answer to a hello, or to a request of a version that isn't spoken.
+    HelloReply = 2,
+    /// A request.
+    Request = 3,
+    /// A reply.
+    Reply = 4,
+}
+
+/// The fixed part of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Protocol version of this message.
+    pub version: u16,
+    /// What it is.
+    pub kind: Kind,
+    /// An address follows the header.
+    pub greeting: bool,
+    /// It was sent before.
+    pub resend: bool,
+    /// Operation.
+    pub opcode: u16,
+    /// Number of bulk segments (requests).
+    pub segments: u16,
+    /// Length of the body in bytes.
+    pub body_len: u32,
+    /// Who made the request.
+    pub client: ClientId,
+    /// Which request of that client.
+    pub request: u64,
+    /// Requests: when the client gives up, in wall nanoseconds. Replies: the server's incarnation.
+    pub deadline: u64,
+    /// The sender's clock.
+    pub epoch: Epoch,
+    /// Requests: the client has finished with all lower request ids. Overload replies: pause in nanoseconds.
+    pub acked: u64,
+    /// Tenant tag.
+    pub tenant: u64,
+    /// Replies: DER code, 0 for success.
+    pub status: u32,
+}
+
+/// Where the variable parts of a message are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The sender's address; empty when there is none.
+    pub greeting: Range<usize>,
+    /// The bulk segments.
+    pub segments: Range<usize>,
+    /// The body.
+    pub body: Range<usize>,
+}
+
+/// Why a message was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// Shorter or longer than its header says.
+    #[error("a message of {0} bytes does not have the length its header says")]
+    Length(usize),
+    /// Not one of ours.
+    #[error("the message does not start with the protocol's magic")]
+    Magic,
+    /// The header was damaged.
+    #[error("the header's checksum does not match")]
+    Checksum,
+    /// A kind, flag or count that is not defined.
+    #[error("field {0} of the header has an undefined value")]
+    Field(&'static str),
+    /// A segment that can't be.
+    #[error("bulk segment {0} is invalid")]
+    Segment(usize),
+}
+
+/// Little-endian fields at fixed places of a header.
+struct Fields<'a>(&'a [u8; HEADER_LEN]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        core::array::from_fn(|i| self.0.get(at + i).copied().unwrap_or_default())
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    // The CRC of 32 bits comes in the low half.
+    u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) & 0xffff_ffff).unwrap_or(0)
+}
+
+impl Header {
+    /// A header of this kind with every other field zero.
+    #[must_use]
+    pub fn new(kind: Kind, version: u16, client: ClientId, request: u64, epoch: Epoch) -> Self {
+        Self {
+            version,
+            kind,
+            greeting: false,
+            resend: false,
+            opcode: 0,
+            segments: 0,
+            body_len: 0,
+            client,
+            request,
+            deadline: 0,
+            epoch,
+            acked: 0,
+            tenant: 0,
+            status: 0,
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0u8; HEADER_LEN];
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let flags = flag(self.greeting, FLAG_GREETING) | flag(self.resend, FLAG_RESEND);
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
+        bytes[6] = self.kind as u8;
+        bytes[7] = flags;
+        bytes[8..10].copy_from_slice(&self.opcode.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.segments.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.body_len.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.request.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.deadline.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.acked.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.tenant.to_le_bytes());
+        bytes[64..68].copy_from_slice(&self.status.to_le_bytes());
+        let sum = checksum(&bytes[CHECKED]);
+        bytes[68..72].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+}
+
+/// Takes a message apart. Nothing in it is trusted: every length is checked against the message.
+///
+/// # Errors
+/// When the message is not exactly what its header says.
+pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
+    let length = Malformed::Length(message.len());
+    let bytes: &[u8; HEADER_LEN] =
+        message.get(..HEADER_LEN).and_then(|head| head.try_into().ok()).ok_or(length)?;
+    let fields = Fields(bytes);
+    if fields.array::<4>(0) != MAGIC {
+        return Err(Malformed::Magic);
+    }
+    if fields.u32(68) != checksum(&bytes[CHECKED]) {
+        return Err(Malformed::Checksum);
+    }
+    let kind = match bytes[6] {
+        1 => Kind::Hello,
+        2 => Kind::HelloReply,
+        3 => Kind::Request,
+        4 => Kind::Reply,
+        _ => return Err(Malformed::Field("kind")),
+    };
+    let flags = bytes[7];
+    if flags & !FLAGS != 0 {
+        return Err(Malformed::Field("flags"));
+    }
+    let client = match fields.u64(16) {
+        0 => return Err(Malformed::Field("client")),
+        bits => ClientId(bits),
+    };
+    let header = Header {
+        version: fields.u16(4),
+        kind,
+        greeting: flags & FLAG_GREETING != 0,
+        resend: flags & FLAG_RESEND != 0,
+        opcode: fields.u16(8),
+        segments: fields.u16(10),
+        body_len: fields.u32(12),
+        client,
+        request: fields.u64(24),
+        deadline: fields.u64(32),
+        epoch: Epoch(fields.u64(40)),
+        acked: fields.u64(48),
+        tenant: fields.u64(56),
+        status: fields.u32(64),
+    };
+    if usize::from(header.segments) > SEGMENTS_MAX || (header.segments > 0 && kind != Kind::Request) {
+        return Err(Malformed::Field("segments"));
+    }
+    let mut at = HEADER_LEN;
+    let greeting = if header.greeting {
+        let len = usize::from(*message.get(at).ok_or(length)?);
+        if len == 0 || len > Address::MAX {
+            return Err(Malformed::Field("greeting"));
+        }
+        at + 1..at + 1 + len
+    } else {
+        at..at
+    };
+    at = greeting.end;
+    let segments = at..at + usize::from(header.segments) * SEGMENT_LEN;
+    let body_len = usize::try_from(header.body_len).map_err(|_| length)?;
+    let body = segments.end..segments.end.checked_add(body_len).ok_or(length)?;
+    if body.end != message.len() || body_len > INLINE_MAX {
+        return Err(length);
+    }
+    Ok((header, Layout { greeting, segments, body }))
+}
+
+/// The bytes of one bulk segment descriptor.
+#[must_use]
+pub fn encode_segment(region: RemoteRegion, access: Access) -> [u8; SEGMENT_LEN] {
+    let mut bytes = [0u8; SEGMENT_LEN];
+    bytes[0..8].copy_from_slice(&region.addr.to_le_bytes());
+    bytes[8..16].copy_from_slice(&region.key.to_le_bytes());
+    bytes[16..24].copy_from_slice(&region.len.to_le_bytes());
+    bytes[24] = match access {
+        Access::Read => 1,
+        Access::Write => 2,
+    };
+    bytes
+}
+
+/// Takes the segment descriptors of a request apart.
+///
+/// # Errors
+/// When one of them has an undefined direction, or all together are longer than any memory.
+pub fn decode_segments(bytes: &[u8]) -> Result<Vec<(RemoteRegion, Access)>, Malformed> {
+    let mut segments = Vec::with_capacity(bytes.len() / SEGMENT_LEN);
+    let mut total = 0u64;
+    for (index, bytes) in bytes.chunks(SEGMENT_LEN).enumerate() {
+        let invalid = Malformed::Segment(index);
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let (Some(addr), Some(key), Some(len)) = (word(0), word(8), word(16)) else { return Err(invalid) };
+        let access = match bytes.get(24..SEGMENT_LEN) {
+            Some([1, 0, 0, 0, 0, 0, 0, 0]) => Access::Read,
+            Some([2, 0, 0, 0, 0, 0, 0, 0]) => Access::Write,
+            _ => return Err(invalid),
+        };
+        total = total.checked_add(len).filter(|total| *total <= u64::MAX >> 1).ok_or(invalid)?;
+        addr.checked_add(len).ok_or(invalid)?;
+        segments.push((RemoteRegion { addr, key, len }, access));
+    }
+    Ok(segments)
+}
+
+/// The body of a hello and of its reply: lowest and highest version spoken. This layout, and the first eight bytes
+/// of the header, are the same in all versions.
+#[must_use]
+pub fn encode_versions(versions: &core::ops::RangeInclusive<u16>) -> [u8; 4] {
+    let (low, high) = (versions.start().to_le_bytes(), versions.end().to_le_bytes());
+    [low[0], low[1], high[0], high[1]]
+}
+
+/// Takes the body of a hello apart. Longer bodies are those of later versions; what they add is ignored.
+///
+/// # Errors
+/// When it is too short, or the range is empty.
+pub fn decode_versions(body: &[u8]) -> Result<core::ops::RangeInclusive<u16>, Malformed> {
+    let Some([a, b, c, d]) = body.get(..4) else { return Err(Malformed::Length(body.len())) };
+    let versions = u16::from_le_bytes([*a, *b])..=u16::from_le_bytes([*c, *d]);
+    if versions.is_empty() { Err(Malformed::Field("versions")) } else { Ok(versions) }
+}
+
+#[cfg(test)]
+mod tests;
