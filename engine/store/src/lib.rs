@@ -12,10 +12,13 @@ mod codec;
 mod config;
 mod error;
 mod fetch;
+mod key;
 mod shard;
+mod space;
 mod stats;
 mod store;
 mod tree;
+mod value;
 
 pub use config::{FormatOptions, Owner, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};

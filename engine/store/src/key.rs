@@ -1,0 +1,375 @@
+//! Keys of the index: their order is the order in which everything is listed.
+//!
+//! The first byte names the kind of entry. Numbers are big-endian. Texts are escaped, so that their bytewise order is
+//! kept and no text is a prefix of another: a zero byte becomes `00 ff`, the end is `00 00`. Epochs are stored
+//! inverted: the newest comes first.
+
+use crate::codec::{Decoder, Malformed};
+use weir_proto::object::Extent;
+use weir_proto::{Epoch, Key, ObjectId};
+
+/// A pool of the store.
+pub(crate) const POOL: u8 = 1;
+/// A container of a pool.
+pub(crate) const CONTAINER: u8 = 2;
+/// Space that a container uses, as of the checkpoint.
+pub(crate) const USAGE: u8 = 3;
+/// A piece of an attribute.
+pub(crate) const ATTRIBUTE: u8 = 4;
+/// Everything of an object.
+pub(crate) const OBJECT: u8 = 5;
+
+/// Behind an object, dkey or akey: its incarnations.
+const EVENT: u8 = 0;
+/// Behind an object or dkey: the keys below it. Behind an akey: its single values.
+const BELOW: u8 = 1;
+/// Behind an akey: its extents.
+const EXTENT: u8 = 2;
+
+/// Number of a pool within a store; never used again for another one.
+pub(crate) type PoolNumber = u32;
+/// Number of a container within a pool; never used again for another one. 0 stands for the pool's own entries.
+pub(crate) type ContainerNumber = u32;
+
+/// Object types whose dkeys are integers (`daos_otype_t`).
+const INTEGER_DKEYS: [u8; 6] = [2, 4, 9, 11, 12, 13];
+/// Object types whose akeys are integers.
+const INTEGER_AKEYS: [u8; 2] = [3, 4];
+
+/// Whether dkeys of this object are 8-byte integers.
+pub(crate) fn has_integer_dkeys(object: ObjectId) -> bool {
+    INTEGER_DKEYS.contains(&object.kind())
+}
+
+/// Whether akeys of this object are 8-byte integers.
+pub(crate) fn has_integer_akeys(object: ObjectId) -> bool {
+    INTEGER_AKEYS.contains(&object.kind())
+}
+
+fn put_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        out.push(*byte);
+        if *byte == 0 {
+            out.push(0xff);
+        }
+    }
+    out.extend_from_slice(&[0, 0]);
+}
+
+fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malformed> {
+    let mut text = Vec::new();
+    loop {
+        match decoder.u8()? {
+            0 => match decoder.u8()? {
+                0 => return Ok(text),
+                0xff => text.push(0),
+                _ => return Err(Malformed("a text has an unknown escape")),
+            },
+            byte => text.push(byte),
+        }
+    }
+}
+
+fn put_key(out: &mut Vec<u8>, key: &Key, integer: bool) {
+    if integer { out.extend_from_slice(key.as_bytes()) } else { put_escaped(out, key.as_bytes()) }
+}
+
+fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
+    let bytes = if integer { decoder.array::<8>()?.to_vec() } else { take_escaped(decoder)? };
+    Key::new(&bytes).map_err(|_| Malformed("a key has an impossible length"))
+}
+
+/// Key of a pool.
+pub(crate) fn pool(pool: PoolNumber) -> Vec<u8> {
+    let mut key = vec![POOL];
+    key.extend_from_slice(&pool.to_be_bytes());
+    key
+}
+
+/// Key of a container or its usage.
+pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) -> Vec<u8> {
+    let mut key = vec![kind];
+    key.extend_from_slice(&pool.to_be_bytes());
+    key.extend_from_slice(&container.to_be_bytes());
+    key
+}
+
+/// What all attributes of a pool begin with.
+pub(crate) fn attributes(pool: PoolNumber) -> Vec<u8> {
+    let mut key = vec![ATTRIBUTE];
+    key.extend_from_slice(&pool.to_be_bytes());
+    key
+}
+
+/// What all attributes of a scope begin with.
+pub(crate) fn attribute_scope(pool: PoolNumber, scope: &[u8]) -> Vec<u8> {
+    let mut key = attributes(pool);
+    put_escaped(&mut key, scope);
+    key
+}
+
+/// What the pieces of an attribute begin with; the number of the piece follows as two bytes.
+pub(crate) fn attribute(pool: PoolNumber, scope: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut key = attribute_scope(pool, scope);
+    put_escaped(&mut key, name);
+    key
+}
+
+/// Name and piece number of an attribute from what follows its scope.
+pub(crate) fn attribute_name(rest: &[u8]) -> Result<(Vec<u8>, u16), Malformed> {
+    let mut decoder = Decoder::new(rest);
+    let name = take_escaped(&mut decoder)?;
+    Ok((name, u16::from_be_bytes(decoder.array()?)))
+}
+
+/// Pool and container that an entry's bytes are counted for.
+pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
+    let mut decoder = Decoder::new(key);
+    let kind = decoder.u8().ok()?;
+    let pool = u32::from_be_bytes(decoder.array().ok()?);
+    match kind {
+        ATTRIBUTE => Some((pool, 0)),
+        OBJECT => Some((pool, u32::from_be_bytes(decoder.array().ok()?))),
+        _ => None,
+    }
+}
+
+/// What all keys of a container's objects begin with.
+pub(crate) fn objects(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
+    container(OBJECT, pool, number)
+}
+
+/// The first key behind all keys that begin with `prefix`. Prefixes here never consist of `ff` alone.
+pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
+    let mut key = prefix.to_vec();
+    while let Some(last) = key.pop() {
+        if last < 0xff {
+            key.push(last + 1);
+            break;
+        }
+    }
+    key
+}
+
+/// A place in the hierarchy object → dkey → akey: what its own entries and those below begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    object: ObjectId,
+    bytes: Vec<u8>,
+}
+
+impl Path {
+    /// An object.
+    pub(crate) fn object(pool: PoolNumber, container: ContainerNumber, object: ObjectId) -> Self {
+        let mut bytes = objects(pool, container);
+        bytes.extend_from_slice(&object.to_bytes());
+        Self { object, bytes }
+    }
+
+    /// A dkey of this object.
+    pub(crate) fn dkey(&self, dkey: &Key) -> Self {
+        let mut bytes = self.below();
+        put_key(&mut bytes, dkey, has_integer_dkeys(self.object));
+        Self { object: self.object, bytes }
+    }
+
+    /// An akey of this dkey.
+    pub(crate) fn akey(&self, akey: &Key) -> Self {
+        let mut bytes = self.below();
+        put_key(&mut bytes, akey, has_integer_akeys(self.object));
+        Self { object: self.object, bytes }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn with(&self, tail: &[&[u8]]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.bytes.len() + 32);
+        key.extend_from_slice(&self.bytes);
+        tail.iter().for_each(|part| key.extend_from_slice(part));
+        key
+    }
+
+    /// What the incarnations begin with.
+    pub(crate) fn events(&self) -> Vec<u8> {
+        self.with(&[&[EVENT]])
+    }
+
+    /// The incarnation that began or ended at this epoch; also the first key of those up to it.
+    pub(crate) fn event(&self, epoch: u64) -> Vec<u8> {
+        self.with(&[&[EVENT], &(!epoch).to_be_bytes()])
+    }
+
+    /// What the keys below an object or dkey begin with.
+    pub(crate) fn below(&self) -> Vec<u8> {
+        self.with(&[&[BELOW]])
+    }
+
+    /// What single values of an akey begin with.
+    pub(crate) fn singles(&self) -> Vec<u8> {
+        self.with(&[&[BELOW]])
+    }
+
+    /// The single value of this epoch; also the first key of those up to it.
+    pub(crate) fn single(&self, epoch: u64) -> Vec<u8> {
+        self.with(&[&[BELOW], &(!epoch).to_be_bytes()])
+    }
+
+    /// What extents of an akey begin with.
+    pub(crate) fn extents(&self) -> Vec<u8> {
+        self.with(&[&[EXTENT]])
+    }
+
+    /// What extents of one length class that start at or behind `index` are at or behind.
+    pub(crate) fn extents_from(&self, class: u8, index: u64) -> Vec<u8> {
+        self.with(&[&[EXTENT, class], &index.to_be_bytes()])
+    }
+
+    /// What all versions of one extent begin with.
+    pub(crate) fn versions(&self, extent: Extent) -> Vec<u8> {
+        let class = [EXTENT, length_class(extent.count)];
+        self.with(&[&class, &extent.index.to_be_bytes(), &extent.count.to_be_bytes()])
+    }
+
+    /// One version of an extent; also the first key of those up to its epoch.
+    pub(crate) fn extent(&self, extent: Extent, epoch: u64) -> Vec<u8> {
+        let class = [EXTENT, length_class(extent.count)];
+        let (index, count) = (extent.index.to_be_bytes(), extent.count.to_be_bytes());
+        self.with(&[&class, &index, &count, &(!epoch).to_be_bytes()])
+    }
+}
+
+/// Length class of an extent: extents of class `c` have fewer than `4^(c+1)` and at least `4^c` records. Extents of
+/// one class are sorted by start, so that those which reach into a range are found by looking back no further than
+/// the class's longest length.
+pub(crate) fn length_class(count: u64) -> u8 {
+    (count.max(1).ilog2() / 2) as u8
+}
+
+/// Most records of an extent of this class.
+pub(crate) fn class_length_max(class: u8) -> u64 {
+    let bits = (u32::from(class) + 1) * 2;
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// An entry of an object, read back from its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// An incarnation.
+    Event(u64),
+    /// Something of a key below.
+    Below,
+    /// A single value.
+    Single(u64),
+    /// An extent.
+    Extent(Extent, u64),
+}
+
+fn inverted(decoder: &mut Decoder<'_>) -> Result<u64, Malformed> {
+    Ok(!u64::from_be_bytes(decoder.array()?))
+}
+
+/// What follows an akey's path.
+pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
+    let mut decoder = Decoder::new(rest);
+    let tail = match decoder.u8()? {
+        EVENT => Tail::Event(inverted(&mut decoder)?),
+        BELOW => Tail::Single(inverted(&mut decoder)?),
+        EXTENT => {
+            decoder.u8()?;
+            let index = u64::from_be_bytes(decoder.array()?);
+            let count = u64::from_be_bytes(decoder.array()?);
+            Tail::Extent(Extent { index, count }, inverted(&mut decoder)?)
+        }
+        _ => return Err(Malformed("an index key has an unknown kind")),
+    };
+    Ok(tail)
+}
+
+/// What follows an object's or dkey's path.
+pub(crate) fn upper_tail(rest: &[u8]) -> Result<Tail, Malformed> {
+    let mut decoder = Decoder::new(rest);
+    match decoder.u8()? {
+        EVENT => Ok(Tail::Event(inverted(&mut decoder)?)),
+        BELOW => Ok(Tail::Below),
+        _ => Err(Malformed("an index key has an unknown kind")),
+    }
+}
+
+/// The dkey from what follows [`Path::below`] of an object.
+pub(crate) fn dkey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
+    take_key(&mut Decoder::new(rest), has_integer_dkeys(object))
+}
+
+/// The akey from what follows [`Path::below`] of a dkey.
+pub(crate) fn akey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
+    take_key(&mut Decoder::new(rest), has_integer_akeys(object))
+}
+
+/// The object from what follows [`objects`].
+pub(crate) fn object_from(rest: &[u8]) -> Result<ObjectId, Malformed> {
+    Ok(ObjectId::from_bytes(Decoder::new(rest).array()?))
+}
+
+/// Epoch of an event from what follows [`Path::events`].
+pub(crate) fn epoch_from(rest: &[u8]) -> Result<Epoch, Malformed> {
+    Ok(Epoch(inverted(&mut Decoder::new(rest))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn path(kind: u8) -> Path {
+        Path::object(1, 2, ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1))
+    }
+
+    proptest! {
+        #[test]
+        fn escaped_texts_keep_their_order_and_come_back(
+            a in proptest::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 1..6),
+            b in proptest::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 1..6),
+        ) {
+            let key = |bytes: &[u8]| Key::new(bytes).expect("a short key");
+            let (left, right) = (path(0).dkey(&key(&a)), path(0).dkey(&key(&b)));
+            prop_assert_eq!(left.as_bytes().cmp(right.as_bytes()), a.cmp(&b));
+            let below = path(0).below();
+            prop_assert_eq!(dkey_from(path(0).object, &left.as_bytes()[below.len()..]), Ok(key(&a)));
+        }
+
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = akey_tail(&bytes);
+            let _ = upper_tail(&bytes);
+            let _ = attribute_name(&bytes);
+            let _ = owner(&bytes);
+            let _ = dkey_from(ObjectId::default(), &bytes);
+        }
+
+        #[test]
+        fn a_length_is_within_its_class(count in 1u64..) {
+            let class = length_class(count);
+            prop_assert!(count <= class_length_max(class));
+            prop_assert!(class == 0 || count > class_length_max(class - 1));
+        }
+    }
+
+    #[test]
+    fn newest_versions_come_first_and_tails_come_back() {
+        let akey = path(11).dkey(&Key::from_u64(5)).akey(&Key::new(b"a").expect("a key"));
+        assert!(akey.single(9) < akey.single(8));
+        let extent = Extent { index: 10, count: 7 };
+        let stored = akey.extent(extent, 33);
+        assert!(stored.starts_with(&akey.versions(extent)));
+        assert_eq!(akey_tail(&stored[akey.as_bytes().len()..]), Ok(Tail::Extent(extent, 33)));
+        assert_eq!(owner(&stored), Some((1, 2)));
+    }
+
+    #[test]
+    fn the_key_after_a_prefix_is_behind_all_it_begins() {
+        assert_eq!(after(&[1, 2]), [1, 3]);
+        assert_eq!(after(&[1, 0xff, 0xff]), [2]);
+    }
+}

@@ -1,0 +1,484 @@
+//! Blocks of the data region: who has them, and when they can be given out again.
+//!
+//! Two bits for each block. *Live*: the index refers to it; this is what a checkpoint stores. *Busy*: it can't be
+//! given out, because it is live, or reserved by an update that isn't committed, or was freed by a record that isn't
+//! durable or while a reader may still be reading it.
+
+use crate::tree::PageRef;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use weir_media::BLOCK;
+
+/// Words of a group's bitmap: what a block holds beside its header.
+const GROUP_WORDS: usize = (BLOCK - MAP_HEADER) / 8;
+
+/// Bytes before the bits in a stored bitmap.
+pub(crate) const MAP_HEADER: usize = 32;
+
+/// Blocks of a group: those that one stored bitmap describes, 127 MiB of data.
+pub(crate) const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
+
+/// Most runs that one value may be scattered over: bounds the size of its index entry. A device that is more
+/// fragmented than this counts as full.
+pub(crate) const RUNS_MAX: usize = 256;
+
+/// Contiguous blocks of the data region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) block: u64,
+    pub(crate) count: u64,
+}
+
+impl Run {
+    pub(crate) fn bytes(self) -> u64 {
+        self.count * BLOCK as u64
+    }
+}
+
+impl From<PageRef> for Run {
+    fn from(page: PageRef) -> Self {
+        Self { block: page.block, count: u64::from(page.len).div_ceil(BLOCK as u64) }
+    }
+}
+
+/// What blocks are wanted for. Data and index grow from different places, so that large values stay contiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Data,
+    Index,
+}
+
+/// Bits of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bits(Box<[u64; GROUP_WORDS]>);
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self(Box::new([0; GROUP_WORDS]))
+    }
+}
+
+impl Bits {
+    /// Calls `each` with every word that the range touches and the mask of the touched bits.
+    fn for_words(from: usize, to: usize, mut each: impl FnMut(usize, u64)) {
+        let mut at = from;
+        while at < to {
+            let bit = at % 64;
+            let count = (64 - bit).min(to - at);
+            let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << bit };
+            each(at / 64, mask);
+            at += count;
+        }
+    }
+
+    /// Sets bits and returns how many were clear.
+    fn set(&mut self, from: usize, to: usize) -> u64 {
+        let mut changed = 0;
+        Self::for_words(from, to, |word, mask| {
+            changed += u64::from((mask & !self.0[word]).count_ones());
+            self.0[word] |= mask;
+        });
+        changed
+    }
+
+    /// Clears bits and returns how many were set.
+    fn clear(&mut self, from: usize, to: usize) -> u64 {
+        let mut changed = 0;
+        Self::for_words(from, to, |word, mask| {
+            changed += u64::from((mask & self.0[word]).count_ones());
+            self.0[word] &= !mask;
+        });
+        changed
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// The first run of up to `wanted` clear bits in `from..to`: its start and length.
+    fn find_clear(&self, from: usize, to: usize, wanted: usize) -> Option<(usize, usize)> {
+        let mut at = from;
+        while at < to {
+            let ahead = !(self.0[at / 64] >> (at % 64));
+            let skipped = ahead.trailing_zeros() as usize;
+            if skipped + at % 64 >= 64 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at += skipped;
+            if at >= to {
+                return None;
+            }
+            return Some((at, self.clear_len(at, to.min(at + wanted))));
+        }
+        None
+    }
+
+    /// Number of clear bits from `at` on, up to `to`.
+    fn clear_len(&self, at: usize, to: usize) -> usize {
+        let mut end = at;
+        while end < to {
+            let set = (self.0[end / 64] >> (end % 64)).trailing_zeros() as usize;
+            let room = 64 - end % 64;
+            end += set.min(room);
+            if set < room {
+                break;
+            }
+        }
+        end.min(to) - at
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// `None` unless there are exactly as many bytes as a group has.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut bits = Self::default();
+        let (words, rest) = bytes.as_chunks::<8>();
+        if !rest.is_empty() || words.len() != GROUP_WORDS {
+            return None;
+        }
+        for (word, bytes) in bits.0.iter_mut().zip(words) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Some(bits)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    live: Rc<Bits>,
+    busy: Bits,
+    /// Blocks that aren't busy.
+    free: u64,
+    /// Live bits changed since the last checkpoint began.
+    dirty: bool,
+}
+
+/// Blocks that were freed but can't be given out yet.
+#[derive(Debug)]
+struct Deferred {
+    run: Run,
+    /// Number of the record that freed them.
+    record: u64,
+    /// Readers that began before this number may still read them.
+    reader: u64,
+}
+
+/// All blocks of the data region.
+#[derive(Debug)]
+pub(crate) struct Space {
+    blocks: u64,
+    groups: Vec<Group>,
+    /// Blocks that aren't busy.
+    free: u64,
+    live: u64,
+    /// Where the search for blocks starts, for each purpose.
+    cursors: [u64; 2],
+    deferred: VecDeque<Deferred>,
+    readers: BTreeMap<u64, u32>,
+    reader: u64,
+}
+
+impl Space {
+    /// A region of this many blocks, all free.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let count = usize::try_from(blocks.div_ceil(GROUP_BLOCKS)).unwrap_or(usize::MAX);
+        let mut space = Self {
+            blocks,
+            groups: (0..count).map(|_| Group::default()).collect(),
+            free: 0,
+            live: 0,
+            // The index starts three quarters in, data at the front.
+            cursors: [0, blocks / 4 * 3],
+            deferred: VecDeque::new(),
+            readers: BTreeMap::new(),
+            reader: 0,
+        };
+        for group in 0..count {
+            space.load(group, Bits::default());
+        }
+        space
+    }
+
+    /// Number of groups.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Blocks of a group: the last one may be shorter.
+    fn group_len(&self, group: usize) -> usize {
+        let start = group as u64 * GROUP_BLOCKS;
+        usize::try_from((self.blocks - start).min(GROUP_BLOCKS)).unwrap_or(0)
+    }
+
+    /// Replaces the live bits of a group by what a checkpoint stored.
+    pub(crate) fn load(&mut self, index: usize, live: Bits) {
+        let len = self.group_len(index);
+        let group = &mut self.groups[index];
+        self.free -= group.free;
+        self.live -= group.live.count();
+        let mut busy = live.clone();
+        // Bits behind the end of the region can never be given out.
+        busy.set(len, GROUP_WORDS * 64);
+        group.free = GROUP_BLOCKS - busy.count();
+        group.live = Rc::new(live);
+        group.busy = busy;
+        self.free += group.free;
+        self.live += group.live.count();
+    }
+
+    /// Blocks that can be given out now.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Blocks that the index refers to, its own nodes included.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Blocks that were freed and can be given out once durable and unread.
+    pub(crate) fn deferred(&self) -> u64 {
+        self.deferred.iter().map(|deferred| deferred.run.count).sum()
+    }
+
+    /// Whether the run lies inside the region.
+    pub(crate) fn contains(&self, run: Run) -> bool {
+        run.count > 0 && run.block.checked_add(run.count).is_some_and(|end| end <= self.blocks)
+    }
+
+    /// Calls `each` for the part of the run in each group it touches.
+    fn for_groups(run: Run, mut each: impl FnMut(usize, usize, usize)) {
+        let mut at = run.block;
+        let end = run.block + run.count;
+        while at < end {
+            let group = at / GROUP_BLOCKS;
+            let from = at % GROUP_BLOCKS;
+            let to = (end - group * GROUP_BLOCKS).min(GROUP_BLOCKS);
+            let small = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+            each(small(group), small(from), small(to));
+            at = group * GROUP_BLOCKS + to;
+        }
+    }
+
+    /// Reserves `count` blocks in at most `runs_max` runs, contiguous if possible. `None`: there aren't as many.
+    pub(crate) fn allocate(&mut self, count: u64, purpose: Purpose, runs_max: usize) -> Option<Vec<Run>> {
+        if count == 0 || count > self.free {
+            return None;
+        }
+        let mut runs = Vec::new();
+        let mut left = count;
+        // Whole first; then ever smaller pieces, so that free space counts however scattered it is.
+        let mut piece = left;
+        while left > 0 {
+            piece = piece.min(left);
+            match self.find(piece, purpose) {
+                Some(run) if runs.len() < runs_max => {
+                    self.reserve(run);
+                    left -= run.count;
+                    runs.push(run);
+                }
+                None if piece > 1 => piece = piece.div_ceil(2),
+                _ => {
+                    runs.into_iter().for_each(|run| self.release(run));
+                    return None;
+                }
+            }
+        }
+        Some(runs)
+    }
+
+    /// Finds `count` contiguous free blocks within one group.
+    fn find(&mut self, count: u64, purpose: Purpose) -> Option<Run> {
+        let cursor = self.cursors[purpose as usize];
+        let small = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        let (first, within, wanted) =
+            (small(cursor / GROUP_BLOCKS), small(cursor % GROUP_BLOCKS), small(count));
+        let total = self.groups.len();
+        // The first group is looked at twice: from the cursor on, and at last from its start.
+        for step in 0..=total {
+            let index = (first + step) % total;
+            let group = &self.groups[index];
+            if group.free < count {
+                continue;
+            }
+            let len = self.group_len(index);
+            let mut at = if step == 0 { within } else { 0 };
+            while let Some((start, found)) = group.busy.find_clear(at, len, wanted) {
+                if found == wanted {
+                    let block = index as u64 * GROUP_BLOCKS + start as u64;
+                    self.cursors[purpose as usize] = (block + count) % self.blocks;
+                    return Some(Run { block, count });
+                }
+                at = start + found;
+            }
+        }
+        None
+    }
+
+    fn reserve(&mut self, run: Run) {
+        let Self { groups, free, .. } = self;
+        Self::for_groups(run, |group, from, to| {
+            let taken = groups[group].busy.set(from, to);
+            groups[group].free -= taken;
+            *free -= taken;
+        });
+    }
+
+    /// Gives back blocks that never became live, or that nothing can refer to any more.
+    pub(crate) fn release(&mut self, run: Run) {
+        let Self { groups, free, .. } = self;
+        Self::for_groups(run, |group, from, to| {
+            let freed = groups[group].busy.clear(from, to);
+            groups[group].free += freed;
+            *free += freed;
+        });
+    }
+
+    /// The index now refers to these blocks.
+    pub(crate) fn set_live(&mut self, run: Run) {
+        // Recovery makes blocks live that nobody reserved.
+        self.reserve(run);
+        let Self { groups, live, .. } = self;
+        Self::for_groups(run, |group, from, to| {
+            *live += Rc::make_mut(&mut groups[group].live).set(from, to);
+            groups[group].dirty = true;
+        });
+    }
+
+    fn clear_live(&mut self, run: Run) {
+        let Self { groups, live, .. } = self;
+        Self::for_groups(run, |group, from, to| {
+            *live -= Rc::make_mut(&mut groups[group].live).clear(from, to);
+            groups[group].dirty = true;
+        });
+    }
+
+    /// The index no longer refers to these blocks since the record of this number.
+    pub(crate) fn free_after(&mut self, run: Run, record: u64) {
+        self.clear_live(run);
+        self.deferred.push_back(Deferred { run, record, reader: self.reader });
+    }
+
+    /// Blocks of index nodes that a checkpoint leaves behind; [`Space::release`] them when it is stable.
+    pub(crate) fn retire(&mut self, run: Run) {
+        self.clear_live(run);
+    }
+
+    /// Gives out again what was freed by records up to this one and isn't being read.
+    pub(crate) fn settle(&mut self, durable: u64) {
+        let oldest = self.readers.first_key_value().map_or(u64::MAX, |(reader, _)| *reader);
+        while let Some(first) = self.deferred.front() {
+            if first.record > durable || first.reader > oldest {
+                return;
+            }
+            if let Some(Deferred { run, .. }) = self.deferred.pop_front() {
+                self.release(run);
+            }
+        }
+    }
+
+    /// A reader begins: blocks that are freed from now on stay until [`Space::end_read`] with the returned number.
+    pub(crate) fn begin_read(&mut self) -> u64 {
+        self.reader += 1;
+        *self.readers.entry(self.reader - 1).or_default() += 1;
+        self.reader - 1
+    }
+
+    pub(crate) fn end_read(&mut self, reader: u64) {
+        self.readers.remove(&reader);
+    }
+
+    /// The live bits of groups that changed since the last call, frozen as they are now.
+    pub(crate) fn freeze(&mut self) -> Vec<(usize, Rc<Bits>)> {
+        let dirty = |(index, group): (usize, &mut Group)| {
+            core::mem::take(&mut group.dirty).then(|| (index, Rc::clone(&group.live)))
+        };
+        self.groups.iter_mut().enumerate().filter_map(dirty).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn freed_blocks_wait_for_durability_and_readers() {
+        let mut space = Space::new(100);
+        let run = space.allocate(60, Purpose::Data, 1).expect("an empty region")[0];
+        space.set_live(run);
+        let reader = space.begin_read();
+        space.free_after(run, 7);
+        assert_eq!((space.live(), space.free(), space.deferred()), (0, 40, 60));
+        space.settle(7);
+        assert_eq!(space.free(), 40, "a reader began before");
+        space.end_read(reader);
+        let later = space.begin_read();
+        space.settle(6);
+        assert_eq!(space.free(), 40, "the record isn't durable");
+        space.settle(7);
+        assert_eq!(space.free(), 100, "a later reader can't see them");
+        space.end_read(later);
+    }
+
+    #[test]
+    fn scattered_space_is_given_out_in_pieces_up_to_the_limit() {
+        let mut space = Space::new(GROUP_BLOCKS + 10);
+        let all = space.allocate(GROUP_BLOCKS + 10, Purpose::Data, 100).expect("everything");
+        assert_eq!(all.iter().map(|run| run.count).sum::<u64>(), GROUP_BLOCKS + 10);
+        assert_eq!(space.free(), 0);
+        for block in [3, 5, 6, 9] {
+            space.release(Run { block, count: 1 });
+        }
+        assert!(space.allocate(4, Purpose::Index, 2).is_none());
+        assert_eq!(space.free(), 4, "a failed allocation keeps nothing");
+        assert_eq!(space.allocate(4, Purpose::Index, 3).expect("three pieces").len(), 3);
+        assert!(space.allocate(1, Purpose::Data, 1).is_none());
+    }
+
+    #[test]
+    fn loaded_bits_are_what_was_stored() {
+        let mut space = Space::new(1000);
+        let run = space.allocate(77, Purpose::Data, 1).expect("an empty region")[0];
+        space.set_live(run);
+        let frozen = space.freeze();
+        assert_eq!(frozen.len(), 1);
+        assert!(space.freeze().is_empty());
+        let bytes = frozen[0].1.to_bytes();
+        let mut other = Space::new(1000);
+        other.load(0, Bits::from_bytes(&bytes).expect("a whole group"));
+        assert_eq!((other.live(), other.free()), (77, 923));
+        assert!(Bits::from_bytes(&bytes[1..]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_is_given_out_twice(steps in proptest::collection::vec((any::<bool>(), 1u64..300, any::<prop::sample::Index>()), 1..200)) {
+            let mut space = Space::new(2000);
+            let mut taken: Vec<Run> = Vec::new();
+            let mut blocks = BTreeSet::new();
+            for (take, count, pick) in steps {
+                if take {
+                    let fits = count <= 2000 - blocks.len() as u64;
+                    let runs = space.allocate(count, Purpose::Data, usize::MAX);
+                    prop_assert_eq!(runs.is_some(), fits);
+                    for run in runs.unwrap_or_default() {
+                        for block in run.block..run.block + run.count {
+                            prop_assert!(block < 2000 && blocks.insert(block));
+                        }
+                        taken.push(run);
+                    }
+                } else if !taken.is_empty() {
+                    let run = taken.swap_remove(pick.index(taken.len()));
+                    space.release(run);
+                    (run.block..run.block + run.count).for_each(|block| { blocks.remove(&block); });
+                }
+                prop_assert_eq!(space.free(), 2000 - blocks.len() as u64);
+            }
+        }
+    }
+}
