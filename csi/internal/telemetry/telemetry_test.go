@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -155,5 +157,37 @@ func TestHealthIsToldFromReadiness(t *testing.T) {
 		if code, body := get(t, address+"/readyz"); code != tc.ready || !strings.Contains(body, tc.body) {
 			t.Errorf("readyz with %v: %d %q", tc.reason, code, body)
 		}
+	}
+}
+
+func TestTheMetricsAreThoseThatTheReferenceDocuments(t *testing.T) {
+	content, err := os.ReadFile("../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(weir_csi_[a-z_]+)` \\|").FindAllStringSubmatch(string(content), -1) {
+		documented[row[1]] = true
+	}
+	m := NewMetrics("v1", "node")
+	m.WatchNode(mounttest.New().Serve(t))
+	if err := call(m, slog.New(slog.DiscardHandler), "Node/NodeGetInfo", &csi.NodeGetInfoRequest{}, func(context.Context, any) (any, error) {
+		return &csi.NodeGetInfoResponse{}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := m.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		name := family.GetName()
+		if strings.HasPrefix(name, "weir_") && !documented[name] {
+			t.Errorf("%s is not documented", name)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("%s is documented, but not served", name)
 	}
 }

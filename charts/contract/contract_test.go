@@ -1,0 +1,224 @@
+// Package contract checks that what the chart shows and alerts on is what the reference documents.
+package contract
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	reference = "../../docs/reference/metrics.md"
+	runbooks  = "../../docs/how-to/alerts.md"
+	dashboard = "../weir/dashboards/weir.json"
+	rules     = "../weir/alerts/weir.rules.yaml"
+	ruleTests = "../weir/alerts/*_test.yaml"
+)
+
+// documented is a metric of the reference.
+type documented struct {
+	kind   string
+	labels []string
+}
+
+var (
+	tableRow   = regexp.MustCompile("(?m)^\\| `((?:weir)_[a-z_]+)` \\| (counter|gauge|histogram) \\|([^|]*)\\|")
+	foreign    = regexp.MustCompile("`((?:process|controller_runtime|workqueue)_[a-z_]+)`")
+	identifier = regexp.MustCompile(`\b(?:weir|process|controller_runtime|workqueue)_[a-z_]+\b`)
+	quoted     = regexp.MustCompile(`"[^"]*"`)
+	selector   = regexp.MustCompile(`(weir_[a-z_]+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
+)
+
+// targetLabels are set by the scrape configuration, rank by every engine.
+var targetLabels = []string{"job", "instance", "pod", "node", "rank", "le"}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func metrics(t *testing.T) map[string]documented {
+	t.Helper()
+	text := read(t, reference)
+	found := map[string]documented{}
+	for _, row := range tableRow.FindAllStringSubmatch(text, -1) {
+		if _, twice := found[row[1]]; twice {
+			t.Errorf("%s documents %s twice", reference, row[1])
+		}
+		found[row[1]] = documented{kind: row[2], labels: strings.FieldsFunc(row[3], func(r rune) bool { return strings.ContainsRune("`, ", r) })}
+	}
+	if len(found) < 50 {
+		t.Fatalf("only %d metrics found in %s: has its layout changed?", len(found), reference)
+	}
+	for _, name := range foreign.FindAllStringSubmatch(text, -1) {
+		kind := "counter"
+		if strings.HasSuffix(name[1], "_time_seconds") && strings.HasPrefix(name[1], "controller_runtime") {
+			kind = "histogram"
+		}
+		found[name[1]] = documented{kind: kind}
+	}
+	return found
+}
+
+// expressions returns each PromQL expression with where it stands.
+func expressions(t *testing.T) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	var board any
+	if err := json.Unmarshal([]byte(read(t, dashboard)), &board); err != nil {
+		t.Fatalf("%s: %v", dashboard, err)
+	}
+	var walk func(node any, title string)
+	walk = func(node any, title string) {
+		switch node := node.(type) {
+		case map[string]any:
+			if own, ok := node["title"].(string); ok {
+				title = own
+			}
+			for _, key := range []string{"expr", "definition"} {
+				if expression, ok := node[key].(string); ok {
+					found["dashboard: "+title] = append(found["dashboard: "+title], expression)
+				}
+			}
+			for _, child := range node {
+				walk(child, title)
+			}
+		case []any:
+			for _, child := range node {
+				walk(child, title)
+			}
+		}
+	}
+	walk(board, "")
+	for _, rule := range alerts(t) {
+		found["alert "+rule.Alert] = []string{rule.Expr}
+	}
+	return found
+}
+
+type alert struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func alerts(t *testing.T) []alert {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Rules []alert `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, rules)), &file); err != nil {
+		t.Fatalf("%s: %v", rules, err)
+	}
+	var all []alert
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatalf("no alerts found in %s", rules)
+	}
+	return all
+}
+
+// base returns the metric that a series name belongs to: a histogram's series have suffixes.
+func base(name string, known map[string]documented) (string, bool) {
+	if _, ok := known[name]; ok {
+		return name, true
+	}
+	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+		if trimmed, cut := strings.CutSuffix(name, suffix); cut && known[trimmed].kind == "histogram" {
+			return trimmed, true
+		}
+	}
+	return name, false
+}
+
+func TestDashboardAndAlertsUseOnlyDocumentedMetricsAndLabels(t *testing.T) {
+	known := metrics(t)
+	for where, list := range expressions(t) {
+		for _, expression := range list {
+			for _, name := range identifier.FindAllString(quoted.ReplaceAllString(expression, `""`), -1) {
+				metric, ok := base(name, known)
+				if !ok {
+					t.Errorf("%s uses %s, which %s does not document", where, name, reference)
+					continue
+				}
+				if known[metric].kind == "histogram" && metric == name {
+					t.Errorf("%s uses the histogram %s without _bucket, _count or _sum", where, name)
+				}
+			}
+			for _, match := range selector.FindAllStringSubmatch(expression, -1) {
+				metric, _ := base(match[1], known)
+				for _, label := range matcher.FindAllStringSubmatch(quoted.ReplaceAllString(match[2], `""`), -1) {
+					if !slices.Contains(targetLabels, label[1]) && !slices.Contains(known[metric].labels, label[1]) {
+						t.Errorf("%s selects %s by label %s, which it does not have", where, metric, label[1])
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestEachAlertHasARunbookAndAUnitTest(t *testing.T) {
+	headings := map[string]bool{}
+	for _, line := range strings.Split(read(t, runbooks), "\n") {
+		if heading, ok := strings.CutPrefix(line, "### "); ok {
+			headings[strings.ToLower(heading)] = true
+		}
+	}
+	files, err := filepath.Glob(ruleTests)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no rule tests at %s, %v", ruleTests, err)
+	}
+	var tests strings.Builder
+	for _, file := range files {
+		tests.WriteString(read(t, file))
+	}
+	for _, rule := range alerts(t) {
+		anchor := strings.ToLower(rule.Alert)
+		if want := "docs/how-to/alerts.md#" + anchor; rule.Annotations["runbook"] != want || !headings[anchor] {
+			t.Errorf("%s: runbook is %q, want %q with that heading in %s", rule.Alert, rule.Annotations["runbook"], want, runbooks)
+		}
+		delete(headings, anchor)
+		if !strings.Contains(tests.String(), `alertname="`+rule.Alert+`", alertstate="firing"`) {
+			t.Errorf("%s: no rule test in which it fires", rule.Alert)
+		}
+		if severity := rule.Labels["severity"]; severity != "warning" && severity != "critical" {
+			t.Errorf("%s: severity is %q, want warning or critical", rule.Alert, severity)
+		}
+		if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			t.Errorf("%s: summary or description is missing", rule.Alert)
+		}
+	}
+	for heading := range headings {
+		t.Errorf("%s has a runbook for %s, which is no alert", runbooks, heading)
+	}
+}
+
+func TestCountersAndUnitsAreNamedAsPrometheusAsks(t *testing.T) {
+	for name, metric := range metrics(t) {
+		if !strings.HasPrefix(name, "weir_") {
+			continue
+		}
+		if (metric.kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %s: a counter, and only a counter, ends in _total", name, metric.kind)
+		}
+		if metric.kind == "histogram" && !strings.HasSuffix(name, "_seconds") {
+			t.Errorf("%s is a histogram without unit", name)
+		}
+	}
+}
