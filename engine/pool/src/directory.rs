@@ -1,0 +1,512 @@
+//! The list of the system's pools, and their creation and destruction.
+//!
+//! The system's lowest rank keeps it, in attributes of a small pool of its own. What a creation or destruction is
+//! going to do is durable before its first step, and every step is idempotent: after a crash the directory takes up
+//! what was begun. A creation that can't succeed is taken back.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use weir_proto::pool::{
+    EngineReport, PoolMap, PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy,
+    TargetPoolResize, TargetState, validate_label,
+};
+use weir_proto::{Der, PoolId, PoolSecret, Rank, TargetIndex, opcode};
+use weir_runtime::join_all;
+use weir_runtime::sync::Semaphore;
+use weir_store::{Shard, Store};
+
+use crate::engines::{AskError, EngineInfo, Engines};
+use crate::error::Failed;
+use crate::record::{self, SCOPE_DIRECTORY};
+
+/// The pool that holds the engines' own records.
+pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
+
+/// Bytes of the system pool: ten thousand entries of a KiB, with the index around them.
+const SYSTEM_POOL_SIZE: u64 = 32 * 1024 * 1024;
+
+/// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
+const SHARE_MIN: u64 = 32 * 1024 * 1024;
+
+/// Shares are whole blocks of the media.
+const SHARE_UNIT: u64 = 4096;
+
+/// Longest wait for one target to create or destroy its shard: a few writes to its log.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest wait for an engine to say how it is.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Pause between attempts to finish what was begun while an engine was down.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// What somebody wants a pool to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolSpec {
+    /// Its label.
+    pub label: String,
+    /// Bytes over all engines.
+    pub size: u64,
+    /// Ranks that hold it; empty: every engine that is up.
+    pub ranks: Vec<Rank>,
+    /// Copies that must survive.
+    pub redundancy: u32,
+    /// Default object class; empty: "SX".
+    pub object_class: String,
+}
+
+/// How far a pool is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EntryState {
+    /// Targets are being told.
+    Creating,
+    /// In use.
+    Ready,
+    /// Targets are being told.
+    Destroying,
+}
+
+/// A pool as the directory keeps it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryEntry {
+    /// What every target of the pool is told.
+    pub pool: TargetPoolCreate,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Ranks that hold it, ascending.
+    pub ranks: Vec<Rank>,
+    /// How far it is.
+    pub state: EntryState,
+}
+
+/// The list of pools.
+pub struct Directory {
+    engines: Rc<Engines>,
+    shard: Shard,
+    entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
+    /// One change at a time for each label.
+    turns: RefCell<HashMap<String, Semaphore>>,
+}
+
+impl Directory {
+    /// Loads the list and takes up what was begun.
+    ///
+    /// # Errors
+    /// When the list can't be read or its pool can't be created.
+    pub async fn open(store: &Store, engines: Rc<Engines>) -> Result<Rc<Self>, Failed> {
+        let shard = match store.pool(SYSTEM_POOL) {
+            Some(shard) => shard,
+            None => store.create_pool(SYSTEM_POOL, SYSTEM_POOL_SIZE).await?,
+        };
+        let mut entries = BTreeMap::new();
+        for (_, bytes) in record::load_scope(&shard, SCOPE_DIRECTORY) {
+            let entry: DirectoryEntry = record::decode(SYSTEM_POOL, "an entry of the list of pools", &bytes)?;
+            entries.insert(entry.pool.pool, entry);
+        }
+        let directory =
+            Rc::new(Self { engines, shard, entries: RefCell::new(entries), turns: RefCell::default() });
+        directory.answer_engines();
+        let rt = directory.engines.runtime().clone();
+        rt.clone().spawn(take_up(Rc::downgrade(&directory), rt));
+        Ok(directory)
+    }
+
+    fn answer_engines(self: &Rc<Self>) {
+        let directory = Rc::downgrade(self);
+        self.engines.serve(opcode::POOL_RESOLVE, move |_, request: ResolveRequest| {
+            let directory = directory.upgrade();
+            async move {
+                let missing = || Failed::NoPool(request.pool.clone());
+                directory.ok_or_else(missing)?.resolve(&request.pool)
+            }
+        });
+    }
+
+    /// Every pool, by identity.
+    #[must_use]
+    pub fn list(&self) -> Vec<DirectoryEntry> {
+        self.entries.borrow().values().cloned().collect()
+    }
+
+    /// A pool by label or UUID text.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<DirectoryEntry> {
+        let entries = self.entries.borrow();
+        match Uuid::try_parse(name) {
+            Ok(uuid) => entries.get(&PoolId(uuid)).cloned(),
+            Err(_) => entries.values().find(|entry| entry.pool.label == name).cloned(),
+        }
+    }
+
+    /// Where the service of a pool runs.
+    ///
+    /// # Errors
+    /// When there is no such pool, or it is being created or destroyed.
+    pub fn resolve(&self, name: &str) -> Result<ResolveReply, Failed> {
+        let shown = || name.chars().take(weir_proto::limits::LABEL_MAX).collect::<String>();
+        let entry = self.find(name).ok_or_else(|| Failed::NoPool(shown()))?;
+        match entry.state {
+            EntryState::Ready => Ok(ResolveReply { pool: entry.pool.pool, service: entry.pool.service }),
+            EntryState::Creating => Err(Failed::InTransition(shown(), "created")),
+            EntryState::Destroying => Err(Failed::InTransition(shown(), "destroyed")),
+        }
+    }
+
+    /// Creates a pool on its targets, or returns the existing one of the same label and properties.
+    ///
+    /// # Errors
+    /// When the pool is impossible, its label is taken by another, or an engine refuses or doesn't answer; nothing
+    /// is left then, or what is left goes in the background.
+    pub async fn create(&self, spec: PoolSpec) -> Result<DirectoryEntry, Failed> {
+        let object = format!("pool {}", spec.label);
+        validate_label(&spec.label)
+            .map_err(|error| Failed::Invalid { object: object.clone(), reason: error.to_string() })?;
+        let turn = self.turn(&spec.label);
+        let _permit = turn.acquire().await;
+        if let Some(existing) = self.find(&spec.label) {
+            compare(&existing, &spec)?;
+            return match existing.state {
+                EntryState::Ready => Ok(existing),
+                EntryState::Creating => self.finish_creation(existing).await,
+                EntryState::Destroying => Err(Failed::InTransition(spec.label, "destroyed")),
+            };
+        }
+        let entry = self.plan(spec).await?;
+        self.put(&entry).await?;
+        self.finish_creation(entry).await
+    }
+
+    fn turn(&self, label: &str) -> Semaphore {
+        let mut turns = self.turns.borrow_mut();
+        // Whoever holds or waits for a turn has a clone; the others are not needed any more.
+        turns.retain(|_, turn| turn.available() == 0 || turn.waiting() > 0);
+        turns.entry(label.to_owned()).or_insert_with(|| Semaphore::new(1)).clone()
+    }
+
+    /// Checks that a pool is possible, and chooses its ranks, secret and service.
+    async fn plan(&self, spec: PoolSpec) -> Result<DirectoryEntry, Failed> {
+        let object = format!("pool {}", spec.label);
+        let object_class =
+            if spec.object_class.is_empty() { "SX".to_owned() } else { spec.object_class.clone() };
+        crate::service::check_class(&object_class, &object)?;
+        self.check_redundancy(&spec, &object)?;
+        let ranks = self.choose_ranks(&spec, &object).await?;
+        let infos: Vec<&EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
+        let map = map_of(&infos);
+        let targets = map.targets.len() as u64;
+        let share = spec.size.div_ceil(targets.max(1)).next_multiple_of(SHARE_UNIT);
+        if share < SHARE_MIN {
+            return Err(Failed::Invalid {
+                object,
+                reason: format!(
+                    "{} bytes over {targets} targets are {share} bytes on each; at least {SHARE_MIN} are needed, so {} in all",
+                    spec.size,
+                    SHARE_MIN * targets
+                ),
+            });
+        }
+        self.check_space(&spec, &infos, share).await?;
+        let rt = self.engines.runtime();
+        let pool = PoolId(Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
+        let mut secret = PoolSecret([0; 32]);
+        for bytes in secret.0.chunks_mut(8) {
+            bytes.copy_from_slice(&rt.random_u64().to_le_bytes());
+        }
+        let chosen = usize::try_from(rt.random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
+        let service = ranks.get(chosen).copied().unwrap_or(self.engines.own_rank());
+        let pool =
+            TargetPoolCreate { pool, label: spec.label, secret, size: share, service, map, object_class };
+        Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
+    }
+
+    fn check_redundancy(&self, spec: &PoolSpec, object: &str) -> Result<(), Failed> {
+        if spec.redundancy == 0 {
+            return Ok(());
+        }
+        let engines = if spec.ranks.is_empty() { self.engines.all().len() } else { spec.ranks.len() };
+        let needed = u64::from(spec.redundancy) + 1;
+        let object = object.to_owned();
+        if needed > engines as u64 {
+            let reason = format!(
+                "a redundancy factor of {} needs at least {needed} engines, there are {engines}",
+                spec.redundancy
+            );
+            return Err(Failed::Invalid { object, reason });
+        }
+        let reason = format!("a redundancy factor of {} is not supported yet; use 0", spec.redundancy);
+        Err(Failed::NotSupported { object, reason })
+    }
+
+    async fn choose_ranks(&self, spec: &PoolSpec, object: &str) -> Result<Vec<Rank>, Failed> {
+        let mut wanted = spec.ranks.clone();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let known: Vec<Rank> = self.engines.all().iter().map(|info| info.rank).collect();
+        if let Some(missing) = wanted.iter().find(|rank| !known.contains(rank)) {
+            let known: Vec<_> = known.iter().map(ToString::to_string).collect();
+            let reason = format!("rank {missing} does not exist; the system has ranks {}", known.join(", "));
+            return Err(Failed::Invalid { object: object.to_owned(), reason });
+        }
+        if !wanted.is_empty() {
+            return Ok(wanted);
+        }
+        let reports = join_all(known.iter().map(|rank| self.report(*rank))).await;
+        let up = known.into_iter().zip(reports).filter(|(_, report)| report.is_ok()).map(|(rank, _)| rank);
+        let up: Vec<_> = up.collect();
+        if up.is_empty() {
+            let reason = "no engine is up".to_owned();
+            return Err(Failed::NoSpace { object: object.to_owned(), reason });
+        }
+        Ok(up)
+    }
+
+    async fn report(&self, rank: Rank) -> Result<EngineReport, AskError> {
+        self.engines.ask(rank, TargetIndex(0), opcode::ENGINE_REPORT, &(), REPORT_LIMIT).await
+    }
+
+    /// Says early, and for the whole pool, what each target would refuse.
+    async fn check_space(&self, spec: &PoolSpec, infos: &[&EngineInfo], share: u64) -> Result<(), Failed> {
+        let object = format!("pool {}", spec.label);
+        let reports = join_all(infos.iter().map(|info| self.report(info.rank))).await;
+        let mut short = Vec::new();
+        let mut free = 0_u64;
+        for (info, report) in infos.iter().zip(reports) {
+            let report = report.map_err(|error| error.within(object.clone(), "creating it"))?;
+            free = free.saturating_add(report.free);
+            if report.free < share.saturating_mul(u64::from(info.targets)) {
+                short.push(format!("rank {} has {}", info.rank, report.free));
+            }
+        }
+        if short.is_empty() {
+            return Ok(());
+        }
+        Err(Failed::NoSpace {
+            object,
+            reason: format!(
+                "{} bytes were asked for, its engines have {free} unassigned ({}); ask for less, add engines or destroy a pool",
+                spec.size,
+                short.join(", ")
+            ),
+        })
+    }
+
+    /// Tells every target, the one with the service last, so that a pool that answers is complete.
+    async fn finish_creation(&self, mut entry: DirectoryEntry) -> Result<DirectoryEntry, Failed> {
+        let service = |target: &PoolTarget| target.rank == entry.pool.service && target.index.0 == 0;
+        let (last, first): (Vec<_>, Vec<_>) =
+            entry.pool.map.targets.iter().partition(|target| service(target));
+        for group in [first, last] {
+            let asked = join_all(group.iter().map(|target| self.create_on(&entry.pool, target))).await;
+            if let Some(error) = asked.into_iter().find_map(Result::err) {
+                tracing::warn!(pool = entry.pool.label, %error, "the creation of a pool is taken back");
+                entry.state = EntryState::Destroying;
+                self.put(&entry).await?;
+                if let Err(left) = self.finish_destruction(&entry, false).await {
+                    tracing::info!(pool = entry.pool.label, error = %left, "the rest goes in the background");
+                }
+                return Err(error.within(format!("pool {}", entry.pool.label), "creating it"));
+            }
+        }
+        entry.state = EntryState::Ready;
+        self.put(&entry).await?;
+        tracing::info!(pool = %entry.pool.pool, label = entry.pool.label, size = entry.size, "pool created");
+        Ok(entry)
+    }
+
+    async fn create_on(&self, pool: &TargetPoolCreate, target: &PoolTarget) -> Result<(), AskError> {
+        self.engines.ask(target.rank, target.index, opcode::TARGET_POOL_CREATE, pool, STEP_LIMIT).await
+    }
+
+    /// Destroys a pool. Destroying a missing one succeeds.
+    ///
+    /// # Errors
+    /// When the pool has containers and `force` is not set, or an engine that holds it doesn't answer; the
+    /// destruction then goes on in the background.
+    pub async fn destroy(&self, name: &str, force: bool) -> Result<(), Failed> {
+        let Some(found) = self.find(name) else { return Ok(()) };
+        let turn = self.turn(&found.pool.label);
+        let _permit = turn.acquire().await;
+        let Some(mut entry) = self.find(name) else { return Ok(()) };
+        let only_if_empty = !force && entry.state == EntryState::Ready;
+        entry.state = EntryState::Destroying;
+        if !only_if_empty {
+            self.put(&entry).await?;
+        }
+        self.finish_destruction(&entry, only_if_empty).await
+    }
+
+    /// Tells the target with the service first: it knows whether there are containers.
+    async fn finish_destruction(&self, entry: &DirectoryEntry, only_if_empty: bool) -> Result<(), Failed> {
+        let object = format!("pool {}", entry.pool.label);
+        let doing = "destroying it (which goes on in the background)";
+        let request = TargetPoolDestroy { pool: entry.pool.pool, only_if_empty };
+        if only_if_empty {
+            let opcode = opcode::TARGET_POOL_DESTROY;
+            let asked = self
+                .engines
+                .ask::<_, ()>(entry.pool.service, TargetIndex(0), opcode, &request, STEP_LIMIT)
+                .await;
+            match asked {
+                Ok(()) => self.put(entry).await?,
+                Err(AskError::Refused { refusal, .. }) if refusal.der == Der::BUSY => {
+                    return Err(Failed::Busy {
+                        object: object.clone(),
+                        reason: after_object(&refusal.message, &object),
+                    });
+                }
+                Err(error) => return Err(error.within(object, "finding out whether it is empty")),
+            }
+        }
+        let request = TargetPoolDestroy { only_if_empty: false, ..request };
+        let asked = join_all(entry.pool.map.targets.iter().map(|target| {
+            self.engines.ask::<_, ()>(
+                target.rank,
+                target.index,
+                opcode::TARGET_POOL_DESTROY,
+                &request,
+                STEP_LIMIT,
+            )
+        }));
+        if let Some(error) = asked.await.into_iter().find_map(Result::err) {
+            return Err(error.within(object, doing));
+        }
+        self.shard
+            .change_attributes(&[record::change(SCOPE_DIRECTORY, entry.pool.pool.0.as_bytes(), None)])
+            .await?;
+        self.entries.borrow_mut().remove(&entry.pool.pool);
+        tracing::info!(pool = %entry.pool.pool, label = entry.pool.label, "pool destroyed");
+        Ok(())
+    }
+
+    /// Changes a pool's share on each of its targets. When one can't, the others keep what they had.
+    ///
+    /// # Errors
+    /// When there is no such pool, the size is impossible, or a target refuses or doesn't answer.
+    pub async fn resize(&self, name: &str, size: u64) -> Result<DirectoryEntry, Failed> {
+        let label = self
+            .resolve(name)
+            .and_then(|_| self.find(name).ok_or_else(|| Failed::NoPool(name.to_owned())))?;
+        let turn = self.turn(&label.pool.label);
+        let _permit = turn.acquire().await;
+        self.resolve(name)?;
+        let Some(mut entry) = self.find(name) else { return Err(Failed::NoPool(name.to_owned())) };
+        let object = format!("pool {}", entry.pool.label);
+        let share = size.div_ceil(entry.pool.map.targets.len().max(1) as u64).next_multiple_of(SHARE_UNIT);
+        if share < SHARE_MIN {
+            let reason = format!("{size} bytes are {share} on each target; at least {SHARE_MIN} are needed");
+            return Err(Failed::Invalid { object, reason });
+        }
+        let asked =
+            join_all(entry.pool.map.targets.iter().map(|target| self.resize_on(&entry, target, share)));
+        if let Some(error) = asked.await.into_iter().find_map(Result::err) {
+            let back = entry.pool.size;
+            let asked =
+                join_all(entry.pool.map.targets.iter().map(|target| self.resize_on(&entry, target, back)));
+            for left in asked.await.into_iter().filter_map(Result::err) {
+                tracing::warn!(pool = entry.pool.label, error = %left, "a target keeps its new size");
+            }
+            return Err(error.within(object, "resizing it"));
+        }
+        entry.pool.size = share;
+        entry.size = size;
+        self.put(&entry).await?;
+        Ok(entry)
+    }
+
+    async fn resize_on(
+        &self,
+        entry: &DirectoryEntry,
+        target: &PoolTarget,
+        size: u64,
+    ) -> Result<(), AskError> {
+        let request = TargetPoolResize { pool: entry.pool.pool, size };
+        self.engines.ask(target.rank, target.index, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
+    }
+
+    /// Makes an entry durable, then visible.
+    async fn put(&self, entry: &DirectoryEntry) -> Result<(), Failed> {
+        let stored = record::encode(entry);
+        let name = entry.pool.pool.0.as_bytes();
+        self.shard.change_attributes(&[record::change(SCOPE_DIRECTORY, name, Some(stored))]).await?;
+        self.entries.borrow_mut().insert(entry.pool.pool, entry.clone());
+        Ok(())
+    }
+
+    /// Goes on with one pool that is being created or destroyed.
+    async fn go_on(&self, name: PoolId) {
+        let Some(found) = self.entries.borrow().get(&name).cloned() else { return };
+        let turn = self.turn(&found.pool.label);
+        let _permit = turn.acquire().await;
+        let Some(entry) = self.entries.borrow().get(&name).cloned() else { return };
+        let outcome = match entry.state {
+            EntryState::Ready => Ok(()),
+            EntryState::Creating => self.finish_creation(entry).await.map(drop),
+            EntryState::Destroying => self.finish_destruction(&entry, false).await,
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(pool = found.pool.label, %error, "not finished yet");
+        }
+    }
+}
+
+/// Takes up unfinished creations and destructions, for as long as the directory lives.
+async fn take_up(directory: Weak<Directory>, rt: weir_runtime::Handle) {
+    loop {
+        let Some(strong) = directory.upgrade() else { return };
+        let unfinished: Vec<PoolId> = {
+            let entries = strong.entries.borrow();
+            entries
+                .values()
+                .filter(|entry| entry.state != EntryState::Ready)
+                .map(|entry| entry.pool.pool)
+                .collect()
+        };
+        for pool in unfinished {
+            strong.go_on(pool).await;
+        }
+        drop(strong);
+        rt.sleep(RETRY_PAUSE).await;
+    }
+}
+
+fn map_of(infos: &[&EngineInfo]) -> PoolMap {
+    let every = infos.iter().flat_map(|info| (0..info.targets).map(|index| (info.rank, TargetIndex(index))));
+    let targets =
+        (0..).zip(every).map(|(id, (rank, index))| PoolTarget { id, rank, index, state: TargetState::UpIn });
+    PoolMap { version: 1, targets: targets.collect() }
+}
+
+fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), Failed> {
+    let mut differences = Vec::new();
+    if existing.size != spec.size {
+        differences.push(format!("size {}, not {}", existing.size, spec.size));
+    }
+    let mut ranks = spec.ranks.clone();
+    ranks.sort_unstable();
+    ranks.dedup();
+    if !ranks.is_empty() && ranks != existing.ranks {
+        let text = |ranks: &[Rank]| ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        differences.push(format!("ranks {}, not {}", text(&existing.ranks), text(&ranks)));
+    }
+    let class = if spec.object_class.is_empty() { "SX" } else { &spec.object_class };
+    if existing.pool.object_class != class {
+        differences.push(format!("class {}, not {class}", existing.pool.object_class));
+    }
+    if spec.redundancy != 0 {
+        differences.push(format!("redundancy factor 0, not {}", spec.redundancy));
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(Failed::Exists { object: format!("pool {}", spec.label), difference: differences.join("; ") })
+}
+
+/// What a message says after the object it begins with.
+fn after_object(message: &str, object: &str) -> String {
+    message.strip_prefix(object).unwrap_or(message).trim_start().to_owned()
+}

@@ -1,0 +1,230 @@
+//! Why a request to the pool service or to a target's pools fails.
+
+use weir_proto::{CapabilityError, ContainerId, Der, PoolId, Rank};
+use weir_store::{AttributeError, PoolError};
+
+/// What crosses the wire of an error: a number and a message, with the object it is about.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message} ({der})")]
+pub struct Refusal {
+    /// The number.
+    pub der: Der,
+    /// The object, e.g. "pool tank"; empty when there is none.
+    pub object: String,
+    /// What failed and what to do next.
+    pub message: String,
+}
+
+/// Why a pool or container operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failed {
+    /// No pool of that label or UUID.
+    #[error("pool {0} does not exist; `weir pool list` shows the pools")]
+    NoPool(String),
+    /// The pool's service runs on another rank.
+    #[error("the service of pool {pool} runs on rank {service}, not here; ask that rank")]
+    Elsewhere {
+        /// The pool.
+        pool: PoolId,
+        /// Where it runs.
+        service: Rank,
+    },
+    /// The pool is being created or destroyed.
+    #[error("pool {0} is being {1}; try again when that has finished")]
+    InTransition(String, &'static str),
+    /// No container of that label or UUID.
+    #[error(
+        "container {container} does not exist in pool {pool}; `weir container list {pool}` shows the containers"
+    )]
+    NoContainer {
+        /// The pool's label.
+        pool: String,
+        /// The container as named.
+        container: String,
+    },
+    /// The container was destroyed while a handle was open.
+    #[error("container {container} of pool {pool} does not exist any more; it was destroyed while open")]
+    Destroyed {
+        /// The pool's label.
+        pool: String,
+        /// The container.
+        container: ContainerId,
+    },
+    /// The label is in use by something else.
+    #[error("{object} exists with other properties ({difference}); choose another label or destroy it first")]
+    Exists {
+        /// The object.
+        object: String,
+        /// What differs.
+        difference: String,
+    },
+    /// The object is in use.
+    #[error("{object} {reason}")]
+    Busy {
+        /// The object.
+        object: String,
+        /// By whom, and what to do.
+        reason: String,
+    },
+    /// The request makes no sense.
+    #[error("{object}: {reason}")]
+    Invalid {
+        /// The object.
+        object: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A known feature that this release doesn't have.
+    #[error("{object}: {reason}")]
+    NotSupported {
+        /// The object.
+        object: String,
+        /// What isn't supported, and what is.
+        reason: String,
+    },
+    /// Not enough room.
+    #[error("{object}: {reason}")]
+    NoSpace {
+        /// The object.
+        object: String,
+        /// How much is missing, where.
+        reason: String,
+    },
+    /// The client's credential is wrong.
+    #[error(
+        "the credential for pool {0} is not valid; check that the client has this system's key and that both clocks agree"
+    )]
+    Credential(String),
+    /// The client's handle is wrong.
+    #[error(transparent)]
+    Capability(#[from] CapabilityError),
+    /// A request came with the seal of an engine that isn't one.
+    #[error(
+        "the request is not sealed by an engine of this system; check that all engines have the same system key"
+    )]
+    NotSealed,
+    /// An engine or some of its targets don't answer.
+    #[error(
+        "{object}: {doing} needs rank {rank}, which does not answer ({reason}); try again when it is back"
+    )]
+    Unreachable {
+        /// The object.
+        object: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The rank.
+        rank: Rank,
+        /// What the transport says.
+        reason: String,
+    },
+    /// Another engine refused its part.
+    #[error("{object}: target {index} of rank {rank} refused: {message}")]
+    Target {
+        /// The object.
+        object: String,
+        /// The rank.
+        rank: Rank,
+        /// The target.
+        index: u32,
+        /// Its error's number.
+        der: Der,
+        /// Its error.
+        message: String,
+    },
+    /// Clocks are too far apart.
+    #[error(transparent)]
+    Clock(#[from] weir_proto::hlc::ClockSkew),
+    /// The store of this target failed.
+    #[error(transparent)]
+    Store(#[from] PoolError),
+    /// The pool's state could not be written.
+    #[error(transparent)]
+    Attributes(#[from] AttributeError),
+    /// The pool's state could not be read.
+    #[error(
+        "{what} of pool {pool} can't be read back: {reason}; restore the target from its replicas or recreate the pool"
+    )]
+    Record {
+        /// The pool.
+        pool: PoolId,
+        /// Which part of the state.
+        what: &'static str,
+        /// What the decoder met.
+        reason: String,
+    },
+}
+
+impl Failed {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub fn der(&self) -> Der {
+        match self {
+            Self::NoPool(_) | Self::NoContainer { .. } => Der::NONEXIST,
+            Self::Elsewhere { .. } => Der::NOTLEADER,
+            Self::InTransition(..) => Der::INPROGRESS,
+            Self::Destroyed { .. } => Der::CONT_NONEXIST,
+            Self::Exists { .. } => Der::EXIST,
+            Self::Busy { .. } => Der::BUSY,
+            Self::Invalid { .. } => Der::INVAL,
+            Self::NotSupported { .. } => Der::NOTSUPPORTED,
+            Self::NoSpace { .. } => Der::NOSPACE,
+            Self::Credential(_) | Self::NotSealed => Der::NO_PERM,
+            Self::Capability(error) => capability_der(error),
+            Self::Unreachable { .. } => Der::UNREACH,
+            Self::Target { der, .. } => *der,
+            Self::Clock(_) => Der::HLC_SYNC,
+            Self::Store(error) => error.der(),
+            Self::Attributes(error) => error.der(),
+            Self::Record { .. } => Der::IO,
+        }
+    }
+
+    /// The object the failure is about; empty when the message alone says it.
+    #[must_use]
+    pub fn object(&self) -> String {
+        match self {
+            Self::NoPool(pool) | Self::InTransition(pool, _) | Self::Credential(pool) => {
+                format!("pool {pool}")
+            }
+            Self::Elsewhere { pool, .. } | Self::Record { pool, .. } => format!("pool {pool}"),
+            Self::NoContainer { container, .. } => format!("container {container}"),
+            Self::Destroyed { container, .. } => format!("container {container}"),
+            Self::Exists { object, .. }
+            | Self::Busy { object, .. }
+            | Self::Invalid { object, .. }
+            | Self::NotSupported { object, .. }
+            | Self::NoSpace { object, .. }
+            | Self::Unreachable { object, .. }
+            | Self::Target { object, .. } => object.clone(),
+            Self::Capability(_) | Self::NotSealed | Self::Clock(_) | Self::Store(_) | Self::Attributes(_) => {
+                String::new()
+            }
+        }
+    }
+}
+
+/// The number of a refused capability.
+pub(crate) const fn capability_der(error: &CapabilityError) -> Der {
+    match error {
+        CapabilityError::Forged(_) => Der::NO_HDL,
+        CapabilityError::Insufficient { .. } => Der::NO_PERM,
+    }
+}
+
+impl From<Failed> for Refusal {
+    fn from(failed: Failed) -> Self {
+        Self { der: failed.der(), object: failed.object(), message: failed.to_string() }
+    }
+}
+
+impl From<Failed> for weir_rpc::Status {
+    fn from(failed: Failed) -> Self {
+        Self { der: failed.der(), message: failed.to_string() }
+    }
+}
+
+impl From<Refusal> for weir_rpc::Status {
+    fn from(refusal: Refusal) -> Self {
+        Self { der: refusal.der, message: refusal.message }
+    }
+}

@@ -1,0 +1,137 @@
+//! What clients ask of pools and containers. Served at target 0 of every engine.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use weir_proto::pool::{
+    AllocateRequest, AttributeGetRequest, AttributeSetRequest, ConnectReply, ConnectRequest,
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerOpenRequest, ContainerRequest, PoolRequest,
+    QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
+};
+use weir_proto::{Der, Rights, TargetIndex, codec, opcode};
+use weir_rpc::{Request, Rpc, Status};
+
+use crate::engines::AskError;
+use crate::error::Failed;
+use crate::reply::reply;
+use crate::target::TargetPools;
+
+/// Longest wait for the keeper of the list of pools.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+
+impl TargetPools {
+    /// Where the service of a pool runs: known here, or asked of the keeper of the list.
+    ///
+    /// # Errors
+    /// When there is no such pool, or the keeper doesn't answer.
+    pub async fn resolve(&self, name: &str) -> Result<ResolveReply, Failed> {
+        if let Some(pool) = self.find(name) {
+            let record = pool.record.borrow();
+            return Ok(ResolveReply { pool: record.pool, service: record.service });
+        }
+        let request = ResolveRequest { pool: name.to_owned() };
+        let engines = self.engines();
+        let keeper = engines.directory_rank();
+        let asked = engines.ask(keeper, TargetIndex(0), opcode::POOL_RESOLVE, &request, RESOLVE_LIMIT).await;
+        asked.map_err(|error| match error {
+            AskError::Refused { refusal, .. } if refusal.der == Der::NONEXIST => {
+                Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect())
+            }
+            other => other.within(format!("pool {name}"), "finding it"),
+        })
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectReply, Failed> {
+        let rt = self.engines().runtime();
+        if !request.credential.is_valid(self.engines().key(), &request.pool, rt.wall_ns()) {
+            return Err(Failed::Credential(
+                request.pool.chars().take(weir_proto::limits::LABEL_MAX).collect(),
+            ));
+        }
+        let found = self.resolve(&request.pool).await?;
+        if found.service != self.engines().own_rank() {
+            return Ok(ConnectReply::Elsewhere { service: found.service });
+        }
+        self.service(found.pool)?.connect(&request.pool, request.rights, &request.credential)
+    }
+}
+
+/// Serves one operation: decodes the request, has it answered, encodes the answer.
+fn serve<Req, Rep, F, Fut>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answer: F)
+where
+    Req: DeserializeOwned + 'static,
+    Rep: Serialize + 'static,
+    F: Fn(Rc<TargetPools>, Req) -> Fut + Clone + 'static,
+    Fut: Future<Output = Result<Rep, Failed>> + 'static,
+{
+    let pools: Weak<TargetPools> = Rc::downgrade(pools);
+    let handler = move |request: Request| {
+        let (pools, answer) = (pools.upgrade(), answer.clone());
+        async move {
+            let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
+            let pools = pools.ok_or_else(stopping)?;
+            let decoded: Req =
+                codec::decode(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
+            let found = answer(pools, decoded).await?;
+            reply(&request, codec::encode(&found)).await
+        }
+    };
+    rpc.serve(opcode, Rc::new(handler));
+}
+
+/// Answers the pool and container requests of clients.
+pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
+    serve(rpc, pools, opcode::POOL_CONNECT, |pools, request: ConnectRequest| async move {
+        pools.connect(request).await
+    });
+    serve(rpc, pools, opcode::POOL_QUERY, |pools, request: PoolRequest| async move {
+        let service = pools.service(request.capability.pool)?;
+        service.authorize(&request.capability, Rights::READ)?;
+        service.query().await
+    });
+    serve(rpc, pools, opcode::POOL_DISCONNECT, |pools, request: PoolRequest| async move {
+        let service = pools.service(request.capability.pool)?;
+        service.authorize(&request.capability, Rights::default()).map(drop)
+    });
+    serve(rpc, pools, opcode::CONTAINER_LIST, |pools, request: PoolRequest| async move {
+        let service = pools.service(request.capability.pool)?;
+        service.authorize(&request.capability, Rights::READ)?;
+        service.list_containers().await
+    });
+    serve(rpc, pools, opcode::CONTAINER_CREATE, |pools, request: ContainerCreateRequest| async move {
+        pools.service(request.capability.pool)?.create_container(request, false).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_OPEN, |pools, request: ContainerOpenRequest| async move {
+        pools.service(request.capability.pool)?.open_container(&request)
+    });
+    serve(rpc, pools, opcode::CONTAINER_CLOSE, |pools, request: ContainerRequest| async move {
+        pools.service(request.capability.pool)?.close_container(&request.capability)
+    });
+    serve(rpc, pools, opcode::CONTAINER_DESTROY, |pools, request: ContainerDestroyRequest| async move {
+        pools.service(request.capability.pool)?.destroy_container(&request).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_QUERY, |pools, request: ContainerRequest| async move {
+        pools.service(request.capability.pool)?.query_container(&request.capability).await
+    });
+    serve_container_state(rpc, pools);
+}
+
+fn serve_container_state(rpc: &Rpc, pools: &Rc<TargetPools>) {
+    serve(rpc, pools, opcode::CONTAINER_ALLOCATE_OIDS, |pools, request: AllocateRequest| async move {
+        pools.service(request.capability.pool)?.allocate_oids(&request.capability, request.count).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_SET_ATTRIBUTES, |pools, request: AttributeSetRequest| async move {
+        pools.service(request.capability.pool)?.set_attributes(request).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_GET_ATTRIBUTES, |pools, request: AttributeGetRequest| async move {
+        pools.service(request.capability.pool)?.get_attributes(&request.capability, &request.names)
+    });
+    serve(rpc, pools, opcode::CONTAINER_SNAPSHOT, |pools, request: SnapshotRequest| async move {
+        pools.service(request.capability.pool)?.snapshot(&request).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_SET_QUOTA, |pools, request: QuotaRequest| async move {
+        pools.service(request.capability.pool)?.set_quota(&request).await
+    });
+}

@@ -1,0 +1,86 @@
+//! Attributes of containers.
+
+use std::collections::BTreeMap;
+
+use serde_bytes::ByteBuf;
+use weir_proto::limits::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX};
+use weir_proto::pool::{AttributeSetRequest, Attributes};
+use weir_proto::{Capability, ContainerId, Rights};
+
+use super::PoolService;
+use crate::error::Failed;
+use crate::record;
+
+/// Most attributes of one container: with names and values of the usual hundred bytes, a hundred KiB.
+const ATTRIBUTES_MAX: usize = 1024;
+
+/// Why an attribute is refused, for a message.
+pub(super) fn check(name: &str, value: Option<&ByteBuf>) -> Result<(), String> {
+    if name.is_empty() || name.len() > ATTRIBUTE_NAME_MAX {
+        return Err(format!("an attribute's name has 1 to {ATTRIBUTE_NAME_MAX} bytes, not {}", name.len()));
+    }
+    match value {
+        Some(value) if value.len() > ATTRIBUTE_VALUE_MAX => Err(format!(
+            "attribute \"{name}\" has {} bytes, at most {ATTRIBUTE_VALUE_MAX} are kept",
+            value.len()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Why a number of attributes is refused, for a message.
+pub(super) fn check_count(count: usize) -> Result<(), String> {
+    if count > ATTRIBUTES_MAX {
+        return Err(format!("a container keeps at most {ATTRIBUTES_MAX} attributes; delete some first"));
+    }
+    Ok(())
+}
+
+impl PoolService {
+    /// Every attribute of a container.
+    pub(crate) fn attributes_of(&self, container: ContainerId) -> BTreeMap<String, ByteBuf> {
+        let entries = record::load_scope(&self.shard, &record::scope_attributes(container));
+        let text =
+            |(name, value): (Vec<u8>, Vec<u8>)| Some((String::from_utf8(name).ok()?, ByteBuf::from(value)));
+        entries.into_iter().filter_map(text).collect()
+    }
+
+    /// Sets and deletes attributes, all or none.
+    ///
+    /// # Errors
+    /// When the handle doesn't allow writing, or a name or value is too long.
+    pub async fn set_attributes(&self, request: AttributeSetRequest) -> Result<(), Failed> {
+        let container = self.authorize_container(&request.capability, Rights::WRITE)?;
+        let invalid = |reason: String| Failed::Invalid { object: self.object(&container.label()), reason };
+        let _permit = container.turn.acquire().await;
+        let mut names: Vec<String> = self.attributes_of(container.id).into_keys().collect();
+        let scope = record::scope_attributes(container.id);
+        let mut changes = Vec::with_capacity(request.attributes.len());
+        for (name, value) in request.attributes {
+            check(&name, value.as_ref()).map_err(invalid)?;
+            changes.push(record::change(&scope, name.as_bytes(), value.map(ByteBuf::into_vec)));
+            names.push(name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        check_count(names.len()).map_err(invalid)?;
+        self.commit(&changes).await
+    }
+
+    /// Reads attributes: those named, or all.
+    ///
+    /// # Errors
+    /// When the handle is not valid any more.
+    pub fn get_attributes(&self, capability: &Capability, names: &[String]) -> Result<Attributes, Failed> {
+        let container = self.authorize_container(capability, Rights::READ)?;
+        if names.is_empty() {
+            return Ok(Attributes { attributes: self.attributes_of(container.id) });
+        }
+        let scope = record::scope_attributes(container.id);
+        let value = |name: &String| {
+            let value = self.shard.attribute(&scope, name.as_bytes())?;
+            Some((name.clone(), ByteBuf::from(value)))
+        };
+        Ok(Attributes { attributes: names.iter().filter_map(value).collect() })
+    }
+}

@@ -1,0 +1,287 @@
+//! Creating, opening and describing containers.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weir_layout::{ClassError, ObjectClass};
+use weir_proto::pool::{
+    AllocateReply, ContainerCreateRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
+    ContainerProperties, validate_label,
+};
+use weir_proto::{Capability, ContainerId, Rights};
+
+use super::{Container, PoolService, SPACE_AGE_MAX};
+use crate::error::Failed;
+use crate::record::{self, ContainerRecord, SCOPE_CONTAINER};
+
+/// Bytes of a file in one dkey when the creator doesn't say (DAOS: `DFS_DEFAULT_CHUNK_SIZE`).
+pub const CHUNK_SIZE_DEFAULT: u64 = 1024 * 1024;
+
+/// Smallest and largest chunk: a block of the media, and what keeps the records of one dkey within 32 bits.
+const CHUNK_SIZES: core::ops::RangeInclusive<u64> = 4096..=1 << 30;
+
+/// Mode of a root directory when the creator doesn't say.
+const MODE_DEFAULT: u32 = 0o755;
+
+/// Permission bits of a mode, with set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
+
+/// Most object ids in one allocation (protocol: [`weir_proto::pool::AllocateRequest`]).
+const ALLOCATE_MAX: u64 = 1 << 32;
+
+/// Object ids that are made durable ahead of their allocation, so that most allocations write nothing.
+const ALLOCATE_AHEAD: u64 = 1 << 20;
+
+impl PoolService {
+    /// Creates a container, or returns the existing one of the same label and properties.
+    ///
+    /// # Errors
+    /// When a property is invalid, the label is taken, or the state can't be written.
+    pub async fn create_container(
+        &self,
+        request: ContainerCreateRequest,
+        trusted: bool,
+    ) -> Result<ContainerInfo, Failed> {
+        if !trusted {
+            self.authorize(&request.capability, Rights::CREATE_CONTAINER)?;
+        }
+        let properties = self.complete(request.properties)?;
+        let _permit = self.creating.acquire().await;
+        let label = properties.label.clone();
+        let taken = self.labels.borrow().get(&label).copied();
+        if let Some(existing) = taken.and_then(|id| self.containers.borrow().get(&id).map(Rc::clone)) {
+            let repeated = existing.id == request.container;
+            self.compare(&existing, &properties, request.exclusive && !repeated)?;
+            return Ok(self.info(&existing, 0));
+        }
+        if self.containers.borrow().contains_key(&request.container) {
+            return Err(Failed::Exists {
+                object: format!("container {}", request.container),
+                difference: "the id names a container of another label".to_owned(),
+            });
+        }
+        let container = self.store_new(request.container, properties).await?;
+        let info = self.info(&container, 0);
+        self.insert(container);
+        tracing::info!(container = %info.container, label, "container created");
+        Ok(info)
+    }
+
+    async fn store_new(
+        &self,
+        id: ContainerId,
+        mut properties: ContainerProperties,
+    ) -> Result<Rc<Container>, Failed> {
+        let attributes = core::mem::take(&mut properties.attributes);
+        let record = ContainerRecord {
+            properties,
+            created: self.engines.runtime().wall_ns() / 1_000_000_000,
+            snapshots: Vec::new(),
+            // 0 stands for "none" in clients; the first ids are theirs (superblock, root directory).
+            next_oid: 1 << 10,
+            grants: BTreeMap::new(),
+            doomed: false,
+        };
+        let mut changes =
+            vec![record::change(SCOPE_CONTAINER, id.0.as_bytes(), Some(record::encode(&record)))];
+        let scope = record::scope_attributes(id);
+        for (name, value) in attributes {
+            changes.push(record::change(&scope, name.as_bytes(), Some(value.into_vec())));
+        }
+        self.commit(&changes).await?;
+        Ok(Container::new(id, record))
+    }
+
+    /// Fills in defaults and checks every property.
+    fn complete(&self, mut properties: ContainerProperties) -> Result<ContainerProperties, Failed> {
+        let object = self.object(&properties.label);
+        let invalid = |reason: String| Failed::Invalid { object: object.clone(), reason };
+        validate_label(&properties.label).map_err(|error| invalid(error.to_string()))?;
+        if properties.object_class.is_empty() {
+            properties.object_class = self.pool()?.object_class;
+        }
+        check_class(&properties.object_class, &object)?;
+        if properties.chunk_size == 0 {
+            properties.chunk_size = CHUNK_SIZE_DEFAULT;
+        }
+        if !CHUNK_SIZES.contains(&properties.chunk_size) {
+            let (least, most) = (CHUNK_SIZES.start(), CHUNK_SIZES.end());
+            let reason = format!("a chunk has {least} to {most} bytes, not {}", properties.chunk_size);
+            return Err(invalid(reason));
+        }
+        if properties.mode == 0 {
+            properties.mode = MODE_DEFAULT;
+        }
+        if properties.mode & !MODE_BITS != 0 {
+            return Err(invalid(format!("mode {:o} has bits beyond {MODE_BITS:o}", properties.mode)));
+        }
+        for (name, value) in &properties.attributes {
+            super::attributes::check(name, Some(value)).map_err(invalid)?;
+        }
+        super::attributes::check_count(properties.attributes.len()).map_err(invalid)?;
+        Ok(properties)
+    }
+
+    fn compare(
+        &self,
+        existing: &Container,
+        wanted: &ContainerProperties,
+        exclusive: bool,
+    ) -> Result<(), Failed> {
+        let record = existing.record.borrow();
+        let found = &record.properties;
+        let mut differences = Vec::new();
+        let mut differ = |what: &str, found: &dyn core::fmt::Display, wanted: &dyn core::fmt::Display| {
+            let (found, wanted) = (found.to_string(), wanted.to_string());
+            if found != wanted {
+                differences.push(format!("{what} {found}, not {wanted}"));
+            }
+        };
+        differ("quota", &found.quota, &wanted.quota);
+        differ("class", &found.object_class, &wanted.object_class);
+        differ("chunk size", &found.chunk_size, &wanted.chunk_size);
+        differ("uid", &found.uid, &wanted.uid);
+        differ("gid", &found.gid, &wanted.gid);
+        differ("mode", &format!("{:o}", found.mode), &format!("{:o}", wanted.mode));
+        differ("type", &format!("{:?}", found.kind), &format!("{:?}", wanted.kind));
+        if exclusive && differences.is_empty() {
+            differences.push("it was to be new".to_owned());
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(Failed::Exists { object: self.object(&wanted.label), difference: differences.join("; ") })
+    }
+
+    /// A live container by label or UUID text.
+    pub(crate) fn find(&self, name: &str) -> Result<Rc<Container>, Failed> {
+        let id = match uuid::Uuid::try_parse(name) {
+            Ok(uuid) => Some(ContainerId(uuid)),
+            Err(_) => self.labels.borrow().get(name).copied(),
+        };
+        let known = id.and_then(|id| self.containers.borrow().get(&id).map(Rc::clone));
+        known.filter(|container| !container.is_doomed()).ok_or_else(|| Failed::NoContainer {
+            pool: self.label(),
+            container: name.chars().take(weir_proto::limits::LABEL_MAX).collect(),
+        })
+    }
+
+    /// Opens a container: a handle that targets accept.
+    ///
+    /// # Errors
+    /// When the pool handle doesn't allow it or there is no such container.
+    pub fn open_container(&self, request: &ContainerOpenRequest) -> Result<ContainerOpenReply, Failed> {
+        let pool = self.authorize(&request.capability, request.rights)?;
+        let container = self.find(&request.container)?;
+        let handle = self.engines.runtime().random_u64();
+        let capability =
+            Capability::issue(&pool.secret, pool.pool, Some(container.id), request.rights, handle);
+        self.authorize_container(&capability, request.rights)?;
+        let known = self.gathered_within(core::time::Duration::MAX);
+        let used = known.map_or(0, |gathered| gathered.used_by(container.id));
+        Ok(ContainerOpenReply { capability, info: self.info(&container, used) })
+    }
+
+    /// Closes a handle. Closing one that the service has not seen since its start succeeds.
+    ///
+    /// # Errors
+    /// When the handle is forged.
+    pub fn close_container(&self, capability: &Capability) -> Result<(), Failed> {
+        match self.authorize_container(capability, Rights::default()) {
+            Ok(container) => {
+                container.handles.borrow_mut().remove(&capability.handle);
+                Ok(())
+            }
+            Err(Failed::Destroyed { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the service knows of a container, with the bytes it holds.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub(crate) async fn describe(&self, container: &Container) -> Result<ContainerInfo, Failed> {
+        let used = self.gathered(SPACE_AGE_MAX).await?.used_by(container.id);
+        Ok(self.info(container, used))
+    }
+
+    /// What the service knows of the container that a handle opens.
+    ///
+    /// # Errors
+    /// When the handle is not valid any more.
+    pub async fn query_container(&self, capability: &Capability) -> Result<ContainerInfo, Failed> {
+        let container = self.authorize_container(capability, Rights::READ)?;
+        self.describe(&container).await
+    }
+
+    /// A container by name, with its attributes.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn query_by_name(&self, name: &str) -> Result<ContainerInfo, Failed> {
+        let container = self.find(name)?;
+        let mut info = self.describe(&container).await?;
+        info.properties.attributes = self.attributes_of(container.id);
+        Ok(info)
+    }
+
+    /// Every container that isn't being destroyed, by label.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub async fn list_containers(&self) -> Result<Vec<ContainerInfo>, Failed> {
+        let gathered = self.gathered(SPACE_AGE_MAX).await?;
+        let live: Vec<_> = self.live_labels().iter().filter_map(|label| self.find(label).ok()).collect();
+        Ok(live.iter().map(|container| self.info(container, gathered.used_by(container.id))).collect())
+    }
+
+    fn info(&self, container: &Container, used: u64) -> ContainerInfo {
+        let record = container.record.borrow();
+        ContainerInfo {
+            container: container.id,
+            properties: record.properties.clone(),
+            used,
+            handles: u32::try_from(container.handles.borrow().len()).unwrap_or(u32::MAX),
+            created: record.created,
+            snapshots: record.snapshots.clone(),
+        }
+    }
+
+    /// Reserves object-id bits.
+    ///
+    /// # Errors
+    /// When the handle doesn't allow writing, too many are asked for, or the state can't be written.
+    pub async fn allocate_oids(&self, capability: &Capability, count: u64) -> Result<AllocateReply, Failed> {
+        let container = self.authorize_container(capability, Rights::WRITE)?;
+        let invalid = |reason: String| Failed::Invalid { object: self.object(&container.label()), reason };
+        if count == 0 || count > ALLOCATE_MAX {
+            return Err(invalid(format!(
+                "1 to {ALLOCATE_MAX} object ids are allocated at once, not {count}"
+            )));
+        }
+        let _permit = container.turn.acquire().await;
+        let first = container.next_oid.get();
+        let end = first
+            .checked_add(count)
+            .ok_or_else(|| invalid("all object ids are used up; create another container".to_owned()))?;
+        let mut record = container.record.borrow().clone();
+        if end > record.next_oid {
+            record.next_oid = end.saturating_add(ALLOCATE_AHEAD);
+            self.commit_record(&container, record).await?;
+        }
+        container.next_oid.set(end);
+        Ok(AllocateReply { first })
+    }
+}
+
+/// Checks that a class is known and served.
+pub(crate) fn check_class(name: &str, object: &str) -> Result<ObjectClass, Failed> {
+    ObjectClass::parse_supported(name).map_err(|error| {
+        let (object, reason) = (object.to_owned(), error.to_string());
+        match error {
+            ClassError::NotSupported(_) => Failed::NotSupported { object, reason },
+            _ => Failed::Invalid { object, reason },
+        }
+    })
+}

@@ -1,0 +1,130 @@
+//! Destroying containers: marked at once, forgotten by every target in the background.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use weir_proto::pool::{ContainerDestroyRequest, TargetContainer};
+use weir_proto::{Der, Rights, opcode};
+use weir_runtime::{join_all, race};
+
+use super::{Container, PoolService};
+use crate::engines::AskError;
+use crate::error::Failed;
+use crate::record::{self, SCOPE_CONTAINER};
+
+/// Longest wait for one target.
+const DESTROY_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause before targets that didn't answer are asked again: an engine restarts in seconds.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+impl PoolService {
+    /// Destroys a container. It is gone at once; its space returns in the background, on targets that are down when
+    /// they are back. Destroying a missing one succeeds.
+    ///
+    /// # Errors
+    /// When the pool handle doesn't allow it, or handles are open and `force` is not set.
+    pub async fn destroy_container(&self, request: &ContainerDestroyRequest) -> Result<(), Failed> {
+        self.authorize(&request.capability, Rights::DESTROY_CONTAINER)?;
+        self.destroy_by_name(&request.container, request.force).await
+    }
+
+    /// As [`PoolService::destroy_container`], for requests of management.
+    ///
+    /// # Errors
+    /// When handles are open and `force` is not set.
+    pub async fn destroy_by_name(&self, name: &str, force: bool) -> Result<(), Failed> {
+        let container = match self.find(name) {
+            Ok(container) => container,
+            Err(Failed::NoContainer { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let _permit = container.turn.acquire().await;
+        if container.is_doomed() {
+            return Ok(());
+        }
+        let handles = container.handles.borrow().len();
+        if handles > 0 && !force {
+            return Err(Failed::Busy {
+                object: self.object(&container.label()),
+                reason: format!("is open at {handles} clients; unmount it there, or force the destruction"),
+            });
+        }
+        let mut record = container.record.borrow().clone();
+        record.doomed = true;
+        self.commit_record(&container, record).await?;
+        self.labels.borrow_mut().remove(&container.label());
+        tracing::info!(container = %container.id, label = container.label(), "container destroyed");
+        self.doomed.notify_one();
+        Ok(())
+    }
+
+    fn doomed_containers(&self) -> Vec<Rc<Container>> {
+        let containers = self.containers.borrow();
+        containers.values().filter(|container| container.is_doomed()).map(Rc::clone).collect()
+    }
+
+    /// Has every target forget a container, then forgets it here. `false`: some target didn't answer.
+    async fn reap(&self, container: &Container) -> Result<bool, Failed> {
+        let pool = self.pool()?;
+        let request = TargetContainer { pool: pool.pool, container: container.id };
+        let asked = join_all(pool.map.targets.iter().map(|target| {
+            self.engines.ask::<_, ()>(
+                target.rank,
+                target.index,
+                opcode::TARGET_CONTAINER_DESTROY,
+                &request,
+                DESTROY_LIMIT,
+            )
+        }));
+        let forgotten = |answer: &Result<(), AskError>| match answer {
+            // A target without a shard of the pool has nothing of the container.
+            Ok(()) => true,
+            Err(AskError::Refused { refusal, .. }) => refusal.der == Der::NONEXIST,
+            Err(_) => false,
+        };
+        if !asked.await.iter().all(forgotten) {
+            return Ok(false);
+        }
+        let scope = record::scope_attributes(container.id);
+        let attributes = record::load_scope(&self.shard, &scope);
+        let mut changes: Vec<_> =
+            attributes.iter().map(|(name, _)| record::change(&scope, name, None)).collect();
+        changes.push(record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), None));
+        self.commit(&changes).await?;
+        self.containers.borrow_mut().remove(&container.id);
+        Ok(true)
+    }
+}
+
+/// Starts the background work of a service. It ends with the service.
+pub(super) fn start(service: &Rc<PoolService>) {
+    let rt = service.engines.runtime().clone();
+    rt.clone().spawn(run(Rc::downgrade(service), rt));
+}
+
+async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
+    loop {
+        let Some(strong) = service.upgrade() else { return };
+        if strong.stopped.get() {
+            return;
+        }
+        let mut left = false;
+        for container in strong.doomed_containers() {
+            match strong.reap(&container).await {
+                Ok(done) => left |= !done,
+                Err(error) => {
+                    tracing::warn!(container = %container.id, %error, "a destroyed container is not forgotten yet");
+                    left = true;
+                }
+            }
+        }
+        let wake = strong.doomed.notified();
+        drop(strong);
+        if left {
+            race(wake, rt.sleep(RETRY_PAUSE)).await;
+        } else {
+            wake.await;
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The service of one pool: who is connected, which containers there are, and who may hold how much.
+//!
+//! It runs on target 0 of the pool's service rank. Its state is in memory and in attributes of that target's shard;
+//! every change is one atomic batch of attributes that is durable before it is answered or visible. This is also
+//! the seam for replication: a batch is what a log of several replicas would carry.
+
+mod attributes;
+mod containers;
+mod destroy;
+mod quota;
+mod snapshots;
+
+pub use containers::CHUNK_SIZE_DEFAULT;
+pub(crate) use containers::check_class;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_proto::capability::Credential;
+use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
+use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights};
+use weir_runtime::Instant;
+use weir_runtime::sync::{Notify, Semaphore};
+use weir_store::{AttributeChange, Shard};
+
+use crate::engines::Engines;
+use crate::error::Failed;
+use crate::gather::Gathered;
+use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
+use crate::target::TargetPool;
+
+/// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
+/// changes noticeably.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Most handles that are counted for one container. More clients than that share the last count.
+const HANDLES_MAX: usize = 1 << 20;
+
+/// A container as the service holds it.
+pub(crate) struct Container {
+    pub(crate) id: ContainerId,
+    pub(crate) record: RefCell<ContainerRecord>,
+    /// Open handles that were seen since the service started.
+    handles: RefCell<HashSet<u64>>,
+    /// Next object-id bits to hand out; below the record's `next_oid`, which is durable.
+    next_oid: Cell<u64>,
+    /// Serialises changes of the container.
+    turn: Semaphore,
+    /// When unused grants were last taken back.
+    reclaimed: Cell<Option<Instant>>,
+}
+
+impl Container {
+    fn new(id: ContainerId, record: ContainerRecord) -> Rc<Self> {
+        let next_oid = Cell::new(record.next_oid);
+        Rc::new(Self {
+            id,
+            record: RefCell::new(record),
+            handles: RefCell::default(),
+            next_oid,
+            turn: Semaphore::new(1),
+            reclaimed: Cell::new(None),
+        })
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.record.borrow().doomed
+    }
+
+    fn label(&self) -> String {
+        self.record.borrow().properties.label.clone()
+    }
+
+    /// What targets are told of the container.
+    fn state(&self, pool: weir_proto::PoolId, grant: Option<u64>) -> TargetContainerState {
+        let record = self.record.borrow();
+        TargetContainerState {
+            pool,
+            container: self.id,
+            label: record.properties.label.clone(),
+            grant,
+            snapshots: record.snapshots.clone(),
+        }
+    }
+}
+
+/// The service of one pool.
+pub struct PoolService {
+    engines: Rc<Engines>,
+    clock: Rc<Clock>,
+    pool: std::rc::Weak<TargetPool>,
+    shard: Shard,
+    containers: RefCell<BTreeMap<ContainerId, Rc<Container>>>,
+    labels: RefCell<HashMap<String, ContainerId>>,
+    /// Serialises creations: labels are unique.
+    creating: Semaphore,
+    gathered: RefCell<Option<(Instant, Rc<Gathered>)>>,
+    gathering: Semaphore,
+    /// Something has to be destroyed.
+    doomed: Notify,
+    stopped: Cell<bool>,
+}
+
+impl PoolService {
+    /// Loads the service's state and starts its background work.
+    pub(crate) fn open(
+        pool: &Rc<TargetPool>,
+        engines: Rc<Engines>,
+        clock: Rc<Clock>,
+    ) -> Result<Rc<Self>, Failed> {
+        let service = Rc::new(Self {
+            engines,
+            clock,
+            pool: Rc::downgrade(pool),
+            shard: pool.shard().clone(),
+            containers: RefCell::default(),
+            labels: RefCell::default(),
+            creating: Semaphore::new(1),
+            gathered: RefCell::default(),
+            gathering: Semaphore::new(1),
+            doomed: Notify::new(),
+            stopped: Cell::new(false),
+        });
+        for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
+            let id = record::container_of(pool.id(), &name)?;
+            let record: ContainerRecord = record::decode(pool.id(), "the record of a container", &bytes)?;
+            service.insert(Container::new(id, record));
+        }
+        destroy::start(&service);
+        Ok(service)
+    }
+
+    fn insert(&self, container: Rc<Container>) {
+        if !container.is_doomed() {
+            self.labels.borrow_mut().insert(container.label(), container.id);
+        }
+        self.containers.borrow_mut().insert(container.id, container);
+    }
+
+    /// Ends the service, since its pool is destroyed.
+    pub(crate) fn stop(&self, only_if_empty: bool) -> Result<(), Failed> {
+        let labels = self.live_labels();
+        if only_if_empty && !labels.is_empty() {
+            return Err(Failed::Busy {
+                object: format!("pool {}", self.label()),
+                reason: format!(
+                    "has {} containers ({}); destroy them first, or force the destruction",
+                    labels.len(),
+                    first_few(&labels)
+                ),
+            });
+        }
+        self.stopped.set(true);
+        self.doomed.notify_one();
+        Ok(())
+    }
+
+    /// Labels of the containers that aren't being destroyed.
+    #[must_use]
+    pub fn live_labels(&self) -> Vec<String> {
+        let mut labels: Vec<_> = self.labels.borrow().keys().cloned().collect();
+        labels.sort_unstable();
+        labels
+    }
+
+    /// Label of the pool.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.record().map_or_else(String::new, |record| record.label)
+    }
+
+    fn record(&self) -> Option<PoolRecord> {
+        self.pool.upgrade().map(|pool| pool.record.borrow().clone())
+    }
+
+    /// The pool's record, as long as the pool lives.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub fn pool(&self) -> Result<PoolRecord, Failed> {
+        let gone = || Failed::InTransition(self.shard.id().to_string(), "destroyed");
+        if self.stopped.get() { Err(gone()) } else { self.record().ok_or_else(gone) }
+    }
+
+    /// Gives a handle on the pool to a client of the system.
+    ///
+    /// # Errors
+    /// When the credential is not valid.
+    pub fn connect(
+        &self,
+        name: &str,
+        rights: Rights,
+        credential: &Credential,
+    ) -> Result<ConnectReply, Failed> {
+        let rt = self.engines.runtime();
+        if !credential.is_valid(self.engines.key(), name, rt.wall_ns()) {
+            return Err(Failed::Credential(name.to_owned()));
+        }
+        let record = self.pool()?;
+        let capability = Capability::issue(&record.secret, record.pool, None, rights, rt.random_u64());
+        Ok(ConnectReply::Connected {
+            capability,
+            label: record.label,
+            map: record.map,
+            service: record.service,
+            object_class: record.object_class,
+        })
+    }
+
+    /// Checks a handle on the pool.
+    ///
+    /// # Errors
+    /// When it is forged, lacks a right, or is one of a container.
+    pub fn authorize(&self, capability: &Capability, needed: Rights) -> Result<PoolRecord, Failed> {
+        let record = self.pool()?;
+        capability.check(&record.secret, needed)?;
+        if capability.container.is_some() {
+            return Err(CapabilityError::Forged(record.pool).into());
+        }
+        Ok(record)
+    }
+
+    /// Checks a handle on a container. One that was opened before the service started is counted again.
+    pub(crate) fn authorize_container(
+        &self,
+        capability: &Capability,
+        needed: Rights,
+    ) -> Result<Rc<Container>, Failed> {
+        let record = self.pool()?;
+        capability.check(&record.secret, needed)?;
+        let id = capability.container.ok_or(CapabilityError::Forged(record.pool))?;
+        let known = self.containers.borrow().get(&id).map(Rc::clone);
+        let live = known.filter(|container| !container.is_doomed());
+        let container = live.ok_or_else(|| Failed::Destroyed { pool: record.label, container: id })?;
+        let mut handles = container.handles.borrow_mut();
+        if handles.len() < HANDLES_MAX {
+            handles.insert(capability.handle);
+        }
+        drop(handles);
+        Ok(container)
+    }
+
+    /// State and space of the pool.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub async fn query(&self) -> Result<PoolQueryReply, Failed> {
+        let gathered = self.gathered(SPACE_AGE_MAX).await?;
+        let record = self.pool()?;
+        Ok(PoolQueryReply {
+            label: record.label,
+            map: record.map,
+            space: gathered.space.clone(),
+            unreachable: gathered.unreachable.clone(),
+            containers: u32::try_from(self.labels.borrow().len()).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// Figures of the pool's targets that are at most `age` old.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub async fn gathered(&self, age: Duration) -> Result<Rc<Gathered>, Failed> {
+        if let Some(fresh) = self.gathered_within(age) {
+            return Ok(fresh);
+        }
+        let _permit = self.gathering.acquire().await;
+        if let Some(fresh) = self.gathered_within(age) {
+            return Ok(fresh);
+        }
+        let record = self.pool()?;
+        let gathered = Rc::new(Gathered::ask(&self.engines, record.pool, &record.map).await);
+        let now = self.engines.runtime().now();
+        *self.gathered.borrow_mut() = Some((now, Rc::clone(&gathered)));
+        Ok(gathered)
+    }
+
+    /// The figures gathered last, if they are at most `age` old.
+    #[must_use]
+    pub fn gathered_within(&self, age: Duration) -> Option<Rc<Gathered>> {
+        let now = self.engines.runtime().now();
+        let gathered = self.gathered.borrow();
+        let (at, figures) = gathered.as_ref()?;
+        (now.saturating_duration_since(*at) <= age).then(|| Rc::clone(figures))
+    }
+
+    /// Makes changes durable.
+    async fn commit(&self, changes: &[AttributeChange]) -> Result<(), Failed> {
+        Ok(self.shard.change_attributes(changes).await?)
+    }
+
+    /// Makes a new record of a container durable, then visible.
+    async fn commit_record(&self, container: &Container, record: ContainerRecord) -> Result<(), Failed> {
+        let stored = record::encode(&record);
+        let name = container.id.0.as_bytes();
+        self.commit(&[record::change(SCOPE_CONTAINER, name, Some(stored))]).await?;
+        *container.record.borrow_mut() = record;
+        Ok(())
+    }
+
+    fn object(&self, container: &str) -> String {
+        format!("container {container} of pool {}", self.label())
+    }
+}
+
+/// A list for a message: at most five entries.
+fn first_few(labels: &[String]) -> String {
+    let shown: Vec<_> = labels.iter().take(5).map(String::as_str).collect();
+    let rest = if labels.len() > shown.len() { ", …" } else { "" };
+    format!("{}{rest}", shown.join(", "))
+}

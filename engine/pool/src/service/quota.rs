@@ -1,0 +1,191 @@
+//! The quota of a container, and the shares of it that targets hold.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_proto::pool::{
+    ContainerInfo, GrantRequest, PoolMap, QuotaRequest, TargetContainerState, TargetContainerUsage,
+};
+use weir_proto::{Rank, Rights, opcode};
+use weir_runtime::join_all;
+
+use super::{Container, PoolService};
+use crate::error::Failed;
+use crate::grants::{enlarge, ungranted};
+
+/// Longest wait for one target to give back what it doesn't use.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(2);
+
+/// Unused grants are taken back at most this often: a full container must not keep all targets busy.
+const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A grant that makes a target keep what it holds and no more.
+const NOTHING_MORE: Option<u64> = Some(0);
+
+impl PoolService {
+    /// Answers a target that learns of a container or needs a greater share of its quota.
+    ///
+    /// # Errors
+    /// When the container doesn't exist, or with `NOSPACE` when its quota is used up.
+    pub(crate) async fn grant(
+        &self,
+        from: Rank,
+        request: &GrantRequest,
+    ) -> Result<TargetContainerState, Failed> {
+        let pool = self.pool()?;
+        let gone = || Failed::Destroyed { pool: pool.label.clone(), container: request.container };
+        let known = self.containers.borrow().get(&request.container).map(std::rc::Rc::clone);
+        let container = known.ok_or_else(gone)?;
+        let target = target_id(&pool.map, from, request.index).ok_or_else(|| Failed::Invalid {
+            object: format!("pool {}", pool.label),
+            reason: format!("target {} of rank {from} is not one of its targets", request.index),
+        })?;
+        let _permit = container.turn.acquire().await;
+        if container.is_doomed() {
+            return Err(gone());
+        }
+        let mut grants = container.record.borrow().grants.clone();
+        let quota = container.record.borrow().properties.quota;
+        let granted = self.share(&container, quota, target, request, &mut grants).await;
+        grants.insert(target, granted);
+        if grants != container.record.borrow().grants {
+            let mut record = container.record.borrow().clone();
+            record.grants = grants;
+            self.commit_record(&container, record).await?;
+        }
+        let short = granted.is_some_and(|bytes| bytes < request.used.saturating_add(request.wanted));
+        if request.wanted > 0 && short {
+            return Err(Failed::NoSpace {
+                object: self.object(&container.label()),
+                reason: format!("its quota of {quota} bytes is used up; delete data or raise the quota"),
+            });
+        }
+        Ok(container.state(pool.pool, granted))
+    }
+
+    /// What the target gets in total. Takes back unused grants when the quota runs short.
+    async fn share(
+        &self,
+        container: &Container,
+        quota: u64,
+        target: u32,
+        request: &GrantRequest,
+        grants: &mut BTreeMap<u32, Option<u64>>,
+    ) -> Option<u64> {
+        if quota == 0 {
+            return None;
+        }
+        let targets = self.pool().map_or(1, |pool| pool.map.targets.len());
+        let granted = grants.get(&target).copied().flatten().unwrap_or(request.used);
+        grants.insert(target, Some(granted));
+        let needed = request.used.saturating_add(request.wanted);
+        if granted.saturating_add(ungranted(quota, grants)) < needed && self.may_reclaim(container) {
+            self.reclaim(container, Some(target), grants).await;
+        }
+        Some(enlarge(granted, request.used, request.wanted, ungranted(quota, grants), targets))
+    }
+
+    fn may_reclaim(&self, container: &Container) -> bool {
+        let now = self.engines.runtime().now();
+        let recent = |at| now.saturating_duration_since(at) < RECLAIM_INTERVAL;
+        if container.reclaimed.get().is_some_and(recent) {
+            return false;
+        }
+        container.reclaimed.set(Some(now));
+        true
+    }
+
+    /// Asks targets to hold no more than they do, and notes what that is. Returns the ranks that didn't answer;
+    /// their grants stay.
+    async fn reclaim(
+        &self,
+        container: &Container,
+        except: Option<u32>,
+        grants: &mut BTreeMap<u32, Option<u64>>,
+    ) -> Vec<Rank> {
+        let Ok(pool) = self.pool() else { return Vec::new() };
+        let state = container.state(pool.pool, NOTHING_MORE);
+        let asked: Vec<_> = pool
+            .map
+            .targets
+            .iter()
+            .filter(|target| grants.contains_key(&target.id) && Some(target.id) != except)
+            .collect();
+        let answers = join_all(asked.iter().map(|target| {
+            self.engines.ask::<_, TargetContainerUsage>(
+                target.rank,
+                target.index,
+                opcode::TARGET_CONTAINER_SET,
+                &state,
+                RECLAIM_LIMIT,
+            )
+        }));
+        let mut silent = Vec::new();
+        for (target, answer) in asked.iter().zip(answers.await) {
+            match answer {
+                Ok(usage) => {
+                    grants.insert(target.id, Some(usage.used));
+                }
+                Err(error) => {
+                    tracing::debug!(container = %container.id, %error, "unused quota is not given back");
+                    silent.push(target.rank);
+                }
+            }
+        }
+        silent
+    }
+
+    /// Changes a container's quota for a client.
+    ///
+    /// # Errors
+    /// See [`PoolService::set_quota_by_name`]; also when the handle doesn't allow it.
+    pub async fn set_quota(&self, request: &QuotaRequest) -> Result<ContainerInfo, Failed> {
+        self.authorize(&request.capability, Rights::CREATE_CONTAINER)?;
+        self.set_quota_by_name(&request.container, request.quota).await
+    }
+
+    /// Changes a container's quota. Raising it takes effect when targets need more; lowering it needs every target
+    /// that holds data of the container.
+    ///
+    /// # Errors
+    /// When there is no such container, more is used than the new quota, or an engine doesn't answer.
+    pub async fn set_quota_by_name(&self, name: &str, quota: u64) -> Result<ContainerInfo, Failed> {
+        let container = self.find(name)?;
+        let object = self.object(&container.label());
+        {
+            let _permit = container.turn.acquire().await;
+            let mut record = container.record.borrow().clone();
+            let before = record.properties.quota;
+            let lowers = quota > 0 && (before == 0 || quota < before);
+            if lowers {
+                let silent = self.reclaim(&container, None, &mut record.grants).await;
+                if let Some(rank) = silent.first() {
+                    return Err(Failed::Unreachable {
+                        object,
+                        doing: "lowering the quota",
+                        rank: *rank,
+                        reason: "no answer".to_owned(),
+                    });
+                }
+                let used = record.grants.values().flatten().sum::<u64>();
+                if used > quota {
+                    return Err(Failed::Busy {
+                        object,
+                        reason: format!(
+                            "holds {used} bytes, more than the new quota of {quota}; delete data first"
+                        ),
+                    });
+                }
+            }
+            if quota != before {
+                record.properties.quota = quota;
+                self.commit_record(&container, record).await?;
+            }
+        }
+        self.describe(&container).await
+    }
+}
+
+fn target_id(map: &PoolMap, rank: Rank, index: weir_proto::TargetIndex) -> Option<u32> {
+    map.targets.iter().find(|target| target.rank == rank && target.index == index).map(|target| target.id)
+}

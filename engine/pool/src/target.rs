@@ -1,0 +1,495 @@
+//! The pools that a target holds shards of, and what the pool service and the directory ask of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_proto::pool::{
+    GrantRequest, TargetContainer as ContainerName, TargetContainerState, TargetContainerUsage,
+    TargetPool as PoolName, TargetPoolDestroy, TargetPoolResize, TargetPoolSpace,
+};
+use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, opcode};
+use weir_runtime::sync::Semaphore;
+use weir_store::{Shard, Store};
+
+use crate::container::TargetContainer;
+use crate::directory::SYSTEM_POOL;
+use crate::engines::Engines;
+use crate::error::{Failed, Refusal, capability_der};
+use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_LABEL, SCOPE_TARGET};
+use crate::service::PoolService;
+
+/// Longest wait for the pool service when a target learns of a container or asks for quota: within a client's
+/// patience for one request, and longer than a restart of the service's engine takes to be noticed.
+const SERVICE_LIMIT: Duration = Duration::from_secs(5);
+
+/// After a refused grant, writers are refused without asking again for this long: quota that is freed is found
+/// soon, and a full container costs the service two requests a second.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(500);
+
+/// Room asked for beyond a payload: keys, index and log of one request.
+const OVERHEAD: u64 = 64 * 1024;
+
+/// A container that is being learned of or forgotten.
+struct Learning {
+    /// One request at a time; destroying the container waits for it.
+    turn: Semaphore,
+    /// Counts what the service said meanwhile: an answer from before that is out of date.
+    told: Cell<u64>,
+}
+
+/// One pool on one target.
+pub struct TargetPool {
+    pub(crate) record: RefCell<PoolRecord>,
+    shard: Shard,
+    engines: Rc<Engines>,
+    clock: Rc<Clock>,
+    containers: RefCell<HashMap<ContainerId, Rc<TargetContainer>>>,
+    learning: RefCell<HashMap<ContainerId, Rc<Learning>>>,
+    service: RefCell<Option<Rc<PoolService>>>,
+}
+
+impl TargetPool {
+    /// Identity of the pool.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.record.borrow().pool
+    }
+
+    /// Label of the pool.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.record.borrow().label.clone()
+    }
+
+    /// Its part of the store.
+    #[must_use]
+    pub const fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The pool's service, when it runs here.
+    #[must_use]
+    pub fn service(&self) -> Option<Rc<PoolService>> {
+        self.service.borrow().clone()
+    }
+
+    /// Containers that this target knows.
+    #[must_use]
+    pub fn containers(&self) -> Vec<Rc<TargetContainer>> {
+        self.containers.borrow().values().map(Rc::clone).collect()
+    }
+
+    /// Checks a container handle. One keyed hash of less than a block (about 100 ns) costs no more than a lookup
+    /// in a cache of verified handles would.
+    ///
+    /// # Errors
+    /// When the seal is wrong, a right is missing, or the handle is one of a pool.
+    pub fn authorize(&self, capability: &Capability, needed: Rights) -> Result<ContainerId, Refusal> {
+        let refuse = |der, message| Refusal { der, object: format!("pool {}", self.label()), message };
+        capability
+            .check(&self.record.borrow().secret, needed)
+            .map_err(|error| refuse(capability_der(&error), error.to_string()))?;
+        capability.container.ok_or_else(|| {
+            let message =
+                "a pool handle does not open objects; open a container and use its handle".to_owned();
+            refuse(Der::NO_HDL, message)
+        })
+    }
+
+    /// Refuses requests that were placed with an older pool map.
+    ///
+    /// # Errors
+    /// When the client's map is older than the target's.
+    pub fn check_map(&self, version: u32) -> Result<(), Refusal> {
+        let record = self.record.borrow();
+        let known = record.map.version;
+        if version >= known {
+            return Ok(());
+        }
+        let label = &record.label;
+        Err(Refusal {
+            der: Der::STALE,
+            object: format!("pool {label}"),
+            message: format!(
+                "the client's map of pool {label} has version {version}, now it is {known}; fetch it again"
+            ),
+        })
+    }
+
+    /// A container of the pool. One that this target doesn't know is asked for at the pool service, and created.
+    ///
+    /// # Errors
+    /// When the container doesn't exist, or isn't known and the service doesn't answer.
+    pub async fn container(&self, id: ContainerId) -> Result<Rc<TargetContainer>, Failed> {
+        if let Some(known) = self.containers.borrow().get(&id) {
+            return Ok(Rc::clone(known));
+        }
+        let learning = self.learning(id);
+        let result = {
+            let _permit = learning.turn.acquire().await;
+            let known = self.containers.borrow().get(&id).map(Rc::clone);
+            match known {
+                Some(known) => Ok(known),
+                None => self.learn(id, &learning).await,
+            }
+        };
+        self.leave_learning(id, &learning);
+        result
+    }
+
+    fn learning(&self, id: ContainerId) -> Rc<Learning> {
+        let new = || Rc::new(Learning { turn: Semaphore::new(1), told: Cell::new(0) });
+        Rc::clone(self.learning.borrow_mut().entry(id).or_insert_with(new))
+    }
+
+    fn leave_learning(&self, id: ContainerId, learning: &Learning) {
+        if learning.turn.waiting() == 0 && learning.turn.available() == 1 {
+            self.learning.borrow_mut().remove(&id);
+        }
+    }
+
+    async fn learn(&self, id: ContainerId, learning: &Learning) -> Result<Rc<TargetContainer>, Failed> {
+        loop {
+            let told = learning.told.get();
+            let state = self.ask_grant(id, self.used(id), 0).await?;
+            self.shard.create_container(id).await?;
+            self.observe(&state)?;
+            self.shard.set_snapshots(id, &state.snapshots).await?;
+            self.shard.set_quota(id, quota_of(state.grant)).await?;
+            let label = state.label.clone().into_bytes();
+            self.shard
+                .change_attributes(&[record::change(SCOPE_LABEL, id.0.as_bytes(), Some(label))])
+                .await?;
+            if learning.told.get() == told {
+                let known = Rc::new(TargetContainer::new(id, state.label, state.grant));
+                self.containers.borrow_mut().insert(id, Rc::clone(&known));
+                return Ok(known);
+            }
+        }
+    }
+
+    async fn ask_grant(
+        &self,
+        id: ContainerId,
+        used: u64,
+        wanted: u64,
+    ) -> Result<TargetContainerState, Failed> {
+        let (pool, service) = {
+            let record = self.record.borrow();
+            (record.pool, record.service)
+        };
+        let request = GrantRequest { pool, container: id, index: self.engines.own_index(), used, wanted };
+        let asked = self
+            .engines
+            .ask(service, weir_proto::TargetIndex(0), opcode::TARGET_CONTAINER_GRANT, &request, SERVICE_LIMIT)
+            .await;
+        asked.map_err(|error| {
+            let object = format!("container {id} of pool {}", self.label());
+            match error.within(object, "asking the pool service about it") {
+                Failed::Target { der: Der::CONT_NONEXIST | Der::NONEXIST, .. } => {
+                    Failed::Destroyed { pool: self.label(), container: id }
+                }
+                other => other,
+            }
+        })
+    }
+
+    /// Gets a greater share of a container's quota for `wanted` more bytes. `Ok(false)`: the quota is used up.
+    ///
+    /// # Errors
+    /// When the container is gone or the service doesn't answer.
+    pub async fn enlarge(&self, container: &TargetContainer, wanted: u64) -> Result<bool, Failed> {
+        let before = container.grant.get();
+        let _permit = container.asking.acquire().await;
+        if container.grant.get() != before {
+            return Ok(true);
+        }
+        let now = self.engines.runtime().now();
+        if container.refused_until.get().is_some_and(|until| now < until) {
+            return Ok(false);
+        }
+        let told = container.told.get();
+        let used = self.used(container.id);
+        match self.ask_grant(container.id, used, wanted.saturating_add(OVERHEAD)).await {
+            // The service changed the grant while its answer was under way: which came first is not known.
+            Ok(_) if container.told.get() != told => Ok(true),
+            Ok(state) => {
+                let larger = state.grant.is_none() || state.grant > before;
+                self.set_grant(container, state.grant).await?;
+                Ok(larger)
+            }
+            Err(Failed::Target { der: Der::NOSPACE, .. }) => {
+                container.refused_until.set(Some(now + REFUSAL_PAUSE));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn set_grant(&self, container: &TargetContainer, grant: Option<u64>) -> Result<(), Failed> {
+        self.shard.set_quota(container.id, quota_of(grant)).await?;
+        container.grant.set(grant);
+        Ok(())
+    }
+
+    fn used(&self, id: ContainerId) -> u64 {
+        let summaries = self.shard.containers();
+        summaries.iter().find(|summary| summary.container == id).map_or(0, |summary| summary.used)
+    }
+
+    fn observe(&self, state: &TargetContainerState) -> Result<(), Failed> {
+        let wall = self.engines.runtime().wall_ns();
+        for epoch in &state.snapshots {
+            self.clock.observe(*epoch, wall)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what the service says of a container. A target that doesn't know it has nothing to do.
+    async fn set_container(&self, state: TargetContainerState) -> Result<TargetContainerUsage, Failed> {
+        let known = self.containers.borrow().get(&state.container).map(Rc::clone);
+        self.observe(&state)?;
+        if let Some(learning) = self.learning.borrow().get(&state.container) {
+            learning.told.set(learning.told.get() + 1);
+        }
+        if let Some(container) = known {
+            container.told.set(container.told.get() + 1);
+            let grant = state.grant.map(|grant| grant.max(self.used(state.container)));
+            self.set_grant(&container, grant).await?;
+            if self.shard.snapshots(state.container)? != state.snapshots {
+                self.shard.set_snapshots(state.container, &state.snapshots).await?;
+            }
+        }
+        let now = self.clock.now(self.engines.runtime().wall_ns());
+        Ok(TargetContainerUsage { used: self.used(state.container), now })
+    }
+
+    async fn destroy_container(&self, id: ContainerId) -> Result<(), Failed> {
+        let learning = self.learning(id);
+        let result = {
+            let _permit = learning.turn.acquire().await;
+            self.containers.borrow_mut().remove(&id);
+            self.forget(id).await
+        };
+        self.leave_learning(id, &learning);
+        result
+    }
+
+    async fn forget(&self, id: ContainerId) -> Result<(), Failed> {
+        self.shard.destroy_container(id).await?;
+        self.shard.change_attributes(&[record::change(SCOPE_LABEL, id.0.as_bytes(), None)]).await?;
+        Ok(())
+    }
+
+    fn space(&self) -> TargetPoolSpace {
+        let space = self.shard.space();
+        let live = space.containers.iter().filter(|summary| !summary.destroying);
+        TargetPoolSpace {
+            total: space.total,
+            free: space.free,
+            containers: live.map(|summary| (summary.container, summary.used)).collect(),
+        }
+    }
+
+    /// Loads the containers that were known before a restart.
+    fn load_containers(&self) -> Result<(), Failed> {
+        let pool = self.id();
+        let summaries = self.shard.containers();
+        for (name, label) in record::load_scope(&self.shard, SCOPE_LABEL) {
+            let id = record::container_of(pool, &name)?;
+            let live = summaries.iter().find(|summary| summary.container == id && !summary.destroying);
+            if let Some(summary) = live {
+                let grant = (summary.quota > 0).then_some(summary.quota);
+                let label = String::from_utf8_lossy(&label).into_owned();
+                self.containers.borrow_mut().insert(id, Rc::new(TargetContainer::new(id, label, grant)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A grant as the store takes it, to which 0 is "no limit".
+fn quota_of(grant: Option<u64>) -> u64 {
+    grant.map_or(0, |bytes| bytes.max(1))
+}
+
+/// The pools of one target.
+pub struct TargetPools {
+    store: Rc<Store>,
+    engines: Rc<Engines>,
+    clock: Rc<Clock>,
+    pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
+}
+
+impl TargetPools {
+    /// Loads the pools of a store, starts the services that belong here, and answers the other engines.
+    ///
+    /// # Errors
+    /// When a pool's state can't be read.
+    pub fn open(store: Rc<Store>, engines: Rc<Engines>, clock: Rc<Clock>) -> Result<Rc<Self>, Failed> {
+        let pools = Rc::new(Self { store, engines, clock, pools: RefCell::default() });
+        for summary in pools.store.pools() {
+            let Some(shard) = pools.store.pool(summary.pool) else { continue };
+            if summary.pool == SYSTEM_POOL {
+                continue;
+            }
+            // A shard without a record: the engine stopped in the middle of its creation, which the directory
+            // takes up again or takes back.
+            let Some(bytes) = shard.attribute(SCOPE_TARGET, NAME_POOL) else { continue };
+            let mut record: PoolRecord = record::decode(summary.pool, "the record", &bytes)?;
+            // A resize that stopped between store and record.
+            record.size = summary.size;
+            pools.start(record, shard)?;
+        }
+        pools.answer_engines();
+        Ok(pools)
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &Rc<Store> {
+        &self.store
+    }
+
+    /// The other engines.
+    #[must_use]
+    pub const fn engines(&self) -> &Rc<Engines> {
+        &self.engines
+    }
+
+    /// The target's clock.
+    #[must_use]
+    pub const fn clock(&self) -> &Rc<Clock> {
+        &self.clock
+    }
+
+    /// Every pool of the target.
+    #[must_use]
+    pub fn all(&self) -> Vec<Rc<TargetPool>> {
+        self.pools.borrow().values().map(Rc::clone).collect()
+    }
+
+    /// A pool of the target.
+    ///
+    /// # Errors
+    /// When the target holds no shard of it.
+    pub fn get(&self, pool: PoolId) -> Result<Rc<TargetPool>, Failed> {
+        self.pools.borrow().get(&pool).map(Rc::clone).ok_or_else(|| Failed::NoPool(pool.to_string()))
+    }
+
+    /// A pool by label or UUID text.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Rc<TargetPool>> {
+        let pools = self.pools.borrow();
+        if let Ok(uuid) = uuid::Uuid::try_parse(name) {
+            return pools.get(&PoolId(uuid)).map(Rc::clone);
+        }
+        pools.values().find(|pool| pool.record.borrow().label == name).map(Rc::clone)
+    }
+
+    /// The service of a pool, when it runs here.
+    ///
+    /// # Errors
+    /// When the pool is not known here or its service runs elsewhere.
+    pub fn service(&self, pool: PoolId) -> Result<Rc<PoolService>, Failed> {
+        let known = self.get(pool)?;
+        known.service().ok_or_else(|| Failed::Elsewhere { pool, service: known.record.borrow().service })
+    }
+
+    fn start(&self, record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
+        let here = record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
+        let pool = Rc::new(TargetPool {
+            record: RefCell::new(record),
+            shard,
+            engines: Rc::clone(&self.engines),
+            clock: Rc::clone(&self.clock),
+            containers: RefCell::default(),
+            learning: RefCell::default(),
+            service: RefCell::new(None),
+        });
+        pool.load_containers()?;
+        if here {
+            let service = PoolService::open(&pool, Rc::clone(&self.engines), Rc::clone(&self.clock))?;
+            *pool.service.borrow_mut() = Some(service);
+        }
+        self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
+        Ok(pool)
+    }
+
+    async fn create(&self, record: PoolRecord) -> Result<(), Failed> {
+        if let Some(known) = self.pools.borrow().get(&record.pool)
+            && *known.record.borrow() == record
+        {
+            return Ok(());
+        }
+        let shard = self.store.create_pool(record.pool, record.size).await?;
+        let stored = record::encode(&record);
+        shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
+        if self.pools.borrow().contains_key(&record.pool) {
+            return Ok(());
+        }
+        tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
+        self.start(record, shard)?;
+        Ok(())
+    }
+
+    async fn destroy(&self, request: TargetPoolDestroy) -> Result<(), Failed> {
+        let known = self.pools.borrow().get(&request.pool).map(Rc::clone);
+        if let Some(pool) = known {
+            if let Some(service) = pool.service() {
+                service.stop(request.only_if_empty)?;
+            }
+            self.pools.borrow_mut().remove(&request.pool);
+            tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
+        }
+        self.store.destroy_pool(request.pool).await?;
+        Ok(())
+    }
+
+    async fn resize(&self, request: TargetPoolResize) -> Result<(), Failed> {
+        let pool = self.get(request.pool)?;
+        self.store.resize_pool(request.pool, request.size).await?;
+        let stored = {
+            let mut record = pool.record.borrow_mut();
+            record.size = request.size;
+            record::encode(&*record)
+        };
+        pool.shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
+        Ok(())
+    }
+
+    /// Answers what the pool service and the directory ask of this target, and targets ask of services here.
+    fn answer_engines(self: &Rc<Self>) {
+        macro_rules! answer {
+            ($opcode:ident, |$pools:ident, $from:pat_param, $request:ident: $kind:ty| $body:expr) => {{
+                let pools = Rc::downgrade(self);
+                self.engines.serve(opcode::$opcode, move |$from: Rank, $request: $kind| {
+                    let pools = pools.upgrade();
+                    async move {
+                        let $pools =
+                            pools.ok_or_else(|| Failed::NoPool("of a stopping engine".to_owned()))?;
+                        $body
+                    }
+                });
+            }};
+        }
+        answer!(TARGET_POOL_CREATE, |pools, _, request: PoolRecord| pools.create(request).await);
+        answer!(TARGET_POOL_DESTROY, |pools, _, request: TargetPoolDestroy| pools.destroy(request).await);
+        answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
+        answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
+        answer!(TARGET_CONTAINER_CREATE, |pools, _, request: ContainerName| {
+            pools.get(request.pool)?.container(request.container).await.map(drop)
+        });
+        answer!(TARGET_CONTAINER_DESTROY, |pools, _, request: ContainerName| {
+            pools.get(request.pool)?.destroy_container(request.container).await
+        });
+        answer!(TARGET_CONTAINER_SET, |pools, _, request: TargetContainerState| {
+            pools.get(request.pool)?.set_container(request).await
+        });
+        answer!(TARGET_CONTAINER_GRANT, |pools, from, request: GrantRequest| {
+            pools.service(request.pool)?.grant(from, &request).await
+        });
+    }
+}
