@@ -1,1 +1,54 @@
 //! The native client: handles, objects, key-value and array interfaces.
+//!
+//! A [`Context`] belongs to one thread: it owns the executor, the endpoint and the RPC state through which that
+//! thread reaches the engines. Handles ([`Pool`], [`Container`], [`Object`], [`Kv`], [`Array`]) are plain data,
+//! `Send + Sync + Clone`, and work with any context of the same system:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), weir_client::Error> {
+//! use weir_client::{Attach, Container, Context, Kv, Pool, Rights};
+//! let context = Context::real(&Attach::load(None)?)?;
+//! context.block_on(async {
+//!     let pool = Pool::connect(&context, "tank", Rights::READ.union(Rights::WRITE)).await?;
+//!     let container = Container::open(&context, &pool, "home", Rights::READ.union(Rights::WRITE)).await?;
+//!     let oid = container.new_object_id(&context, weir_client::kind::KV_HASHED, None).await?;
+//!     let kv = Kv::open(&container, oid)?;
+//!     kv.put(&context, b"greeting", b"hello", weir_client::Conditions::NONE).await
+//! })
+//! # }
+//! ```
+//!
+//! Placement is computed here ([`weir_layout`]), checksums are computed here and verified here, and an operation is
+//! tried again until its deadline while an engine is away.
+
+pub mod array;
+mod attach;
+mod checksum;
+mod container;
+mod context;
+mod error;
+pub mod kind;
+mod kv;
+mod list;
+mod object;
+mod pool;
+mod request;
+mod scatter;
+
+pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
+pub use attach::{Attach, AttachError, EngineAddress};
+pub use container::Container;
+pub use context::{Context, ContextOptions, OPERATION_DEADLINE, Traffic};
+pub use error::Error;
+pub use kv::Kv;
+pub use list::{Anchor, Page};
+pub use object::{AkeyRead, AkeyWrite, ExtremeKey, Object};
+pub use pool::{Pool, PoolSpace};
+
+pub use weir_layout::ObjectClass;
+pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
+pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply};
+pub use weir_proto::{ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, Rights};
+
+/// Result of a client operation.
+pub type Result<T> = core::result::Result<T, Error>;

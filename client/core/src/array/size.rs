@@ -1,0 +1,190 @@
+//! Where an array ends, and moving that end.
+
+use std::sync::atomic::Ordering;
+
+use weir_proto::object::{Conditions, Extent};
+use weir_proto::{Epoch, Key};
+use weir_runtime::join_all;
+
+use super::{Array, CELLS, End, dkey_of, name};
+use crate::Result;
+use crate::context::Context;
+use crate::list::Anchor;
+use crate::object::{AkeyRead, AkeyWrite};
+
+/// Cell of the first chunk that, when it is real, says that later chunks may exist. Above every chunk, below bit 63,
+/// which is reserved.
+pub(super) const MARK: u64 = 1 << 62;
+
+impl Array {
+    /// Number of cells up to the last real one.
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn size(&self, context: &Context) -> Result<u64> {
+        Ok(self.size_and_epoch(context).await?.0)
+    }
+
+    /// Number of cells up to the last real one, and the epoch of the newest change.
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn size_and_epoch(&self, context: &Context) -> Result<(u64, Epoch)> {
+        if let End::Marked(marked) = &self.end
+            && !marked.load(Ordering::Relaxed)
+        {
+            let (dkey, cells) = (dkey_of(0), name(CELLS)?);
+            let first = self.object.extreme_key(context, true, Some(&dkey), Some(&cells), true).await?;
+            let end = first.extent.map_or(0, |(extent, _)| extent.end());
+            if end <= self.attributes.chunk_cells {
+                return Ok((end, first.max_epoch));
+            }
+            marked.store(true, Ordering::Relaxed);
+        }
+        self.scan(context).await
+    }
+
+    async fn scan(&self, context: &Context) -> Result<(u64, Epoch)> {
+        let cells = name(CELLS)?;
+        let last = self.object.extreme_key(context, true, None, Some(&cells), true).await?;
+        let number = last.dkey.as_ref().and_then(Key::to_u64).unwrap_or(0);
+        match (number.checked_sub(1), last.extent) {
+            (None, _) => Ok((0, last.max_epoch)),
+            (Some(chunk), Some((extent, _))) if extent.end() <= self.attributes.chunk_cells => {
+                Ok((chunk * self.attributes.chunk_cells + extent.end(), last.max_epoch))
+            }
+            // The last chunk was punched empty, or the record found is the mark: look at each chunk, last first.
+            _ => Ok((self.scan_chunks(context).await?, last.max_epoch)),
+        }
+    }
+
+    async fn scan_chunks(&self, context: &Context) -> Result<u64> {
+        let shards = 0..self.object.shard_count(context)?;
+        let mut chunks = Vec::new();
+        for found in join_all(shards.map(|shard| self.object.shard_dkeys(context, shard))).await {
+            chunks.extend(found?.iter().filter_map(Key::to_u64).filter_map(|number| number.checked_sub(1)));
+        }
+        chunks.sort_unstable();
+        for chunk in chunks.into_iter().rev() {
+            let end = self.end_of_chunk(context, chunk).await?;
+            if end > 0 {
+                return Ok(chunk * self.attributes.chunk_cells + end);
+            }
+        }
+        Ok(0)
+    }
+
+    /// End of the last real cell of a chunk, without the mark.
+    async fn end_of_chunk(&self, context: &Context, chunk: u64) -> Result<u64> {
+        let (dkey, cells) = (dkey_of(chunk), name(CELLS)?);
+        let last = self.object.extreme_key(context, true, Some(&dkey), Some(&cells), true).await?;
+        let end = last.extent.map_or(0, |(extent, _)| extent.end());
+        if end <= self.attributes.chunk_cells {
+            return Ok(end);
+        }
+        let mut end = 0;
+        let mut anchor = Anchor::START;
+        while !anchor.is_end() {
+            let limit = weir_proto::limits::LIST_KEYS_MAX;
+            let page = self.object.list_extents(context, &dkey, &cells, &anchor, limit).await?;
+            let ends = page.entries.iter().filter_map(|entry| entry.extent).map(|(extent, ..)| extent.end());
+            end = ends.filter(|end| *end <= self.attributes.chunk_cells).fold(end, u64::max);
+            anchor = page.next;
+        }
+        Ok(end)
+    }
+
+    /// Makes it known that chunks after the first may exist, before they do.
+    pub(super) async fn mark(&self, context: &Context) -> Result<()> {
+        let End::Marked(marked) = &self.end else { return Ok(()) };
+        if marked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let extent = Extent { index: MARK, count: 1 };
+        let write = AkeyWrite::array(name(CELLS)?, self.attributes.cell_size, vec![extent], vec![&[1]]);
+        self.object.update(context, &dkey_of(0), Conditions::NONE, &[write]).await?;
+        marked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Cuts the array off or lengthens it: afterwards it has `size` cells, of which those that were not there
+    /// read as zeros.
+    ///
+    /// Not atomic: a write by somebody else at the same time may be cut off or may lengthen the array again.
+    ///
+    /// # Errors
+    /// As [`Array::write`].
+    pub async fn set_size(&self, context: &Context, size: u64) -> Result<()> {
+        let chunk_cells = self.attributes.chunk_cells;
+        if size > chunk_cells {
+            self.mark(context).await?;
+        }
+        let (before, _) = self.size_and_epoch(context).await?;
+        if before == size {
+            return Ok(());
+        }
+        if before > size {
+            self.cut_off(context, size, before).await?;
+        }
+        if size > 0 { self.make_real(context, size - 1).await } else { Ok(()) }
+    }
+
+    /// Removes every cell from `size` on, of `before`.
+    async fn cut_off(&self, context: &Context, size: u64, before: u64) -> Result<()> {
+        let chunk_cells = self.attributes.chunk_cells;
+        let boundary = size / chunk_cells;
+        if before > chunk_cells {
+            let all = (0..self.object.shard_count(context)?).map(|shard| async move {
+                let dkeys = self.object.shard_dkeys(context, shard).await?;
+                let gone = |dkey: &Key| dkey.to_u64().is_some_and(|number| number > boundary + 1);
+                let gone: Vec<Key> = dkeys.into_iter().filter(gone).collect();
+                self.object.punch_dkeys(context, Conditions::NONE, &gone).await
+            });
+            join_all(all).await.into_iter().collect::<Result<()>>()?;
+        }
+        // The boundary chunk keeps its dkey, which may be the first and carry the mark.
+        let within = size % chunk_cells;
+        let extent = Extent { index: within, count: chunk_cells - within };
+        self.punch_extent(context, boundary, extent).await
+    }
+
+    /// Writes a zero to a cell that is a hole, so that the array reaches it.
+    async fn make_real(&self, context: &Context, cell: u64) -> Result<()> {
+        let chunk_cells = self.attributes.chunk_cells;
+        let (dkey, cells) = (dkey_of(cell / chunk_cells), name(CELLS)?);
+        let extent = Extent { index: cell % chunk_cells, count: 1 };
+        let mut found = vec![0; self.attributes.cell_size as usize];
+        let mut reads =
+            [AkeyRead::array(cells.clone(), self.attributes.cell_size, vec![extent], vec![&mut found])];
+        let outcome = self.object.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
+        if outcome.first().is_some_and(|found| !found.present.is_empty()) {
+            return Ok(());
+        }
+        let zeros = vec![0; self.attributes.cell_size as usize];
+        let write = AkeyWrite::array(cells, self.attributes.cell_size, vec![extent], vec![&zeros]);
+        self.object.update(context, &dkey, Conditions::NONE, &[write]).await?;
+        Ok(())
+    }
+}
+
+impl Array {
+    /// Removes all cells of an array that nobody uses any more. One that never left its first chunk is asked for and
+    /// removed on one shard only.
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn discard(&self, context: &Context) -> Result<()> {
+        if let End::Marked(_) = &self.end {
+            let (dkey, cells) = (dkey_of(0), name(CELLS)?);
+            let first = self.object.extreme_key(context, true, Some(&dkey), Some(&cells), true).await?;
+            let end = first.extent.map_or(0, |(extent, _)| extent.end());
+            if end == 0 {
+                return Ok(());
+            }
+            if end <= self.attributes.chunk_cells {
+                return self.object.punch_dkeys(context, Conditions::NONE, &[dkey]).await;
+            }
+        }
+        self.object.punch(context).await
+    }
+}

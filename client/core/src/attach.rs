@@ -1,0 +1,207 @@
+//! The attach file: how a client reaches a system.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_proto::Rank;
+use weir_proto::capability::SystemKey;
+
+/// Environment variable that names the attach file.
+pub const ATTACH_VARIABLE: &str = "WEIR_ATTACH";
+
+/// Where the attach file is looked for when nothing names it, in this order.
+pub const ATTACH_DEFAULTS: [&str; 2] = ["/etc/weir/client/client.json", "/etc/weir/client.json"];
+
+/// Largest attach file that is read, in bytes: what a Kubernetes Secret may hold.
+const ATTACH_BYTES_MAX: u64 = 1 << 20;
+
+/// Why the system's attach information can't be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No file named and none at the default places.
+    #[error(
+        "no attach file: name one in the environment variable WEIR_ATTACH or put it at /etc/weir/client/client.json"
+    )]
+    NotFound,
+    /// The file can't be read.
+    #[error("attach file {path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// The file isn't an attach file.
+    #[error("attach file {path} is not valid: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Which rule is broken.
+        reason: String,
+    },
+    /// The system key can't be used.
+    #[error("system key {path}: {reason}")]
+    SystemKey {
+        /// The key file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Addresses of one engine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineAddress {
+    /// Its number in the system.
+    pub rank: u32,
+    /// Name or address at which its targets listen.
+    pub host: String,
+    /// Port of target 0; target `t` listens at `fabric_port + t`.
+    pub fabric_port: u16,
+    /// Number of targets.
+    pub targets: u32,
+    /// `host:port` of its management service; not used on the data path.
+    #[serde(default)]
+    pub management: String,
+}
+
+impl EngineAddress {
+    /// Port of one target; `None` when there is no such port.
+    #[must_use]
+    pub fn port_of(&self, target: u32) -> Option<u16> {
+        self.fabric_port.checked_add(u16::try_from(target).ok()?)
+    }
+}
+
+#[derive(Deserialize)]
+struct AttachFile {
+    system: String,
+    provider: String,
+    engines: Vec<EngineAddress>,
+    system_key_file: PathBuf,
+}
+
+/// How to reach a system: what the operator, or `weir dev`, writes for clients.
+#[derive(Clone, Debug)]
+pub struct Attach {
+    /// The system's name.
+    pub system: String,
+    /// libfabric provider of the data path.
+    pub provider: String,
+    /// The engines, in no particular order.
+    pub engines: Vec<EngineAddress>,
+    /// The key that proves to engines that the client belongs to the system.
+    pub system_key: SystemKey,
+}
+
+impl Attach {
+    /// Reads the attach file at `path`, else the one that the environment names, else the first that exists at a
+    /// default place; and the key file it names (relative names are relative to the attach file's folder).
+    ///
+    /// # Errors
+    /// When there is no file, or it or the key file isn't readable or valid.
+    pub fn load(path: Option<&Path>) -> Result<Self, AttachError> {
+        let named =
+            path.map(Path::to_path_buf).or_else(|| std::env::var_os(ATTACH_VARIABLE).map(PathBuf::from));
+        let path = match named {
+            Some(path) => path,
+            None => ATTACH_DEFAULTS
+                .iter()
+                .map(PathBuf::from)
+                .find(|path| path.exists())
+                .ok_or(AttachError::NotFound)?,
+        };
+        let text = read_bounded(&path)
+            .map_err(|reason| AttachError::Unreadable { path: path.clone(), reason: reason.to_string() })?;
+        let malformed = |reason: String| AttachError::Malformed { path: path.clone(), reason };
+        let file: AttachFile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        let key_path = path.parent().unwrap_or(Path::new("")).join(&file.system_key_file);
+        let system_key = read_bounded(&key_path)
+            .map_err(|error| error.to_string())
+            .and_then(|text| SystemKey::parse(&text).map_err(|error| error.to_string()))
+            .map_err(|reason| AttachError::SystemKey { path: key_path, reason })?;
+        let attach = Self { system: file.system, provider: file.provider, engines: file.engines, system_key };
+        attach.check().map_err(malformed)?;
+        Ok(attach)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.engines.is_empty() {
+            return Err("it names no engine".into());
+        }
+        let mut ranks: Vec<u32> = self.engines.iter().map(|engine| engine.rank).collect();
+        ranks.sort_unstable();
+        if let Some(pair) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("rank {} is named twice", pair[0]));
+        }
+        for engine in &self.engines {
+            if engine.targets == 0 || engine.port_of(engine.targets - 1).is_none() {
+                return Err(format!(
+                    "engine {} has {} targets from port {}: use at least one and ports up to {}",
+                    engine.rank,
+                    engine.targets,
+                    engine.fabric_port,
+                    u16::MAX
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine of this rank.
+    #[must_use]
+    pub fn engine(&self, rank: Rank) -> Option<&EngineAddress> {
+        self.engines.iter().find(|engine| engine.rank == rank.0)
+    }
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(ATTACH_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
+
+    fn load(text: &str) -> Result<Attach, AttachError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("system.key"), KEY).expect("written");
+        let path = folder.path().join("client.json");
+        std::fs::write(&path, text).expect("written");
+        Attach::load(Some(&path))
+    }
+
+    #[test]
+    fn an_attach_file_gives_engines_and_key() {
+        let attach = load(
+            r#"{"system":"weir","provider":"tcp","engines":[{"rank":3,"host":"n3","fabric_port":10100,"targets":2,
+            "management":"n3:10001"}],"system_key_file":"system.key","tls":{"ca":"x"}}"#,
+        )
+        .expect("valid");
+        let engine = attach.engine(Rank(3)).expect("named");
+        assert_eq!(engine.port_of(1), Some(10101));
+        assert_eq!(attach.system_key.0[31], 31);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        let engine = r#"{"rank":0,"host":"h","fabric_port":65535,"targets":1}"#;
+        let with = |engines: &str| {
+            load(&format!(
+                r#"{{"system":"w","provider":"tcp","engines":[{engines}],"system_key_file":"system.key"}}"#
+            ))
+        };
+        assert!(with(engine).is_ok());
+        for bad in ["", &format!("{engine},{engine}"), &engine.replace("\"targets\":1", "\"targets\":2")] {
+            assert!(matches!(with(bad), Err(AttachError::Malformed { .. })), "{bad}");
+        }
+        assert!(matches!(load("[]"), Err(AttachError::Malformed { .. })));
+        let no_key = r#"{"system":"w","provider":"tcp","engines":[],"system_key_file":"absent"}"#;
+        assert!(matches!(load(no_key), Err(AttachError::SystemKey { .. })));
+    }
+}

@@ -1,0 +1,331 @@
+//! Containers: creating, opening, and what belongs to one as a whole.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use uuid::Uuid;
+use weir_proto::opcode;
+use weir_proto::pool::{
+    AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes,
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
+    ContainerProperties, ContainerRequest, QuotaRequest, SnapshotChange, SnapshotRequest,
+};
+use weir_proto::{Capability, ContainerId, Der, Epoch, ObjectId, Rights};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::kind;
+use crate::pool::{Pool, PoolState};
+use crate::request::Question;
+use crate::{ObjectClass, Result};
+
+/// Object ids a context reserves at a time. One request pays for this many; what a context leaves unused is lost,
+/// of 2^64 numbers.
+pub(crate) const OID_RANGE: u64 = 1024;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ContainerState {
+    pub(crate) capability: Capability,
+    pub(crate) info: ContainerInfo,
+    pool: PoolState,
+}
+
+/// An open container. Plain data: cheap to clone, usable from any context of the system.
+#[derive(Clone, Debug)]
+pub struct Container {
+    pub(crate) pool: Pool,
+    pub(crate) state: Arc<ContainerState>,
+}
+
+impl Container {
+    /// Creates a container. Its identity is drawn here, so that a retried request is recognised. Without
+    /// `exclusive`, the same label with equal properties returns the existing container.
+    ///
+    /// # Errors
+    /// `EXIST` when the label is taken, `INVAL` for a bad label or class, `NO_PERM`, or no answer in time.
+    pub async fn create(
+        context: &Context,
+        pool: &Pool,
+        properties: ContainerProperties,
+        exclusive: bool,
+    ) -> Result<ContainerInfo> {
+        let container = ContainerId(uuid_of(context));
+        Self::create_with_id(context, pool, container, properties, exclusive).await
+    }
+
+    /// Like [`Container::create`] with an identity of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Container::create`].
+    pub async fn create_with_id(
+        context: &Context,
+        pool: &Pool,
+        container: ContainerId,
+        properties: ContainerProperties,
+        exclusive: bool,
+    ) -> Result<ContainerInfo> {
+        let subject = format!("container {} in {pool}", properties.label);
+        let question = Question::new("create", &subject, opcode::CONTAINER_CREATE);
+        let capability = pool.0.capability.clone();
+        let request = ContainerCreateRequest { capability, container, properties, exclusive };
+        context.ask_encoded(pool.reach(), &question, &request).await
+    }
+
+    /// Opens a container by label or UUID text.
+    ///
+    /// # Errors
+    /// `NONEXIST` when there is none, `NO_PERM`, or no answer in time.
+    pub async fn open(context: &Context, pool: &Pool, container: &str, rights: Rights) -> Result<Self> {
+        let subject = format!("container {container} in {pool}");
+        let question = Question::new("open", &subject, opcode::CONTAINER_OPEN);
+        let capability = pool.0.capability.clone();
+        let request = ContainerOpenRequest { capability, container: container.to_owned(), rights };
+        let reply: ContainerOpenReply = context.ask_encoded(pool.reach(), &question, &request).await?;
+        let state =
+            ContainerState { capability: reply.capability, info: reply.info, pool: pool.0.as_ref().clone() };
+        Ok(Self { pool: pool.clone(), state: Arc::new(state) })
+    }
+
+    /// Destroys a container; its space comes back in the background. With `force` also when handles are open.
+    ///
+    /// # Errors
+    /// `NONEXIST` when there is none, `BUSY` when handles are open, `NO_PERM`, or no answer in time.
+    pub async fn destroy(context: &Context, pool: &Pool, container: &str, force: bool) -> Result<()> {
+        let subject = format!("container {container} in {pool}");
+        let question = Question::new("destroy", &subject, opcode::CONTAINER_DESTROY);
+        let capability = pool.0.capability.clone();
+        let request = ContainerDestroyRequest { capability, container: container.to_owned(), force };
+        context.tell(pool.reach(), &question, &request).await
+    }
+
+    /// Sets the bytes a container may hold; 0 for as much as the pool has.
+    ///
+    /// # Errors
+    /// `NONEXIST` when there is none, `NO_PERM`, or no answer in time.
+    pub async fn set_quota(
+        context: &Context,
+        pool: &Pool,
+        container: &str,
+        quota: u64,
+    ) -> Result<ContainerInfo> {
+        let subject = format!("container {container} in {pool}");
+        let question = Question::new("set quota of", &subject, opcode::CONTAINER_SET_QUOTA);
+        let capability = pool.0.capability.clone();
+        let request = QuotaRequest { capability, container: container.to_owned(), quota };
+        context.ask_encoded(pool.reach(), &question, &request).await
+    }
+
+    /// Gives the handle back.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn close(&self, context: &Context) -> Result<()> {
+        let question = Question::new("close", self, opcode::CONTAINER_CLOSE);
+        context.tell(self.pool.reach(), &question, &self.request()).await
+    }
+
+    /// The container as it is now.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn query(&self, context: &Context) -> Result<ContainerInfo> {
+        let question = Question::new("query", self, opcode::CONTAINER_QUERY);
+        context.ask_encoded(self.pool.reach(), &question, &self.request()).await
+    }
+
+    /// The pool it is in.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Identity of the container.
+    #[must_use]
+    pub fn id(&self) -> ContainerId {
+        self.state.info.container
+    }
+
+    /// The container as it was when it was opened.
+    #[must_use]
+    pub fn info(&self) -> &ContainerInfo {
+        &self.state.info
+    }
+
+    /// Properties when it was opened.
+    #[must_use]
+    pub fn properties(&self) -> &ContainerProperties {
+        &self.state.info.properties
+    }
+
+    /// Rights of the handle.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.state.capability.rights
+    }
+
+    /// Reserves `count` numbers for the `lo` half of object ids, unique in the container, and returns the first.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn allocate_oids(&self, context: &Context, count: u64) -> Result<u64> {
+        let question = Question::new("allocate object ids of", self, opcode::CONTAINER_ALLOCATE_OIDS);
+        let request = AllocateRequest { capability: self.state.capability.clone(), count };
+        let reply: AllocateReply = context.ask_encoded(self.pool.reach(), &question, &request).await?;
+        Ok(reply.first)
+    }
+
+    /// A fresh object id with this type, and with the given class or else the container's default one. Numbers are
+    /// reserved in ranges, so that most calls send nothing.
+    ///
+    /// # Errors
+    /// `INVAL` when the class is not supported; or as [`Container::allocate_oids`].
+    pub async fn new_object_id(
+        &self,
+        context: &Context,
+        kind: u8,
+        class: Option<ObjectClass>,
+    ) -> Result<ObjectId> {
+        let class = match class {
+            Some(class) => class,
+            None => self.default_class()?,
+        };
+        let lo = match context.next_oid(self.id()) {
+            Some(lo) => lo,
+            None => {
+                let first = self.allocate_oids(context, OID_RANGE).await?;
+                context.keep_oids(self.id(), first + 1..first + OID_RANGE);
+                first
+            }
+        };
+        Ok(class.encode(ObjectId { hi: 0, lo }, kind))
+    }
+
+    /// The container's default object class.
+    ///
+    /// # Errors
+    /// `INVAL` when the container names a class that this client doesn't know.
+    pub fn default_class(&self) -> Result<ObjectClass> {
+        ObjectClass::parse_supported(&self.properties().object_class)
+            .map_err(|error| Error::invalid("object class of the container", error))
+    }
+
+    /// The given id with type and class encoded, as `daos_obj_generate_oid` does.
+    ///
+    /// # Errors
+    /// `INVAL` for an unknown type or a class that is not supported.
+    pub fn encode_object_id(&self, oid: ObjectId, kind: u8, class: Option<ObjectClass>) -> Result<ObjectId> {
+        if kind >= kind::END || kind == 1 {
+            return Err(Error::invalid("generate object id", format!("there is no object type {kind}")));
+        }
+        let class = match class {
+            Some(class) => class,
+            None => self.default_class()?,
+        };
+        let class = class.ensure_supported().map_err(|error| Error::invalid("generate object id", error))?;
+        Ok(class.encode(oid, kind))
+    }
+
+    /// Sets attributes; `None` deletes.
+    ///
+    /// # Errors
+    /// `INVAL` when a name or value is too long; or no answer in time.
+    pub async fn set_attributes(
+        &self,
+        context: &Context,
+        attributes: Vec<(String, Option<ByteBuf>)>,
+    ) -> Result<()> {
+        let question = Question::new("set attributes of", self, opcode::CONTAINER_SET_ATTRIBUTES);
+        let request = AttributeSetRequest { capability: self.state.capability.clone(), attributes };
+        context.tell(self.pool.reach(), &question, &request).await
+    }
+
+    /// Reads attributes: the named ones, or all when `names` is empty.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn attributes(
+        &self,
+        context: &Context,
+        names: Vec<String>,
+    ) -> Result<BTreeMap<String, ByteBuf>> {
+        let question = Question::new("read attributes of", self, opcode::CONTAINER_GET_ATTRIBUTES);
+        let request = AttributeGetRequest { capability: self.state.capability.clone(), names };
+        let reply: Attributes = context.ask_encoded(self.pool.reach(), &question, &request).await?;
+        Ok(reply.attributes)
+    }
+
+    /// Snapshots, oldest first.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn snapshots(&self, context: &Context) -> Result<Vec<Epoch>> {
+        self.change_snapshots(context, "list snapshots of", SnapshotChange::List).await
+    }
+
+    /// Takes a snapshot and returns its epoch.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn create_snapshot(&self, context: &Context) -> Result<Epoch> {
+        let all = self.change_snapshots(context, "take a snapshot of", SnapshotChange::Create).await?;
+        all.last().copied().ok_or_else(|| {
+            Error::refused("take a snapshot of", self, Der::PROTO, "the reply lists no snapshot")
+        })
+    }
+
+    /// Removes a snapshot.
+    ///
+    /// # Errors
+    /// `NONEXIST` when there is none at that epoch; or no answer in time.
+    pub async fn destroy_snapshot(&self, context: &Context, epoch: Epoch) -> Result<()> {
+        self.change_snapshots(context, "remove a snapshot of", SnapshotChange::Destroy(epoch)).await?;
+        Ok(())
+    }
+
+    async fn change_snapshots(
+        &self,
+        context: &Context,
+        operation: &'static str,
+        change: SnapshotChange,
+    ) -> Result<Vec<Epoch>> {
+        let question = Question::new(operation, self, opcode::CONTAINER_SNAPSHOT);
+        let request = SnapshotRequest { capability: self.state.capability.clone(), change };
+        context.ask_encoded(self.pool.reach(), &question, &request).await
+    }
+
+    /// The handle as bytes, for another process of the same user.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        weir_proto::codec::encode(self.state.as_ref())
+    }
+
+    /// The inverse of [`Container::to_bytes`].
+    ///
+    /// # Errors
+    /// When the bytes are not a container handle.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let state: ContainerState =
+            weir_proto::codec::decode(bytes).map_err(|error| Error::invalid("container handle", error))?;
+        Ok(Self { pool: Pool(Arc::new(state.pool.clone())), state: Arc::new(state) })
+    }
+
+    fn request(&self) -> ContainerRequest {
+        ContainerRequest { capability: self.state.capability.clone() }
+    }
+}
+
+impl fmt::Display for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "container {} in {}", self.properties().label, self.pool)
+    }
+}
+
+/// A random UUID (version 4) from the context's randomness, so that simulated runs repeat.
+fn uuid_of(context: &Context) -> Uuid {
+    let random =
+        (u128::from(context.runtime().random_u64()) << 64) | u128::from(context.runtime().random_u64());
+    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
+}

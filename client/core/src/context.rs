@@ -1,0 +1,225 @@
+//! What one thread needs to reach the engines.
+
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use weir_fabric::Endpoint;
+use weir_proto::pool::PoolMap;
+use weir_proto::{ContainerId, PoolId, Rank};
+use weir_rpc::{Peer, Rpc, RpcConfig};
+use weir_runtime::{Handle, real};
+
+use crate::Result;
+use crate::attach::Attach;
+use crate::error::Error;
+use crate::pool::Pool;
+
+/// How long an operation is tried while an engine does not answer: an engine pod that was killed is usually back
+/// within it.
+pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Settings of a context.
+#[derive(Clone, Debug)]
+pub struct ContextOptions {
+    /// How long an operation is tried before it fails with [`Error::Unavailable`].
+    pub deadline: Duration,
+    /// User that pool connects are made as.
+    pub uid: u32,
+    /// Group that pool connects are made as.
+    pub gid: u32,
+}
+
+impl Default for ContextOptions {
+    /// The process's effective user and group, and [`OPERATION_DEADLINE`].
+    fn default() -> Self {
+        // The owner of a process's /proc entry is its effective user; nobody (65534) when /proc is not mounted.
+        let (uid, gid) = std::fs::metadata("/proc/self")
+            .map_or((65534, 65534), |metadata| (metadata.uid(), metadata.gid()));
+        Self { deadline: OPERATION_DEADLINE, uid, gid }
+    }
+}
+
+/// What a context has sent so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Requests, each counted once however often it had to be sent.
+    pub requests: u64,
+    /// Requests whose data moved by RMA.
+    pub bulk: u64,
+}
+
+struct Inner {
+    runtime: Handle,
+    rpc: Rc<Rpc>,
+    attach: Attach,
+    options: ContextOptions,
+    deadline: Cell<Duration>,
+    peers: RefCell<HashMap<(Rank, u32), Peer>>,
+    maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
+    oids: RefCell<HashMap<ContainerId, Range<u64>>>,
+    traffic: Cell<Traffic>,
+    /// Last, so that it outlives what uses it. `None` under simulation, where the world runs the tasks.
+    executor: Option<real::Executor>,
+}
+
+/// Executor, endpoint and RPC state of one thread. Cheap to clone within that thread.
+#[derive(Clone)]
+pub struct Context(Rc<Inner>);
+
+impl Context {
+    /// A context on the real fabric, with default settings.
+    ///
+    /// # Errors
+    /// When the executor or the endpoint can't be made.
+    pub fn real(attach: &Attach) -> Result<Self> {
+        Self::real_with(attach, ContextOptions::default())
+    }
+
+    /// A context on the real fabric.
+    ///
+    /// # Errors
+    /// When the executor or the endpoint can't be made.
+    pub fn real_with(attach: &Attach, options: ContextOptions) -> Result<Self> {
+        let fabric_error = |reason: String| Error::Fabric { provider: attach.provider.clone(), reason };
+        let executor = real::Executor::new().map_err(|error| fabric_error(error.to_string()))?;
+        let endpoint =
+            crate::request::open_endpoint(&attach.provider, &executor.handle()).map_err(fabric_error)?;
+        Ok(Self::assemble(executor.handle(), endpoint, attach, options, Some(executor)))
+    }
+
+    /// A context on a node of a simulated world, with an endpoint of that node.
+    #[must_use]
+    pub fn sim(
+        runtime: Handle,
+        endpoint: Rc<dyn Endpoint>,
+        attach: &Attach,
+        options: ContextOptions,
+    ) -> Self {
+        Self::assemble(runtime, endpoint, attach, options, None)
+    }
+
+    fn assemble(
+        runtime: Handle,
+        endpoint: Rc<dyn Endpoint>,
+        attach: &Attach,
+        options: ContextOptions,
+        executor: Option<real::Executor>,
+    ) -> Self {
+        let rpc = Rpc::new(runtime.clone(), endpoint, RpcConfig::default());
+        Self(Rc::new(Inner {
+            runtime,
+            rpc,
+            attach: attach.clone(),
+            deadline: Cell::new(options.deadline),
+            options,
+            peers: RefCell::default(),
+            maps: RefCell::default(),
+            oids: RefCell::default(),
+            traffic: Cell::default(),
+            executor,
+        }))
+    }
+
+    /// Runs a future to its end on this thread.
+    ///
+    /// # Panics
+    /// On a simulated context: its world runs futures (`World::block_on`).
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let executor = self.0.executor.as_ref().expect("a simulated context is run by its world");
+        executor.block_on(future)
+    }
+
+    /// Time, randomness and tasks of the context.
+    #[must_use]
+    pub fn runtime(&self) -> &Handle {
+        &self.0.runtime
+    }
+
+    /// How to reach the system.
+    #[must_use]
+    pub fn attach(&self) -> &Attach {
+        &self.0.attach
+    }
+
+    /// The RPC layer, for its metrics.
+    #[must_use]
+    pub fn rpc(&self) -> &Rc<Rpc> {
+        &self.0.rpc
+    }
+
+    /// How long an operation is tried.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.0.deadline.get()
+    }
+
+    /// Changes how long operations that start from now on are tried.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.0.deadline.set(deadline);
+    }
+
+    /// What the context has sent so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.0.traffic.get()
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.0.options.uid
+    }
+
+    pub(crate) fn gid(&self) -> u32 {
+        self.0.options.gid
+    }
+
+    pub(crate) fn count(&self, bulk: bool) {
+        let Traffic { requests, bulk: moved } = self.0.traffic.get();
+        self.0.traffic.set(Traffic { requests: requests + 1, bulk: moved + u64::from(bulk) });
+    }
+
+    /// The peer that serves a target; `None` when the attach file doesn't have it.
+    pub(crate) fn peer(&self, rank: Rank, target: u32) -> Option<Peer> {
+        if let Some(peer) = self.0.peers.borrow().get(&(rank, target)) {
+            return Some(peer.clone());
+        }
+        let engine = self.0.attach.engine(rank)?;
+        let peer = Peer::new(&engine.host, engine.port_of(target)?);
+        self.0.peers.borrow_mut().insert((rank, target), peer.clone());
+        Some(peer)
+    }
+
+    /// The newest map of a pool that this context knows.
+    pub(crate) fn map_of(&self, pool: &Pool) -> Rc<PoolMap> {
+        if let Some(map) = self.0.maps.borrow().get(&pool.id()) {
+            return Rc::clone(map);
+        }
+        self.learn_map(pool.id(), pool.map())
+    }
+
+    /// Takes note of a map, unless a newer one is known; returns the newest.
+    pub(crate) fn learn_map(&self, pool: PoolId, map: &PoolMap) -> Rc<PoolMap> {
+        let mut maps = self.0.maps.borrow_mut();
+        match maps.get(&pool) {
+            Some(known) if known.version >= map.version => Rc::clone(known),
+            _ => {
+                let mut map = map.clone();
+                map.targets.sort_unstable_by_key(|target| target.id);
+                let map = Rc::new(map);
+                maps.insert(pool, Rc::clone(&map));
+                map
+            }
+        }
+    }
+
+    pub(crate) fn next_oid(&self, container: ContainerId) -> Option<u64> {
+        self.0.oids.borrow_mut().get_mut(&container)?.next()
+    }
+
+    pub(crate) fn keep_oids(&self, container: ContainerId, range: Range<u64>) {
+        self.0.oids.borrow_mut().insert(container, range);
+    }
+}

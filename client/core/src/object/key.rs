@@ -1,0 +1,228 @@
+//! Enumeration of keys, and questions about the greatest and smallest ones.
+
+use weir_proto::object::{
+    Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, QueryKeyReply, QueryKeyRequest,
+};
+use weir_proto::{Epoch, Key, codec, opcode};
+use weir_runtime::join_all;
+
+use super::{Object, Place};
+use crate::Result;
+use crate::context::Context;
+use crate::list::{Anchor, Page};
+use crate::request::{Payload, Question};
+
+/// The greatest or smallest key or record of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ExtremeKey {
+    /// The dkey found or asked about; `None` when the object is empty.
+    pub dkey: Option<Key>,
+    /// The akey found or asked about.
+    pub akey: Option<Key>,
+    /// The extent that holds the record found, with its record size.
+    pub extent: Option<(Extent, u32)>,
+    /// Epoch of the newest change on the shards that were asked.
+    pub max_epoch: Epoch,
+}
+
+impl Object {
+    /// Lists dkeys, at most `limit` in a page, and with each the single value of `with_value` when there is one.
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn list_dkeys(
+        &self,
+        context: &Context,
+        anchor: &Anchor,
+        limit: u32,
+        with_value: Option<&Key>,
+    ) -> Result<Page> {
+        let shards = self.shard_count(context)?;
+        let mut at = anchor.clone();
+        while !at.ended {
+            let place = Place::Shard(at.shard as usize);
+            let (entries, next) =
+                self.list_page(context, place, ListScope::Dkeys, &at.inner, limit, with_value).await?;
+            at = match next {
+                Some(inner) => Anchor { inner, ..at },
+                None => {
+                    Anchor { shard: at.shard + 1, inner: Vec::new(), ended: at.shard as usize + 1 >= shards }
+                }
+            };
+            if !entries.is_empty() {
+                return Ok(Page { entries, next: at });
+            }
+        }
+        Ok(Page { entries: Vec::new(), next: at })
+    }
+
+    /// Lists the dkeys that one shard holds, all of them.
+    ///
+    /// # Errors
+    /// When the shard refuses or does not answer in time.
+    pub async fn shard_dkeys(&self, context: &Context, shard: usize) -> Result<Vec<Key>> {
+        let mut inner = Vec::new();
+        let mut found = Vec::new();
+        loop {
+            let limit = weir_proto::limits::LIST_KEYS_MAX;
+            let (entries, next) =
+                self.list_page(context, Place::Shard(shard), ListScope::Dkeys, &inner, limit, None).await?;
+            found.extend(entries.iter().filter_map(|entry| Key::new(&entry.key).ok()));
+            match next {
+                Some(next) => inner = next,
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Lists the akeys of a dkey.
+    ///
+    /// # Errors
+    /// When the shard refuses or does not answer in time.
+    pub async fn list_akeys(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        anchor: &Anchor,
+        limit: u32,
+    ) -> Result<Page> {
+        self.list_in_dkey(context, dkey, ListScope::Akeys(dkey.clone()), anchor, limit).await
+    }
+
+    /// Lists the extents of an array akey.
+    ///
+    /// # Errors
+    /// When the shard refuses or does not answer in time.
+    pub async fn list_extents(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        akey: &Key,
+        anchor: &Anchor,
+        limit: u32,
+    ) -> Result<Page> {
+        let scope = ListScope::Extents(dkey.clone(), akey.clone());
+        self.list_in_dkey(context, dkey, scope, anchor, limit).await
+    }
+
+    async fn list_in_dkey(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        scope: ListScope,
+        anchor: &Anchor,
+        limit: u32,
+    ) -> Result<Page> {
+        if anchor.ended {
+            return Ok(Page { entries: Vec::new(), next: anchor.clone() });
+        }
+        let (entries, next) =
+            self.list_page(context, Place::Dkey(dkey), scope, &anchor.inner, limit, None).await?;
+        let ended = next.is_none();
+        Ok(Page { entries, next: Anchor { shard: anchor.shard, inner: next.unwrap_or_default(), ended } })
+    }
+
+    async fn list_page(
+        &self,
+        context: &Context,
+        place: Place<'_>,
+        scope: ListScope,
+        anchor: &[u8],
+        limit: u32,
+        with_value: Option<&Key>,
+    ) -> Result<(Vec<Listed>, Option<Vec<u8>>)> {
+        let question = Question::new("list", self, opcode::OBJECT_LIST);
+        let limit = limit.clamp(1, weir_proto::limits::LIST_KEYS_MAX);
+        let build = |map_version| {
+            codec::encode(&ListRequest {
+                capability: self.container.state.capability.clone(),
+                object: self.oid,
+                map_version,
+                epoch: self.epoch,
+                scope: scope.clone(),
+                anchor: anchor.to_vec(),
+                limit,
+                with_value: with_value.cloned(),
+            })
+        };
+        let exchange = self
+            .exchange(context, &question, place, &Payload::None, &build)
+            .await
+            .map_err(|refusal| refusal.error)?;
+        let reply: ListReply = exchange.decode(&question)?;
+        Ok((reply.entries, reply.next.map(serde_bytes::ByteBuf::into_vec)))
+    }
+
+    /// The greatest (`max`) or smallest key: of all dkeys or within `dkey`, of all akeys or within `akey`, and with
+    /// `extent` the greatest or smallest record. Only for keys that are integers.
+    ///
+    /// # Errors
+    /// `INVAL` when keys are not integers; or when a shard refuses or does not answer in time.
+    pub async fn extreme_key(
+        &self,
+        context: &Context,
+        max: bool,
+        dkey: Option<&Key>,
+        akey: Option<&Key>,
+        extent: bool,
+    ) -> Result<ExtremeKey> {
+        let query = KeyQuery::Search { max, dkey: dkey.cloned(), akey: akey.cloned(), extent };
+        if let Some(dkey) = dkey {
+            return self.query_at(context, Place::Dkey(dkey), &query).await;
+        }
+        let all =
+            (0..self.shard_count(context)?).map(|shard| self.query_at(context, Place::Shard(shard), &query));
+        let mut best = ExtremeKey::default();
+        for found in join_all(all).await {
+            let found = found?;
+            let max_epoch = best.max_epoch.max(found.max_epoch);
+            let better = match (&found.dkey, &best.dkey) {
+                (Some(found), Some(best)) => (found > best) == max,
+                (found, _) => found.is_some(),
+            };
+            if better {
+                best = found;
+            }
+            best.max_epoch = max_epoch;
+        }
+        Ok(best)
+    }
+
+    /// Epoch of the object's newest change; zero when it has none.
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn max_epoch(&self, context: &Context) -> Result<Epoch> {
+        let all = (0..self.shard_count(context)?)
+            .map(|shard| self.query_at(context, Place::Shard(shard), &KeyQuery::Epoch));
+        let mut newest = Epoch::ZERO;
+        for found in join_all(all).await {
+            newest = newest.max(found?.max_epoch);
+        }
+        Ok(newest)
+    }
+
+    /// Epoch of the newest change on the shard that holds `dkey`.
+    pub(super) async fn max_epoch_of(&self, context: &Context, dkey: &Key) -> Result<Epoch> {
+        Ok(self.query_at(context, Place::Dkey(dkey), &KeyQuery::Epoch).await?.max_epoch)
+    }
+
+    async fn query_at(&self, context: &Context, place: Place<'_>, query: &KeyQuery) -> Result<ExtremeKey> {
+        let question = Question::new("query keys of", self, opcode::OBJECT_QUERY_KEY);
+        let build = |map_version| {
+            codec::encode(&QueryKeyRequest {
+                capability: self.container.state.capability.clone(),
+                object: self.oid,
+                map_version,
+                epoch: self.epoch,
+                query: query.clone(),
+            })
+        };
+        let exchange = self
+            .exchange(context, &question, place, &Payload::None, &build)
+            .await
+            .map_err(|refusal| refusal.error)?;
+        let QueryKeyReply { dkey, akey, extent, max_epoch } = exchange.decode(&question)?;
+        Ok(ExtremeKey { dkey, akey, extent, max_epoch })
+    }
+}

@@ -1,0 +1,138 @@
+//! Objects: dkeys and akeys, single values and arrays of records.
+
+mod fetch;
+mod key;
+mod update;
+
+pub use fetch::AkeyRead;
+pub use key::ExtremeKey;
+pub use update::AkeyWrite;
+
+use core::fmt;
+
+use weir_layout::Layout;
+use weir_proto::pool::PoolTarget;
+use weir_proto::{Der, Epoch, Key, ObjectId};
+
+use crate::container::Container;
+use crate::context::Context;
+use crate::error::Error;
+use crate::request::{Exchange, Question, Reach, Refusal};
+use crate::{ObjectClass, Result};
+
+/// An object of a container. Plain data: cheap to clone, usable from any context of the system.
+#[derive(Clone, Debug)]
+pub struct Object {
+    container: Container,
+    oid: ObjectId,
+    epoch: Epoch,
+}
+
+/// Where a request about an object goes.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// The shard that holds this dkey.
+    Dkey(&'a Key),
+    /// The shard of this number.
+    Shard(usize),
+}
+
+impl Object {
+    /// Opens an object: checks its class, sends nothing.
+    ///
+    /// # Errors
+    /// `INVAL` when the id carries a class that is unknown or not supported.
+    pub fn open(container: &Container, oid: ObjectId) -> Result<Self> {
+        ObjectClass::of(oid)
+            .and_then(ObjectClass::ensure_supported)
+            .map_err(|error| Error::invalid("open object", error))?;
+        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX })
+    }
+
+    /// The same object as it was at a snapshot's epoch; reads see that state.
+    #[must_use]
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { epoch, ..self.clone() }
+    }
+
+    /// The object's id.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        self.oid
+    }
+
+    /// The container it is in.
+    #[must_use]
+    pub fn container(&self) -> &Container {
+        &self.container
+    }
+
+    /// Number of shards with the pool map that `context` knows.
+    ///
+    /// # Errors
+    /// When the object can't be placed.
+    pub fn shard_count(&self, context: &Context) -> Result<usize> {
+        let map = context.map_of(self.container.pool());
+        Ok(self.layout(&map)?.shards.len())
+    }
+
+    fn layout(&self, map: &weir_proto::pool::PoolMap) -> Result<Layout> {
+        Layout::of(self.oid, map).map_err(|error| Error::invalid("place object", error))
+    }
+
+    /// Finds the target and runs one exchange with it, again after a change of the pool map. `build` makes the
+    /// request for a map version.
+    async fn exchange(
+        &self,
+        context: &Context,
+        question: &Question<'_>,
+        place: Place<'_>,
+        payload: &crate::request::Payload<'_>,
+        build: &dyn Fn(u32) -> Vec<u8>,
+    ) -> core::result::Result<Exchange, Refusal> {
+        let deadline = context.runtime().now() + context.deadline();
+        let mut uncertain = false;
+        loop {
+            let map = context.map_of(self.container.pool());
+            let layout = self.layout(&map)?;
+            let id = match place {
+                Place::Dkey(dkey) => layout.target_of(dkey),
+                Place::Shard(shard) => match layout.shards.get(shard) {
+                    Some(id) => *id,
+                    None => return Err(no_shard(question, shard).into()),
+                },
+            };
+            let target = target_of(&map, id).ok_or_else(|| no_shard(question, id as usize))?;
+            let reach = Reach::Target(target.rank, target.index);
+            let body = build(map.version);
+            match context.exchange(reach, question, &body, payload, deadline).await {
+                Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
+                    uncertain |= refusal.uncertain;
+                    context.refresh_map(self.container.pool(), map.version, deadline).await?;
+                }
+                Err(refusal) => return Err(Refusal { uncertain: refusal.uncertain || uncertain, ..refusal }),
+                Ok(exchange) => return Ok(exchange),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "object {:?} of {}", self.oid, self.container)
+    }
+}
+
+fn target_of(map: &weir_proto::pool::PoolMap, id: u32) -> Option<&PoolTarget> {
+    let index = map.targets.binary_search_by_key(&id, |target| target.id).ok()?;
+    map.targets.get(index)
+}
+
+fn no_shard(question: &Question<'_>, shard: usize) -> Error {
+    Error::invalid(question.operation, format!("{} has no shard {shard} in the pool map", question.subject))
+}
+
+/// Whether an engine says that the client's pool map is not the engine's.
+fn is_stale(der: Der) -> bool {
+    matches!(der, Der::STALE | Der::GRPVER)
+}

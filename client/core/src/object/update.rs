@@ -1,0 +1,263 @@
+//! Updates and punches.
+
+use weir_proto::object::{
+    AkeyUpdate, Conditions, Extent, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value,
+};
+use weir_proto::{Der, Epoch, Key, codec, opcode};
+use weir_runtime::join_all;
+
+use super::{AkeyRead, Object, Place};
+use crate::checksum::crc32c_of;
+use crate::context::Context;
+use crate::error::Error;
+use crate::request::{Payload, Question, Refusal};
+use crate::{Result, scatter};
+
+/// One akey of an update.
+#[derive(Clone, Debug)]
+pub struct AkeyWrite<'a> {
+    /// The akey.
+    pub akey: Key,
+    /// What is written.
+    pub value: Value,
+    /// Conditions of this akey, with [`Conditions::PER_AKEY`].
+    pub conditions: Conditions,
+    /// The bytes, in order; exactly as many as `value` says.
+    pub data: Vec<&'a [u8]>,
+}
+
+impl<'a> AkeyWrite<'a> {
+    /// A single value.
+    #[must_use]
+    pub fn single(akey: Key, data: &'a [u8]) -> Self {
+        let value = Value::Single { size: data.len() as u64 };
+        Self { akey, value, conditions: Conditions::NONE, data: vec![data] }
+    }
+
+    /// Records of an array.
+    #[must_use]
+    pub fn array(akey: Key, record_size: u32, extents: Vec<Extent>, data: Vec<&'a [u8]>) -> Self {
+        Self { akey, value: Value::Array { record_size, extents }, conditions: Conditions::NONE, data }
+    }
+
+    /// Removes a single value.
+    #[must_use]
+    pub fn remove(akey: Key) -> Self {
+        Self { akey, value: Value::Single { size: 0 }, conditions: Conditions::NONE, data: Vec::new() }
+    }
+
+    /// The same with conditions of its own.
+    #[must_use]
+    pub fn when(self, conditions: Conditions) -> Self {
+        Self { conditions, ..self }
+    }
+
+    fn checksums(&self) -> Vec<u32> {
+        match &self.value {
+            Value::Single { .. } => vec![crc32c_of(self.data.iter().copied())],
+            Value::Array { record_size, extents } => {
+                let mut from = 0;
+                let mut checksums = Vec::with_capacity(extents.len());
+                for extent in extents {
+                    let len = usize::try_from(extent.count * u64::from(*record_size)).unwrap_or(usize::MAX);
+                    checksums.push(crc32c_of(scatter::part(&self.data, from, len)));
+                    from += len;
+                }
+                checksums
+            }
+        }
+    }
+}
+
+const UPDATE_CONDITIONS: Conditions = Conditions(2 | 4 | 16 | 32 | 128);
+
+impl Object {
+    /// Updates akeys of one dkey, all or none, and returns when the change is on stable media.
+    ///
+    /// A conditional update that was tried again after a lost answer and then meets its own effect succeeds.
+    ///
+    /// # Errors
+    /// `EXIST` or `NONEXIST` when a condition does not hold, `NOSPACE` when the pool or quota is full, `REC_SIZE`
+    /// when the record size is not the akey's, `INVAL`/`REC2BIG` for malformed arguments, and
+    /// [`Error::Unavailable`] when the target does not answer in time.
+    pub async fn update(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        conditions: Conditions,
+        writes: &[AkeyWrite<'_>],
+    ) -> Result<Epoch> {
+        let question = Question::new("update", self, opcode::OBJECT_UPDATE);
+        check_conditions(question.operation, conditions, UPDATE_CONDITIONS)?;
+        let expected = weir_proto::object::validate(writes.iter().map(|write| (&write.akey, &write.value)))
+            .map_err(|error| Error::invalid(question.operation, error))?;
+        let pieces: Vec<&[u8]> = writes.iter().flat_map(|write| write.data.iter().copied()).collect();
+        for write in writes {
+            let (have, need) =
+                (scatter::total(&write.data) as u64, write.value.data_len().unwrap_or(u64::MAX));
+            if have != need {
+                let reason = format!("akey \"{}\" takes {need} bytes, the buffers hold {have}", write.akey);
+                return Err(Error::Size { operation: question.operation, reason, der: Der::REC2BIG });
+            }
+        }
+        let akeys: Vec<AkeyUpdate> = writes
+            .iter()
+            .map(|write| AkeyUpdate {
+                akey: write.akey.clone(),
+                value: write.value.clone(),
+                conditions: write.conditions,
+                checksums: write.checksums(),
+            })
+            .collect();
+        let build = |map_version| {
+            codec::encode(&UpdateRequest {
+                capability: self.container.state.capability.clone(),
+                object: self.oid,
+                dkey: dkey.clone(),
+                map_version,
+                conditions,
+                akeys: akeys.clone(),
+            })
+        };
+        let payload = Payload::Send { pieces: &pieces, len: expected };
+        match self.exchange(context, &question, Place::Dkey(dkey), &payload, &build).await {
+            Ok(exchange) => Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
+            Err(refusal) if may_be_own_effect(&refusal) => {
+                if self.holds(context, dkey, writes).await? {
+                    Ok(self.max_epoch_of(context, dkey).await?)
+                } else {
+                    Err(refusal.error)
+                }
+            }
+            Err(refusal) => Err(refusal.error),
+        }
+    }
+
+    /// Whether the dkey holds exactly what `writes` would have left there.
+    async fn holds(&self, context: &Context, dkey: &Key, writes: &[AkeyWrite<'_>]) -> Result<bool> {
+        let mut found: Vec<Vec<u8>> =
+            writes.iter().map(|write| vec![0; scatter::total(&write.data).max(1)]).collect();
+        let mut reads: Vec<AkeyRead<'_>> = found
+            .iter_mut()
+            .zip(writes)
+            .map(|(buffer, write)| match &write.value {
+                Value::Single { .. } => AkeyRead::single(write.akey.clone(), buffer),
+                Value::Array { record_size, extents } => {
+                    AkeyRead::array(write.akey.clone(), *record_size, extents.clone(), vec![buffer])
+                }
+            })
+            .collect();
+        let outcome = self.fetch(context, dkey, Conditions::NONE, &mut reads).await?;
+        drop(reads);
+        Ok(writes.iter().zip(&outcome).zip(&found).all(|((write, outcome), bytes)| match &write.value {
+            Value::Single { size } => {
+                outcome.size == *size
+                    && scatter::part(&write.data, 0, bytes.len()).concat()
+                        == bytes[..scatter::total(&write.data)]
+            }
+            Value::Array { record_size: 0, .. } => outcome.present.is_empty(),
+            Value::Array { .. } => write.data.concat() == *bytes,
+        }))
+    }
+
+    /// Removes the object with everything in it.
+    ///
+    /// # Errors
+    /// When a target that holds a part of it refuses or does not answer in time.
+    pub async fn punch(&self, context: &Context) -> Result<()> {
+        let shards = 0..self.shard_count(context)?;
+        let all = shards.map(|shard| self.punch_shard(context, shard));
+        join_all(all).await.into_iter().collect()
+    }
+
+    /// Removes what one shard holds of the object.
+    async fn punch_shard(&self, context: &Context, shard: usize) -> Result<()> {
+        self.punch_scope(context, Place::Shard(shard), PunchScope::Object, Conditions::NONE).await
+    }
+
+    /// Removes dkeys with everything under them. With [`Conditions::PUNCH`] each must exist; that is decided for
+    /// the dkeys of one shard at a time.
+    ///
+    /// # Errors
+    /// `NONEXIST` under the condition; or no answer in time.
+    pub async fn punch_dkeys(&self, context: &Context, conditions: Conditions, dkeys: &[Key]) -> Result<()> {
+        let map = context.map_of(self.container.pool());
+        let layout = self.layout(&map)?;
+        let mut by_shard: std::collections::BTreeMap<usize, Vec<Key>> = std::collections::BTreeMap::new();
+        for dkey in dkeys {
+            by_shard.entry(layout.shard_index(dkey.hash())).or_default().push(dkey.clone());
+        }
+        let all = by_shard.into_iter().flat_map(|(shard, dkeys)| {
+            let batches: Vec<Vec<Key>> = dkeys.chunks(PUNCH_KEYS_MAX).map(<[Key]>::to_vec).collect();
+            batches.into_iter().map(move |batch| {
+                self.punch_scope(context, Place::Shard(shard), PunchScope::Dkeys(batch), conditions)
+            })
+        });
+        join_all(all).await.into_iter().collect()
+    }
+
+    /// Removes akeys of one dkey.
+    ///
+    /// # Errors
+    /// `NONEXIST` with [`Conditions::PUNCH`] when one is missing; or no answer in time.
+    pub async fn punch_akeys(
+        &self,
+        context: &Context,
+        conditions: Conditions,
+        dkey: &Key,
+        akeys: &[Key],
+    ) -> Result<()> {
+        let scope = PunchScope::Akeys(dkey.clone(), akeys.to_vec());
+        self.punch_scope(context, Place::Dkey(dkey), scope, conditions).await
+    }
+
+    async fn punch_scope(
+        &self,
+        context: &Context,
+        place: Place<'_>,
+        scope: PunchScope,
+        conditions: Conditions,
+    ) -> Result<()> {
+        let question = Question::new("punch", self, opcode::OBJECT_PUNCH);
+        check_conditions(question.operation, conditions, Conditions::PUNCH)?;
+        let build = |map_version| {
+            codec::encode(&PunchRequest {
+                capability: self.container.state.capability.clone(),
+                object: self.oid,
+                map_version,
+                conditions,
+                scope: scope.clone(),
+            })
+        };
+        match self.exchange(context, &question, place, &Payload::None, &build).await {
+            Ok(exchange) => exchange.decode::<UpdateReply>(&question).map(|_| ()),
+            // The try whose answer was lost removed it.
+            Err(refusal) if refusal.uncertain && refusal.error.is(Der::NONEXIST) => Ok(()),
+            Err(refusal) => Err(refusal.error),
+        }
+    }
+}
+
+/// Keys in one punch request: with keys of the greatest length a request of this many still fits one message.
+const PUNCH_KEYS_MAX: usize = weir_proto::limits::INLINE_MAX / (2 * weir_proto::limits::KEY_MAX);
+
+/// A condition failed on a try that may have followed one that took effect.
+fn may_be_own_effect(refusal: &Refusal) -> bool {
+    refusal.uncertain && matches!(refusal.error.der(), Der::EXIST | Der::NONEXIST)
+}
+
+/// Flags that mean nothing for an operation are refused, as the engine would (daos-api §1.4).
+pub(super) fn check_conditions(
+    operation: &'static str,
+    conditions: Conditions,
+    allowed: Conditions,
+) -> Result<()> {
+    let akey_flags = Conditions(16 | 32 | 64);
+    if conditions.0 & !allowed.0 != 0 {
+        return Err(Error::invalid(operation, format!("condition flags {:#x} do not fit", conditions.0)));
+    }
+    if conditions.has(Conditions::PER_AKEY) && conditions.0 & akey_flags.0 != 0 {
+        return Err(Error::invalid(operation, "per-akey conditions exclude akey conditions for all"));
+    }
+    Ok(())
+}

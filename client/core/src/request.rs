@@ -1,0 +1,397 @@
+//! One request to one engine: encoding, payload, retries, and what their failure means.
+
+use core::fmt;
+use core::pin::Pin;
+use core::task::Poll;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use weir_fabric::{Buffer, Endpoint};
+use weir_proto::limits::INLINE_MAX;
+use weir_proto::{Der, Rank, TargetIndex, codec};
+use weir_rpc::{Bulk, CallOptions, Reply, RpcError};
+use weir_runtime::{Handle, Instant};
+
+use crate::Result;
+use crate::context::Context;
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::scatter;
+
+/// What is asked, for errors.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) operation: &'static str,
+    pub(crate) subject: &'a dyn fmt::Display,
+    pub(crate) opcode: u16,
+}
+
+impl<'a> Question<'a> {
+    pub(crate) fn new(operation: &'static str, subject: &'a dyn fmt::Display, opcode: u16) -> Self {
+        Self { operation, subject, opcode }
+    }
+
+    pub(crate) fn protocol(&self, reason: impl ToString) -> Error {
+        let subject = self.subject.to_string();
+        Error::Protocol { operation: self.operation, subject, reason: reason.to_string() }
+    }
+}
+
+/// Who is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// The pool service of an engine, which its first target serves.
+    Rank(Rank),
+    /// A target.
+    Target(Rank, TargetIndex),
+}
+
+impl Reach {
+    fn parts(self) -> (Rank, u32) {
+        match self {
+            Self::Rank(rank) => (rank, 0),
+            Self::Target(rank, index) => (rank, index.0),
+        }
+    }
+}
+
+/// Data that belongs to a request.
+pub(crate) enum Payload<'a> {
+    /// None.
+    None,
+    /// Goes to the engine.
+    Send {
+        /// The bytes.
+        pieces: &'a [&'a [u8]],
+        /// How many.
+        len: u64,
+    },
+    /// Comes from the engine.
+    Receive {
+        /// Most bytes that may come.
+        len: u64,
+        /// Descriptors in the reply, which take room beside inline data.
+        descriptors: usize,
+    },
+}
+
+/// Room that one descriptor of a fetch reply takes at most: two integers of 10 bytes, a checksum of 5, a size of 10.
+const DESCRIPTOR_LEN: usize = 36;
+
+/// An answered request.
+pub(crate) struct Exchange {
+    reply: Reply,
+    received: Option<Buffer>,
+}
+
+impl Exchange {
+    /// The reply's body.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.reply
+    }
+
+    /// What the engine wrote to the client's memory.
+    pub(crate) fn received(&self) -> &[u8] {
+        self.received.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn decode<T: DeserializeOwned>(&self, question: &Question<'_>) -> Result<T> {
+        codec::decode(self.body()).map_err(|error| question.protocol(error))
+    }
+}
+
+/// A request that failed.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    /// Whether the request may have been executed before it was refused: it was sent more than once.
+    pub(crate) uncertain: bool,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { error, uncertain: false }
+    }
+}
+
+/// Shortest and longest pause before a request that met a passing obstacle is sent again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Longest wait for the answers of one round of asking engines for a pool; the next round waits twice as long.
+const ROUND: Duration = Duration::from_secs(2);
+
+impl Context {
+    /// Sends a request and waits for its answer, again and again until `deadline` while the engine is away or says
+    /// that a passing obstacle is in the way.
+    pub(crate) async fn exchange(
+        &self,
+        reach: Reach,
+        question: &Question<'_>,
+        body: &[u8],
+        payload: &Payload<'_>,
+        deadline: Instant,
+    ) -> core::result::Result<Exchange, Refusal> {
+        let (rank, target) = reach.parts();
+        let peer = self.peer(rank, target).ok_or_else(|| {
+            let reason =
+                format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
+            Error::refused(question.operation, question.subject, Der::UNREACH, reason)
+        })?;
+        let mut parcel = Parcel::pack(self, body, payload);
+        self.count(parcel.memory.is_some());
+        let started = self.runtime().now();
+        let resent = self.rpc().metrics().retries.get();
+        let mut uncertain = false;
+        let mut pause = PAUSE.0;
+        loop {
+            let options = CallOptions::until(deadline);
+            let (bytes, bulk) = parcel.parts(body, payload);
+            let outcome = self.rpc().call(&peer, question.opcode, bytes, bulk, options).await;
+            // Other requests of the context may have been the ones that were sent again: that errs on the safe side.
+            uncertain |= self.rpc().metrics().retries.get() != resent;
+            let error = match outcome {
+                Ok(reply) => return Ok(Exchange { reply, received: parcel.into_received(payload) }),
+                Err(error) => error,
+            };
+            let passing = is_passing(error.der()) && matches!(error, RpcError::Remote(_));
+            if passing && self.runtime().now() + pause < deadline {
+                self.runtime().sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.1);
+                continue;
+            }
+            let waited = self.runtime().now().saturating_duration_since(started);
+            let server = format!("engine {rank} target {target} ({peer})");
+            return Err(Refusal { error: describe(question, server, waited, error), uncertain });
+        }
+    }
+
+    /// Sends an encoded request and decodes the answer.
+    pub(crate) async fn ask_encoded<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        reach: Reach,
+        question: &Question<'_>,
+        request: &Q,
+    ) -> Result<A> {
+        self.ask(reach, question, &|| codec::encode(request)).await
+    }
+
+    /// Sends what `body` makes and decodes the answer.
+    pub(crate) async fn ask<A: DeserializeOwned>(
+        &self,
+        reach: Reach,
+        question: &Question<'_>,
+        body: &dyn Fn() -> Vec<u8>,
+    ) -> Result<A> {
+        let deadline = self.runtime().now() + self.deadline();
+        let exchange = self.exchange(reach, question, &body(), &Payload::None, deadline).await;
+        exchange.map_err(|refusal| refusal.error)?.decode(question)
+    }
+
+    /// Sends a request whose answer is empty.
+    pub(crate) async fn tell<Q: Serialize>(
+        &self,
+        reach: Reach,
+        question: &Question<'_>,
+        request: &Q,
+    ) -> Result<()> {
+        let deadline = self.runtime().now() + self.deadline();
+        let body = codec::encode(request);
+        let exchange = self.exchange(reach, question, &body, &Payload::None, deadline).await;
+        exchange.map(|_| ()).map_err(|refusal| refusal.error)
+    }
+
+    /// Asks all engines at once and takes the first answer that is not "I know nothing of it". When all engines
+    /// say that, so does the result; engines that are away are asked again until the deadline.
+    pub(crate) async fn ask_any<A: DeserializeOwned>(
+        &self,
+        question: &Question<'_>,
+        body: &dyn Fn() -> Vec<u8>,
+    ) -> Result<A> {
+        let deadline = self.runtime().now() + self.deadline();
+        let mut open: Vec<Rank> = self.attach().engines.iter().map(|engine| Rank(engine.rank)).collect();
+        let mut unknown = None;
+        let mut round = ROUND;
+        loop {
+            let until = (self.runtime().now() + round).min(deadline);
+            let bytes = body();
+            let asked = open.iter().map(|rank| {
+                let (rank, bytes) = (*rank, &bytes);
+                async move {
+                    (rank, self.exchange(Reach::Rank(rank), question, bytes, &Payload::None, until).await)
+                }
+            });
+            let mut away = None;
+            let mut answers = Answers::new(asked);
+            while let Some((rank, answer)) = answers.next().await {
+                match answer.map_err(|refusal| refusal.error) {
+                    Ok(exchange) => return exchange.decode(question),
+                    Err(error) if error.is(Der::NONEXIST) => {
+                        open.retain(|open| *open != rank);
+                        unknown = Some(error);
+                    }
+                    Err(error @ (Error::Unavailable { .. } | Error::Fabric { .. })) => away = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            match (away, unknown.take()) {
+                (None, Some(error)) => return Err(error),
+                (Some(error), _) if self.runtime().now() >= deadline => return Err(error),
+                (_, known) => unknown = known,
+            }
+            round = round.saturating_mul(2);
+        }
+    }
+
+    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet.
+    pub(crate) async fn refresh_map(&self, pool: &Pool, version: u32, deadline: Instant) -> Result<()> {
+        pool.query(self).await?;
+        if self.map_of(pool).version <= version && self.runtime().now() < deadline {
+            self.runtime().sleep(PAUSE.0).await;
+        }
+        Ok(())
+    }
+}
+
+/// A request's bytes and its memory for RMA.
+struct Parcel {
+    /// Body with inline data behind it, when there is any.
+    joined: Option<Vec<u8>>,
+    memory: Option<Buffer>,
+}
+
+impl Parcel {
+    fn pack(context: &Context, body: &[u8], payload: &Payload<'_>) -> Self {
+        match payload {
+            Payload::None => Self { joined: None, memory: None },
+            Payload::Send { pieces, len } => {
+                let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                if body.len().saturating_add(len) <= INLINE_MAX {
+                    let mut joined = Vec::with_capacity(body.len() + len);
+                    joined.extend_from_slice(body);
+                    scatter::gather(pieces, &mut joined);
+                    return Self { joined: Some(joined), memory: None };
+                }
+                let mut memory = allocate(context, len);
+                let mut at = 0;
+                for piece in *pieces {
+                    memory[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+                Self { joined: None, memory: Some(memory) }
+            }
+            Payload::Receive { len, descriptors } => {
+                let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                let inline = len.saturating_add((descriptors + 1) * DESCRIPTOR_LEN) <= INLINE_MAX;
+                let memory = if inline { None } else { Some(allocate(context, len)) };
+                Self { joined: None, memory }
+            }
+        }
+    }
+
+    fn parts<'p>(&'p mut self, body: &'p [u8], payload: &Payload<'_>) -> (&'p [u8], Option<Bulk<'p>>) {
+        let bytes = self.joined.as_deref().unwrap_or(body);
+        let bulk = self.memory.as_mut().map(|memory| match payload {
+            Payload::Receive { .. } => Bulk::write(memory),
+            Payload::Send { .. } | Payload::None => Bulk::read(memory),
+        });
+        (bytes, bulk)
+    }
+
+    fn into_received(self, payload: &Payload<'_>) -> Option<Buffer> {
+        if matches!(payload, Payload::Receive { .. }) { self.memory } else { None }
+    }
+}
+
+/// Registered memory from the pool, or, when that is used up, memory that is registered for this request alone.
+fn allocate(context: &Context, len: usize) -> Buffer {
+    let mut buffer = context.rpc().alloc(len).unwrap_or_else(|_| Buffer::from_vec(vec![0; len]));
+    buffer.set_len(len);
+    buffer
+}
+
+/// Whether an engine's refusal is about the moment, not about the request.
+fn is_passing(der: Der) -> bool {
+    matches!(der, Der::AGAIN | Der::INPROGRESS | Der::OVERLOAD_RETRY | Der::TX_RESTART | Der::SHUTDOWN)
+}
+
+fn describe(question: &Question<'_>, server: String, waited: Duration, error: RpcError) -> Error {
+    let operation = question.operation;
+    let subject = || question.subject.to_string();
+    match error {
+        RpcError::Remote(status) if is_passing(status.der) => {
+            Error::Unavailable { operation, subject: subject(), server, waited, cause: status.to_string() }
+        }
+        RpcError::Remote(status) => {
+            Error::Refused { operation, subject: subject(), der: status.der, message: status.message }
+        }
+        RpcError::TimedOut { last, .. } => {
+            Error::Unavailable { operation, subject: subject(), server, waited, cause: last }
+        }
+        RpcError::Unreachable { reason, .. } => {
+            Error::Unavailable { operation, subject: subject(), server, waited, cause: reason }
+        }
+        other => Error::Refused {
+            operation,
+            subject: subject(),
+            der: other.der(),
+            message: format!("{server}: {other}"),
+        },
+    }
+}
+
+/// Futures that run side by side and hand out their results as they come.
+struct Answers<F> {
+    running: Vec<Pin<Box<F>>>,
+}
+
+impl<F: Future> Answers<F> {
+    fn new(futures: impl IntoIterator<Item = F>) -> Self {
+        Self { running: futures.into_iter().map(Box::pin).collect() }
+    }
+
+    /// The next result; `None` when all have been handed out.
+    async fn next(&mut self) -> Option<F::Output> {
+        if self.running.is_empty() {
+            return None;
+        }
+        core::future::poll_fn(|cx| {
+            for index in 0..self.running.len() {
+                if let Poll::Ready(output) = self.running[index].as_mut().poll(cx) {
+                    drop(self.running.swap_remove(index));
+                    return Poll::Ready(Some(output));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Runs futures side by side, at most `limit` at a time; results in the order of the futures.
+pub(crate) async fn join_limited<F: Future>(
+    limit: usize,
+    futures: impl IntoIterator<Item = F>,
+) -> Vec<F::Output> {
+    let mut waiting: VecDeque<(usize, F)> = futures.into_iter().enumerate().collect();
+    let mut results: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    let numbered = |(number, future): (usize, F)| async move { (number, future.await) };
+    let mut answers =
+        Answers::new((0..limit.max(1)).map_while(|_| waiting.pop_front().map(numbered)).collect::<Vec<_>>());
+    while let Some((number, output)) = answers.next().await {
+        results[number] = Some(output);
+        if let Some(next) = waiting.pop_front() {
+            answers.running.push(Box::pin(numbered(next)));
+        }
+    }
+    results.into_iter().flatten().collect()
+}
+
+/// An endpoint of a provider that wakes this executor.
+pub(crate) fn open_endpoint(
+    provider: &str,
+    _runtime: &Handle,
+) -> core::result::Result<Rc<dyn Endpoint>, String> {
+    Err(format!("this build has no provider {provider}"))
+}

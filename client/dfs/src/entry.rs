@@ -1,0 +1,225 @@
+//! Directory entries: one dkey each, with the inode record and a guard under two akeys.
+//!
+//! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard
+//! of the inode that it means, so that a change which was decided on an old look at the entry can't hit an entry
+//! that was removed, or replaced by another inode, meanwhile.
+
+use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
+use weir_proto::{Der, Key, ObjectId};
+
+use crate::mount::Dfs;
+use crate::name::{dkey, shown};
+use crate::record::{Kind, RECORD_MAX, Record};
+use crate::superblock::{ROOT_OID, SUPERBLOCK_NAME, SUPERBLOCK_OID};
+use crate::{Error, Result};
+
+/// The akey of the inode record.
+const RECORD_KEY: &[u8] = b"i";
+
+/// First byte of a guard's akey; the object id follows.
+const GUARD_PREFIX: u8 = b'g';
+
+/// What stands under a guard's akey.
+const GUARD: &[u8] = &[1];
+
+/// An inode as it was found under an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// Directory object that has the entry.
+    pub parent: ObjectId,
+    /// Name of the entry.
+    pub name: Vec<u8>,
+    /// The inode record when it was looked at.
+    pub record: Record,
+}
+
+impl Node {
+    /// The object that holds the content; identifies the inode whatever its name is.
+    #[must_use]
+    pub fn oid(&self) -> ObjectId {
+        self.record.oid
+    }
+
+    /// The inode's number: 1 for the root, else greater than 15 and unique in the container.
+    #[must_use]
+    pub fn inode_number(&self) -> u64 {
+        inode_number(self.record.oid)
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.record.kind == Kind::Directory
+    }
+
+    pub(crate) fn ensure_directory(&self) -> Result<()> {
+        if self.is_directory() { Ok(()) } else { Err(Error::NotDirectory(shown(&self.name))) }
+    }
+}
+
+/// Numbers below this are left to the file-system interface; 1 is the root there.
+const INODE_BASE: u64 = 16;
+
+pub(crate) fn inode_number(oid: ObjectId) -> u64 {
+    if oid.lo == ROOT_OID.lo && oid.hi & 0xffff_ffff == ROOT_OID.hi {
+        1
+    } else {
+        oid.lo.wrapping_add(INODE_BASE)
+    }
+}
+
+pub(crate) fn record_key() -> Result<Key> {
+    akey(RECORD_KEY)
+}
+
+pub(crate) fn akey(bytes: &[u8]) -> Result<Key> {
+    Key::new(bytes).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// The guard of an inode.
+fn guard_key(oid: ObjectId) -> Result<Key> {
+    let mut bytes = vec![GUARD_PREFIX];
+    bytes.extend(oid.to_bytes());
+    akey(&bytes)
+}
+
+/// The dkey of an entry; the root's stands beside the superblock.
+pub(crate) fn entry_key(parent: ObjectId, name: &[u8]) -> Result<Key> {
+    if parent.lo == SUPERBLOCK_OID.lo && parent.hi & 0xffff_ffff == SUPERBLOCK_OID.hi {
+        return akey(SUPERBLOCK_NAME);
+    }
+    dkey(name)
+}
+
+/// Encoded records with their keys, to borrow an update from.
+pub(crate) struct Insertion {
+    record: Vec<u8>,
+    record_key: Key,
+    guard_key: Key,
+}
+
+impl Insertion {
+    pub(crate) fn of(record: &Record) -> Result<Self> {
+        Ok(Self { record: record.encode(), record_key: record_key()?, guard_key: guard_key(record.oid)? })
+    }
+
+    /// The two akeys of the entry.
+    pub(crate) fn writes(&self) -> Vec<AkeyWrite<'_>> {
+        vec![
+            AkeyWrite::single(self.record_key.clone(), &self.record),
+            AkeyWrite::single(self.guard_key.clone(), GUARD),
+        ]
+    }
+}
+
+impl Dfs {
+    pub(crate) fn object(&self, oid: ObjectId) -> Result<Object> {
+        Ok(self.read_view(Object::open(self.container(), oid)?))
+    }
+
+    /// Reads an entry's record; `None` when there is no entry.
+    pub(crate) async fn fetch_entry(
+        &self,
+        context: &Context,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<Option<Record>> {
+        let mut bytes = vec![0; RECORD_MAX];
+        let mut reads = [AkeyRead::single(record_key()?, &mut bytes)];
+        let key = entry_key(parent, name)?;
+        let found = self.object(parent)?.fetch(context, &key, Conditions::NONE, &mut reads).await?;
+        let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
+        if size == 0 {
+            return Ok(None);
+        }
+        let object = || format!("entry \"{}\" of directory {parent:?}", shown(name));
+        let bytes = bytes.get(..size).ok_or_else(|| Error::Corrupt {
+            object: object(),
+            reason: format!("its inode record has {size} bytes"),
+        })?;
+        Record::decode(bytes, &object).map(Some)
+    }
+
+    /// Reads the entry again and checks that it still means the same inode.
+    pub(crate) async fn refetch(&self, context: &Context, node: &Node) -> Result<Record> {
+        match self.fetch_entry(context, node.parent, &node.name).await? {
+            Some(record) if record.oid == node.oid() => Ok(record),
+            _ => Err(Error::Stale(shown(&node.name))),
+        }
+    }
+
+    /// Adds an entry where there is none.
+    pub(crate) async fn insert_entry(
+        &self,
+        context: &Context,
+        parent: ObjectId,
+        name: &[u8],
+        record: &Record,
+    ) -> Result<()> {
+        let insertion = Insertion::of(record)?;
+        let key = entry_key(parent, name)?;
+        let done =
+            self.object(parent)?.update(context, &key, Conditions::AKEY_INSERT, &insertion.writes()).await;
+        match done {
+            Ok(_) => Ok(()),
+            Err(error) if error.is(Der::EXIST) => Err(Error::Exists(shown(name))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes an inode's record anew under its entry, together with more akeys.
+    pub(crate) async fn rewrite_entry(
+        &self,
+        context: &Context,
+        node: &Node,
+        record: &Record,
+        more: Vec<AkeyWrite<'_>>,
+    ) -> Result<()> {
+        let insertion = Insertion::of(record)?;
+        let mut writes = insertion.writes();
+        for write in &mut writes {
+            write.conditions = Conditions::AKEY_UPDATE;
+        }
+        writes.extend(more);
+        self.change_entry(context, node.parent, &node.name, &writes).await
+    }
+
+    /// Puts an inode in the place of another one.
+    pub(crate) async fn replace_entry(&self, context: &Context, old: &Node, record: &Record) -> Result<()> {
+        let insertion = Insertion::of(record)?;
+        let mut writes = insertion.writes();
+        writes[0].conditions = Conditions::AKEY_UPDATE;
+        writes[1].conditions = Conditions::AKEY_INSERT;
+        writes.push(AkeyWrite::remove(guard_key(old.oid())?).when(Conditions::AKEY_UPDATE));
+        let doomed = self.xattr_keys(context, old).await?;
+        writes.extend(doomed.into_iter().map(AkeyWrite::remove));
+        self.change_entry(context, old.parent, &old.name, &writes).await
+    }
+
+    /// Removes an inode's entry with everything under it.
+    pub(crate) async fn remove_entry(&self, context: &Context, node: &Node) -> Result<()> {
+        let mut writes = vec![
+            AkeyWrite::remove(record_key()?).when(Conditions::AKEY_UPDATE),
+            AkeyWrite::remove(guard_key(node.oid())?).when(Conditions::AKEY_UPDATE),
+        ];
+        let doomed = self.xattr_keys(context, node).await?;
+        writes.extend(doomed.into_iter().map(AkeyWrite::remove));
+        self.change_entry(context, node.parent, &node.name, &writes).await
+    }
+
+    /// Changes an entry under conditions of its akeys; what does not hold means that the entry is another one now.
+    pub(crate) async fn change_entry(
+        &self,
+        context: &Context,
+        parent: ObjectId,
+        name: &[u8],
+        writes: &[AkeyWrite<'_>],
+    ) -> Result<()> {
+        let key = entry_key(parent, name)?;
+        match self.object(parent)?.update(context, &key, Conditions::PER_AKEY, writes).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is(Der::NONEXIST) || error.is(Der::EXIST) => Err(Error::Stale(shown(name))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! File content.
+
+use std::sync::Arc;
+
+use weir_client::array::{Range, ReadOutcome};
+use weir_client::{Array, Context, Epoch};
+use weir_proto::ObjectId;
+
+use crate::entry::Node;
+use crate::mount::Dfs;
+use crate::name::shown;
+use crate::record::Kind;
+use crate::{Error, Result};
+
+/// The content of a file. Plain data: cheap to clone, shared by any number of threads. It stays valid when the file
+/// is renamed, and until its content is reclaimed when it is unlinked.
+#[derive(Clone, Debug)]
+pub struct File {
+    array: Array,
+    read_only: bool,
+    oid: Arc<ObjectId>,
+}
+
+impl Dfs {
+    /// The content of a file. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`], or [`Error::Invalid`] for what is neither file nor directory.
+    pub fn file(&self, node: &Node) -> Result<File> {
+        match node.record.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(Error::IsDirectory(shown(&node.name))),
+            _ => return Err(Error::Invalid(format!("\"{}\" is not a regular file", shown(&node.name)))),
+        }
+        let array = Array::compact_bytes(self.container(), node.oid(), node.record.chunk_size)?;
+        let array = if self.epoch() == Epoch::MAX { array } else { array.at(self.epoch()) };
+        Ok(File { array, read_only: self.is_read_only(), oid: Arc::new(node.oid()) })
+    }
+}
+
+impl File {
+    /// The object that holds the content.
+    #[must_use]
+    pub fn oid(&self) -> ObjectId {
+        *self.oid
+    }
+
+    /// Reads from `offset` on and returns how many bytes there were before the end of the file. Holes read as zeros.
+    ///
+    /// `size` is the file's size if the caller knows it, for instance from an attribute cache: then a read that ends
+    /// in a hole or behind the end needs no request of its own for it.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn read(
+        &self,
+        context: &Context,
+        offset: u64,
+        into: &mut [u8],
+        size: Option<u64>,
+    ) -> Result<usize> {
+        let wanted = into.len() as u64;
+        let known = size.map_or(wanted, |size| size.saturating_sub(offset).min(wanted));
+        // What lies behind a known end is not asked for; if the file has grown since, the caller will ask again.
+        let into = &mut into[..usize::try_from(known).unwrap_or(usize::MAX)];
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let range = Range { index: offset, count: known };
+        let ReadOutcome { cells, .. } = self.array.read(context, &[range], vec![into], size).await?;
+        Ok(usize::try_from(cells).unwrap_or(usize::MAX))
+    }
+
+    /// Writes all of `data` at `offset`; it is on stable media when this returns.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; ENOSPC or EDQUOT when pool or quota is full; or another object error. Then a part may
+    /// have been written.
+    pub async fn write(&self, context: &Context, offset: u64, data: &[u8]) -> Result<Epoch> {
+        self.ensure_writable()?;
+        let range = Range { index: offset, count: data.len() as u64 };
+        Ok(self.array.write(context, &[range], &[data]).await?)
+    }
+
+    /// Size in bytes, and the epoch of the newest change of the content.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn size_and_epoch(&self, context: &Context) -> Result<(u64, Epoch)> {
+        Ok(self.array.size_and_epoch(context).await?)
+    }
+
+    /// Cuts the file off or lengthens it with a hole.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; or an object error.
+    pub async fn truncate(&self, context: &Context, size: u64) -> Result<()> {
+        self.ensure_writable()?;
+        Ok(self.array.set_size(context, size).await?)
+    }
+
+    /// Makes a hole and keeps the size (fallocate with FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE).
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; or an object error.
+    pub async fn punch_hole(&self, context: &Context, offset: u64, len: u64) -> Result<()> {
+        self.ensure_writable()?;
+        let (size, _) = self.size_and_epoch(context).await?;
+        let end = offset.saturating_add(len).min(size);
+        if offset >= end {
+            return Ok(());
+        }
+        self.array.punch(context, &[Range { index: offset, count: end - offset }]).await?;
+        if end == size { self.truncate(context, size).await } else { Ok(()) }
+    }
+
+    /// Frees the content of a file that has no name any more.
+    pub(crate) async fn discard(&self, context: &Context) -> Result<()> {
+        Ok(self.array.discard(context).await?)
+    }
+
+    fn ensure_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}

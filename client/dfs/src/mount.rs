@@ -1,0 +1,209 @@
+//! Mounting a container as a file system.
+
+use weir_client::{
+    AkeyRead, Conditions, Container, ContainerType, Context, Epoch, Object, ObjectClass, PoolSpace, Rights,
+    kind,
+};
+use weir_proto::{Der, ObjectId};
+
+use crate::entry::{Insertion, Node, akey, record_key};
+use crate::record::{Kind, RECORD_MAX, Record};
+use crate::superblock::{ROOT_OID, SUPERBLOCK_KEY, SUPERBLOCK_NAME, SUPERBLOCK_OID, Superblock};
+use crate::{Error, Result};
+
+/// Room for an encoded superblock: magic, layout, chunk size and two classes, each at most 10 bytes.
+const SUPERBLOCK_MAX: usize = 64;
+
+/// Largest chunk of a file: one request carries it.
+const CHUNK_MAX: u64 = weir_proto::limits::PAYLOAD_MAX;
+
+/// A mounted file system. Plain data: cheap to clone, shared by any number of threads.
+#[derive(Clone, Debug)]
+pub struct Dfs {
+    container: Container,
+    superblock: Superblock,
+    root: Node,
+    epoch: Epoch,
+}
+
+/// Space of a file system, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Most it may hold: the container's quota, or the pool.
+    pub total: u64,
+    /// Not used.
+    pub free: u64,
+    /// What it holds.
+    pub used: u64,
+    /// Preferred size of a read or write.
+    pub block_size: u32,
+}
+
+impl Dfs {
+    /// Makes the container a file system, with the chunk size, class, and root owner of its properties. Does nothing
+    /// when it is one already.
+    ///
+    /// # Errors
+    /// [`Error::NotPosix`] when the container has another type; or an object error.
+    pub async fn format(context: &Context, container: &Container) -> Result<()> {
+        let properties = container.properties();
+        if properties.kind != ContainerType::Posix {
+            return Err(Error::NotPosix(properties.label.clone()));
+        }
+        if properties.chunk_size == 0 || properties.chunk_size > CHUNK_MAX {
+            return Err(Error::Invalid(format!(
+                "container {}: a chunk size of {} bytes is not between 1 and {CHUNK_MAX}",
+                properties.label, properties.chunk_size
+            )));
+        }
+        let files = container.default_class()?;
+        let superblock = Superblock::new(properties.chunk_size, files.id(), ObjectClass::S1.id());
+        let now = wall_ns(context);
+        let root = Record {
+            kind: Kind::Directory,
+            mode: properties.mode & 0o7777,
+            uid: properties.uid,
+            gid: properties.gid,
+            oid: directory_id(ROOT_OID),
+            atime_ns: now,
+            mtime_ns: now,
+            mtime_epoch: Epoch::ZERO,
+            ctime_ns: now,
+            chunk_size: properties.chunk_size,
+            xattrs: false,
+            target: Vec::new(),
+        };
+        let insertion = Insertion::of(&root)?;
+        let block = superblock.encode();
+        let mut writes = insertion.writes();
+        writes.push(weir_client::AkeyWrite::single(akey(SUPERBLOCK_KEY)?, &block));
+        let object = Object::open(container, directory_id(SUPERBLOCK_OID))?;
+        match object.update(context, &akey(SUPERBLOCK_NAME)?, Conditions::AKEY_INSERT, &writes).await {
+            Ok(_) => Ok(()),
+            // Formatted already, perhaps by somebody at the same time.
+            Err(error) if error.is(Der::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Mounts a POSIX container; one that was never mounted before is formatted, if the handle allows writing.
+    ///
+    /// # Errors
+    /// [`Error::NotPosix`] when the container has another type, [`Error::Corrupt`] when its superblock can't be
+    /// understood; or an object error.
+    pub async fn mount(context: &Context, container: &Container) -> Result<Self> {
+        if container.properties().kind != ContainerType::Posix {
+            return Err(Error::NotPosix(container.properties().label.clone()));
+        }
+        if let Some(mounted) = Self::read(context, container, Epoch::MAX).await? {
+            return Ok(mounted);
+        }
+        if !container.rights().allows(Rights::WRITE) {
+            return Err(Error::Invalid(format!(
+                "container {} was never mounted for writing and has no file system yet",
+                container.properties().label
+            )));
+        }
+        Self::format(context, container).await?;
+        Self::read(context, container, Epoch::MAX).await?.ok_or_else(|| Error::Corrupt {
+            object: format!("container {}", container.properties().label),
+            reason: "its superblock is gone right after it was written".into(),
+        })
+    }
+
+    /// Mounts the state of a snapshot, read-only.
+    ///
+    /// # Errors
+    /// As [`Dfs::mount`]; [`Error::Invalid`] when there was no file system at that epoch.
+    pub async fn mount_snapshot(context: &Context, container: &Container, epoch: Epoch) -> Result<Self> {
+        Self::read(context, container, epoch)
+            .await?
+            .ok_or_else(|| Error::Invalid(format!("there was no file system at epoch {epoch}")))
+    }
+
+    async fn read(context: &Context, container: &Container, epoch: Epoch) -> Result<Option<Self>> {
+        let label = &container.properties().label;
+        let (mut block, mut record) = (vec![0; SUPERBLOCK_MAX], vec![0; RECORD_MAX]);
+        let mut reads = [
+            AkeyRead::single(akey(SUPERBLOCK_KEY)?, &mut block),
+            AkeyRead::single(record_key()?, &mut record),
+        ];
+        let object = Object::open(container, directory_id(SUPERBLOCK_OID))?.at(epoch);
+        let found = object.fetch(context, &akey(SUPERBLOCK_NAME)?, Conditions::NONE, &mut reads).await?;
+        let sizes: Vec<usize> =
+            found.iter().map(|found| usize::try_from(found.size).unwrap_or(usize::MAX)).collect();
+        let (block_len, record_len) = match sizes[..] {
+            [0, _] => return Ok(None),
+            [block, record] => (block.min(SUPERBLOCK_MAX), record.min(RECORD_MAX)),
+            _ => return Ok(None),
+        };
+        let superblock = Superblock::decode(&block[..block_len], label)?;
+        let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
+        let root =
+            Node { parent: directory_id(SUPERBLOCK_OID), name: SUPERBLOCK_NAME.to_vec(), record: root };
+        Ok(Some(Self { container: container.clone(), superblock, root, epoch }))
+    }
+
+    /// The root directory, as it was when the file system was mounted.
+    #[must_use]
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// The container.
+    #[must_use]
+    pub fn container(&self) -> &Container {
+        &self.container
+    }
+
+    /// What the file system was made with.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Whether this mount refuses changes: the handle or a snapshot allows none.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.epoch != Epoch::MAX || !self.container.rights().allows(Rights::WRITE)
+    }
+
+    /// Space of the file system: that of the container's quota, bounded by what the pool has left.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time.
+    pub async fn statfs(&self, context: &Context) -> Result<StatFs> {
+        let info = self.container.query(context).await?;
+        let space = PoolSpace::of(&self.container.pool().query(context).await?);
+        let quota = info.properties.quota;
+        let (total, free) = match quota {
+            0 => (space.total, space.free),
+            quota => (quota, quota.saturating_sub(info.used).min(space.free)),
+        };
+        let block_size = u32::try_from(self.superblock.chunk_size).unwrap_or(u32::MAX);
+        Ok(StatFs { total, free, used: info.used, block_size })
+    }
+
+    pub(crate) fn ensure_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// The object in the state that this mount shows.
+    pub(crate) fn read_view(&self, object: Object) -> Object {
+        if self.epoch == Epoch::MAX { object } else { object.at(self.epoch) }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+/// A reserved object's id with the class of directories.
+pub(crate) fn directory_id(oid: ObjectId) -> ObjectId {
+    ObjectClass::S1.encode(oid, kind::MULTI_HASHED)
+}
+
+/// The context's wall time in nanoseconds since 1970.
+pub(crate) fn wall_ns(context: &Context) -> i64 {
+    i64::try_from(context.runtime().wall_ns()).unwrap_or(i64::MAX)
+}

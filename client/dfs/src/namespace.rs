@@ -1,0 +1,282 @@
+//! Looking up, creating and removing entries.
+
+use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, kind};
+use weir_proto::{Key, ObjectId};
+use weir_runtime::join_all;
+
+use crate::directory::PARENT_NAME;
+use crate::entry::{Node, akey};
+use crate::mount::{Dfs, wall_ns};
+use crate::name::{LINK_TARGET_MAX, dkey, shown};
+use crate::record::{Kind, Record};
+use crate::{Error, Result};
+
+/// The set-group-id bit of a mode.
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Mode and owner of a new inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ownership {
+    /// Permission bits, after the umask.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group; in a directory with set-group-id its group is taken instead.
+    pub gid: u32,
+}
+
+/// An inode whose last name is gone. Its content stays readable until it is reclaimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "the space of a removed inode comes back when it is reclaimed"]
+pub struct Removed {
+    /// The inode, with the name it had.
+    pub node: Node,
+}
+
+impl Dfs {
+    /// Finds an entry. One fetch.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`] when `directory` is none, [`Error::NameTooLong`]; or an object
+    /// error.
+    pub async fn lookup(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Node> {
+        directory.ensure_directory()?;
+        dkey(name)?;
+        match self.fetch_entry(context, directory.oid(), name).await? {
+            Some(record) => Ok(Node { parent: directory.oid(), name: name.to_vec(), record }),
+            None => Err(Error::NotFound(shown(name))),
+        }
+    }
+
+    /// Creates a file that must not exist yet (O_CREAT with O_EXCL). One conditional update.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::ReadOnly`], or as [`Dfs::lookup`].
+    pub async fn create(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        ownership: Ownership,
+    ) -> Result<Node> {
+        self.make(context, directory, name, Kind::File, ownership, &[]).await
+    }
+
+    /// Creates a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty target, [`Error::NameTooLong`] for a long one, or as [`Dfs::create`].
+    pub async fn symlink(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        target: &[u8],
+        ownership: Ownership,
+    ) -> Result<Node> {
+        if target.len() > LINK_TARGET_MAX {
+            return Err(Error::NameTooLong { len: target.len(), max: LINK_TARGET_MAX });
+        }
+        if target.is_empty() {
+            return Err(Error::NotFound(String::new()));
+        }
+        let ownership = Ownership { mode: 0o777, ..ownership };
+        self.make(context, directory, name, Kind::Symlink, ownership, target).await
+    }
+
+    /// Creates a named pipe, a socket, or an ordinary file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a directory or link; or as [`Dfs::create`].
+    pub async fn mknod(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        kind: Kind,
+        ownership: Ownership,
+    ) -> Result<Node> {
+        if matches!(kind, Kind::Directory | Kind::Symlink) {
+            return Err(Error::Invalid("directories and links have calls of their own".into()));
+        }
+        self.make(context, directory, name, kind, ownership, &[]).await
+    }
+
+    /// Creates a directory: its entry, and in it the reference to its parent.
+    ///
+    /// # Errors
+    /// As [`Dfs::create`].
+    pub async fn mkdir(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        ownership: Ownership,
+    ) -> Result<Node> {
+        self.make(context, directory, name, Kind::Directory, ownership, &[]).await
+    }
+
+    async fn make(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        kind: Kind,
+        ownership: Ownership,
+        target: &[u8],
+    ) -> Result<Node> {
+        self.ensure_writable()?;
+        directory.ensure_directory()?;
+        dkey(name)?;
+        let inherits = directory.record.mode & SET_GROUP_ID != 0;
+        let sticky_group = if inherits && kind == Kind::Directory { SET_GROUP_ID } else { 0 };
+        let now = wall_ns(context);
+        let record = Record {
+            kind,
+            mode: (ownership.mode & 0o7777) | sticky_group,
+            uid: ownership.uid,
+            gid: if inherits { directory.record.gid } else { ownership.gid },
+            oid: self.fresh_oid(context, kind).await?,
+            atime_ns: now,
+            mtime_ns: now,
+            mtime_epoch: Epoch::ZERO,
+            ctime_ns: now,
+            chunk_size: self.superblock().chunk_size,
+            xattrs: false,
+            target: target.to_vec(),
+        };
+        if kind == Kind::Directory {
+            // Nobody knows the new directory before its entry is there, so both can go at once.
+            let (linked, inserted) = side_by_side(
+                self.link_parent(context, record.oid, directory.oid()),
+                self.insert_entry(context, directory.oid(), name, &record),
+            )
+            .await;
+            if let Err(error) = inserted {
+                self.object(record.oid)?.punch(context).await?;
+                return Err(error);
+            }
+            linked?;
+        } else {
+            self.insert_entry(context, directory.oid(), name, &record).await?;
+        }
+        Ok(Node { parent: directory.oid(), name: name.to_vec(), record })
+    }
+
+    async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {
+        let (object_kind, class) = match kind {
+            Kind::File => (kind::ARRAY_BYTE, self.superblock().file_class),
+            _ => (kind::MULTI_HASHED, self.superblock().directory_class),
+        };
+        let class = ObjectClass::from_id(class).map_err(|error| Error::Invalid(error.to_string()))?;
+        Ok(self.container().new_object_id(context, object_kind, Some(class)).await?)
+    }
+
+    /// Writes a directory's reference to its parent.
+    pub(crate) async fn link_parent(
+        &self,
+        context: &Context,
+        directory: ObjectId,
+        parent: ObjectId,
+    ) -> Result<()> {
+        let bytes = parent.to_bytes();
+        let writes = [AkeyWrite::single(akey(PARENT_NAME)?, &bytes)];
+        self.object(directory)?.update(context, &parent_key()?, Conditions::NONE, &writes).await?;
+        Ok(())
+    }
+
+    /// The directory that a directory is in; `None` for the root.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when the directory is gone; or an object error.
+    pub async fn parent_of(&self, context: &Context, directory: ObjectId) -> Result<Option<ObjectId>> {
+        if directory == self.root().oid() {
+            return Ok(None);
+        }
+        let mut bytes = [0; 16];
+        let mut reads = [weir_client::AkeyRead::single(akey(PARENT_NAME)?, &mut bytes)];
+        let object = self.object(directory)?;
+        let found = object.fetch(context, &parent_key()?, Conditions::NONE, &mut reads).await?;
+        match found.first() {
+            Some(found) if found.size == 16 => Ok(Some(ObjectId::from_bytes(bytes))),
+            _ => Err(Error::Stale(format!("directory {directory:?}"))),
+        }
+    }
+
+    /// Removes the entry of anything but a directory. The content stays until [`Dfs::reclaim`], so that who has it
+    /// open can go on reading.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::ReadOnly`]; or an object error.
+    pub async fn unlink(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+        self.ensure_writable()?;
+        for _ in 0..RACES_MAX {
+            let node = self.lookup(context, directory, name).await?;
+            if node.is_directory() {
+                return Err(Error::IsDirectory(shown(name)));
+            }
+            match self.remove_entry(context, &node).await {
+                Ok(()) => return Ok(Removed { node }),
+                // Replaced or removed since it was looked up: look again.
+                Err(Error::Stale(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Stale(shown(name)))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// An entry that another client adds between the check and the removal is lost with the directory: the check
+    /// and the removal concern different dkeys, which no single condition covers.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], [`Error::ReadOnly`]; or an object error.
+    pub async fn rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+        self.ensure_writable()?;
+        for _ in 0..RACES_MAX {
+            let node = self.lookup(context, directory, name).await?;
+            node.ensure_directory()?;
+            self.ensure_empty(context, &node).await?;
+            match self.remove_entry(context, &node).await {
+                Ok(()) => return Ok(Removed { node }),
+                Err(Error::Stale(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Stale(shown(name)))
+    }
+
+    /// Frees what a removed inode held.
+    ///
+    /// # Errors
+    /// An object error; then the space comes back only with the container.
+    pub async fn reclaim(&self, context: &Context, removed: &Removed) -> Result<()> {
+        let record = &removed.node.record;
+        match record.kind {
+            Kind::File => self.file(&removed.node)?.discard(context).await,
+            Kind::Directory => Ok(self.object(record.oid)?.punch(context).await?),
+            Kind::Symlink | Kind::Fifo | Kind::Socket => Ok(()),
+        }
+    }
+}
+
+/// How often a removal looks again when somebody else changes the entry at the same time.
+pub(crate) const RACES_MAX: usize = 16;
+
+/// The dkey of a directory's reference to its parent; no entry can have this name.
+pub(crate) fn parent_key() -> Result<Key> {
+    akey(PARENT_NAME)
+}
+
+/// Runs two futures of different types side by side.
+pub(crate) async fn side_by_side<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (None, None);
+    let one: core::pin::Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(async { first = Some(a.await) });
+    let two: core::pin::Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(async { second = Some(b.await) });
+    join_all([one, two]).await;
+    match (first, second) {
+        (Some(first), Some(second)) => (first, second),
+        _ => unreachable!("join_all returns when both have finished"),
+    }
+}

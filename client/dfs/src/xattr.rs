@@ -1,0 +1,197 @@
+//! Extended attributes: further akeys of an inode's entry.
+
+use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context, Object};
+use weir_proto::limits::LIST_KEYS_MAX;
+use weir_proto::{Der, Key, ObjectId};
+
+use crate::entry::{Node, akey, entry_key};
+use crate::mount::Dfs;
+use crate::name::shown;
+use crate::record::Record;
+use crate::{Error, Result};
+
+/// Longest name of an extended attribute, in bytes.
+pub const XATTR_NAME_MAX: usize = 255;
+
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_VALUE_MAX: usize = 65536;
+
+/// First byte of an extended attribute's akey; object id and name follow. With the id in it, what is left of an
+/// inode's attributes never shows on another inode of the same name.
+const PREFIX: u8 = b'x';
+
+/// Byte in front of every value: an akey can't hold an empty one.
+const VALUE_MARK: u8 = b'v';
+
+/// Bytes asked for first; a longer value costs a second request.
+const VALUE_GUESS: usize = 1024;
+
+/// Whether an extended attribute has to be new or has to exist (XATTR_CREATE, XATTR_REPLACE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Either.
+    Any,
+    /// It must not exist.
+    Create,
+    /// It must exist.
+    Replace,
+}
+
+fn prefix_of(oid: ObjectId) -> Vec<u8> {
+    let mut bytes = vec![PREFIX];
+    bytes.extend(oid.to_bytes());
+    bytes
+}
+
+fn xattr_key(oid: ObjectId, name: &[u8]) -> Result<Key> {
+    if name.is_empty() {
+        return Err(Error::Invalid("an extended attribute needs a name".into()));
+    }
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Error::AttributeTooLong { what: "name", len: name.len(), max: XATTR_NAME_MAX });
+    }
+    let mut bytes = prefix_of(oid);
+    bytes.extend(name);
+    akey(&bytes)
+}
+
+impl Dfs {
+    /// Sets an extended attribute and returns the inode with its record as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] or [`Error::NoAttribute`] by `mode`, [`Error::AttributeTooLong`], [`Error::Stale`],
+    /// [`Error::ReadOnly`]; or an object error.
+    pub async fn set_xattr(
+        &self,
+        context: &Context,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<Node> {
+        self.ensure_writable()?;
+        let key = xattr_key(node.oid(), name)?;
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Error::AttributeTooLong { what: "value", len: value.len(), max: XATTR_VALUE_MAX });
+        }
+        let exists = mode != XattrMode::Any && self.get_xattr_raw(context, node, &key).await?.is_some();
+        match mode {
+            XattrMode::Create if exists => return Err(Error::Exists(shown(name))),
+            XattrMode::Replace if !exists => return Err(Error::NoAttribute(shown(name))),
+            _ => {}
+        }
+        let mut record = self.refetch(context, node).await?;
+        record.xattrs = true;
+        record.ctime_ns = crate::mount::wall_ns(context);
+        let mut bytes = vec![VALUE_MARK];
+        bytes.extend(value);
+        let condition = match mode {
+            XattrMode::Any => Conditions::NONE,
+            XattrMode::Create => Conditions::AKEY_INSERT,
+            XattrMode::Replace => Conditions::AKEY_UPDATE,
+        };
+        let write = AkeyWrite::single(key, &bytes).when(condition);
+        self.rewrite_entry(context, node, &record, vec![write]).await?;
+        Ok(Node { record, ..node.clone() })
+    }
+
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::AttributeTooLong`]; or an object error.
+    pub async fn get_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        let key = xattr_key(node.oid(), name)?;
+        let value = self.get_xattr_raw(context, node, &key).await?;
+        value.ok_or_else(|| Error::NoAttribute(shown(name)))
+    }
+
+    async fn get_xattr_raw(&self, context: &Context, node: &Node, key: &Key) -> Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; VALUE_GUESS];
+        loop {
+            let mut reads = [AkeyRead::single(key.clone(), &mut bytes)];
+            let dkey = entry_key(node.parent, &node.name)?;
+            let object = self.object(node.parent)?;
+            let found = object.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
+            let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
+            match size {
+                0 => return Ok(None),
+                size if size <= bytes.len() => return Ok(Some(bytes[1..size].to_vec())),
+                size if size > XATTR_VALUE_MAX + 1 => {
+                    let object = format!("an extended attribute of \"{}\"", shown(&node.name));
+                    return Err(Error::Corrupt { object, reason: format!("it has {size} bytes") });
+                }
+                size => bytes.resize(size, 0),
+            }
+        }
+    }
+
+    /// Names of an inode's extended attributes. Sends nothing for an inode whose record says that it has none.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn list_xattrs(&self, context: &Context, node: &Node) -> Result<Vec<Vec<u8>>> {
+        let prefix = prefix_of(node.oid()).len();
+        let keys = self.xattr_keys(context, node).await?;
+        Ok(keys.iter().map(|key| key.as_bytes()[prefix..].to_vec()).collect())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::ReadOnly`]; or an object error.
+    pub async fn remove_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<()> {
+        self.ensure_writable()?;
+        let key = xattr_key(node.oid(), name)?;
+        let writes = [AkeyWrite::remove(key)];
+        let dkey = entry_key(node.parent, &node.name)?;
+        let object: Object = self.object(node.parent)?;
+        match object.update(context, &dkey, Conditions::AKEY_UPDATE, &writes).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is(Der::NONEXIST) => Err(Error::NoAttribute(shown(name))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The akeys of an inode's extended attributes.
+    pub(crate) async fn xattr_keys(&self, context: &Context, node: &Node) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        if !node.record.xattrs {
+            return Ok(keys);
+        }
+        let prefix = prefix_of(node.oid());
+        let dkey = entry_key(node.parent, &node.name)?;
+        let object = self.object(node.parent)?;
+        let mut anchor = Anchor::START;
+        while !anchor.is_end() {
+            let page = object.list_akeys(context, &dkey, &anchor, LIST_KEYS_MAX).await?;
+            let found = page.entries.iter().filter(|entry| entry.key.starts_with(&prefix));
+            for entry in found {
+                keys.push(akey(&entry.key)?);
+            }
+            anchor = page.next;
+        }
+        Ok(keys)
+    }
+
+    /// Copies extended attributes to an inode's new name.
+    pub(crate) async fn copy_xattrs(&self, context: &Context, from: &Node, to: &Node) -> Result<()> {
+        let mut values = Vec::new();
+        for key in self.xattr_keys(context, from).await? {
+            if let Some(value) = self.get_xattr_raw(context, from, &key).await? {
+                let mut bytes = vec![VALUE_MARK];
+                bytes.extend(value);
+                values.push((key, bytes));
+            }
+        }
+        // A few at a time, so that one update carries them.
+        for batch in values.chunks(COPY_BATCH) {
+            let writes = batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)).collect();
+            let record: &Record = &to.record;
+            self.rewrite_entry(context, to, record, writes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Extended attributes in one update: with values of the greatest length they fit the payload limit.
+const COPY_BATCH: usize = 64;
