@@ -2,6 +2,7 @@ package managementtest
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -28,8 +29,10 @@ type System struct {
 	t         testing.TB
 	folder    string
 	authority *authority
-	engines   []*engine
-	state     *state
+	// tls is the configuration of the engines' listeners.
+	tls     *tls.Config
+	engines []*engine
+	state   *state
 
 	mu sync.Mutex
 	// intercept, when set, sees each call first and may answer it with an error.
@@ -44,8 +47,16 @@ type engine struct {
 	done    chan struct{}
 }
 
+// Option changes a system before its engines start.
+type Option func(*System)
+
+// WithTLS replaces the certificates of the engines, for tests in which somebody else is their authority.
+func WithTLS(config *tls.Config) Option {
+	return func(s *System) { s.tls = config }
+}
+
 // Start runs engines of a system on loopback until the test ends.
-func Start(t testing.TB, engines int) *System {
+func Start(t testing.TB, engines int, options ...Option) *System {
 	t.Helper()
 	authority, err := newAuthority()
 	if err != nil {
@@ -54,6 +65,12 @@ func Start(t testing.TB, engines int) *System {
 	s := &System{t: t, folder: t.TempDir(), authority: authority, state: newState(engines), calls: map[string]int{}}
 	if err := authority.writeClient(s.folder, "client"); err != nil {
 		t.Fatal(err)
+	}
+	if s.tls, err = authority.serverTLS(); err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range options {
+		option(s)
 	}
 	for rank := range engines {
 		s.engines = append(s.engines, &engine{rank: uint32(rank), address: "127.0.0.1:0"})
@@ -97,6 +114,9 @@ func (s *System) WriteAttachFile() {
 	}
 }
 
+// Address returns host:port of an engine's management service.
+func (s *System) Address(rank int) string { return s.engines[rank].address }
+
 // MoveEngine stops an engine and starts it at another port. The attach file stays as it is.
 func (s *System) MoveEngine(rank int) {
 	s.t.Helper()
@@ -109,17 +129,13 @@ func (s *System) MoveEngine(rank int) {
 func (s *System) StartEngine(rank int) {
 	s.t.Helper()
 	e := s.engines[rank]
-	config, err := s.authority.serverTLS()
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	listener, err := net.Listen("tcp", e.address)
 	if err != nil {
 		s.t.Fatalf("engine %d: %v", rank, err)
 	}
 	e.address = listener.Addr().String()
 	e.done = make(chan struct{})
-	e.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.observe))
+	e.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(s.tls)), grpc.UnaryInterceptor(s.observe))
 	managementv1.RegisterSystemServer(e.server, systemService{state: s.state, system: s})
 	managementv1.RegisterPoolsServer(e.server, poolsService{state: s.state})
 	managementv1.RegisterContainersServer(e.server, containersService{state: s.state})
