@@ -39,10 +39,10 @@ COPY target/images/bin/ /
 FROM ${BINARIES} AS binaries
 
 # --- what runs ---------------------------------------------------------------------------------------------------
-# Engine: the storage daemon. It starts as root because device nodes and data directories belong to root; the chart
-# takes away every capability.
+# Engine: the storage daemon, under the user that the operator gives its pods. The operator hands it the data directory.
 FROM debian:bookworm-slim AS engine
 COPY --from=binaries /weir-engine /usr/local/bin/weir-engine
+USER 10777:10777
 ENTRYPOINT ["/usr/local/bin/weir-engine"]
 
 # Operator: one static binary, nothing else, and nobody's user.

@@ -11,8 +11,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev ca-certificates git jq)
 # Container engine and what a node image is made of.
 cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq openssl libcap2-bin procps)
-# Checking the scripts.
-lint=(shellcheck)
+# Checking the scripts, and generating the protocols' Go code.
+lint=(shellcheck protobuf-compiler)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {

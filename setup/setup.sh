@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 with Go and Rust lacks to build, test and run Weir. Idempotent: what is there stays.
 #
-#   setup.sh all        everything below (the default)
-#   setup.sh build      what compiling and the unit tests need: packages, libfabric
-#   setup.sh assets     etcd, kube-apiserver and kubectl for the controller tests; prints their directory
-#   setup.sh tools      helm, csi-sanity, promtool and prometheus
-#   setup.sh cluster    the Docker engine, kind and the cluster's node image
-#   setup.sh lint       shellcheck, golangci-lint, cargo-deny, kubeconform
-#   setup.sh generate   controller-gen and the protocol compilers' plugins
+#   setup.sh build     what compiling and the unit tests need: packages, libfabric
+#   setup.sh test      what all tests need: build, a Kubernetes API server, helm, csi-sanity, promtool
+#   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
+#   setup.sh lint      what the lints and generated files need: shellcheck, golangci-lint, cargo-deny, controller-gen, protoc
+#   setup.sh all       all of these (the default)
+#   setup.sh assets    prints the directory with etcd, kube-apiserver and kubectl (KUBEBUILDER_ASSETS), after making it
 #
 # What is built goes to ${XDG_CACHE_HOME:-~/.cache}/weir, keyed by version; removing that directory undoes it.
 set -euo pipefail
@@ -33,33 +32,35 @@ setup_assets() {
     "$setup/assets.sh"
 }
 
-setup_tools() {
-    "$setup/tools.sh" helm csi-sanity promtool prometheus
+setup_test() {
+    setup_build
+    setup_assets
+    "$setup/tools.sh" helm csi-sanity promtool
 }
 
 setup_cluster() {
     "$setup/packages.sh" cluster
+    setup_build
     "$WEIR_REPO/e2e/cluster/cluster.sh" prepare
+    "$setup/tools.sh" helm prometheus
 }
 
 setup_lint() {
     "$setup/packages.sh" lint
-    "$setup/tools.sh" golangci-lint kubeconform cargo-deny
-}
-
-setup_generate() {
-    "$setup/tools.sh" controller-gen protoc-gen-go protoc-gen-go-grpc
+    "$setup/tools.sh" golangci-lint controller-gen cargo-deny
 }
 
 require_toolchains
 began=$SECONDS
 verbs=("$@")
 ((${#verbs[@]} > 0)) || verbs=(all)
-[[ ${verbs[*]} != all ]] || verbs=(build cluster assets tools lint generate)
+[[ ${verbs[*]} != all ]] || verbs=(cluster test lint)
 for verb in "${verbs[@]}"; do
     case $verb in
-    build | assets | tools | cluster | lint | generate) "setup_$verb" ;;
-    *) fail "usage: setup.sh [all|build|assets|tools|cluster|lint|generate]..." ;;
+    # Its output is for another program.
+    assets) setup_assets ;;
+    build | test | cluster | lint) "setup_$verb" >/dev/null ;;
+    *) fail "usage: setup.sh [all|build|test|cluster|lint|assets]..." ;;
     esac
 done
 say "set-up (${verbs[*]}) finished in $((SECONDS - began)) s; what it built is in $WEIR_CACHE"

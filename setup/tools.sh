@@ -16,9 +16,6 @@ tools=(
     "prometheus $PROMETHEUS_VERSION prometheus github.com/prometheus/prometheus/cmd/prometheus"
     "golangci-lint $GOLANGCI_LINT_VERSION go github.com/golangci/golangci-lint/v2/cmd/golangci-lint"
     "controller-gen $CONTROLLER_GEN_VERSION go sigs.k8s.io/controller-tools/cmd/controller-gen"
-    "protoc-gen-go $PROTOC_GEN_GO_VERSION go google.golang.org/protobuf/cmd/protoc-gen-go"
-    "protoc-gen-go-grpc $PROTOC_GEN_GO_GRPC_VERSION go google.golang.org/grpc/cmd/protoc-gen-go-grpc"
-    "kubeconform $KUBECONFORM_VERSION go github.com/yannh/kubeconform/cmd/kubeconform"
     "cargo-deny $CARGO_DENY_VERSION cargo cargo-deny"
 )
 

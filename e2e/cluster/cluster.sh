@@ -45,8 +45,11 @@ node_image() {
 
 prepare() {
     "$WEIR_REPO/setup/docker.sh" start
+    # The base image keeps one core busy for half a minute, the binaries every core for some minutes.
+    "$WEIR_REPO/images/base.sh" &
     "$here/binaries.sh" build kind kubernetes
     "$WEIR_REPO/setup/assets.sh" >/dev/null
+    wait "$!"
     node_image
 }
 
