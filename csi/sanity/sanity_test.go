@@ -1,75 +1,58 @@
-// Package sanity runs the CSI conformance suite (csi-sanity) against the driver.
 package sanity
 
 import (
-	"context"
-	"log/slog"
-	"os"
-	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
-	"google.golang.org/grpc"
-
-	"weir.dev/weir/csi/internal/clusters"
-	"weir.dev/weir/csi/internal/controller"
-	"weir.dev/weir/csi/internal/identity"
-	"weir.dev/weir/csi/internal/mounttest"
-	"weir.dev/weir/csi/internal/node"
-	"weir.dev/weir/csi/internal/server"
-	"weir.dev/weir/csi/internal/telemetry"
-	"weir.dev/weir/engine/proto/management/managementtest"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 )
 
-// TestSanityOfTheServices runs the suite against the driver's services, served as the driver serves them, with the
-// management protocol and the mount protocol answered in this process. It needs no privileges. TestSanityOfTheDriver
-// runs the same suite with engines, mount daemon and driver as processes.
-func TestSanityOfTheServices(t *testing.T) {
-	system := managementtest.Start(t, 3)
-	system.MakePool("tank", 100<<30)
-	systems := clusters.New(filepath.Dir(system.AttachFile()))
-	t.Cleanup(func() { _ = systems.Close() })
-	machine := mounttest.New()
-	daemon := machine.Serve(t)
-	ready := func(context.Context) error { return nil }
-	metrics := telemetry.NewMetrics("test", "node")
-	metrics.WatchNode(daemon)
-
-	folder := t.TempDir()
-	endpoint := filepath.Join(folder, "csi.sock")
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	volumes, pods := controller.New(systems), node.New("node-1", daemon, machine)
-	go func() {
-		ended <- server.Serve(ctx, slog.New(slog.DiscardHandler), endpoint, func(s *grpc.Server) {
-			csi.RegisterIdentityServer(s, identity.New("test", ready))
-			csi.RegisterControllerServer(s, volumes)
-			csi.RegisterNodeServer(s, pods)
-		}, grpc.UnaryInterceptor(metrics.Intercept(slog.New(slog.DiscardHandler))))
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("serve CSI: %v", err)
-		}
-	})
-	sanity.Test(t, configuration(endpoint, endpoint, folder))
-	if left, _ := machine.List(); len(left) != 0 {
-		t.Errorf("mounts left behind: %v", left)
-	}
+func spec(name string, state types.SpecState) types.SpecReport {
+	return types.SpecReport{LeafNodeType: types.NodeTypeIt, LeafNodeText: name, State: state}
 }
 
-// configuration returns how the suite is run: on volumes of the pool "tank", with sockets and folders as given.
-func configuration(nodeEndpoint, controllerEndpoint, folder string) sanity.TestConfig {
-	config := sanity.NewTestConfig()
-	config.Address = "unix://" + nodeEndpoint
-	config.ControllerAddress = "unix://" + controllerEndpoint
-	config.TargetPath = filepath.Join(folder, "target")
-	config.StagingPath = filepath.Join(folder, "staging")
-	config.TestVolumeSize = 1 << 30
-	config.TestVolumeExpandSize = 2 << 30
-	config.TestVolumeParameters = map[string]string{"pool": "tank"}
-	config.RemoveTargetPath = os.RemoveAll
-	return config
+func TestUnexplained(t *testing.T) {
+	tests := map[string]struct {
+		specs        []types.SpecReport
+		explanations string
+		want         []string
+	}{
+		"skips that are explained are well": {
+			specs:        []types.SpecReport{spec("Snapshot works", types.SpecStateSkipped), spec("Volume works", types.SpecStatePassed)},
+			explanations: "# why\n\nSnapshot: not served\n",
+		},
+		"a skip without explanation is a problem": {
+			specs: []types.SpecReport{spec("Snapshot works", types.SpecStateSkipped), spec("Volume works", types.SpecStatePassed)},
+			want:  []string{"skipped without explanation"},
+		},
+		"a case that is switched off needs an explanation too": {
+			specs: []types.SpecReport{spec("Snapshot works", types.SpecStatePending), spec("Volume works", types.SpecStatePassed)},
+			want:  []string{"skipped without explanation"},
+		},
+		"an explanation without reason is none": {
+			specs:        []types.SpecReport{spec("Snapshot works", types.SpecStateSkipped), spec("Volume works", types.SpecStatePassed)},
+			explanations: "Snapshot:  ",
+			want:         []string{"skipped without explanation"},
+		},
+		"an explanation of what was not skipped is stale": {
+			specs:        []types.SpecReport{spec("Volume works", types.SpecStatePassed)},
+			explanations: "Snapshot: not served",
+			want:         []string{"not skipped: Snapshot"},
+		},
+		"a run in which everything is skipped is no run": {
+			specs:        []types.SpecReport{spec("Snapshot works", types.SpecStateSkipped)},
+			explanations: "Snapshot: not served",
+			want:         []string{"no case ran"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := unexplained(ginkgo.Report{SpecReports: tc.specs}, tc.explanations)
+			if !slices.EqualFunc(got, tc.want, strings.Contains) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
 }
