@@ -131,8 +131,8 @@ impl Attach {
         }
         let mut ranks: Vec<u32> = self.engines.iter().map(|engine| engine.rank).collect();
         ranks.sort_unstable();
-        if let Some(pair) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("rank {} is named twice", pair[0]));
+        if let Some([rank, _]) = ranks.array_windows().find(|[one, next]| one == next) {
+            return Err(format!("rank {rank} is named twice"));
         }
         for engine in &self.engines {
             if engine.targets == 0 || engine.port_of(engine.targets - 1).is_none() {

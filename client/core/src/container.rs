@@ -192,13 +192,12 @@ impl Container {
             Some(class) => class,
             None => self.default_class()?,
         };
-        let lo = match context.next_oid(self.id()) {
-            Some(lo) => lo,
-            None => {
-                let first = self.allocate_oids(context, OID_RANGE).await?;
-                context.keep_oids(self.id(), first + 1..first + OID_RANGE);
-                first
-            }
+        let lo = if let Some(lo) = context.next_oid(self.id()) {
+            lo
+        } else {
+            let first = self.allocate_oids(context, OID_RANGE).await?;
+            context.keep_oids(self.id(), first + 1..first + OID_RANGE);
+            first
         };
         Ok(class.encode(ObjectId { hi: 0, lo }, kind))
     }

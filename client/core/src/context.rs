@@ -20,7 +20,7 @@ use crate::pool::Pool;
 
 /// How long an operation is tried while an engine does not answer: an engine pod that was killed is usually back
 /// within it.
-pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
+pub const OPERATION_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Settings of a context.
 #[derive(Clone, Debug)]

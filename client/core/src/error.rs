@@ -119,6 +119,7 @@ impl Error {
         self.der() == number
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over errors and texts, which end here")]
     pub(crate) fn refused(
         operation: &'static str,
         subject: impl ToString,
@@ -128,6 +129,7 @@ impl Error {
         Self::Refused { operation, subject: subject.to_string(), der, message: message.into() }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over errors and texts, which end here")]
     pub(crate) fn invalid(operation: &'static str, reason: impl ToString) -> Self {
         Self::Invalid { operation, reason: reason.to_string() }
     }

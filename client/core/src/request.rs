@@ -34,6 +34,7 @@ impl<'a> Question<'a> {
         Self { operation, subject, opcode }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over errors and texts, which end here")]
     pub(crate) fn protocol(&self, reason: impl ToString) -> Error {
         let subject = self.subject.to_string();
         Error::Protocol { operation: self.operation, subject, reason: reason.to_string() }

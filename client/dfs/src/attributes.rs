@@ -99,10 +99,10 @@ impl Dfs {
     /// # Errors
     /// [`Error::Stale`] when the entry is gone or names another inode; or an object error.
     pub async fn stat(&self, context: &Context, node: &Node) -> Result<(Node, Stat)> {
-        let (record, content) =
+        let (record, held) =
             side_by_side(self.refetch(context, node), self.content(context, &node.record)).await;
         let node = Node { record: record?, ..node.clone() };
-        let (size, epoch) = content?;
+        let (size, epoch) = held?;
         let stat = assemble(&node.record, size, epoch);
         Ok((node, stat))
     }
@@ -135,9 +135,9 @@ impl Dfs {
         if let Some(size) = change.size {
             self.file(node)?.truncate(context, size).await?;
         }
-        let (record, content) =
+        let (record, held) =
             side_by_side(self.refetch(context, node), self.content(context, &node.record)).await;
-        let (size, epoch) = content?;
+        let (size, epoch) = held?;
         let mut record = record?;
         if change.changes_record() {
             change.apply(&mut record, wall_ns(context), epoch);

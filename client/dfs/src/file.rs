@@ -99,7 +99,7 @@ impl File {
         Ok(self.array.set_size(context, size).await?)
     }
 
-    /// Makes a hole and keeps the size (fallocate with FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE).
+    /// Makes a hole and keeps the size (fallocate with `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_KEEP_SIZE`).
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; or an object error.

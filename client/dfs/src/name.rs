@@ -7,7 +7,7 @@ use crate::{Error, Result};
 /// Longest name of an entry, in bytes.
 pub const NAME_MAX: usize = 255;
 
-/// Longest target of a symbolic link, in bytes (PATH_MAX without its NUL).
+/// Longest target of a symbolic link, in bytes (`PATH_MAX` without its NUL).
 pub const LINK_TARGET_MAX: usize = 4095;
 
 /// The dkey of an entry.

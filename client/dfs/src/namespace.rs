@@ -48,7 +48,7 @@ impl Dfs {
         }
     }
 
-    /// Creates a file that must not exist yet (O_CREAT with O_EXCL). One conditional update.
+    /// Creates a file that must not exist yet (`O_CREAT` with `O_EXCL`). One conditional update.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::ReadOnly`], or as [`Dfs::lookup`].

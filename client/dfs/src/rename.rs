@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub enum Replace {
     /// Puts the renamed inode in its place.
     Allow,
-    /// Fails (RENAME_NOREPLACE).
+    /// Fails (`RENAME_NOREPLACE`).
     Refuse,
 }
 
@@ -128,7 +128,7 @@ impl Dfs {
     }
 }
 
-/// Deepest nesting that is followed upwards: as deep as a path of PATH_MAX bytes can name.
+/// Deepest nesting that is followed upwards: as deep as a path of `PATH_MAX` bytes can name.
 const DEPTH_MAX: usize = 2048;
 
 impl Kind {

@@ -26,7 +26,7 @@ const VALUE_MARK: u8 = b'v';
 /// Bytes asked for first; a longer value costs a second request.
 const VALUE_GUESS: usize = 1024;
 
-/// Whether an extended attribute has to be new or has to exist (XATTR_CREATE, XATTR_REPLACE).
+/// Whether an extended attribute has to be new or has to exist (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
     /// Either.
