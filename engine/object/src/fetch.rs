@@ -1,0 +1,133 @@
+//! Fetches.
+
+use weir_pool::Operation;
+use weir_proto::limits::INLINE_MAX;
+use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, Value, validate};
+use weir_proto::{Der, Rights, codec};
+use weir_rpc::{Body, Request, Status};
+use weir_store::Fetch;
+
+use crate::checksum::of_pieces;
+use crate::refusal::{self, Place};
+use crate::service::IoService;
+use crate::update::check_conditions;
+
+/// Longest reply in front of inline data: what is left is for data.
+const REPLY_ROOM: usize = 4 * 1024;
+
+/// Conditions of updates and punches.
+const WRITING: Conditions = Conditions(
+    Conditions::PUNCH.0
+        | Conditions::DKEY_INSERT.0
+        | Conditions::DKEY_UPDATE.0
+        | Conditions::AKEY_INSERT.0
+        | Conditions::AKEY_UPDATE.0,
+);
+
+impl IoService {
+    pub(crate) async fn fetch(&self, mut request: Request) -> Result<Body, Status> {
+        let wanted: FetchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        request.release_body();
+        check(&wanted)?;
+        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.counted(Operation::Fetch, &access, async |place| {
+            let shard = access.pool.shard();
+            let found = shard
+                .fetch(
+                    access.container.id,
+                    wanted.object,
+                    &wanted.dkey,
+                    wanted.epoch,
+                    wanted.conditions,
+                    &wanted.akeys,
+                )
+                .await
+                .map_err(|error| refusal::fetch(&error, place))?;
+            let len = found.data_len();
+            let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
+                self.inline(&request, &wanted.akeys, &found, place).await?
+            } else {
+                self.pushed(&request, &wanted.akeys, &found, place).await?
+            };
+            Ok((body, len))
+        })
+        .await
+    }
+
+    /// A reply with the data behind it; when that doesn't fit a message, the data is pushed after all.
+    async fn inline(
+        &self,
+        request: &Request,
+        akeys: &[AkeyFetch],
+        found: &Fetch,
+        place: &Place<'_>,
+    ) -> Result<Body, Status> {
+        let too_large = || {
+            let message = format!(
+                "{place}: {} bytes were found, {} bytes of memory were offered for them",
+                found.data_len(),
+                request.bulk_room()
+            );
+            Status::new(Der::REC2BIG, message)
+        };
+        let len = usize::try_from(found.data_len()).map_err(|_| too_large())?;
+        if len > INLINE_MAX {
+            return Err(too_large());
+        }
+        let mut data = vec![0; len];
+        found.read(&mut data).await.map_err(|error| refusal::fetch(&error, place))?;
+        let mut body = codec::encode(&reply(akeys, found, &data, true));
+        if body.len() + data.len() > INLINE_MAX {
+            if request.bulk_room() < len as u64 {
+                return Err(too_large());
+            }
+            return self.pushed(request, akeys, found, place).await;
+        }
+        body.extend_from_slice(&data);
+        Ok(body)
+    }
+
+    /// A reply whose data goes to the client's memory.
+    async fn pushed(
+        &self,
+        request: &Request,
+        akeys: &[AkeyFetch],
+        found: &Fetch,
+        place: &Place<'_>,
+    ) -> Result<Body, Status> {
+        let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
+        let mut payload = self.memory.take(&self.rt, request, len).await?;
+        found.read(&mut payload.buffer).await.map_err(|error| refusal::fetch(&error, place))?;
+        let body = codec::encode(&reply(akeys, found, &payload.buffer, false));
+        request.push(0, &payload.buffer, len).await?;
+        Ok(body)
+    }
+}
+
+fn check(wanted: &FetchRequest) -> Result<(), Status> {
+    validate(wanted.akeys.iter().map(|akey| (&akey.akey, &akey.value))).map_err(refusal::invalid)?;
+    check_conditions(wanted.conditions, WRITING, "a fetch")
+}
+
+/// Describes what was found, with checksums of the data as it is sent.
+fn reply(akeys: &[AkeyFetch], found: &Fetch, mut data: &[u8], inline: bool) -> FetchReply {
+    let mut described = Vec::with_capacity(akeys.len());
+    for (akey, part) in akeys.iter().zip(found.akeys()) {
+        let len = usize::try_from(part.len).unwrap_or(usize::MAX).min(data.len());
+        let (own, rest) = data.split_at(len);
+        data = rest;
+        let lengths = piece_lengths(&akey.value, &part.fetched, part.len);
+        let checksums = of_pieces(&lengths, own).unwrap_or_default();
+        described.push(Fetched { checksums, ..part.fetched.clone() });
+    }
+    FetchReply { akeys: described, data_len: found.data_len(), inline }
+}
+
+/// Lengths of the pieces of an akey's data: none when there is none.
+fn piece_lengths(value: &Value, fetched: &Fetched, len: u64) -> Vec<u64> {
+    match value {
+        _ if len == 0 => Vec::new(),
+        Value::Single { .. } => vec![len],
+        Value::Array { .. } => crate::checksum::pieces(value, fetched.size),
+    }
+}

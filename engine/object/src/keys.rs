@@ -1,0 +1,113 @@
+//! Lists and key queries.
+
+use weir_pool::Operation;
+use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
+use weir_proto::object::{KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest};
+use weir_proto::{Rights, codec};
+use weir_rpc::{Body, Request, Status};
+
+use crate::refusal::{self, Place};
+use crate::service::{Access, IoService};
+
+/// Longest anchor that is taken back: the longest key twice, with the store's own framing.
+const ANCHOR_MAX: usize = 4 * KEY_MAX;
+
+/// Most bytes of a list reply that is pushed to the client's memory: 1024 entries with values of a directory entry.
+const PUSHED_MAX: u64 = 1024 * 1024;
+
+/// Bytes that the length in front of a pushed reply takes.
+const LENGTH_LEN: u64 = 8;
+
+impl IoService {
+    pub(crate) async fn list(&self, request: &Request) -> Result<Body, Status> {
+        let wanted: ListRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        check(&wanted)?;
+        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.counted(Operation::List, &access, async |place| {
+            let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
+            let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
+            let page = self.page(&access, &wanted, room, place).await?;
+            Ok((weir_pool::reply(request, page).await?, 0))
+        })
+        .await
+    }
+
+    /// The largest page, up to the limit, whose encoding fits the room.
+    async fn page(
+        &self,
+        access: &Access,
+        wanted: &ListRequest,
+        room: usize,
+        place: &Place<'_>,
+    ) -> Result<Vec<u8>, Status> {
+        let mut limit = wanted.limit;
+        loop {
+            let page = access
+                .pool
+                .shard()
+                .list(
+                    access.container.id,
+                    wanted.object,
+                    &wanted.scope,
+                    wanted.epoch,
+                    &wanted.anchor,
+                    limit,
+                    wanted.with_value.as_ref(),
+                )
+                .await
+                .map_err(|error| refusal::fetch(&error, place))?;
+            let count = page.entries.len();
+            let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
+            let mut encoded = codec::encode(&reply);
+            if encoded.len() <= room {
+                return Ok(encoded);
+            }
+            if count <= 1 {
+                // One entry whose value is too long: it is listed without.
+                for entry in &mut reply.entries {
+                    entry.value = None;
+                }
+                encoded = codec::encode(&reply);
+                return Ok(encoded);
+            }
+            let fitting = count.saturating_mul(room) / encoded.len();
+            let fewer = fitting.saturating_sub(fitting / 8).clamp(1, count - 1);
+            limit = u32::try_from(fewer).unwrap_or(1);
+        }
+    }
+
+    pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
+        let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.counted(Operation::Query, &access, async |place| {
+            if let KeyQuery::Search { dkey: Some(_), akey: Some(_), extent: false, .. } = &wanted.query {
+                return Err(refusal::invalid("a key query that names both keys asks for nothing"));
+            }
+            let found = access.pool.shard().query_key(
+                access.container.id,
+                wanted.object,
+                wanted.epoch,
+                &wanted.query,
+            );
+            let reply = found.await.map_err(|error| refusal::fetch(&error, place))?;
+            Ok((codec::encode(&reply), 0))
+        })
+        .await
+    }
+}
+
+fn check(wanted: &ListRequest) -> Result<(), Status> {
+    if wanted.limit == 0 || wanted.limit > LIST_KEYS_MAX {
+        return Err(refusal::invalid(format!(
+            "a page has 1 to {LIST_KEYS_MAX} entries, not {}",
+            wanted.limit
+        )));
+    }
+    if wanted.anchor.len() > ANCHOR_MAX {
+        return Err(refusal::invalid(format!("an anchor has at most {ANCHOR_MAX} bytes")));
+    }
+    if wanted.with_value.is_some() && wanted.scope != ListScope::Dkeys {
+        return Err(refusal::invalid("values are listed with dkeys only"));
+    }
+    Ok(())
+}

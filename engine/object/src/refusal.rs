@@ -1,0 +1,55 @@
+//! Errors of the store as clients see them: with the names of pool, container and target.
+
+use weir_pool::TargetPools;
+use weir_proto::{Der, PoolId};
+use weir_rpc::Status;
+use weir_store::{FetchError, UpdateError};
+
+/// Where an operation ran, for messages.
+pub struct Place<'a> {
+    pub pools: &'a TargetPools,
+    pub pool: PoolId,
+    pub container: &'a str,
+}
+
+impl core::fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let engines = self.pools.engines();
+        let pool = self.pools.get(self.pool).map_or_else(|_| self.pool.to_string(), |pool| pool.label());
+        let (rank, index) = (engines.own_rank(), engines.own_index());
+        write!(f, "container {} of pool {pool} on target {index} of rank {rank}", self.container)
+    }
+}
+
+/// The answer to an update or punch that the store refused.
+pub fn update(error: &UpdateError, place: &Place<'_>) -> Status {
+    let message = match error {
+        UpdateError::NoSpace { needed, free, size, .. } => format!(
+            "{place}: the pool is full there ({needed} bytes needed, {free} free of {size}); delete data or grow the pool"
+        ),
+        UpdateError::Quota { .. } => return quota(place),
+        error => format!("{place}: {error}"),
+    };
+    Status::new(error.der(), message)
+}
+
+/// The answer to an update for which the container's quota doesn't suffice.
+pub fn quota(place: &Place<'_>) -> Status {
+    let message = format!("{place}: the container's quota is used up; delete data or raise the quota");
+    Status::new(Der::NOSPACE, message)
+}
+
+/// The answer to a fetch, list or query that the store refused.
+pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
+    Status::new(error.der(), format!("{place}: {error}"))
+}
+
+/// The answer to a request that breaks a rule of the protocol.
+pub fn invalid(reason: impl core::fmt::Display) -> Status {
+    Status::new(Der::INVAL, format!("the request is invalid: {reason}"))
+}
+
+/// The answer to a body that doesn't decode.
+pub fn malformed(reason: impl core::fmt::Display) -> Status {
+    Status::new(Der::PROTO, format!("the request is malformed: {reason}"))
+}

@@ -1,0 +1,123 @@
+//! The I/O service: wiring, and what all operations have in common.
+
+use std::rc::Rc;
+
+use weir_pool::{Operation, TargetContainer, TargetPool, TargetPools};
+use weir_proto::{Capability, Der, Epoch, Rights, opcode};
+use weir_rpc::{Body, Request, Rpc, Status};
+use weir_runtime::Handle;
+
+use crate::metrics::IoMetrics;
+use crate::payload::PayloadMemory;
+use crate::refusal::Place;
+
+/// Serves the object requests of one target.
+pub struct IoService {
+    pub(crate) rt: Handle,
+    pub(crate) pools: Rc<TargetPools>,
+    pub(crate) memory: PayloadMemory,
+    metrics: IoMetrics,
+}
+
+/// An operation on a container that its client may perform.
+pub(crate) struct Access {
+    pub(crate) pool: Rc<TargetPool>,
+    pub(crate) container: Rc<TargetContainer>,
+}
+
+impl IoService {
+    /// Serves the pools of a target from now on.
+    #[must_use]
+    pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
+        let rt = pools.engines().runtime().clone();
+        let memory = PayloadMemory::new(rpc);
+        let service = Rc::new(Self { rt, pools, memory, metrics: IoMetrics::default() });
+        service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
+        service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
+        service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
+        service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
+        service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
+        service
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub const fn metrics(&self) -> &IoMetrics {
+        &self.metrics
+    }
+
+    fn serve(self: &Rc<Self>, rpc: &Rpc, opcode: u16, operation: Operation) {
+        let service = Rc::downgrade(self);
+        let handler = move |request: Request| {
+            let service = service.upgrade();
+            async move {
+                let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
+                service.ok_or_else(stopping)?.answer(operation, request).await
+            }
+        };
+        rpc.serve(opcode, Rc::new(handler));
+    }
+
+    async fn answer(&self, operation: Operation, request: Request) -> Result<Body, Status> {
+        let arrived = self.rt.now();
+        let answer = match operation {
+            Operation::Update => self.update(request).await,
+            Operation::Fetch => self.fetch(request).await,
+            Operation::Punch => self.punch(&request).await,
+            Operation::List => self.list(&request).await,
+            Operation::Query | Operation::Commit => self.query_key(&request).await,
+        };
+        self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));
+        answer
+    }
+
+    /// Checks a container handle and the client's pool map.
+    pub(crate) async fn access(
+        &self,
+        capability: &Capability,
+        needed: Rights,
+        map_version: u32,
+    ) -> Result<Access, Status> {
+        let pool = self.pools.get(capability.pool)?;
+        let id = pool.authorize(capability, needed)?;
+        pool.check_map(map_version)?;
+        let container = pool.container(id).await?;
+        Ok(Access { pool, container })
+    }
+
+    /// A fresh epoch of the target's clock.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.pools.clock().now(self.rt.wall_ns())
+    }
+
+    /// Data arrived damaged.
+    pub(crate) fn damaged(&self) {
+        self.metrics.checksum_error();
+    }
+
+    /// Runs `work` with the names of the place in which it runs, and counts its outcome.
+    pub(crate) async fn counted<T>(
+        &self,
+        operation: Operation,
+        access: &Access,
+        work: impl AsyncFnOnce(&Place<'_>) -> Result<(T, u64), Status>,
+    ) -> Result<T, Status> {
+        let label = access.container.label.borrow().clone();
+        let place = Place { pools: &self.pools, pool: access.pool.id(), container: &label };
+        match work(&place).await {
+            Ok((answer, bytes)) => {
+                access.container.counters.succeeded(operation, bytes);
+                Ok(answer)
+            }
+            Err(status) => {
+                // That something isn't there is what a fetch was sent to find out.
+                if operation == Operation::Fetch && status.der == Der::NONEXIST {
+                    access.container.counters.succeeded(operation, 0);
+                } else {
+                    access.container.counters.failed(operation, status.der);
+                }
+                Err(status)
+            }
+        }
+    }
+}

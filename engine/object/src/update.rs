@@ -1,0 +1,208 @@
+//! Updates and punches.
+
+use std::rc::Rc;
+
+use weir_media::Slice;
+use weir_pool::Operation;
+use weir_proto::limits::AKEYS_MAX;
+use weir_proto::object::{
+    AkeyUpdate, Conditions, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value, validate,
+};
+use weir_proto::{Der, Epoch, Rights, codec};
+use weir_rpc::{Body, Request, Status};
+use weir_store::{Data, UpdateError};
+
+use crate::checksum::{of_pieces, pieces};
+use crate::refusal::{self, Place};
+use crate::service::{Access, IoService};
+
+/// Most times an update asks for more quota: others may use up what was granted before its turn comes.
+const GRANT_TRIES: usize = 8;
+
+/// Data of an update, where it arrived.
+enum Arrived<'a> {
+    Inline(&'a [u8]),
+    Pulled(Slice),
+}
+
+impl Arrived<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline(bytes) => bytes,
+            Self::Pulled(slice) => slice,
+        }
+    }
+
+    fn data(&self) -> Data<'_> {
+        match self {
+            Self::Inline(bytes) => Data::Borrowed(bytes),
+            Self::Pulled(slice) => Data::Shared(slice.clone()),
+        }
+    }
+}
+
+impl IoService {
+    pub(crate) async fn update(&self, request: Request) -> Result<Body, Status> {
+        let (update, inline) =
+            codec::decode_prefix::<UpdateRequest>(request.body()).map_err(refusal::malformed)?;
+        let len = check(&update)?;
+        let access = self.access(&update.capability, Rights::WRITE, update.map_version).await?;
+        self.counted(Operation::Update, &access, async |place| {
+            let data = self.arrive(&request, inline, len).await?;
+            self.verify(&update.akeys, data.bytes(), place)?;
+            let epoch = self.store(&access, &update, &data, place).await?;
+            Ok((codec::encode(&UpdateReply { epoch }), len))
+        })
+        .await
+    }
+
+    /// Gets the data: behind the message, or from the client's memory.
+    async fn arrive<'a>(&self, request: &Request, inline: &'a [u8], len: u64) -> Result<Arrived<'a>, Status> {
+        if inline.len() as u64 == len {
+            return Ok(Arrived::Inline(inline));
+        }
+        if !inline.is_empty() || request.bulk_len() < len {
+            return Err(refusal::invalid(format!(
+                "{len} bytes of data are described, {} came with the message and {} are offered",
+                inline.len(),
+                request.bulk_len()
+            )));
+        }
+        let size = usize::try_from(len).map_err(refusal::invalid)?;
+        let mut payload = self.memory.take(&self.rt, request, size).await?;
+        request.pull(0, &mut payload.buffer, size).await?;
+        let outside = || refusal::invalid("its data was pulled short");
+        Slice::new(Rc::new(payload), 0..size).map(Arrived::Pulled).ok_or_else(outside)
+    }
+
+    /// Compares the data with the client's checksums.
+    fn verify(&self, akeys: &[AkeyUpdate], mut data: &[u8], place: &Place<'_>) -> Result<(), Status> {
+        for akey in akeys {
+            let lengths = pieces(&akey.value, record_size(&akey.value));
+            let len = lengths.iter().sum::<u64>();
+            let split = usize::try_from(len).ok().and_then(|len| data.split_at_checked(len));
+            let Some((own, rest)) = split else { return Err(refusal::invalid("data is missing")) };
+            data = rest;
+            if akey.checksums.is_empty() {
+                continue;
+            }
+            if of_pieces(&lengths, own).as_ref() != Some(&akey.checksums) {
+                self.damaged();
+                let message = format!(
+                    "{place}: data of akey \"{}\" does not match the client's checksum; it was damaged on its way, send it again",
+                    akey.akey
+                );
+                return Err(Status::new(Der::CSUM, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the update. When the container's share of its quota is used up here, a greater one is asked for.
+    async fn store(
+        &self,
+        access: &Access,
+        update: &UpdateRequest,
+        data: &Arrived<'_>,
+        place: &Place<'_>,
+    ) -> Result<Epoch, Status> {
+        let shard = access.pool.shard();
+        for _ in 0..GRANT_TRIES {
+            let stored = shard
+                .update(
+                    access.container.id,
+                    update.object,
+                    &update.dkey,
+                    self.epoch(),
+                    update.conditions,
+                    &update.akeys,
+                    data.data(),
+                )
+                .await;
+            match stored {
+                Ok(epoch) => return Ok(epoch),
+                Err(UpdateError::Quota { .. }) => {
+                    let wanted = data.bytes().len() as u64;
+                    if !access.pool.enlarge(&access.container, wanted).await? {
+                        return Err(refusal::quota(place));
+                    }
+                }
+                Err(error) => return Err(refusal::update(&error, place)),
+            }
+        }
+        Err(refusal::quota(place))
+    }
+
+    pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
+        let punch: PunchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        check_punch(&punch)?;
+        let access = self.access(&punch.capability, Rights::WRITE, punch.map_version).await?;
+        self.counted(Operation::Punch, &access, async |place| {
+            let shard = access.pool.shard();
+            let punched = shard
+                .punch(access.container.id, punch.object, &punch.scope, self.epoch(), punch.conditions)
+                .await;
+            let epoch = punched.map_err(|error| refusal::update(&error, place))?;
+            Ok((codec::encode(&UpdateReply { epoch }), 0))
+        })
+        .await
+    }
+}
+
+/// Bytes of a record in an update; 0 for a punch of extents.
+fn record_size(value: &Value) -> u64 {
+    match value {
+        Value::Single { .. } => 1,
+        Value::Array { record_size, .. } => u64::from(*record_size),
+    }
+}
+
+/// Checks an update's limits; returns its bytes of data.
+fn check(update: &UpdateRequest) -> Result<u64, Status> {
+    let akeys = update.akeys.iter().map(|akey| (&akey.akey, &akey.value));
+    let len = validate(akeys).map_err(refusal::invalid)?;
+    for akey in &update.akeys {
+        let expected = pieces(&akey.value, 1).len();
+        if !akey.checksums.is_empty() && akey.checksums.len() != expected {
+            return Err(refusal::invalid(format!(
+                "akey \"{}\" has {} checksums for {expected} pieces of data",
+                akey.akey,
+                akey.checksums.len()
+            )));
+        }
+    }
+    let fetching = Conditions::DKEY_FETCH.union(Conditions::AKEY_FETCH).union(Conditions::PUNCH);
+    check_conditions(update.conditions, fetching, "an update")?;
+    Ok(len)
+}
+
+/// Refuses conditions that an operation can't have (daos-api §1.4).
+pub(crate) fn check_conditions(
+    given: Conditions,
+    forbidden: Conditions,
+    operation: &str,
+) -> Result<(), Status> {
+    if given.0 & forbidden.0 != 0 {
+        let reason = format!("condition flags {:#x} make no sense in {operation}", given.0 & forbidden.0);
+        return Err(refusal::invalid(reason));
+    }
+    let akey = Conditions::AKEY_INSERT.0 | Conditions::AKEY_UPDATE.0 | Conditions::AKEY_FETCH.0;
+    if given.has(Conditions::PER_AKEY) && given.0 & akey != 0 {
+        return Err(refusal::invalid("conditions stand at each akey and at the whole operation"));
+    }
+    Ok(())
+}
+
+fn check_punch(punch: &PunchRequest) -> Result<(), Status> {
+    let keys = match &punch.scope {
+        PunchScope::Object => 1,
+        PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) => keys.len(),
+    };
+    if keys == 0 || keys > AKEYS_MAX {
+        return Err(refusal::invalid(format!("a punch names 1 to {AKEYS_MAX} keys, not {keys}")));
+    }
+    if punch.conditions.0 & !Conditions::PUNCH.0 != 0 {
+        return Err(refusal::invalid("a punch has no condition but that its object exists"));
+    }
+    Ok(())
+}
