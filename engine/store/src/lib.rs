@@ -25,6 +25,7 @@ pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, Po
 pub use fetch::{Fetch, FetchedAkey};
 pub use shard::{AttributeChange, Data, ListPage, Shard};
 pub use stats::{
-    CommitStats, ContainerSummary, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
+    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, LATENCY_BOUNDS_US, LatencyHistogram,
+    PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;

@@ -4,12 +4,14 @@ use core::time::Duration;
 use weir_media::DeviceStats;
 use weir_proto::{ContainerId, PoolId};
 
-/// Upper bounds of the latency buckets in microseconds, the last bucket being open: powers of two from 16 µs (a
-/// flush on fast NVMe) to 1 s (a device in trouble).
-pub const LATENCY_BOUNDS_US: [u64; 17] = [
-    16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 524_288,
-    1_048_576,
-];
+/// Upper bounds of the latency buckets in microseconds, the last bucket being open (`docs/reference/metrics.md`): from
+/// a flush on fast NVMe to a device in trouble.
+pub const LATENCY_BOUNDS_US: [u64; 14] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
+
+/// Upper bounds of the buckets of checkpoint times in milliseconds, the last bucket being open
+/// (`docs/reference/metrics.md`).
+pub const CHECKPOINT_BOUNDS_MS: [u64; 10] = [10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000];
 
 /// Counts of durations by bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,10 +27,29 @@ pub struct LatencyHistogram {
 impl LatencyHistogram {
     /// Counts one duration.
     pub fn record(&mut self, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let us = u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
         let bucket = LATENCY_BOUNDS_US.partition_point(|bound| *bound < us);
         self.buckets[bucket] += 1;
         self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Counts of checkpoint times by bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointHistogram {
+    /// How many fell at or below each bound of [`CHECKPOINT_BOUNDS_MS`] and above the one before; the last is beyond
+    /// all.
+    pub buckets: [u64; CHECKPOINT_BOUNDS_MS.len() + 1],
+    /// Their sum in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl CheckpointHistogram {
+    /// Counts one checkpoint that succeeded.
+    pub fn record(&mut self, duration: Duration) {
+        let ms = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        self.buckets[CHECKPOINT_BOUNDS_MS.partition_point(|bound| *bound < ms)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 }
@@ -123,6 +144,16 @@ pub struct StoreStats {
     pub checkpoints: u64,
     /// Time spent in checkpoints since open.
     pub checkpoint_time: Duration,
+    /// Times of the checkpoints that succeeded since open.
+    pub checkpoint_latency: CheckpointHistogram,
+    /// Checkpoints that failed since open.
+    pub checkpoint_failures: u64,
+    /// Wall time of the end of the last checkpoint that succeeded since open, in nanoseconds since 1970; 0 before it.
+    pub checkpoint_last_ns: u64,
+    /// Log records that the open applied.
+    pub replayed_records: u64,
+    /// How long the open took.
+    pub recovery_time: Duration,
     /// Bytes that checkpoints wrote since open.
     pub checkpoint_bytes: u64,
     /// Index nodes that the next checkpoint will write.
