@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/weir
 export PATH := $(CACHE)/bin:$(PATH)
 export GOTOOLCHAIN := local
+# The images need static binaries; with one setting everywhere nothing is compiled twice.
+export CGO_ENABLED := 0
 # One report line for each crate is enough; a failing test prints its output.
 CARGO_TEST := cargo test --locked
 

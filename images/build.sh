@@ -26,9 +26,10 @@ rust_binaries() {
     done
 }
 
+# The same compiler flags as the tests use, so that what they compiled is not compiled again.
 go_binaries() {
     cd "$WEIR_REPO"
-    CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$bin/" \
+    CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w' -o "$bin/" \
         ./operator/cmd/weir-operator ./csi/cmd/weir-csi
 }
 

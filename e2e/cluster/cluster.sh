@@ -78,6 +78,30 @@ up() {
     say "kubeconfig: $KUBECONFIG"
 }
 
+# in_all_nodes IMAGE: whether every node has this very image under this name. A node's list of images has one line for
+# the name and one for the image's identity, with the same digest.
+in_all_nodes() {
+    local image=$1 identity node
+    identity=$(docker image inspect --format '{{.Id}}' "$image") ||
+        fail "the Docker engine has no image $image: run 'images/build.sh'"
+    for node in $(kind_command get nodes --name "$cluster"); do
+        docker exec "$node" ctr --namespace k8s.io images list | awk -v name="$image" -v identity="$identity" '
+            { at = length($1) - length(name) }
+            $1 == name || (at > 0 && substr($1, at) == "/" name) { named = $3 }
+            $1 == identity { found = $3 }
+            END { exit !(named != "" && named == found) }' || return 1
+    done
+}
+
+load() {
+    local image missing=()
+    for image in "$@"; do
+        in_all_nodes "$image" || missing+=("$image")
+    done
+    ((${#missing[@]} > 0)) || return 0
+    kind_command load docker-image --name "$cluster" "${missing[@]}"
+}
+
 down() {
     "$WEIR_REPO/setup/docker.sh" status >/dev/null 2>&1 || return 0
     if exists; then
@@ -94,7 +118,7 @@ down) with_lock cluster down ;;
 load)
     (($# > 0)) || fail "usage: cluster.sh load IMAGE..."
     exists || fail "there is no cluster $cluster: run 'e2e/cluster/cluster.sh up'"
-    step cluster-load "cluster $cluster: load $*" kind_command load docker-image --name "$cluster" "$@"
+    step cluster-load "cluster $cluster: load $*" load "$@"
     ;;
 status)
     exists || fail "there is no cluster $cluster: run 'e2e/cluster/cluster.sh up'"
