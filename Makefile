@@ -32,7 +32,7 @@ build: setup-build ## Build engine, client, operator and CSI driver (release)
 
 .PHONY: run
 run: ## The main job: a cluster, weir on it, a real source tree through it, a crash, and back
-	@setup/setup.sh all
+	@setup/setup.sh cluster
 	@e2e/run.sh
 
 .PHONY: dev
@@ -46,7 +46,7 @@ test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-
 
 .PHONY: e2e
 e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertions, then bad input
-	@setup/setup.sh all
+	@setup/setup.sh cluster
 	@e2e/test.sh
 
 .PHONY: sim
