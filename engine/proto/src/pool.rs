@@ -412,8 +412,6 @@ pub struct ForwardRequest {
 pub enum ForwardReply {
     /// The reply, encoded in protobuf.
     Answer(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The reply was pushed to the sender's memory: its length in bytes.
-    Pushed(u64),
     /// The request failed.
     Failed {
         /// DER number.
