@@ -46,6 +46,7 @@ func parse(table io.Reader) ([]Mount, error) {
 		entries = append(entries, Mount{
 			Path:     unescape(fields[4]),
 			Device:   fields[2],
+			Root:     unescape(fields[3]),
 			FSType:   superFields[0],
 			ReadOnly: strings.HasPrefix(fields[5], "ro,") || fields[5] == "ro",
 		})

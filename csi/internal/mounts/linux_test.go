@@ -21,12 +21,16 @@ func TestParse(t *testing.T) {
 			table: "36 35 0:98 / /var/lib/kubelet/staging rw,nosuid shared:1 - fuse.weir weir rw,user_id=0\n" +
 				"37 35 0:98 / /var/lib/kubelet/pods/a/mount ro,nosuid - fuse.weir weir rw\n",
 			want: []Mount{
-				{Path: "/var/lib/kubelet/staging", Device: "0:98", FSType: "fuse.weir"},
-				{Path: "/var/lib/kubelet/pods/a/mount", Device: "0:98", FSType: "fuse.weir", ReadOnly: true},
+				{Path: "/var/lib/kubelet/staging", Device: "0:98", Root: "/", FSType: "fuse.weir"},
+				{Path: "/var/lib/kubelet/pods/a/mount", Device: "0:98", Root: "/", FSType: "fuse.weir", ReadOnly: true},
 			},
 		},
+		"a pod's subPath": {
+			table: "38 35 0:98 /data/a\\040b /var/lib/kubelet/pods/a/volume-subpaths/v/c/0 rw - fuse.weir weir rw\n",
+			want:  []Mount{{Path: "/var/lib/kubelet/pods/a/volume-subpaths/v/c/0", Device: "0:98", Root: "/data/a b", FSType: "fuse.weir"}},
+		},
 		"a path with escaped characters": {
-			table: `36 35 8:1 / /a\040b\134c rw - ext4 /dev/sda1 rw`, want: []Mount{{Path: `/a b\c`, Device: "8:1", FSType: "ext4"}},
+			table: `36 35 8:1 / /a\040b\134c rw - ext4 /dev/sda1 rw`, want: []Mount{{Path: `/a b\c`, Device: "8:1", Root: "/", FSType: "ext4"}},
 		},
 		"an empty table":           {},
 		"a line without separator": {table: "36 35 0:98 / /a rw", bad: true},

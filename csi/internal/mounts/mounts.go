@@ -12,6 +12,8 @@ type Mount struct {
 	Path string
 	// Device identifies the file system: bind mounts have the device of what they were made from.
 	Device string
+	// Root is the folder of the file system that is shown, "/" for all of it. Kubernetes mounts a pod's subPath so.
+	Root string
 	// FSType is the kernel's name of the file system's type, e.g. "fuse.weir".
 	FSType string
 	// ReadOnly tells whether this mount refuses changes, whatever others of the same file system allow.

@@ -220,7 +220,7 @@ func (d daemon) Mount(_ context.Context, request *mountv1.MountRequest) (*mountv
 	if !n.hidden {
 		n.devices++
 		n.entries = append(n.entries, mounts.Mount{
-			Path: path, Device: fmt.Sprintf("0:%d", 100+n.devices), FSType: "fuse.weir", ReadOnly: request.GetReadOnly(),
+			Path: path, Device: fmt.Sprintf("0:%d", 100+n.devices), Root: "/", FSType: "fuse.weir", ReadOnly: request.GetReadOnly(),
 		})
 	}
 	return &mountv1.MountResponse{Mount: info(request)}, nil

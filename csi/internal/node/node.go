@@ -162,7 +162,7 @@ func (s *Server) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstage
 	}
 	staged, ok := mounts.At(entries, path)
 	if ok {
-		if targets := publishedAt(entries, staged, path); len(targets) > 0 {
+		if targets := pathsOf(mountedElsewhere(entries, staged, path)); len(targets) > 0 {
 			return nil, status.Errorf(codes.FailedPrecondition, "unstage volume %s: it is still published at %s: unpublish it first",
 				request.GetVolumeId(), strings.Join(targets, ", "))
 		}
@@ -246,7 +246,10 @@ func (s *Server) publish(staged mounts.Mount, request *csi.NodePublishVolumeRequ
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	others := slices.DeleteFunc(publishedAt(entries, staged, request.GetStagingTargetPath()), func(path string) bool { return path == target })
+	others := pathsOf(slices.DeleteFunc(mountedElsewhere(entries, staged, request.GetStagingTargetPath()), func(entry mounts.Mount) bool {
+		// A subPath belongs to a pod that has the whole volume, too.
+		return entry.Path == target || entry.Root != "/"
+	}))
 	if volume.SinglePod(request.GetVolumeCapability()) && len(others) > 0 {
 		return status.Errorf(codes.FailedPrecondition,
 			"%s: its access mode allows one pod (ReadWriteOncePod), and it is already published at %s: delete the other pod, or use access mode ReadWriteOnce or ReadWriteMany",
@@ -317,13 +320,18 @@ func removeDirectory(path string) error {
 	return nil
 }
 
-// publishedAt returns where the file system of a staging mount is mounted besides its staging path.
-func publishedAt(entries []mounts.Mount, staged mounts.Mount, stagingPath string) []string {
+// mountedElsewhere returns where the file system of a staging mount is mounted besides its staging path.
+func mountedElsewhere(entries []mounts.Mount, staged mounts.Mount, stagingPath string) []mounts.Mount {
+	return slices.DeleteFunc(slices.Clone(entries), func(entry mounts.Mount) bool {
+		return entry.Device != staged.Device || entry.Path == stagingPath
+	})
+}
+
+// pathsOf returns the paths of mounts, each once, in order.
+func pathsOf(entries []mounts.Mount) []string {
 	var paths []string
 	for _, entry := range entries {
-		if entry.Device == staged.Device && entry.Path != stagingPath {
-			paths = append(paths, entry.Path)
-		}
+		paths = append(paths, entry.Path)
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)

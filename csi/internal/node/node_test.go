@@ -224,7 +224,10 @@ func TestASecondPodIsRefusedAVolumeForOnePod(t *testing.T) {
 	f := start(t)
 	f.mustServe(capability(onePod), "pod-1")
 	want(t, f.publishAs("pod-2", capability(onePod), false), codes.FailedPrecondition, "ReadWriteOncePod", f.path("pod-1"))
+	// What the pod mounts of the volume by subPath is no second pod.
+	f.node.Add(mounts.Mount{Path: f.path("pod-1-subpath"), Device: ownDevices, Root: "/data"})
 	want(t, f.publishAs("pod-1", capability(onePod), false), codes.OK)
+	want(t, f.unpublish("pod-1-subpath"), codes.OK)
 	// The plugin keeps nothing in memory: after its restart the second pod is refused all the same.
 	f.Server = New("node-1", f.node.Serve(t), f.node)
 	want(t, f.publishAs("pod-2", capability(onePod), false), codes.FailedPrecondition)
@@ -341,7 +344,7 @@ func TestUnpublishRemovesNoFiles(t *testing.T) {
 func TestUnpublishRemovesMountsThatLieOnOneAnother(t *testing.T) {
 	f := start(t)
 	f.mustServe(capability(writeMany), "pod")
-	f.node.Add(mounts.Mount{Path: f.path("pod"), Device: ownDevices})
+	f.node.Add(mounts.Mount{Path: f.path("pod"), Device: ownDevices, Root: "/"})
 	want(t, f.unpublish("pod"), codes.OK)
 	entries, _ := f.node.List()
 	if _, ok := mounts.At(entries, f.path("pod")); ok {
