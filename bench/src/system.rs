@@ -17,7 +17,7 @@ spec: {clusterRef: {name: weir}, size: 9Gi}
 apiVersion: storage.weir.dev/v1alpha1
 kind: Container
 metadata: {name: scratch}
-spec: {poolRef: {name: tank}, type: POSIX}
+spec: {poolRef: {name: tank}, type: posix}
 ";
 
 /// A running development system.
