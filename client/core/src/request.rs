@@ -77,7 +77,15 @@ pub(crate) enum Payload<'a> {
         /// Descriptors in the reply, which take room beside inline data.
         descriptors: usize,
     },
+    /// The reply itself may be longer than a message: it then comes to memory of this many bytes, behind its length.
+    LongReply(usize),
 }
+
+/// Bytes of the length in front of a reply that came to memory, little endian.
+const LENGTH_LEN: usize = 8;
+
+/// Room for the replies of the pool service: a pool map of 40 000 targets, or 3000 containers.
+pub(crate) const SERVICE_REPLY: usize = 1 << 20;
 
 /// Room that one descriptor of a fetch reply takes at most: two integers of 10 bytes, a checksum of 5, a size of 10.
 const DESCRIPTOR_LEN: usize = 36;
@@ -86,12 +94,20 @@ const DESCRIPTOR_LEN: usize = 36;
 pub(crate) struct Exchange {
     reply: Reply,
     received: Option<Buffer>,
+    long: bool,
 }
 
 impl Exchange {
-    /// The reply's body.
+    /// The reply's body; when it was too long for a message, it stands in memory and the message is empty.
     pub(crate) fn body(&self) -> &[u8] {
-        &self.reply
+        if !self.long || !self.reply.is_empty() {
+            return &self.reply;
+        }
+        let found = self
+            .received()
+            .split_first_chunk::<LENGTH_LEN>()
+            .and_then(|(length, rest)| rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?));
+        found.unwrap_or_default()
     }
 
     /// What the engine wrote to the client's memory.
@@ -153,7 +169,10 @@ impl Context {
             // Other requests of the context may have been the ones that were sent again: that errs on the safe side.
             uncertain |= self.rpc().metrics().retries.get() != resent;
             let error = match outcome {
-                Ok(reply) => return Ok(Exchange { reply, received: parcel.into_received(payload) }),
+                Ok(reply) => {
+                    let long = matches!(payload, Payload::LongReply(_));
+                    return Ok(Exchange { reply, received: parcel.into_received(payload), long });
+                }
                 Err(error) => error,
             };
             let passing = is_passing(error.der()) && matches!(error, RpcError::Remote(_));
@@ -186,7 +205,8 @@ impl Context {
         body: &dyn Fn() -> Vec<u8>,
     ) -> Result<A> {
         let deadline = self.runtime().now() + self.deadline();
-        let exchange = self.exchange(reach, question, &body(), &Payload::None, deadline).await;
+        let payload = Payload::LongReply(SERVICE_REPLY);
+        let exchange = self.exchange(reach, question, &body(), &payload, deadline).await;
         exchange.map_err(|refusal| refusal.error)?.decode(question)
     }
 
@@ -220,7 +240,8 @@ impl Context {
             let asked = open.iter().map(|rank| {
                 let (rank, bytes) = (*rank, &bytes);
                 async move {
-                    (rank, self.exchange(Reach::Rank(rank), question, bytes, &Payload::None, until).await)
+                    let payload = Payload::LongReply(SERVICE_REPLY);
+                    (rank, self.exchange(Reach::Rank(rank), question, bytes, &payload, until).await)
                 }
             });
             let mut away = None;
@@ -288,20 +309,26 @@ impl Parcel {
                 let memory = if inline { None } else { Some(allocate(context, len)) };
                 Self { joined: None, memory }
             }
+            Payload::LongReply(len) => {
+                let mut memory = allocate(context, *len);
+                // What an earlier use left there must not pass for a reply.
+                memory[..LENGTH_LEN].fill(0);
+                Self { joined: None, memory: Some(memory) }
+            }
         }
     }
 
     fn parts<'p>(&'p mut self, body: &'p [u8], payload: &Payload<'_>) -> (&'p [u8], Option<Bulk<'p>>) {
         let bytes = self.joined.as_deref().unwrap_or(body);
         let bulk = self.memory.as_mut().map(|memory| match payload {
-            Payload::Receive { .. } => Bulk::write(memory),
+            Payload::Receive { .. } | Payload::LongReply(_) => Bulk::write(memory),
             Payload::Send { .. } | Payload::None => Bulk::read(memory),
         });
         (bytes, bulk)
     }
 
     fn into_received(self, payload: &Payload<'_>) -> Option<Buffer> {
-        if matches!(payload, Payload::Receive { .. }) { self.memory } else { None }
+        if matches!(payload, Payload::Receive { .. } | Payload::LongReply(_)) { self.memory } else { None }
     }
 }
 
