@@ -21,13 +21,18 @@ const maxProblems = 5
 // Assignment maps ranks to node names.
 type Assignment map[int32]string
 
-// Problem says why a node can't take an engine, or "" when it can.
-func Problem(node *corev1.Node, engines v1alpha1.EnginesSpec) string {
+// selected tells whether a node is one that the spec means.
+func selected(node *corev1.Node, engines v1alpha1.EnginesSpec) bool {
 	for key, value := range engines.NodeSelector {
 		if node.Labels[key] != value {
-			return fmt.Sprintf("label %s=%s of spec.engines.nodeSelector is missing", key, value)
+			return false
 		}
 	}
+	return true
+}
+
+// Problem says why a node that the spec means can't take an engine, or "" when it can.
+func Problem(node *corev1.Node, engines v1alpha1.EnginesSpec) string {
 	if node.Spec.Unschedulable {
 		return "cordoned"
 	}
@@ -61,7 +66,12 @@ func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node) 
 		load[node]++
 	}
 	var candidates, problems []string
+	others := 0
 	for i := range nodes {
+		if !selected(&nodes[i], engines) {
+			others++
+			continue
+		}
 		if problem := Problem(&nodes[i], engines); problem != "" {
 			problems = append(problems, nodes[i].Name+": "+problem)
 			continue
@@ -70,6 +80,9 @@ func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node) 
 	}
 	slices.Sort(candidates)
 	slices.Sort(problems)
+	if others > 0 {
+		problems = append(problems, fmt.Sprintf("%d nodes without the labels of spec.engines.nodeSelector", others))
+	}
 	missing := 0
 	for rank := range engines.Replicas {
 		if _, ok := assigned[rank]; ok {

@@ -17,6 +17,9 @@ type rolloutEngine struct {
 	exists   bool
 	// current is true when the StatefulSet has the template that the spec asks for.
 	current bool
+	// serving is true while the pod is ready, which the kubelet judges: clients may be using the engine even if the
+	// operator can't reach it.
+	serving bool
 	// settled is true when the running pod has the StatefulSet's template and the engine is up.
 	settled bool
 }
@@ -28,7 +31,7 @@ func due(engines []rolloutEngine) []int32 {
 	var ranks []int32
 	allSettled := true
 	for _, e := range engines {
-		if e.runnable && (!e.exists || (!e.current && !e.settled)) {
+		if e.runnable && (!e.exists || (!e.current && !e.serving)) {
 			ranks = append(ranks, e.rank)
 		}
 		allSettled = allSettled && e.settled
@@ -61,6 +64,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			runnable: where.runnable(e.rank),
 			exists:   e.set != nil,
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
+			serving:  e.pod != nil && podReady(e.pod),
 			settled:  e.up() && setSettled(e.set),
 		}
 		if seen[i].current {

@@ -1,0 +1,83 @@
+// Package tests runs the operator's controllers against a real kube-apiserver and etcd, under the RBAC rules that the
+// chart installs, with engines that speak the real management protocol over mutual TLS.
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
+
+	"weir.dev/weir/operator/internal/assembly"
+)
+
+// Where the chart's generated files are.
+const chartFiles = "../../charts/weir/files/"
+
+var (
+	// adminConfig may do everything.
+	adminConfig *rest.Config
+	// admin is a client that reads past any cache.
+	admin client.Client
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		return 0, fmt.Errorf("KUBEBUILDER_ASSETS must name a directory with kube-apiserver and etcd: export it as setup/setup.sh assets prints it")
+	}
+	ctrl.SetLogger(logr.Discard())
+	cluster := &envtest.Environment{CRDDirectoryPaths: []string{chartFiles + "crds"}, ErrorIfCRDPathMissing: true}
+	config, err := cluster.Start()
+	if err != nil {
+		return 0, fmt.Errorf("start kube-apiserver and etcd: %w", err)
+	}
+	defer func() { _ = cluster.Stop() }()
+	adminConfig = config
+	adminConfig.QPS, adminConfig.Burst = -1, 0
+	scheme, err := assembly.NewScheme()
+	if err != nil {
+		return 0, err
+	}
+	if admin, err = client.New(adminConfig, client.Options{Scheme: scheme}); err != nil {
+		return 0, fmt.Errorf("make a client: %w", err)
+	}
+	if err := installRoles(context.Background()); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// installRoles installs the ClusterRoles that the chart gives the operator.
+func installRoles(ctx context.Context) error {
+	for _, name := range []string{"rbac/namespaced/role.yaml", "rbac/cluster/role.yaml"} {
+		text, err := os.ReadFile(chartFiles + name)
+		if err != nil {
+			return fmt.Errorf("read the operator's role: %w", err)
+		}
+		var role rbacv1.ClusterRole
+		if err := yaml.UnmarshalStrict(text, &role); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if err := admin.Create(ctx, &role); err != nil {
+			return fmt.Errorf("create ClusterRole %s: %w", role.Name, err)
+		}
+	}
+	return nil
+}
