@@ -50,6 +50,7 @@ prepare() {
     "$here/binaries.sh" build kind kubernetes
     "$WEIR_REPO/setup/assets.sh" >/dev/null
     wait "$!"
+    "$here/sidecars.sh" >/dev/null
     node_image
 }
 
@@ -74,6 +75,8 @@ up() {
     else
         step cluster-create "cluster $cluster: create, 3 nodes" create "$image"
     fi
+    mapfile -t sidecars < <("$here/sidecars.sh")
+    step cluster-sidecars "cluster $cluster: load the CSI sidecars" load "${sidecars[@]}"
     step cluster-settle "cluster $cluster: wait for nodes, name server and pod network" settle
     say "kubeconfig: $KUBECONFIG"
 }

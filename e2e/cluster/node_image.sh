@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
 source "$WEIR_REPO/setup/docker_cli.sh"
 
 here=$WEIR_REPO/e2e/cluster
-binaries=(kubernetes coredns csi-provisioner csi-resizer pause)
+binaries=(kubernetes coredns pause)
 
 # recipe_hash: changes when anything that goes into the image does.
 recipe_hash() {
@@ -49,32 +49,27 @@ docker_build() {
 
 build_stages() {
     local context=$1 tag=$2 stage
-    for stage in node components coredns pause csi-provisioner csi-resizer; do
+    for stage in node components coredns pause; do
         docker_build "$stage" "weir-cluster/$stage:$tag" "$context"
     done
 }
 
-# name_components TAG: gives the component images the names by which kubeadm and the manifests ask for them, and prints
-# the names. kubeadm itself says which registry and tags it expects.
+# name_components TAG: gives the component images the names by which kubeadm asks for them, and prints the names. kubeadm
+# itself says which registry and tags it expects.
 name_components() {
-    local tag=$1 image stage prefix kubeadm
+    local tag=$1 image stage kubeadm
     # kubeadm is the binary under that name.
     kubeadm=$(mktemp -d)
     ln -s "$("$here/binaries.sh" path kubernetes)" "$kubeadm/kubeadm"
     mapfile -t images < <("$kubeadm/kubeadm" config images list --kubernetes-version "$KUBERNETES_VERSION" 2>/dev/null)
     rm -r "$kubeadm"
     ((${#images[@]} >= 7)) || fail "kubeadm lists ${#images[@]} images, not the 7 that a cluster needs"
-    prefix=${images[0]%/*}
     # The containerd configuration of kind $KIND_VERSION names this one.
-    images+=("$prefix/pause:3.10")
-    images+=("$prefix/sig-storage/csi-provisioner:$CSI_PROVISIONER_VERSION" "weir/csi-provisioner:$CSI_PROVISIONER_VERSION")
-    images+=("$prefix/sig-storage/csi-resizer:$CSI_RESIZER_VERSION" "weir/csi-resizer:$CSI_RESIZER_VERSION")
-    images+=("weir/pod-network:local")
+    images+=("${images[0]%/*}/pause:3.10" weir/pod-network:local)
     for image in "${images[@]}"; do
         case $image in
         */coredns:*) stage=coredns ;;
         */pause:*) stage=pause ;;
-        */csi-*) stage=${image##*/} stage=${stage%%:*} ;;
         *) stage=components ;;
         esac
         docker tag "weir-cluster/$stage:$tag" "$image"
