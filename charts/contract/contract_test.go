@@ -175,7 +175,7 @@ func TestDashboardAndAlertsUseOnlyDocumentedMetricsAndLabels(t *testing.T) {
 
 func TestEachAlertHasARunbookAndAUnitTest(t *testing.T) {
 	headings := map[string]bool{}
-	for _, line := range strings.Split(read(t, runbooks), "\n") {
+	for line := range strings.SplitSeq(read(t, runbooks), "\n") {
 		if heading, ok := strings.CutPrefix(line, "### "); ok {
 			headings[strings.ToLower(heading)] = true
 		}

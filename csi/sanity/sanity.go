@@ -46,7 +46,7 @@ func Run(t *testing.T, nodeEndpoint, controllerEndpoint, folder string) {
 // the name as the suite reports it. Empty lines and lines that start with # are comments.
 func unexplained(report ginkgo.Report, explanations string) []string {
 	used := map[string]bool{}
-	for _, line := range strings.Split(explanations, "\n") {
+	for line := range strings.SplitSeq(explanations, "\n") {
 		if name, reason, ok := strings.Cut(line, ": "); ok && !strings.HasPrefix(line, "#") && strings.TrimSpace(reason) != "" {
 			used[name] = false
 		}

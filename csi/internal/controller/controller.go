@@ -183,7 +183,7 @@ func existing(ctx context.Context, system *dial.System, p *plan, pool *managemen
 		return nil, err
 	}
 	found := answer.GetContainer()
-	differs := ""
+	var differs string
 	switch {
 	case found.GetAttributes()[volume.AttributeName] != p.name:
 		differs = "it was not made for this volume"
@@ -207,7 +207,7 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	}
 	id, err := volume.ParseID(request.GetVolumeId())
 	if err != nil {
-		return &csi.DeleteVolumeResponse{}, nil //nolint:nilerr // no volume ever had such an id
+		return &csi.DeleteVolumeResponse{}, nil // No volume ever had such an id.
 	}
 	release, err := s.locks.Acquire(request.GetVolumeId(), "DeleteVolume")
 	if err != nil {

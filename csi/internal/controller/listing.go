@@ -92,10 +92,10 @@ func health(id string, pool *managementv1.PoolInfo) *csi.VolumeHealth {
 	entry := &csi.VolumeHealth_VolumeHealthEntry{
 		Message: fmt.Sprintf("%d of %d engines of pool %s do not answer (ranks %v)", lost, all, pool.GetLabel(), pool.GetUnreachableRanks()),
 	}
-	switch {
-	case lost == 0:
+	switch lost {
+	case 0:
 		return state
-	case lost == all:
+	case all:
 		entry.Status, entry.Reason = csi.VolumeHealthErrorType_INACCESSIBLE, "AllEnginesUnreachable"
 	default:
 		entry.Status, entry.Reason = csi.VolumeHealthErrorType_DEGRADED, "EnginesUnreachable"

@@ -4,6 +4,7 @@
 package isolation
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -91,7 +92,7 @@ func runInit() int {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // a bare errno of the kernel
+		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			_, _ = fmt.Fprintln(os.Stderr, "wait for the tests:", err)
 			return 1

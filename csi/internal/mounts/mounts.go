@@ -1,7 +1,10 @@
 // Package mounts reads and changes the mount table of a node.
 package mounts
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // ErrNotMounted says that nothing is mounted at a path.
 var ErrNotMounted = errors.New("not mounted")
@@ -41,9 +44,9 @@ type Table interface {
 
 // At returns the topmost mount at path in entries.
 func At(entries []Mount, path string) (Mount, bool) {
-	for i := len(entries) - 1; i >= 0; i-- {
-		if entries[i].Path == path {
-			return entries[i], true
+	for _, entry := range slices.Backward(entries) {
+		if entry.Path == path {
+			return entry, true
 		}
 	}
 	return Mount{}, false

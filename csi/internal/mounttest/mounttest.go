@@ -151,8 +151,8 @@ func (n *Node) Unmount(path string) error {
 }
 
 func (n *Node) unmount(path string) error {
-	for i := len(n.entries) - 1; i >= 0; i-- {
-		if n.entries[i].Path == path {
+	for i, entry := range slices.Backward(n.entries) {
+		if entry.Path == path {
 			n.entries = slices.Delete(n.entries, i, i+1)
 			return nil
 		}

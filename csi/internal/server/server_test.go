@@ -120,8 +120,7 @@ func TestASocketInAPlaceThatCannotBeIsAnError(t *testing.T) {
 	if err == nil {
 		t.Fatal("served below a file")
 	}
-	var network *net.OpError
-	if errors.As(err, &network) {
+	if _, network := errors.AsType[*net.OpError](err); network {
 		t.Errorf("got %v, want the folder to be named as the reason", err)
 	}
 }

@@ -126,7 +126,7 @@ func theMachine(t *testing.T) *machine {
 		return shared
 	}
 	// Paths of unix sockets have at most 107 bytes: the folder's is short.
-	folder, err := os.MkdirTemp("", "weir-csi-")
+	folder, err := os.MkdirTemp("", "weir-csi-") //nolint:usetesting // it outlives the test that makes it
 	if err != nil {
 		t.Fatal(err)
 	}

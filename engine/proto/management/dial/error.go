@@ -75,8 +75,7 @@ func (e *Error) Is(target error) bool {
 
 // Code returns the gRPC code of a management call's error: OK for nil, Unknown for a foreign error.
 func Code(err error) codes.Code {
-	var failed *Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*Error](err); ok {
 		return failed.Code
 	}
 	return status.Code(err)
