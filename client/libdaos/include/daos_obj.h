@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects: two levels of keys. */
+#ifndef WEIR_DAOS_OBJ_H
+#define WEIR_DAOS_OBJ_H
+
+#include <daos_obj_class.h>
+#include <daos_types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Types of objects: what their keys look like. */
+enum daos_otype_t {
+	DAOS_OT_MULTI_HASHED = 0,
+	DAOS_OT_OIT = 1,
+	DAOS_OT_DKEY_UINT64 = 2,
+	DAOS_OT_AKEY_UINT64 = 3,
+	DAOS_OT_MULTI_UINT64 = 4,
+	DAOS_OT_DKEY_LEXICAL = 5,
+	DAOS_OT_AKEY_LEXICAL = 6,
+	DAOS_OT_MULTI_LEXICAL = 7,
+	DAOS_OT_KV_HASHED = 8,
+	DAOS_OT_KV_UINT64 = 9,
+	DAOS_OT_KV_LEXICAL = 10,
+	DAOS_OT_ARRAY = 11,
+	DAOS_OT_ARRAY_ATTR = 12,
+	DAOS_OT_ARRAY_BYTE = 13,
+	DAOS_OT_OIT_V2 = 14,
+	DAOS_OT_MAX = 14
+};
+
+/* Where type and class stand in the upper half of hi. */
+#define OID_FMT_INTR_BITS 32
+#define OID_FMT_TYPE_BITS 8
+#define OID_FMT_CLASS_BITS 8
+#define OID_FMT_META_BITS 16
+#define OID_FMT_TYPE_SHIFT 56
+#define OID_FMT_CLASS_SHIFT 48
+#define OID_FMT_META_SHIFT 32
+#define OID_FMT_TYPE_MAX 255
+#define OID_FMT_CLASS_MAX 255
+#define OID_FMT_META_MAX 65535
+#define OID_FMT_TYPE_MASK ((uint64_t)OID_FMT_TYPE_MAX << OID_FMT_TYPE_SHIFT)
+#define OID_FMT_CLASS_MASK ((uint64_t)OID_FMT_CLASS_MAX << OID_FMT_CLASS_SHIFT)
+#define OID_FMT_META_MASK ((uint64_t)OID_FMT_META_MAX << OID_FMT_META_SHIFT)
+
+/* How an object is opened. */
+#define DAOS_OO_RO (1U << 1)
+#define DAOS_OO_RW (1U << 2)
+#define DAOS_OO_EXCL (1U << 3)
+#define DAOS_OO_IO_RAND (1U << 4)
+#define DAOS_OO_IO_SEQ (1U << 5)
+
+/* Conditions: on existing -DER_EXIST, on missing -DER_NONEXIST. */
+#define DAOS_COND_PUNCH (1 << 0)
+#define DAOS_COND_DKEY_INSERT (1 << 1)
+#define DAOS_COND_DKEY_UPDATE (1 << 2)
+#define DAOS_COND_DKEY_FETCH (1 << 3)
+#define DAOS_COND_AKEY_INSERT (1 << 4)
+#define DAOS_COND_AKEY_UPDATE (1 << 5)
+#define DAOS_COND_AKEY_FETCH (1 << 6)
+#define DAOS_COND_PER_AKEY (1 << 7)
+#define DAOS_COND_MASK 255
+
+/* Hints for the class of an object. */
+#define DAOS_OCH_RDD_BITS 4
+#define DAOS_OCH_RDD_DEF 1
+#define DAOS_OCH_RDD_EC 8
+#define DAOS_OCH_RDD_MASK 15
+#define DAOS_OCH_RDD_MAX_VAL 15
+#define DAOS_OCH_RDD_NO 2
+#define DAOS_OCH_RDD_RP 4
+#define DAOS_OCH_RDD_SHIFT 0
+#define DAOS_OCH_SHD_BITS 6
+#define DAOS_OCH_SHD_DEF 16
+#define DAOS_OCH_SHD_EXT 256
+#define DAOS_OCH_SHD_HI 128
+#define DAOS_OCH_SHD_MASK 1008
+#define DAOS_OCH_SHD_MAX_VAL 63
+#define DAOS_OCH_SHD_MAX 512
+#define DAOS_OCH_SHD_REG 64
+#define DAOS_OCH_SHD_SHIFT 4
+#define DAOS_OCH_SHD_TINY 32
+
+#define DAOS_GET_MAX (1 << 0)
+#define DAOS_GET_MIN (1 << 1)
+#define DAOS_GET_DKEY (1 << 2)
+#define DAOS_GET_AKEY (1 << 3)
+#define DAOS_GET_RECX (1 << 4)
+
+/* A record size or value size that is not known. */
+#define DAOS_REC_ANY 0
+
+typedef enum {
+	DAOS_IOD_NONE = 0,
+	/* One value, written and read as a whole. */
+	DAOS_IOD_SINGLE = 1,
+	/* Records of equal size. */
+	DAOS_IOD_ARRAY = 2
+} daos_iod_type_t;
+
+/* Records from rx_idx on. */
+typedef struct {
+	uint64_t rx_idx;
+	uint64_t rx_nr;
+} daos_recx_t;
+
+/* What to read or write of one akey. */
+typedef struct {
+	daos_key_t iod_name;
+	daos_iod_type_t iod_type;
+	/* Bytes of the value, or of a record. */
+	daos_size_t iod_size;
+	/* Conditions of this akey, with DAOS_COND_PER_AKEY. */
+	uint64_t iod_flags;
+	/* Number of extents; 1 for a single value. */
+	unsigned int iod_nr;
+	daos_recx_t *iod_recxs;
+} daos_iod_t;
+
+#define DAOS_IOMF_DETAIL 1
+
+/* Which records a fetch found. */
+typedef struct {
+	daos_iod_type_t iom_type;
+	uint32_t iom_nr;
+	uint32_t iom_nr_out;
+	uint32_t iom_flags;
+	daos_size_t iom_size;
+	daos_recx_t iom_recx_lo;
+	daos_recx_t iom_recx_hi;
+	daos_recx_t *iom_recxs;
+} daos_iom_t;
+
+/* One key of an enumeration. */
+typedef struct {
+	daos_size_t kd_key_len;
+	uint32_t kd_val_type;
+} daos_key_desc_t;
+
+static inline enum daos_otype_t
+daos_obj_id2type(daos_obj_id_t oid)
+{
+	return (enum daos_otype_t)((oid.hi & OID_FMT_TYPE_MASK) >> OID_FMT_TYPE_SHIFT);
+}
+
+static inline daos_oclass_id_t
+daos_obj_id2class(daos_obj_id_t oid)
+{
+	uint32_t redun = (uint32_t)((oid.hi & OID_FMT_CLASS_MASK) >> OID_FMT_CLASS_SHIFT);
+	uint32_t groups = (uint32_t)((oid.hi & OID_FMT_META_MASK) >> OID_FMT_META_SHIFT);
+
+	return (redun << OC_REDUN_SHIFT) | groups;
+}
+
+static inline bool
+daos_obj_id_is_nil(daos_obj_id_t oid)
+{
+	return oid.hi == 0 && oid.lo == 0;
+}
+
+/* Puts type and class into an id. cid OC_UNKNOWN takes the container's default class. */
+int daos_obj_generate_oid2(daos_handle_t coh, daos_obj_id_t *oid, enum daos_otype_t type, daos_oclass_id_t cid,
+			   daos_oclass_hints_t hints, uint32_t args);
+#define daos_obj_generate_oid daos_obj_generate_oid2
+
+int daos_obj_open(daos_handle_t coh, daos_obj_id_t oid, unsigned int mode, daos_handle_t *oh, daos_event_t *ev);
+int daos_obj_close(daos_handle_t oh, daos_event_t *ev);
+
+int daos_obj_punch(daos_handle_t oh, daos_handle_t th, uint64_t flags, daos_event_t *ev);
+int daos_obj_punch_dkeys(daos_handle_t oh, daos_handle_t th, uint64_t flags, unsigned int nr, daos_key_t *dkeys,
+			 daos_event_t *ev);
+int daos_obj_punch_akeys(daos_handle_t oh, daos_handle_t th, uint64_t flags, daos_key_t *dkey, unsigned int nr,
+			 daos_key_t *akeys, daos_event_t *ev);
+
+/* Reads nr akeys of a dkey. With sgls NULL only sizes are returned in iods. Holes leave their memory as it is. */
+int daos_obj_fetch(daos_handle_t oh, daos_handle_t th, uint64_t flags, daos_key_t *dkey, unsigned int nr,
+		   daos_iod_t *iods, d_sg_list_t *sgls, daos_iom_t *ioms, daos_event_t *ev);
+
+/* Writes nr akeys of a dkey, all or none. iod_size 0 removes. */
+int daos_obj_update(daos_handle_t oh, daos_handle_t th, uint64_t flags, daos_key_t *dkey, unsigned int nr,
+		    daos_iod_t *iods, d_sg_list_t *sgls, daos_event_t *ev);
+
+/* Lists keys: *nr is the room in kds, then their number; the keys stand back to back in sgl. */
+int daos_obj_list_dkey(daos_handle_t oh, daos_handle_t th, uint32_t *nr, daos_key_desc_t *kds, d_sg_list_t *sgl,
+		       daos_anchor_t *anchor, daos_event_t *ev);
+int daos_obj_list_akey(daos_handle_t oh, daos_handle_t th, daos_key_t *dkey, uint32_t *nr, daos_key_desc_t *kds,
+		       d_sg_list_t *sgl, daos_anchor_t *anchor, daos_event_t *ev);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
