@@ -3,6 +3,7 @@ package contract
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -219,6 +220,60 @@ func TestCountersAndUnitsAreNamedAsPrometheusAsks(t *testing.T) {
 		}
 		if metric.kind == "histogram" && !strings.HasSuffix(name, "_seconds") {
 			t.Errorf("%s is a histogram without unit", name)
+		}
+	}
+}
+
+// exporters are the folders whose sources name the metrics of a component, by the start of the metrics' names.
+var exporters = map[string][]string{
+	"../../engine/daemon/src":      {"weir_engine_", "weir_pool_", "weir_container_"},
+	"../../client/fuse/src":        {"weir_mountd_"},
+	"../../operator/internal":      {"weir_operator_"},
+	"../../csi/internal/telemetry": {"weir_csi_"},
+}
+
+var literal = regexp.MustCompile(`"(weir_[a-z_]+)[" {]`)
+
+// exported returns the metric names that stand in the sources of a folder.
+func exported(t *testing.T, folder string) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		if extension := filepath.Ext(path); extension != ".rs" && extension != ".go" {
+			return nil
+		}
+		for _, match := range literal.FindAllStringSubmatch(read(t, path), -1) {
+			found[match[1]] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestComponentsExportWhatIsDocumentedAndNothingElse(t *testing.T) {
+	known := metrics(t)
+	for folder, prefixes := range exporters {
+		own := func(name string) bool {
+			return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		}
+		sources := exported(t, folder)
+		for name, metric := range known {
+			// Some libraries add the suffix of counters by themselves.
+			if own(name) && !sources[name] && (metric.kind != "counter" || !sources[strings.TrimSuffix(name, "_total")]) {
+				t.Errorf("%s is documented, but not in the sources of %s", name, folder)
+			}
+		}
+		for name := range sources {
+			_, documented := base(name, known)
+			if own(name) && !documented && known[name+"_total"].kind != "counter" {
+				t.Errorf("%s is in the sources of %s, but not documented", name, folder)
+			}
 		}
 	}
 }
