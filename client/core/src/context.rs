@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use weir_fabric::Endpoint;
+use weir_fabric::{Endpoint, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
 use weir_rpc::{Peer, Rpc, RpcConfig};
@@ -86,8 +86,7 @@ impl Context {
     pub fn real_with(attach: &Attach, options: ContextOptions) -> Result<Self> {
         let fabric_error = |reason: String| Error::Fabric { provider: attach.provider.clone(), reason };
         let executor = real::Executor::new().map_err(|error| fabric_error(error.to_string()))?;
-        let endpoint =
-            crate::request::open_endpoint(&attach.provider, &executor.handle()).map_err(fabric_error)?;
+        let endpoint = open_endpoint(attach, &executor.handle()).map_err(fabric_error)?;
         Ok(Self::assemble(executor.handle(), endpoint, attach, options, Some(executor)))
     }
 
@@ -131,6 +130,12 @@ impl Context {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let executor = self.0.executor.as_ref().expect("a simulated context is run by its world");
         executor.block_on(future)
+    }
+
+    /// The door to this context's thread for other threads; `None` on a simulated context.
+    #[must_use]
+    pub fn remote(&self) -> Option<real::Remote> {
+        self.0.executor.as_ref().map(real::Executor::remote)
     }
 
     /// Time, randomness and tasks of the context.
@@ -222,4 +227,17 @@ impl Context {
     pub(crate) fn keep_oids(&self, container: ContainerId, range: Range<u64>) {
         self.0.oids.borrow_mut().insert(container, range);
     }
+}
+
+/// Opens an endpoint on the interface that leads to the first engine whose name is known here.
+fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
+    let mut reason = "the attach file names no engine".to_owned();
+    for engine in &attach.engines {
+        let options = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
+        match libfabric::open(runtime, &options) {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(reason)
 }

@@ -5,15 +5,14 @@ use core::pin::Pin;
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use weir_fabric::{Buffer, Endpoint};
+use weir_fabric::Buffer;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::{Der, Rank, TargetIndex, codec};
 use weir_rpc::{Bulk, CallOptions, Reply, RpcError};
-use weir_runtime::{Handle, Instant};
+use weir_runtime::Instant;
 
 use crate::Result;
 use crate::context::Context;
@@ -414,12 +413,4 @@ pub(crate) async fn join_limited<F: Future>(
         }
     }
     results.into_iter().flatten().collect()
-}
-
-/// An endpoint of a provider that wakes this executor.
-pub(crate) fn open_endpoint(
-    provider: &str,
-    _runtime: &Handle,
-) -> core::result::Result<Rc<dyn Endpoint>, String> {
-    Err(format!("this build has no provider {provider}"))
 }
