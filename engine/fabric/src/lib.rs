@@ -8,6 +8,7 @@ mod capabilities;
 mod counters;
 mod error;
 
+pub mod libfabric;
 mod memory;
 mod message;
 mod pool;

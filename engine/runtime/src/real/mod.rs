@@ -206,6 +206,9 @@ impl Core {
     fn turn(self: &Rc<Self>) -> bool {
         self.count(|stats| stats.turns += 1);
         let mut progress = self.take_inbox();
+        // Sources first: a task that sends should know by then which connections have ended.
+        progress |= self.poll_sources();
+        progress |= self.fire_timers();
         for _ in 0..TASKS_PER_TURN {
             let next = self.queue.ready.borrow_mut().pop_front();
             let Some(id) = next else { break };
@@ -216,8 +219,7 @@ impl Core {
                 self.run(id);
             }
         }
-        progress |= self.fire_timers();
-        progress | self.poll_sources()
+        progress
     }
 
     fn run(&self, id: TaskId) {

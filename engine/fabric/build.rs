@@ -1,0 +1,56 @@
+//! Compiles the C face of libfabric and links the library: the one that `make setup` builds into the cache
+//! (static), or with `WEIR_LIBFABRIC=system` the one that pkg-config finds (a vendor's, on Slingshot systems).
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+/// Prefixes that `make setup` builds are named after the release and a recipe number.
+const PREFIX: &str = "libfabric-2.1.0-";
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
+    println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
+    println!("cargo:rerun-if-changed=src/libfabric/shim.c");
+    let mut build = cc::Build::new();
+    build.file("src/libfabric/shim.c").flag("-std=gnu11").warnings(true).extra_warnings(true);
+    if env::var("WEIR_LIBFABRIC").as_deref() == Ok("system") {
+        let library = pkg_config::Config::new().atleast_version("2.1").probe("libfabric").unwrap_or_else(|error| {
+            eprintln!("WEIR_LIBFABRIC=system, but pkg-config finds no libfabric of version 2.1 or newer: {error}");
+            eprintln!("Install its development files, or unset WEIR_LIBFABRIC and run 'make setup'.");
+            exit(1);
+        });
+        build.includes(library.include_paths).compile("weir_fabric_shim");
+        return;
+    }
+    let Some(prefix) = cached() else {
+        eprintln!("libfabric is not in the cache ({}/{PREFIX}*). Run 'make setup' once;", cache().display());
+        eprintln!("or set WEIR_LIBFABRIC=system to link a libfabric 2.1 or newer that pkg-config finds.");
+        exit(1);
+    };
+    println!("cargo:rerun-if-changed={}", prefix.join("lib/libfabric.a").display());
+    build.include(prefix.join("include")).compile("weir_fabric_shim");
+    println!("cargo:rustc-link-search=native={}", prefix.join("lib").display());
+    println!("cargo:rustc-link-lib=static=fabric");
+    for library in ["atomic", "pthread", "dl", "rt"] {
+        println!("cargo:rustc-link-lib=dylib={library}");
+    }
+}
+
+/// The directory where `make setup` keeps what it builds.
+fn cache() -> PathBuf {
+    let home = || env::var_os("HOME").map_or_else(PathBuf::new, |home| Path::new(&home).join(".cache"));
+    env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map_or_else(home, PathBuf::from).join("weir")
+}
+
+/// The newest complete build there.
+fn cached() -> Option<PathBuf> {
+    let entries = std::fs::read_dir(cache()).ok()?;
+    let mut prefixes: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX)))
+        .filter(|path| path.join("lib/libfabric.a").is_file())
+        .collect();
+    prefixes.sort();
+    prefixes.pop()
+}

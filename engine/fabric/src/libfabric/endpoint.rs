@@ -1,0 +1,264 @@
+//! The fabric trait on libfabric.
+#![expect(unsafe_code, reason = "registering memory with libfabric")]
+
+use super::bell::{self, Ringer};
+use super::ops::Op;
+use super::progress::Core;
+use super::raw::{Posted, failure};
+use super::{resolve, sys};
+use crate::counters::add;
+use crate::memory::{Access, Buffer, Exposure, RemoteRegion};
+use crate::{
+    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink, Transfer, Wait,
+};
+use core::ops::Range;
+use std::rc::{Rc, Weak};
+use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
+
+/// Largest message that is put together on the stack for the provider to copy: what `shm` takes that way.
+const INJECT_MAX: usize = 4096;
+
+/// Tries to find a registration key that is free; keys are drawn from 64 bits.
+const KEY_TRIES: usize = 8;
+
+pub(super) struct LibfabricEndpoint {
+    core: Rc<Core>,
+    rt: Handle,
+    source: SourceId,
+}
+
+impl LibfabricEndpoint {
+    pub(super) fn start(rt: &Handle, core: Rc<Core>) -> Result<Rc<dyn Endpoint>, FabricError> {
+        let source = rt.add_source(Rc::clone(&core) as Rc<dyn EventSource>).map_err(|error| {
+            FabricError::Provider {
+                call: "epoll_ctl",
+                code: 0,
+                reason: error.to_string(),
+                provider: core.capabilities.provider.clone(),
+            }
+        })?;
+        Ok(Rc::new(Self { core, rt: rt.clone(), source }))
+    }
+
+    fn bad_address(&self, address: &Address) -> FabricError {
+        let provider = self.core.capabilities.provider.clone();
+        FabricError::BadAddress { address: address.to_string(), provider }
+    }
+
+    /// Checks an address before libfabric sees it: addresses come from the network.
+    fn check(&self, address: &Address) -> Result<Option<Rc<Ringer>>, FabricError> {
+        let own = &self.core.address;
+        if self.core.capabilities.wait == Wait::Doorbell {
+            let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
+            let name = str::from_utf8(name).ok().filter(|name| bell::is_name(name));
+            let name = name.ok_or_else(|| self.bad_address(address))?;
+            return Ok(Some(Rc::new(Ringer::new(name)?)));
+        }
+        let usable = match (own.socket(), address.socket()) {
+            (Some(own), Some(socket)) => {
+                own.is_ipv4() == socket.is_ipv4() && socket.port() != 0 && !socket.ip().is_unspecified()
+            }
+            (None, None) => own.as_bytes().len() == address.as_bytes().len(),
+            _ => false,
+        };
+        if usable { Ok(None) } else { Err(self.bad_address(address)) }
+    }
+
+    fn transfer(
+        &self,
+        peer: PeerId,
+        buffer: &Buffer,
+        range: &Range<usize>,
+        remote: RemoteRegion,
+        access: Access,
+    ) -> Transfer {
+        let at = match buffer.locate(range) {
+            Ok(at) => at,
+            Err(error) => return Transfer::failed(error),
+        };
+        let len = range.len();
+        if len as u64 > remote.len {
+            return Transfer::failed(FabricError::OutOfRange { start: 0, end: len as u64, len: remote.len });
+        }
+        if self.core.peers.borrow().get(peer).is_none() {
+            return Transfer::failed(FabricError::UnknownPeer);
+        }
+        let (transfer, completer) = Transfer::new();
+        if len == 0 {
+            completer.complete(Ok(()));
+            return transfer;
+        }
+        let memory = Rc::clone(buffer.memory());
+        let op = Op::Transfer { peer, access, memory, at, len, remote, completer: Some(completer) };
+        match self.core.start(peer, op) {
+            Ok(()) => transfer,
+            Err(error) => Transfer::failed(error),
+        }
+    }
+
+    /// Tries to send a small message that the provider copies. `None`: it has to go the long way.
+    fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Option<Result<(), FabricError>> {
+        let core = &self.core;
+        if len > core.capabilities.inject.min(INJECT_MAX) {
+            return None;
+        }
+        let (fi_addr, ringer) = {
+            let peers = core.peers.borrow();
+            let peer = peers.get(to).filter(|peer| peer.waiting.is_empty())?;
+            (peer.fi_addr, peer.ringer.clone())
+        };
+        let mut bytes = [0u8; INJECT_MAX];
+        let mut at = 0;
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        let posted = core.raw.inject(&bytes[..len], fi_addr);
+        if let Some(ringer) = ringer {
+            core.ring(&ringer);
+        }
+        match posted {
+            Posted::Yes => Some(Ok(())),
+            Posted::Again => None,
+            Posted::Failed(code) => Some(Err(core.refusal(code))),
+        }
+    }
+}
+
+impl Drop for LibfabricEndpoint {
+    fn drop(&mut self) {
+        self.rt.remove_source(self.source);
+        self.core.close();
+    }
+}
+
+impl Endpoint for LibfabricEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.core.capabilities
+    }
+
+    fn address(&self) -> Address {
+        self.core.address.clone()
+    }
+
+    fn counters(&self) -> &FabricCounters {
+        &self.core.counters
+    }
+
+    fn buffers(&self) -> &BufferPool {
+        &self.core.pool
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+        let host = host.to_owned();
+        if self.core.capabilities.wait != Wait::Doorbell {
+            return Box::pin(resolve::resolve(host, port));
+        }
+        // All peers of a doorbell provider are on this node, whatever the host is called.
+        let found = bell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));
+        let reason = "no endpoint on this node listens there".to_owned();
+        let result = found.ok_or(FabricError::Resolve { host, port, reason });
+        Box::pin(core::future::ready(result))
+    }
+
+    fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {
+        let address = if self.core.capabilities.wait == Wait::Doorbell {
+            // With and without the terminating zero it is the same name.
+            let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
+            &Address::from_bytes(name).ok_or_else(|| self.bad_address(address))?
+        } else {
+            address
+        };
+        if let Some(known) = self.core.peers.borrow().by_address(address) {
+            return Ok(known);
+        }
+        let ringer = self.check(address)?;
+        let fi_addr = self.core.raw.insert(address.as_bytes())?;
+        add(&self.core.counters.peers_inserted, 1);
+        Ok(self.core.peers.borrow_mut().add(address, fi_addr, ringer))
+    }
+
+    fn remove(&self, peer: PeerId) {
+        let Some(gone) = self.core.peers.borrow_mut().remove(peer) else { return };
+        add(&self.core.counters.peers_removed, 1);
+        for op in gone.waiting {
+            self.core.fail(op, FabricError::Cancelled);
+        }
+        for completer in self.core.ops.abandon(peer) {
+            completer.complete(Err(FabricError::Cancelled));
+        }
+        // A living shm peer may still have commands in our queue that refer to its mapping.
+        let name = str::from_utf8(gone.address.as_bytes()).unwrap_or_default();
+        if self.core.capabilities.wait != Wait::Doorbell || bell::is_dead(name) {
+            self.core.raw.remove(gone.fi_addr);
+        }
+    }
+
+    fn set_sink(&self, sink: Weak<dyn Sink>) {
+        // The first one stays: an endpoint has one owner for its whole life.
+        let _ = self.core.sink.set(sink);
+        self.core.post_slabs();
+    }
+
+    fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError> {
+        let core = &self.core;
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > core.capabilities.max_message {
+            return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
+        }
+        if core.peers.borrow().get(to).is_none() {
+            return Err(FabricError::UnknownPeer);
+        }
+        let result = match self.inject(to, parts, len) {
+            Some(result) => result,
+            None => {
+                let mut buffer = core.send_pool.alloc(len)?;
+                let mut at = 0;
+                for part in parts {
+                    buffer[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })
+            }
+        };
+        if result.is_ok() {
+            add(&core.counters.messages_sent, 1);
+            add(&core.counters.bytes_sent, len as u64);
+        }
+        result
+    }
+
+    fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError> {
+        let core = &self.core;
+        let at = buffer.locate(&range)?;
+        let memory = Rc::clone(buffer.memory());
+        let mut last = 0;
+        for _ in 0..KEY_TRIES {
+            // Keys are drawn at random, so that a peer can't guess those of memory that it was not given.
+            let key = self.rt.random_u64();
+            // SAFETY: the exposure holds the memory and drops the registration first.
+            match unsafe { core.raw.register(&memory, at, range.len(), Some(access), key) } {
+                Ok(registration) => {
+                    add(&core.counters.exposures, 1);
+                    let addr =
+                        if core.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
+                    let region = RemoteRegion { addr, key: registration.key(), len: range.len() as u64 };
+                    return Ok(Exposure::new(region, memory, Box::new(registration)));
+                }
+                Err(code) => last = code,
+            }
+            if last != -sys::FI_ENOKEY {
+                break;
+            }
+        }
+        Err(failure("fi_mr_reg", last, &core.capabilities.provider))
+    }
+
+    fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer {
+        self.transfer(peer, into, &range, from, Access::Read)
+    }
+
+    fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer {
+        self.transfer(peer, from, &range, to, Access::Write)
+    }
+}

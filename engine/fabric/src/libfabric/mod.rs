@@ -1,0 +1,16 @@
+//! Endpoints on real networks, through libfabric.
+//!
+//! One endpoint, with its own domain, address vector and completion queue, belongs to one thread: the library is told
+//! so (`FI_THREAD_DOMAIN`, manual progress) and takes no locks that are ever contended.
+
+mod bell;
+mod endpoint;
+mod open;
+mod ops;
+mod peers;
+mod progress;
+mod raw;
+mod resolve;
+mod sys;
+
+pub use open::{Bind, Options, open, probe};

@@ -1,0 +1,241 @@
+//! Opening an endpoint: which provider, which address, what it can do.
+
+use super::bell::{self, Bell};
+use super::endpoint::LibfabricEndpoint;
+use super::progress::Core;
+use super::raw::{OpenArgs, Raw, probe as probe_raw};
+use super::{resolve, sys};
+use crate::{Address, Capabilities, Endpoint, FabricError, MrMode, POOL_BYTES_DEFAULT, Wait};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use weir_runtime::Handle;
+
+/// Largest message: an inline body of 16 KiB with header, greeting and bulk descriptors (18.6 KiB), in whole pages.
+pub(super) const MESSAGE_MAX: usize = 20 << 10;
+
+/// Depth of the completion queue: every operation that the credits of a thousand peers allow.
+const QUEUE: u64 = 32 * 1024;
+
+/// Where an endpoint is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Bind {
+    /// On this host address and port: a server. `0.0.0.0` and `::` listen everywhere and tell peers the address of
+    /// the default route.
+    Listen {
+        /// Own address or name.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// On the local address from which this host is reached: a client of that server.
+    Near {
+        /// Any server's address or name.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// On the local address of the default route: a client.
+    Any,
+}
+
+/// Settings of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The provider's name: `tcp`, `shm`, `verbs;ofi_rxm`, `cxi`.
+    pub provider: String,
+    /// Where to be reached.
+    pub bind: Bind,
+    /// Bound of the buffer pool in bytes.
+    pub buffer_bytes: usize,
+    /// Receive slabs.
+    pub slabs: usize,
+    /// Length of a slab in bytes: holds dozens of the largest messages and thousands of small ones.
+    pub slab_bytes: usize,
+    /// Messages are copied out of their slab while no more than this many slabs are posted, so that slow requests
+    /// can't pin the last ones.
+    pub copy_below: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            provider: "tcp".to_owned(),
+            bind: Bind::Any,
+            buffer_bytes: POOL_BYTES_DEFAULT,
+            slabs: 4,
+            slab_bytes: 1 << 20,
+            copy_below: 1,
+        }
+    }
+}
+
+impl Options {
+    /// A server's endpoint.
+    #[must_use]
+    pub fn listen(provider: &str, host: &str, port: u16) -> Self {
+        let bind = Bind::Listen { host: host.to_owned(), port };
+        Self { provider: provider.to_owned(), bind, ..Self::default() }
+    }
+
+    /// A client's endpoint, on the interface that leads to this server.
+    #[must_use]
+    pub fn near(provider: &str, host: &str, port: u16) -> Self {
+        let bind = Bind::Near { host: host.to_owned(), port };
+        Self { provider: provider.to_owned(), bind, ..Self::default() }
+    }
+}
+
+/// What a provider on this machine can do.
+///
+/// # Errors
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA,
+/// multi-receive and source addresses.
+pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
+    let caps = probe_raw(provider, 0)?;
+    Ok(capabilities(provider, &caps, &extras(provider)))
+}
+
+/// Abilities that some providers have and that are asked for one by one.
+struct Extras {
+    source_err: bool,
+    av_user_id: bool,
+}
+
+fn extras(provider: &str) -> Extras {
+    let has = |caps: u64| probe_raw(provider, caps).is_ok_and(|found| found.caps & caps == caps);
+    let user_id = probe_raw(provider, 0).is_ok_and(|found| found.domain_caps & sys::FI_AV_USER_ID != 0);
+    Extras { source_err: has(sys::FI_SOURCE_ERR), av_user_id: user_id }
+}
+
+fn capabilities(provider: &str, caps: &sys::Caps, extras: &Extras) -> Capabilities {
+    let bit = |bit: u32| caps.mr_mode & bit != 0;
+    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    Capabilities {
+        provider: provider.to_owned(),
+        library: format!("{}.{}", caps.library >> 16, caps.library & 0xffff),
+        multi_recv: caps.caps & sys::FI_MULTI_RECV != 0,
+        source: caps.caps & sys::FI_SOURCE != 0,
+        source_err: extras.source_err,
+        av_user_id: extras.av_user_id,
+        auth_keys: caps.max_auth_keys > 1,
+        rma: caps.caps & sys::FI_RMA != 0,
+        wait: if has_wait_fd(provider) { Wait::Fd } else { Wait::Doorbell },
+        mr: MrMode {
+            local: bit(sys::FI_MR_LOCAL),
+            virt_addr: bit(sys::FI_MR_VIRT_ADDR),
+            prov_key: bit(sys::FI_MR_PROV_KEY),
+            endpoint: bit(sys::FI_MR_ENDPOINT),
+            allocated: bit(sys::FI_MR_ALLOCATED),
+        },
+        inject: size(caps.inject_size),
+        max_message: MESSAGE_MAX.min(size(caps.max_message)),
+        max_transfer: size(caps.max_message),
+    }
+}
+
+/// Completion queues of `shm` have no descriptor (`fi_cq_open` answers `ENOSYS`).
+fn has_wait_fd(provider: &str) -> bool {
+    provider != "shm"
+}
+
+/// The local address from which packets to `to` leave; nothing is sent.
+fn route(to: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|local| local.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// The local address of the default route, found through an address that is set aside for documentation
+/// (RFC 5737); loopback on a machine without a network.
+fn default_ip() -> IpAddr {
+    route(([192, 0, 2, 1], 9).into()).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+/// Own host address and port, as text for `fi_getinfo`.
+struct Own {
+    node: Option<String>,
+    service: Option<String>,
+}
+
+/// Finds the own address for providers with socket addresses.
+fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
+    match bind {
+        Bind::Listen { host, port } => {
+            let ip = resolve::blocking(host, *port)?.ip();
+            Ok(Own { node: Some(ip.to_string()), service: Some(port.to_string()) })
+        }
+        Bind::Near { host, port } => {
+            let to = resolve::blocking(host, *port).ok();
+            let ip = to.and_then(route).unwrap_or_else(default_ip);
+            Ok(Own { node: Some(ip.to_string()), service: None })
+        }
+        Bind::Any => Ok(Own { node: Some(default_ip().to_string()), service: None }),
+    }
+}
+
+/// Replaces a wildcard in the endpoint's own address by the address that peers can reach.
+fn reachable(name: Vec<u8>) -> Result<Address, FabricError> {
+    let address = Address::from_bytes(&name).ok_or_else(|| FabricError::BadAddress {
+        address: format!("an own address of {} bytes", name.len()),
+        provider: "this".to_owned(),
+    })?;
+    match address.socket() {
+        Some(socket) if socket.ip().is_unspecified() => {
+            Ok(Address::from_socket(SocketAddr::new(default_ip(), socket.port())))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// Opens an endpoint and has the executor drive it.
+///
+/// # Errors
+/// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
+pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
+    let extras = extras(&options.provider);
+    let more_caps = if extras.source_err { sys::FI_SOURCE_ERR } else { 0 };
+    let wait_fd = has_wait_fd(&options.provider);
+    let (mut own, mut bell) = (Own { node: None, service: None }, None);
+    let mut name = None;
+    if wait_fd {
+        own = own_socket(&options.bind)?;
+    } else {
+        bell::sweep();
+        let fresh = bell::fresh_name(rt.random_u64());
+        bell = Some(Bell::new(&fresh)?);
+        name = Some(fresh);
+    }
+    let args = OpenArgs {
+        provider: &options.provider,
+        node: own.node.as_deref(),
+        service: own.service.as_deref(),
+        address: name.as_deref(),
+        more_caps,
+        wait_fd,
+        queue: QUEUE,
+        min_multi_recv: MESSAGE_MAX as u64,
+    };
+    let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own))?;
+    let address = reachable(raw.name()?)?;
+    // Last, so that whoever finds the port finds an endpoint that works.
+    if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
+        bell.listen(*port)?;
+    }
+    let capabilities = capabilities(&options.provider, &caps, &extras);
+    tracing::info!(%address, %capabilities, "fabric endpoint opened");
+    let core = Core::new(rt, raw, capabilities, address, bell, options)?;
+    LibfabricEndpoint::start(rt, core)
+}
+
+/// Says which address it was about when the provider refused.
+fn explain(error: FabricError, own: &Own) -> FabricError {
+    match error {
+        FabricError::Provider { call, code, reason, provider } => {
+            let host = own.node.as_deref().unwrap_or("this node");
+            let port = own.service.as_deref().unwrap_or("any port");
+            FabricError::Provider { call, code, reason: format!("{reason}, at {host}, {port}"), provider }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,132 @@
+//! Operations that the provider has, or will get when it has room.
+#![expect(unsafe_code, reason = "operations are found again through the pointers that providers hand back")]
+
+use crate::PeerId;
+use crate::memory::{Access, Memory, RemoteRegion};
+use crate::message::SlabLease;
+use crate::transfer::Completer;
+use core::cell::RefCell;
+use core::ffi::c_void;
+use std::rc::Rc;
+
+/// What an operation is, with everything it needs to be posted (again) and to be completed.
+pub(super) enum Op {
+    /// A posted receive slab.
+    Slab(Rc<SlabLease>),
+    /// A message on its way out.
+    Send { peer: PeerId, context: u64, memory: Rc<Memory>, len: usize },
+    /// A read or write of remote memory. Without a completer nobody waits for it any more.
+    Transfer {
+        peer: PeerId,
+        access: Access,
+        memory: Rc<Memory>,
+        at: usize,
+        len: usize,
+        remote: RemoteRegion,
+        completer: Option<Completer>,
+    },
+}
+
+impl Op {
+    pub(super) fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Slab(_) => None,
+            Self::Send { peer, .. } | Self::Transfer { peer, .. } => Some(*peer),
+        }
+    }
+}
+
+/// What the provider's context pointer points to. Boxed, so that it stays where it is.
+#[repr(C)]
+struct Slot {
+    /// Scratch space that providers in `FI_CONTEXT2` mode want behind the pointer.
+    scratch: [u64; 8],
+    index: usize,
+}
+
+/// Names an operation in the table.
+pub(super) type OpId = usize;
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Box<Slot>>,
+    ops: Vec<Option<Op>>,
+    free: Vec<OpId>,
+}
+
+/// All operations of an endpoint.
+#[derive(Default)]
+pub(super) struct Ops {
+    table: RefCell<Table>,
+}
+
+impl Ops {
+    pub(super) fn add(&self, op: Op) -> OpId {
+        let table = &mut *self.table.borrow_mut();
+        if let Some(id) = table.free.pop() {
+            table.ops[id] = Some(op);
+            return id;
+        }
+        let index = table.slots.len();
+        table.slots.push(Box::new(Slot { scratch: [0; 8], index }));
+        table.ops.push(Some(op));
+        index
+    }
+
+    /// The pointer to give to the provider.
+    pub(super) fn context(&self, id: OpId) -> *mut c_void {
+        let table = &mut *self.table.borrow_mut();
+        table.slots.get_mut(id).map_or(core::ptr::null_mut(), |slot| (&raw mut **slot).cast())
+    }
+
+    /// The operation that a pointer from the provider stands for.
+    pub(super) fn find(&self, context: *mut c_void) -> Option<OpId> {
+        if context.is_null() {
+            return None;
+        }
+        // SAFETY: providers hand back only pointers that `context` made; slots are never freed while the endpoint
+        // lives, and the index behind the scratch space is written only by `add`.
+        let index = unsafe { (*context.cast::<Slot>()).index };
+        self.table.borrow().ops.get(index).is_some_and(Option::is_some).then_some(index)
+    }
+
+    /// Ends an operation.
+    pub(super) fn take(&self, id: OpId) -> Option<Op> {
+        let table = &mut *self.table.borrow_mut();
+        let op = table.ops.get_mut(id)?.take()?;
+        table.free.push(id);
+        Some(op)
+    }
+
+    /// Looks at an operation. `f` must not come back to the table.
+    pub(super) fn with<T>(&self, id: OpId, f: impl FnOnce(&mut Op) -> T) -> Option<T> {
+        self.table.borrow_mut().ops.get_mut(id)?.as_mut().map(f)
+    }
+
+    /// Takes away the completers of all transfers with a peer: their callers are told, the memory stays held.
+    pub(super) fn abandon(&self, gone: PeerId) -> Vec<Completer> {
+        let table = &mut *self.table.borrow_mut();
+        let mut completers = Vec::new();
+        for op in table.ops.iter_mut().flatten() {
+            if let Op::Transfer { peer, completer, .. } = op
+                && *peer == gone
+            {
+                completers.extend(completer.take());
+            }
+        }
+        completers
+    }
+
+    /// Number of operations other than posted slabs.
+    pub(super) fn under_way(&self) -> usize {
+        self.table.borrow().ops.iter().flatten().filter(|op| op.peer().is_some()).count()
+    }
+
+    /// Takes everything out, once the provider has let go of it all.
+    pub(super) fn drain(&self) -> Vec<Op> {
+        let table = &mut *self.table.borrow_mut();
+        table.free.clear();
+        table.slots.clear();
+        table.ops.drain(..).flatten().collect()
+    }
+}

@@ -1,0 +1,340 @@
+//! Owned libfabric objects, and their calls with Rust types.
+#![expect(unsafe_code, reason = "calls into libfabric")]
+
+use super::sys;
+use crate::FabricError;
+use crate::memory::{Access, Memory};
+use core::cell::Cell;
+use core::ffi::{CStr, c_void};
+use core::ptr::{null, null_mut};
+use std::ffi::CString;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+/// What a provider said to a posted operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Posted {
+    /// Accepted.
+    Yes,
+    /// No room, or not connected yet.
+    Again,
+    /// Refused, with libfabric's negative error number.
+    Failed(i64),
+}
+
+impl From<i64> for Posted {
+    fn from(code: i64) -> Self {
+        match code {
+            0 => Self::Yes,
+            code if code == -sys::FI_EAGAIN => Self::Again,
+            code => Self::Failed(code),
+        }
+    }
+}
+
+/// Where and how to open an endpoint.
+pub(super) struct OpenArgs<'a> {
+    pub(super) provider: &'a str,
+    pub(super) node: Option<&'a str>,
+    pub(super) service: Option<&'a str>,
+    /// The endpoint's own name, for providers that take any.
+    pub(super) address: Option<&'a str>,
+    pub(super) more_caps: u64,
+    pub(super) wait_fd: bool,
+    pub(super) queue: u64,
+    pub(super) min_multi_recv: u64,
+}
+
+/// Text of an error number.
+pub(super) fn reason(code: i64) -> String {
+    // SAFETY: returns a string that lives as long as the library.
+    unsafe { CStr::from_ptr(sys::weir_strerror(code)) }.to_string_lossy().into_owned()
+}
+
+pub(super) fn failure(call: &'static str, code: i64, provider: &str) -> FabricError {
+    FabricError::Provider { call, code, reason: reason(code), provider: provider.to_owned() }
+}
+
+fn text(value: &str) -> Result<CString, FabricError> {
+    CString::new(value).map_err(|_| FabricError::BadAddress {
+        address: value.replace('\0', "\\0"),
+        provider: "any".to_owned(),
+    })
+}
+
+/// Asks whether a provider has these abilities on top of what every endpoint needs.
+pub(super) fn probe(provider: &str, more_caps: u64) -> Result<sys::Caps, FabricError> {
+    let mut caps = sys::Caps::EMPTY;
+    let name = text(provider)?;
+    // SAFETY: the string is terminated, the structure has the layout of the C side.
+    match unsafe { sys::weir_probe(name.as_ptr(), more_caps, &raw mut caps) } {
+        0 => Ok(caps),
+        code => Err(failure("fi_getinfo", code, provider)),
+    }
+}
+
+/// Fabric, domain, address vector, completion queue and endpoint. Closed in two steps: [`Raw::stop`] ends all use of
+/// posted memory, dropping the last reference ends the domain, after the last registration.
+pub(super) struct Raw {
+    ptr: *mut sys::WeirFabric,
+    stopped: Cell<bool>,
+    provider: String,
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: opened by `open`, closed only here.
+        unsafe { sys::weir_fabric_close(self.ptr) };
+    }
+}
+
+impl Raw {
+    pub(super) fn open(args: &OpenArgs<'_>) -> Result<(Rc<Self>, sys::Caps), FabricError> {
+        let provider = text(args.provider)?;
+        let node = args.node.map(text).transpose()?;
+        let service = args.service.map(text).transpose()?;
+        let address = args.address.map(text).transpose()?;
+        let pointer = |value: &Option<CString>| value.as_ref().map_or(null(), |value| value.as_ptr());
+        let mut ptr = null_mut();
+        let mut caps = sys::Caps::EMPTY;
+        let mut error = sys::CallError { call: null(), code: 0 };
+        // SAFETY: strings are terminated and outlive the call; the structures have the layouts of the C side.
+        let code = unsafe {
+            sys::weir_fabric_open(
+                provider.as_ptr(),
+                pointer(&node),
+                pointer(&service),
+                pointer(&address),
+                args.more_caps,
+                i32::from(args.wait_fd),
+                args.queue,
+                args.min_multi_recv,
+                &raw mut ptr,
+                &raw mut caps,
+                &raw mut error,
+            )
+        };
+        if code != 0 {
+            let call = if error.call.is_null() {
+                "fi_getinfo"
+            } else {
+                // SAFETY: a string literal of the C side.
+                unsafe { CStr::from_ptr(error.call) }.to_str().unwrap_or("libfabric")
+            };
+            return Err(failure(call, code, args.provider));
+        }
+        let raw = Self { ptr, stopped: Cell::new(false), provider: args.provider.to_owned() };
+        Ok((Rc::new(raw), caps))
+    }
+
+    pub(super) fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// Closes the endpoint and its queues; every later call is refused.
+    pub(super) fn stop(&self) {
+        if !self.stopped.replace(true) {
+            // SAFETY: open; the C side clears what it closes.
+            unsafe { sys::weir_fabric_stop(self.ptr) };
+        }
+    }
+
+    fn live(&self) -> Result<*mut sys::WeirFabric, FabricError> {
+        if self.stopped.get() { Err(FabricError::Cancelled) } else { Ok(self.ptr) }
+    }
+
+    fn check(&self, call: &'static str, code: i64) -> Result<(), FabricError> {
+        if code == 0 { Ok(()) } else { Err(failure(call, code, &self.provider)) }
+    }
+
+    /// The endpoint's own address.
+    pub(super) fn name(&self) -> Result<Vec<u8>, FabricError> {
+        let mut bytes = vec![0u8; 256];
+        let mut len = bytes.len() as u64;
+        // SAFETY: open; the buffer is as long as said.
+        let code = unsafe { sys::weir_getname(self.live()?, bytes.as_mut_ptr().cast(), &raw mut len) };
+        self.check("fi_getname", code)?;
+        bytes.truncate(usize::try_from(len).unwrap_or(0));
+        Ok(bytes)
+    }
+
+    /// The completion queue's descriptor.
+    pub(super) fn wait_fd(&self) -> Result<RawFd, FabricError> {
+        let mut fd = -1;
+        // SAFETY: open; the pointer is to a C int.
+        let code = unsafe { sys::weir_wait_fd(self.live()?, &raw mut fd) };
+        self.check("fi_control(FI_GETWAIT)", code).map(|()| fd)
+    }
+
+    /// Whether it is safe to sleep on the descriptor.
+    pub(super) fn trywait(&self) -> bool {
+        // SAFETY: open.
+        self.live().is_ok_and(|ptr| unsafe { sys::weir_trywait(ptr) } == 0)
+    }
+
+    /// Adds an address, which must be one of this provider's and, for string addresses, be terminated.
+    pub(super) fn insert(&self, address: &[u8]) -> Result<u64, FabricError> {
+        let mut padded = address.to_vec();
+        // String addresses end here at the latest; socket addresses carry their own length.
+        padded.push(0);
+        let mut peer = sys::FI_ADDR_NOTAVAIL;
+        // SAFETY: open; the provider reads one address of its own format, which the caller has checked.
+        let code = unsafe { sys::weir_av_insert(self.live()?, padded.as_ptr().cast(), &raw mut peer) };
+        self.check("fi_av_insert", code).map(|()| peer)
+    }
+
+    pub(super) fn remove(&self, peer: u64) {
+        if let Ok(ptr) = self.live() {
+            // SAFETY: open; the entry was inserted and is removed once.
+            unsafe { sys::weir_av_remove(ptr, peer) };
+        }
+    }
+
+    /// Posts a receive slab.
+    ///
+    /// # Safety
+    /// The memory and `context` must stay until the provider has released the slab or the endpoint is stopped.
+    pub(super) unsafe fn post_slab(
+        &self,
+        memory: &Memory,
+        desc: *mut c_void,
+        context: *mut c_void,
+    ) -> Posted {
+        let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
+        // SAFETY: as promised by the caller.
+        unsafe { sys::weir_post_slab(ptr, memory.as_ptr().cast(), memory.len() as u64, desc, context) }.into()
+    }
+
+    /// Sends without a completion; the bytes are free on return.
+    pub(super) fn inject(&self, bytes: &[u8], peer: u64) -> Posted {
+        let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
+        // SAFETY: open; the provider copies the bytes before it returns.
+        unsafe { sys::weir_inject(ptr, bytes.as_ptr().cast(), bytes.len() as u64, peer) }.into()
+    }
+
+    /// Sends the first `len` bytes of a memory.
+    ///
+    /// # Safety
+    /// The memory and `context` must stay until the completion or until the endpoint is stopped.
+    pub(super) unsafe fn send(
+        &self,
+        memory: &Memory,
+        len: usize,
+        desc: *mut c_void,
+        peer: u64,
+        context: *mut c_void,
+    ) -> Posted {
+        let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
+        // SAFETY: as promised by the caller.
+        unsafe { sys::weir_send(ptr, memory.as_ptr().cast(), len as u64, desc, peer, context) }.into()
+    }
+
+    /// Starts a read or write of remote memory.
+    ///
+    /// # Safety
+    /// `at..at + len` must be within the memory, and the memory and `context` must stay until the completion or
+    /// until the endpoint is stopped.
+    pub(super) unsafe fn transfer(&self, job: &RawTransfer<'_>, context: *mut c_void) -> Posted {
+        let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
+        let RawTransfer { access, memory, at, len, desc, peer, addr, key } = *job;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let local = memory.as_ptr().add(at).cast::<c_void>();
+            match access {
+                Access::Read => sys::weir_read(ptr, local, len as u64, desc, peer, addr, key, context),
+                Access::Write => sys::weir_write(ptr, local, len as u64, desc, peer, addr, key, context),
+            }
+        }
+        .into()
+    }
+
+    /// Takes completions. The number of them, or a negative error number.
+    pub(super) fn read_queue(&self, entries: &mut [sys::Completion], sources: &mut [u64]) -> i64 {
+        let Ok(ptr) = self.live() else { return -sys::FI_EAGAIN };
+        let count = entries.len().min(sources.len()) as u64;
+        // SAFETY: open; both arrays have room for `count`.
+        unsafe { sys::weir_cq_read(ptr, entries.as_mut_ptr(), sources.as_mut_ptr(), count) }
+    }
+
+    /// Takes one failed completion.
+    pub(super) fn read_failure(&self) -> Option<sys::Failure> {
+        let mut failure = sys::Failure::EMPTY;
+        // SAFETY: open; the structure has the layout of the C side.
+        let code = unsafe { sys::weir_cq_failure(self.live().ok()?, &raw mut failure) };
+        (code == 1).then_some(failure)
+    }
+
+    /// Registers memory for peers, or (`remote` absent) for use by this side.
+    ///
+    /// # Safety
+    /// The memory must stay until the registration is dropped.
+    pub(super) unsafe fn register(
+        self: &Rc<Self>,
+        memory: &Memory,
+        at: usize,
+        len: usize,
+        remote: Option<Access>,
+        key: u64,
+    ) -> Result<Registration, i64> {
+        let ptr = self.live().map_err(|_| -i64::from(sys::FI_ECANCELED))?;
+        let (mut mr, mut actual, mut desc) = (null_mut(), 0, null_mut());
+        // SAFETY: as promised by the caller; the range was checked by it.
+        let code = unsafe {
+            sys::weir_mr_register(
+                ptr,
+                memory.as_ptr().add(at).cast(),
+                len as u64,
+                i32::from(remote == Some(Access::Read)),
+                i32::from(remote == Some(Access::Write)),
+                i32::from(remote.is_none()),
+                key,
+                &raw mut mr,
+                &raw mut actual,
+                &raw mut desc,
+            )
+        };
+        if code == 0 { Ok(Registration { mr, key: actual, desc, _raw: Rc::clone(self) }) } else { Err(code) }
+    }
+}
+
+/// A transfer as the provider sees it.
+#[derive(Clone, Copy)]
+pub(super) struct RawTransfer<'a> {
+    pub(super) access: Access,
+    pub(super) memory: &'a Memory,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) desc: *mut c_void,
+    pub(super) peer: u64,
+    pub(super) addr: u64,
+    pub(super) key: u64,
+}
+
+/// Registered memory; it keeps the domain open.
+pub(super) struct Registration {
+    mr: *mut c_void,
+    key: u64,
+    desc: *mut c_void,
+    _raw: Rc<Raw>,
+}
+
+impl Registration {
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(super) fn desc(&self) -> *mut c_void {
+        self.desc
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: registered in `Raw::register`, closed only here, before the domain.
+        unsafe { sys::weir_mr_close(self.mr) };
+    }
+}

@@ -1,0 +1,57 @@
+//! Names to addresses. The system's resolver blocks, so it runs on a thread of its own.
+
+use crate::{Address, FabricError};
+use core::task::{Poll, Waker};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+
+fn failed(host: &str, port: u16, reason: &str) -> FabricError {
+    FabricError::Resolve { host: host.to_owned(), port, reason: reason.to_owned() }
+}
+
+/// The first IPv4 address of a name, else its first address.
+pub(super) fn blocking(host: &str, port: u16) -> Result<SocketAddr, FabricError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map_err(|error| failed(host, port, &error.to_string()))?.collect();
+    let preferred = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    preferred.copied().ok_or_else(|| failed(host, port, "the name has no address"))
+}
+
+#[derive(Default)]
+struct Shared {
+    result: Option<Result<SocketAddr, FabricError>>,
+    waker: Option<Waker>,
+}
+
+/// Resolves a name without blocking this thread.
+pub(super) async fn resolve(host: String, port: u16) -> Result<Address, FabricError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(Address::from_socket(SocketAddr::new(ip, port)));
+    }
+    let shared = Arc::new(Mutex::new(Shared::default()));
+    let (theirs, name) = (Arc::clone(&shared), host.clone());
+    let thread = std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
+        let result = blocking(&name, port);
+        let mut shared = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.result = Some(result);
+        if let Some(waker) = shared.waker.take() {
+            waker.wake();
+        }
+    });
+    thread.map_err(|error| failed(&host, port, &format!("no thread for the resolver: {error}")))?;
+    let socket = core::future::poll_fn(|cx| {
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                shared.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await?;
+    Ok(Address::from_socket(socket))
+}

@@ -1,0 +1,411 @@
+/*
+ * A flat face on libfabric for Rust.
+ *
+ * The library's calls are inline functions that go through tables in its objects, and its attributes are nested
+ * structures that grow from release to release. Both stay on this side: Rust sees opaque pointers, plain numbers
+ * and the structures below, whose layout is repeated in sys.rs.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#if FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), FI_VERSION(2, 1))
+#error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
+#endif
+
+/* The interface version that this code is written against. */
+#define WEIR_API FI_VERSION(2, 0)
+
+/* All mr_mode bits that this code can satisfy. */
+#define WEIR_MR (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
+
+struct weir_caps {
+	char provider[64];
+	uint32_t library;
+	uint32_t mr_mode;
+	uint64_t caps;
+	uint64_t domain_caps;
+	uint64_t inject_size;
+	uint64_t max_message;
+	uint64_t mr_key_size;
+	uint64_t max_auth_keys;
+	uint64_t ordered_writes;
+};
+
+struct weir_error {
+	const char *call;
+	int64_t code;
+};
+
+struct weir_fabric {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	uint64_t transfer_flags;
+};
+
+struct weir_completion {
+	void *context;
+	uint64_t flags;
+	uint64_t len;
+	void *buf;
+	uint64_t data;
+};
+
+struct weir_failure {
+	void *context;
+	uint64_t flags;
+	uint64_t len;
+	void *buf;
+	int32_t code;
+	int32_t provider_code;
+	uint64_t source;
+	uint8_t address[128];
+	uint64_t address_len;
+};
+
+_Static_assert(sizeof(struct weir_completion) == sizeof(struct fi_cq_data_entry), "completion layout");
+
+static int64_t failed(struct weir_error *error, const char *call, int64_t code)
+{
+	error->call = call;
+	error->code = code;
+	return code;
+}
+
+static void describe(const struct fi_info *info, struct weir_caps *caps)
+{
+	memset(caps, 0, sizeof *caps);
+	snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
+	caps->library = fi_version();
+	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
+	caps->caps = info->caps;
+	caps->domain_caps = info->domain_attr->caps;
+	caps->inject_size = info->tx_attr->inject_size;
+	caps->max_message = info->ep_attr->max_msg_size;
+	caps->mr_key_size = info->domain_attr->mr_key_size;
+	caps->max_auth_keys = info->domain_attr->max_ep_auth_key;
+	caps->ordered_writes = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
+}
+
+/* What every endpoint of ours needs; `more` are abilities that are asked for on top. */
+static struct fi_info *make_hints(const char *provider, uint64_t more)
+{
+	struct fi_info *hints = fi_allocinfo();
+
+	if (!hints)
+		return NULL;
+	hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV | FI_SOURCE | more;
+	hints->mode = FI_CONTEXT | FI_CONTEXT2;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->domain_attr->mr_mode = WEIR_MR;
+	hints->domain_attr->threading = FI_THREAD_DOMAIN;
+	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+	if (provider) {
+		hints->fabric_attr->prov_name = strdup(provider);
+		if (!hints->fabric_attr->prov_name) {
+			fi_freeinfo(hints);
+			return NULL;
+		}
+	}
+	return hints;
+}
+
+/* The first offer of exactly this provider, alone; utility providers stacked on it don't count. */
+static int64_t find(const char *provider, const char *node, const char *service, uint64_t more, struct fi_info **found)
+{
+	struct fi_info *hints = make_hints(provider, more), *list = NULL, *info;
+	uint64_t flags = node || service ? FI_SOURCE : 0;
+	int ret;
+
+	*found = NULL;
+	if (!hints)
+		return -FI_ENOMEM;
+	ret = fi_getinfo(WEIR_API, node, service, flags, hints, &list);
+	fi_freeinfo(hints);
+	if (ret)
+		return ret;
+	for (info = list; info && !*found; info = info->next) {
+		if (!strcmp(info->fabric_attr->prov_name, provider))
+			*found = fi_dupinfo(info);
+	}
+	fi_freeinfo(list);
+	return *found ? 0 : -FI_ENODATA;
+}
+
+void weir_fabric_close(struct weir_fabric *f);
+
+static int64_t open_objects(struct weir_fabric *f, bool wait_fd, uint64_t queue, struct weir_error *error)
+{
+	struct fi_av_attr av = { .type = FI_AV_TABLE };
+	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = queue };
+	int ret;
+
+	cq.wait_obj = wait_fd ? FI_WAIT_FD : FI_WAIT_NONE;
+	if ((ret = fi_fabric(f->info->fabric_attr, &f->fabric, NULL)))
+		return failed(error, "fi_fabric", ret);
+	if ((ret = fi_domain(f->fabric, f->info, &f->domain, NULL)))
+		return failed(error, "fi_domain", ret);
+	if ((ret = fi_av_open(f->domain, &av, &f->av, NULL)))
+		return failed(error, "fi_av_open", ret);
+	if ((ret = fi_cq_open(f->domain, &cq, &f->cq, NULL)))
+		return failed(error, "fi_cq_open", ret);
+	if ((ret = fi_endpoint(f->domain, f->info, &f->ep, NULL)))
+		return failed(error, "fi_endpoint", ret);
+	if ((ret = fi_ep_bind(f->ep, &f->av->fid, 0)))
+		return failed(error, "fi_ep_bind(av)", ret);
+	if ((ret = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)))
+		return failed(error, "fi_ep_bind(cq)", ret);
+	return 0;
+}
+
+/*
+ * Opens fabric, domain, address vector, completion queue and endpoint. `address`, if given, is the endpoint's own
+ * name in the provider's format and replaces what the node and service resolve to.
+ */
+int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
+			 uint64_t more_caps, int wait_fd, uint64_t queue, uint64_t min_multi_recv,
+			 struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
+{
+	struct weir_fabric *f = calloc(1, sizeof *f);
+	size_t min = min_multi_recv;
+	int64_t ret;
+
+	*out = NULL;
+	if (!f)
+		return failed(error, "calloc", -FI_ENOMEM);
+	if ((ret = find(provider, node, service, more_caps, &f->info))) {
+		free(f);
+		return failed(error, "fi_getinfo", ret);
+	}
+	if (address) {
+		free(f->info->src_addr);
+		f->info->src_addr = strdup(address);
+		f->info->src_addrlen = strlen(address) + 1;
+	}
+	describe(f->info, caps);
+	/* Where a later message could overtake a write, a write counts as done only when it has arrived. */
+	if (!caps->ordered_writes && strcmp(caps->provider, "shm"))
+		f->transfer_flags = FI_DELIVERY_COMPLETE;
+	ret = open_objects(f, wait_fd, queue, error);
+	if (!ret && (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min)))
+		failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
+	if (!ret && (ret = fi_enable(f->ep)))
+		failed(error, "fi_enable", ret);
+	if (ret) {
+		weir_fabric_close(f);
+		return ret;
+	}
+	*out = f;
+	return 0;
+}
+
+/* Closes the endpoint and its queues: from here on nothing touches posted memory. */
+void weir_fabric_stop(struct weir_fabric *f)
+{
+	if (f->ep)
+		fi_close(&f->ep->fid);
+	if (f->cq)
+		fi_close(&f->cq->fid);
+	if (f->av)
+		fi_close(&f->av->fid);
+	f->ep = NULL;
+	f->cq = NULL;
+	f->av = NULL;
+}
+
+/* Closes what is left, once every registration is closed, and frees the object. */
+void weir_fabric_close(struct weir_fabric *f)
+{
+	weir_fabric_stop(f);
+	if (f->domain)
+		fi_close(&f->domain->fid);
+	if (f->fabric)
+		fi_close(&f->fabric->fid);
+	fi_freeinfo(f->info);
+	free(f);
+}
+
+/* Tries one offer of a provider without opening it. */
+int64_t weir_probe(const char *provider, uint64_t more_caps, struct weir_caps *caps)
+{
+	struct fi_info *info;
+	int64_t ret = find(provider, NULL, NULL, more_caps, &info);
+
+	if (ret)
+		return ret;
+	describe(info, caps);
+	fi_freeinfo(info);
+	return 0;
+}
+
+int64_t weir_getname(struct weir_fabric *f, void *address, uint64_t *len)
+{
+	size_t size = *len;
+	int ret = fi_getname(&f->ep->fid, address, &size);
+
+	*len = size;
+	return ret;
+}
+
+int64_t weir_wait_fd(struct weir_fabric *f, int *fd)
+{
+	return fi_control(&f->cq->fid, FI_GETWAIT, fd);
+}
+
+int64_t weir_trywait(struct weir_fabric *f)
+{
+	struct fid *fids[1] = { &f->cq->fid };
+
+	return fi_trywait(f->fabric, fids, 1);
+}
+
+int64_t weir_av_insert(struct weir_fabric *f, const void *address, uint64_t *peer)
+{
+	fi_addr_t inserted = FI_ADDR_NOTAVAIL;
+	int ret = fi_av_insert(f->av, address, 1, &inserted, 0, NULL);
+
+	*peer = inserted;
+	return ret == 1 ? 0 : ret < 0 ? ret : -FI_EADDRNOTAVAIL;
+}
+
+int64_t weir_av_remove(struct weir_fabric *f, uint64_t peer)
+{
+	fi_addr_t removed = peer;
+
+	return fi_av_remove(f->av, &removed, 1, 0);
+}
+
+int64_t weir_post_slab(struct weir_fabric *f, void *buf, uint64_t len, void *desc, void *context)
+{
+	struct iovec iov = { .iov_base = buf, .iov_len = len };
+	struct fi_msg msg = { .msg_iov = &iov, .desc = desc ? &desc : NULL, .iov_count = 1,
+			      .addr = FI_ADDR_UNSPEC, .context = context };
+
+	return fi_recvmsg(f->ep, &msg, FI_MULTI_RECV);
+}
+
+int64_t weir_send(struct weir_fabric *f, const void *buf, uint64_t len, void *desc, uint64_t peer, void *context)
+{
+	return fi_send(f->ep, buf, len, desc, peer, context);
+}
+
+int64_t weir_inject(struct weir_fabric *f, const void *buf, uint64_t len, uint64_t peer)
+{
+	return fi_inject(f->ep, buf, len, peer);
+}
+
+int64_t weir_read(struct weir_fabric *f, void *buf, uint64_t len, void *desc, uint64_t peer, uint64_t addr, uint64_t key,
+		  void *context)
+{
+	return fi_read(f->ep, buf, len, desc, peer, addr, key, context);
+}
+
+int64_t weir_write(struct weir_fabric *f, const void *buf, uint64_t len, void *desc, uint64_t peer, uint64_t addr,
+		   uint64_t key, void *context)
+{
+	struct iovec iov = { .iov_base = (void *)buf, .iov_len = len };
+	struct fi_rma_iov remote = { .addr = addr, .len = len, .key = key };
+	struct fi_msg_rma msg = { .msg_iov = &iov, .desc = desc ? &desc : NULL, .iov_count = 1, .addr = peer,
+				  .rma_iov = &remote, .rma_iov_count = 1, .context = context };
+
+	if (!f->transfer_flags)
+		return fi_write(f->ep, buf, len, desc, peer, addr, key, context);
+	return fi_writemsg(f->ep, &msg, f->transfer_flags | FI_COMPLETION);
+}
+
+int64_t weir_cq_read(struct weir_fabric *f, struct weir_completion *entries, uint64_t *sources, uint64_t count)
+{
+	return fi_cq_readfrom(f->cq, entries, count, sources);
+}
+
+int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
+{
+	struct fi_cq_err_entry entry;
+	ssize_t ret;
+
+	memset(&entry, 0, sizeof entry);
+	memset(failure, 0, sizeof *failure);
+	entry.err_data = failure->address;
+	entry.err_data_size = sizeof failure->address;
+	ret = fi_cq_readerr(f->cq, &entry, 0);
+	if (ret != 1)
+		return ret ? ret : -FI_EAGAIN;
+	failure->context = entry.op_context;
+	failure->flags = entry.flags;
+	failure->len = entry.len;
+	failure->buf = entry.buf;
+	failure->code = entry.err;
+	failure->provider_code = entry.prov_errno;
+	failure->source = entry.src_addr;
+	/* The size means something only where an unknown source is reported. */
+	if (entry.err == FI_EADDRNOTAVAIL && entry.err_data_size <= sizeof failure->address)
+		failure->address_len = entry.err_data_size;
+	return 1;
+}
+
+/* Registers memory. `remote_read` and `remote_write` say what peers may do; `local` adds what this side does. */
+int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, int remote_read, int remote_write, int local,
+			 uint64_t key, void **out, uint64_t *key_out, void **desc)
+{
+	uint64_t access = (remote_read ? FI_REMOTE_READ : 0) | (remote_write ? FI_REMOTE_WRITE : 0) |
+			  (local ? FI_SEND | FI_RECV | FI_READ | FI_WRITE : 0);
+	struct fid_mr *mr;
+	int ret = fi_mr_reg(f->domain, buf, len, access, 0, key, 0, &mr, NULL);
+
+	if (ret)
+		return ret;
+	if (f->info->domain_attr->mr_mode & FI_MR_ENDPOINT) {
+		ret = fi_mr_bind(mr, &f->ep->fid, 0);
+		if (!ret)
+			ret = fi_mr_enable(mr);
+		if (ret) {
+			fi_close(&mr->fid);
+			return ret;
+		}
+	}
+	*out = mr;
+	*key_out = fi_mr_key(mr);
+	*desc = fi_mr_desc(mr);
+	return 0;
+}
+
+void weir_mr_close(void *mr)
+{
+	fi_close(&((struct fid_mr *)mr)->fid);
+}
+
+const char *weir_strerror(int64_t code)
+{
+	return fi_strerror((int)(code < 0 ? -code : code));
+}
+
+uint32_t weir_library_version(void)
+{
+	return fi_version();
+}
+
+/* Bits of the library's headers, for a test that sys.rs has the same. */
+uint64_t weir_constant(uint32_t which)
+{
+	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_RMA, FI_RECV,
+				       FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT,
+				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY };
+
+	return which < sizeof constants / sizeof *constants ? constants[which] : 0;
+}

@@ -1,0 +1,222 @@
+//! The C face of libfabric (`shim.c`). Layouts and constants here repeat what is there; a test compares them.
+#![expect(unsafe_code, reason = "declarations of C functions")]
+
+use core::ffi::{c_char, c_int, c_void};
+
+pub(super) const FI_MULTI_RECV: u64 = 1 << 16;
+pub(super) const FI_SOURCE: u64 = 1 << 57;
+pub(super) const FI_SOURCE_ERR: u64 = 1 << 50;
+pub(super) const FI_AV_USER_ID: u64 = 1 << 41;
+pub(super) const FI_RMA: u64 = 1 << 2;
+pub(super) const FI_RECV: u64 = 1 << 10;
+pub(super) const FI_MR_LOCAL: u32 = 1 << 2;
+pub(super) const FI_MR_VIRT_ADDR: u32 = 1 << 4;
+pub(super) const FI_MR_ALLOCATED: u32 = 1 << 5;
+pub(super) const FI_MR_PROV_KEY: u32 = 1 << 6;
+pub(super) const FI_MR_ENDPOINT: u32 = 1 << 9;
+pub(super) const FI_EAGAIN: i64 = 11;
+pub(super) const FI_EAVAIL: i64 = 259;
+pub(super) const FI_EADDRNOTAVAIL: i32 = 99;
+pub(super) const FI_ECANCELED: i32 = 125;
+pub(super) const FI_ENOKEY: i64 = 126;
+
+/// `FI_ADDR_NOTAVAIL`: the sender is not in the address vector.
+pub(super) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+
+/// Opaque: fabric, domain, address vector, completion queue and endpoint.
+#[repr(C)]
+pub(super) struct WeirFabric {
+    _private: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Caps {
+    pub(super) provider: [u8; 64],
+    pub(super) library: u32,
+    pub(super) mr_mode: u32,
+    pub(super) caps: u64,
+    pub(super) domain_caps: u64,
+    pub(super) inject_size: u64,
+    pub(super) max_message: u64,
+    pub(super) mr_key_size: u64,
+    pub(super) max_auth_keys: u64,
+    pub(super) ordered_writes: u64,
+}
+
+impl Caps {
+    pub(super) const EMPTY: Self = Self {
+        provider: [0; 64],
+        library: 0,
+        mr_mode: 0,
+        caps: 0,
+        domain_caps: 0,
+        inject_size: 0,
+        max_message: 0,
+        mr_key_size: 0,
+        max_auth_keys: 0,
+        ordered_writes: 0,
+    };
+}
+
+#[repr(C)]
+pub(super) struct CallError {
+    pub(super) call: *const c_char,
+    pub(super) code: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Completion {
+    pub(super) context: *mut c_void,
+    pub(super) flags: u64,
+    pub(super) len: u64,
+    pub(super) buf: *mut c_void,
+    pub(super) data: u64,
+}
+
+impl Completion {
+    pub(super) const EMPTY: Self =
+        Self { context: core::ptr::null_mut(), flags: 0, len: 0, buf: core::ptr::null_mut(), data: 0 };
+}
+
+#[repr(C)]
+pub(super) struct Failure {
+    pub(super) context: *mut c_void,
+    pub(super) flags: u64,
+    pub(super) len: u64,
+    pub(super) buf: *mut c_void,
+    pub(super) code: i32,
+    pub(super) provider_code: i32,
+    pub(super) source: u64,
+    pub(super) address: [u8; 128],
+    pub(super) address_len: u64,
+}
+
+impl Failure {
+    pub(super) const EMPTY: Self = Self {
+        context: core::ptr::null_mut(),
+        flags: 0,
+        len: 0,
+        buf: core::ptr::null_mut(),
+        code: 0,
+        provider_code: 0,
+        source: 0,
+        address: [0; 128],
+        address_len: 0,
+    };
+}
+
+unsafe extern "C" {
+    pub(super) fn weir_fabric_open(
+        provider: *const c_char,
+        node: *const c_char,
+        service: *const c_char,
+        address: *const c_char,
+        more_caps: u64,
+        wait_fd: c_int,
+        queue: u64,
+        min_multi_recv: u64,
+        out: *mut *mut WeirFabric,
+        caps: *mut Caps,
+        error: *mut CallError,
+    ) -> i64;
+    pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
+    pub(super) fn weir_fabric_close(f: *mut WeirFabric);
+    pub(super) fn weir_probe(provider: *const c_char, more_caps: u64, caps: *mut Caps) -> i64;
+    pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
+    pub(super) fn weir_wait_fd(f: *mut WeirFabric, fd: *mut c_int) -> i64;
+    pub(super) fn weir_trywait(f: *mut WeirFabric) -> i64;
+    pub(super) fn weir_av_insert(f: *mut WeirFabric, address: *const c_void, peer: *mut u64) -> i64;
+    pub(super) fn weir_av_remove(f: *mut WeirFabric, peer: u64) -> i64;
+    pub(super) fn weir_post_slab(
+        f: *mut WeirFabric,
+        buf: *mut c_void,
+        len: u64,
+        desc: *mut c_void,
+        context: *mut c_void,
+    ) -> i64;
+    pub(super) fn weir_send(
+        f: *mut WeirFabric,
+        buf: *const c_void,
+        len: u64,
+        desc: *mut c_void,
+        peer: u64,
+        context: *mut c_void,
+    ) -> i64;
+    pub(super) fn weir_inject(f: *mut WeirFabric, buf: *const c_void, len: u64, peer: u64) -> i64;
+    pub(super) fn weir_read(
+        f: *mut WeirFabric,
+        buf: *mut c_void,
+        len: u64,
+        desc: *mut c_void,
+        peer: u64,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> i64;
+    pub(super) fn weir_write(
+        f: *mut WeirFabric,
+        buf: *const c_void,
+        len: u64,
+        desc: *mut c_void,
+        peer: u64,
+        addr: u64,
+        key: u64,
+        context: *mut c_void,
+    ) -> i64;
+    pub(super) fn weir_cq_read(
+        f: *mut WeirFabric,
+        entries: *mut Completion,
+        sources: *mut u64,
+        count: u64,
+    ) -> i64;
+    pub(super) fn weir_cq_failure(f: *mut WeirFabric, failure: *mut Failure) -> i64;
+    pub(super) fn weir_mr_register(
+        f: *mut WeirFabric,
+        buf: *const c_void,
+        len: u64,
+        remote_read: c_int,
+        remote_write: c_int,
+        local: c_int,
+        key: u64,
+        out: *mut *mut c_void,
+        key_out: *mut u64,
+        desc: *mut *mut c_void,
+    ) -> i64;
+    pub(super) fn weir_mr_close(mr: *mut c_void);
+    pub(super) fn weir_strerror(code: i64) -> *const c_char;
+    #[cfg(test)]
+    pub(super) fn weir_constant(which: u32) -> u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_those_of_the_librarys_headers() {
+        let ours = [
+            FI_MULTI_RECV,
+            FI_SOURCE,
+            FI_SOURCE_ERR,
+            FI_AV_USER_ID,
+            FI_RMA,
+            FI_RECV,
+            FI_MR_LOCAL.into(),
+            FI_MR_VIRT_ADDR.into(),
+            FI_MR_ALLOCATED.into(),
+            FI_MR_PROV_KEY.into(),
+            FI_MR_ENDPOINT.into(),
+            FI_EAGAIN.unsigned_abs(),
+            FI_EAVAIL.unsigned_abs(),
+            FI_EADDRNOTAVAIL.unsigned_abs().into(),
+            FI_ECANCELED.unsigned_abs().into(),
+            FI_ENOKEY.unsigned_abs(),
+        ];
+        for (which, ours) in (0u32..).zip(ours) {
+            // SAFETY: the function only looks into a table.
+            assert_eq!(ours, unsafe { weir_constant(which) }, "constant {which}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! RPC between real processes on real providers: this program starts itself again as the server.
+//!
+//! Each scenario runs on `tcp` and on `shm`. It prints a line for each and fails with the first that fails.
+
+use core::time::Duration;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+use weir_fabric::libfabric::{Options, open};
+use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::Handle;
+use weir_runtime::real::Executor;
+
+const ECHO: u16 = 0x7001;
+const REVERSE: u16 = 0x7002;
+const USAGE: u16 = 0x7003;
+
+/// A server process; killed when dropped.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on this port and waits until it serves.
+    fn start(provider: &str, port: u16) -> Self {
+        let program = std::env::current_exe().expect("own path");
+        let mut child = Command::new(program)
+            .args(["serve", provider, &port.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        assert_eq!(line.trim(), "ready", "the server said something else");
+        Self { child, port }
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::new("127.0.0.1", self.port)
+    }
+
+    /// `kill -9`.
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody uses at the moment.
+fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    socket.local_addr().expect("bound").port()
+}
+
+/// CPU time of this process so far, and its voluntary context switches (sleeps that ended).
+fn usage() -> (u64, u64) {
+    let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let cpu =
+        u64::try_from(clock.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(clock.tv_nsec).unwrap_or(0);
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("present");
+    let switches = line.split_whitespace().last().and_then(|n| n.parse().ok()).expect("a number");
+    (cpu, switches)
+}
+
+fn serve(provider: &str, port: u16) {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");
+    let rpc = Rpc::new(rt, endpoint, RpcConfig::default());
+    rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+    rpc.serve(
+        REVERSE,
+        Rc::new(|request: Request| async move {
+            let len = usize::try_from(request.bulk_len()).expect("fits");
+            let mut buffer = request.alloc(len)?;
+            request.pull(0, &mut buffer, len).await?;
+            buffer.reverse();
+            request.push(0, &buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+    rpc.serve(
+        USAGE,
+        Rc::new(|_: Request| async move {
+            let (cpu, switches) = usage();
+            Ok([cpu.to_le_bytes(), switches.to_le_bytes()].concat())
+        }),
+    );
+    println!("ready");
+    std::io::stdout().flush().expect("the parent listens");
+    executor.block_on(core::future::pending::<()>());
+}
+
+struct Client {
+    executor: Executor,
+    rt: Handle,
+    rpc: Rc<Rpc>,
+}
+
+impl Client {
+    fn new(provider: &str, port: u16) -> Self {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", port)).expect("an endpoint");
+        let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
+        Self { executor, rt, rpc }
+    }
+
+    fn echo(&self, to: &Peer, body: &[u8], seconds: u64) {
+        let options = CallOptions::within(&self.rt, Duration::from_secs(seconds));
+        let reply = self.executor.block_on(self.rpc.call(to, ECHO, body, None, options));
+        assert_eq!(&reply.expect("a reply")[..], body);
+    }
+}
+
+fn echoes_of_every_size(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    for len in [0, 1, 64, 127, 128, 129, 1000, 4000, 4096, 4200, 10_000, weir_rpc::INLINE_MAX] {
+        let body: Vec<u8> = (0..len).map(|n| n.to_le_bytes()[0]).collect();
+        client.echo(&server.peer(), &body, 10);
+    }
+    let began = Instant::now();
+    for _ in 0..2000 {
+        client.echo(&server.peer(), &[7; 64], 10);
+    }
+    print!(" {:.1} us per round trip;", began.elapsed().as_secs_f64() * 1e6 / 2000.0);
+}
+
+fn many_at_once(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    let to = server.peer();
+    client.executor.block_on(async {
+        for round in 0..20u8 {
+            let options = CallOptions::within(&client.rt, Duration::from_secs(20));
+            let bodies: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n ^ round; 20 * usize::from(n)]).collect();
+            let calls = bodies.iter().map(|body| client.rpc.call(&to, ECHO, body, None, options));
+            let replies = weir_runtime::join_all(calls).await;
+            for (reply, body) in replies.iter().zip(&bodies) {
+                assert_eq!(&reply.as_ref().expect("a reply")[..], body);
+            }
+        }
+    });
+    assert_eq!(client.rpc.metrics().retries.get(), 0, "nothing got lost");
+}
+
+fn bulk_both_ways(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    let to = server.peer();
+    for len in [1usize, 100, 5000, 1 << 20, (3 << 20) + 17] {
+        let mut source = client.rpc.alloc(len).expect("memory");
+        let mut seed = 12_345u32;
+        for byte in source.iter_mut() {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = seed.to_le_bytes()[3];
+        }
+        let mut target = client.rpc.alloc(len).expect("memory");
+        // And memory that the pool doesn't own.
+        let mut own = weir_rpc::Buffer::from_vec(vec![0; len]);
+        for target in [&mut target, &mut own] {
+            let bulk = Bulk::read(&source).and_write(target, 0..len);
+            let options = CallOptions::within(&client.rt, Duration::from_secs(20));
+            let call = client.rpc.call(&to, REVERSE, b"", Some(bulk), options);
+            client.executor.block_on(call).expect("a reply");
+            assert!(target.iter().rev().eq(source.iter()), "{len} bytes came back reversed");
+        }
+    }
+    assert_eq!(client.rpc.metrics().retries.get(), 0, "nothing got lost");
+}
+
+fn the_server_is_killed_and_comes_back(provider: &str) {
+    let port = free_port();
+    let mut server = Server::start(provider, port);
+    let client = Client::new(provider, port);
+    let mut longest = Duration::ZERO;
+    for round in 0..5u8 {
+        client.echo(&server.peer(), &[round; 100], 10);
+        server.kill();
+        server = Server::start(provider, port);
+        let began = Instant::now();
+        client.echo(&server.peer(), &[round; 5000], 20);
+        longest = longest.max(began.elapsed());
+    }
+    print!(" idle client was back after at most {longest:?};");
+    // Now with requests under way while it is down.
+    let to = server.peer();
+    let began = Instant::now();
+    let options = CallOptions::within(&client.rt, Duration::from_secs(30));
+    let body = vec![9; 3000];
+    client.executor.block_on(async {
+        let calls = (0..8).map(|_| client.rpc.call(&to, ECHO, &body, None, options));
+        let calls = weir_runtime::join_all(calls);
+        // Blocking this thread is what an application does; the server dies while nothing is polled.
+        server.kill();
+        let replies = client.rt.spawn({
+            let (rt, provider) = (client.rt.clone(), provider.to_owned());
+            async move {
+                rt.sleep(Duration::from_millis(700)).await;
+                Server::start(&provider, port)
+            }
+        });
+        for reply in calls.await {
+            assert_eq!(&reply.expect("a reply")[..], &body[..]);
+        }
+        drop(replies.await);
+    });
+    print!(" busy client went on after {:?};", began.elapsed());
+}
+
+fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
+    let port = free_port();
+    let server = Server::start(provider, port);
+    let client = Client::new(provider, port);
+    client.echo(&server.peer(), b"alive", 10);
+    let to = server.peer();
+    server.kill();
+    let began = Instant::now();
+    let options = CallOptions::within(&client.rt, Duration::from_secs(2));
+    let mut buffer = client.rpc.alloc(1 << 20).expect("memory");
+    let call = client.rpc.call(&to, REVERSE, b"", Some(Bulk::write(&mut buffer)), options);
+    let error = client.executor.block_on(call).expect_err("nobody answers");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(2500), "{took:?}: {error}");
+    print!(" \"{error}\";");
+}
+
+fn an_idle_server_sleeps(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    let to = server.peer();
+    client.echo(&to, b"", 10);
+    let ask = || {
+        let options = CallOptions::within(&client.rt, Duration::from_secs(10));
+        let reply =
+            client.executor.block_on(client.rpc.call(&to, USAGE, b"", None, options)).expect("a reply");
+        let word = |at: usize| u64::from_le_bytes(reply[at..at + 8].try_into().expect("eight bytes"));
+        (word(0), word(8))
+    };
+    let before = ask();
+    let own = usage();
+    let pause = Duration::from_secs(2);
+    client.executor.block_on(client.rt.sleep(pause));
+    let own_after = usage();
+    let after = ask();
+    let cpu = Duration::from_nanos(after.0 - before.0);
+    let own_cpu = Duration::from_nanos(own_after.0 - own.0);
+    print!(" server: {cpu:?} and {} wake-ups in 2 s, client: {own_cpu:?};", after.1 - before.1);
+    assert!(cpu < pause / 100, "the idle server used {cpu:?} in {pause:?}");
+    assert!(own_cpu < pause / 100, "the idle client used {own_cpu:?} in {pause:?}");
+    assert!(after.1 - before.1 < 50, "the idle server woke up {} times", after.1 - before.1);
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, mode, provider, port] = &arguments[..]
+        && mode == "serve"
+    {
+        serve(provider, port.parse().expect("a port"));
+        return;
+    }
+    let scenarios: [(&str, fn(&str)); 6] = [
+        ("echoes of every size", echoes_of_every_size),
+        ("many at once", many_at_once),
+        ("bulk both ways", bulk_both_ways),
+        ("the server is killed and comes back", the_server_is_killed_and_comes_back),
+        ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),
+        ("an idle server sleeps", an_idle_server_sleeps),
+    ];
+    let filter = arguments.get(1).filter(|argument| !argument.starts_with('-'));
+    for provider in ["tcp", "shm"] {
+        for (name, scenario) in scenarios {
+            let label = format!("{provider}: {name}");
+            if filter.is_some_and(|filter| !label.contains(filter.as_str())) {
+                continue;
+            }
+            print!("{label} ...");
+            std::io::stdout().flush().expect("a terminal");
+            scenario(provider);
+            println!(" ok");
+        }
+    }
+}
