@@ -81,26 +81,38 @@ up() {
     say "kubeconfig: $KUBECONFIG"
 }
 
-# in_all_nodes IMAGE: whether every node has this very image under this name. A node's list of images has one line for
-# the name and one for the image's identity, with the same digest.
-in_all_nodes() {
-    local image=$1 identity node
-    identity=$(docker image inspect --format '{{.Id}}' "$image") ||
-        fail "the Docker engine has no image $image: run 'images/build.sh'"
-    for node in $(kind_command get nodes --name "$cluster"); do
-        docker exec "$node" ctr --namespace k8s.io images list | awk -v name="$image" -v identity="$identity" '
-            { at = length($1) - length(name) }
-            $1 == name || (at > 0 && substr($1, at) == "/" name) { named = $3 }
-            $1 == identity { found = $3 }
-            END { exit !(named != "" && named == found) }' || return 1
+# images_of NODE: 'NAME IDENTITY' of each image that the node's containerd has; the identity is the digest of the image's
+# configuration, by which Docker knows it too.
+images_of() {
+    # shellcheck disable=SC2016  # for the node's shell
+    docker exec "$1" bash -c '
+        ctr --namespace k8s.io images list | while read -r name _ manifest _; do
+            [[ $name == */*:* ]] || continue
+            echo "$name $(ctr --namespace k8s.io content get "$manifest" | jq -r ".config.digest // empty")"
+        done'
+}
+
+# missing_images IMAGE...: those of the images that some node lacks, or has another build of.
+missing_images() {
+    local image node images identity
+    images=$(kind_command get nodes --name "$cluster" | while read -r node; do
+        images_of "$node" </dev/null | sed "s|^|$node |"
+    done)
+    for image in "$@"; do
+        identity=$(docker image inspect --format '{{.Id}}' "$image")
+        awk -v name="$image" -v identity="$identity" '
+            { nodes[$1] = 1; at = length($2) - length(name) }
+            ($2 == name || (at > 0 && substr($2, at) == "/" name)) && $3 == identity { have[$1] = 1 }
+            END { for (node in nodes) if (!(node in have)) exit 1 }' <<<"$images" || echo "$image"
     done
 }
 
 load() {
-    local image missing=()
+    local image missing
     for image in "$@"; do
-        in_all_nodes "$image" || missing+=("$image")
+        docker image inspect "$image" >/dev/null || fail "the Docker engine has no image $image: run 'images/build.sh'"
     done
+    mapfile -t missing < <(missing_images "$@")
     ((${#missing[@]} > 0)) || return 0
     kind_command load docker-image --name "$cluster" "${missing[@]}"
 }

@@ -17,6 +17,8 @@ recipe_hash() {
         for binary in "${binaries[@]}"; do
             basename "$("$here/binaries.sh" path "$binary")"
         done
+        "$here/binaries.sh" path csi-provisioner
+        "$here/binaries.sh" path csi-resizer
         echo "$KIND_VERSION $NODE_RECIPE $BASE_SUITE $BASE_RECIPE"
         find "$here/node" -type f -print0 | sort -z | xargs -0 cat
         cat "$here/node_image.sh"
@@ -100,6 +102,8 @@ make_image() {
     build_stages "$context" "$tag"
     mapfile -t names < <(name_components "$tag")
     ((${#names[@]} > 0)) || fail "no component image was named"
+    # Not needed for a cluster, but put in once here they need not be loaded into every new one.
+    mapfile -t -O "${#names[@]}" names < <("$here/sidecars.sh")
     preload "$tag" "${names[@]}"
     rm -rf "$context"
 }
