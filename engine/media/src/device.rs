@@ -74,6 +74,12 @@ pub struct DeviceStats {
     pub flushes: u64,
     /// Transfers that failed.
     pub errors: u64,
+    /// Reads among them.
+    pub read_errors: u64,
+    /// Writes among them.
+    pub write_errors: u64,
+    /// Flushes among them.
+    pub flush_errors: u64,
     /// Transfers in flight now.
     pub in_flight: u64,
 }

@@ -200,7 +200,14 @@ impl Ring {
             stats.in_flight -= 1;
             let bytes = entry.len as u64;
             match (&result, &entry.transfer) {
-                (Err(_), _) => stats.errors += 1,
+                (Err(_), transfer) => {
+                    stats.errors += 1;
+                    match transfer {
+                        Transfer::Read { .. } => stats.read_errors += 1,
+                        Transfer::Write { .. } => stats.write_errors += 1,
+                        Transfer::Flush => stats.flush_errors += 1,
+                    }
+                }
                 (Ok(()), Transfer::Read { .. }) => {
                     stats.reads += 1;
                     stats.read_bytes += bytes;
