@@ -154,6 +154,12 @@ impl Rpc {
         &self.inner.metrics
     }
 
+    /// Requests of this context that wait for their replies.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.inner.pending.borrow().len()
+    }
+
     /// The endpoint underneath: its capabilities, counters and buffers.
     #[must_use]
     pub fn endpoint(&self) -> &Rc<dyn Endpoint> {
