@@ -34,7 +34,9 @@ make_tool() {
             -tags remove_all_sd,enable_kubernetes_sd -o "$directory/" "$package"
         ;;
     cargo)
-        cargo install --locked --version "$version" --root "$directory/root" --target-dir "$directory/target" "$package"
+        # Unoptimised: it checks a lock file in seconds either way, and compiles in half the time.
+        CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --version "$version" --root "$directory/root" \
+            --target-dir "$directory/target" "$package"
         mv "$directory/root/bin/$package" "$directory/"
         rm -rf "$directory/root" "$directory/target"
         ;;
