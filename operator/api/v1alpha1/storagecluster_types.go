@@ -193,7 +193,7 @@ type PortsSpec struct {
 	Management int32 `json:"management,omitempty"`
 	// metrics is the port of metrics and health (HTTP).
 	// +optional
-	// +kubebuilder:default=9191
+	// +kubebuilder:default=10002
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=65535
 	Metrics int32 `json:"metrics,omitempty"`

@@ -2,41 +2,48 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Class is what an object class asks of a pool.
 type Class struct {
-	// Copies is the number of engines that one redundancy group needs, each in a failure domain of its own.
-	Copies int
-	// Lost is the number of those engines that may be lost at once without losing data.
-	Lost int
+	// Engines that one redundancy group needs, each in a failure domain of its own.
+	Engines int
 }
 
+// The registered classes: a protection and a number of groups. engine/layout has the same tables.
 var (
-	shardedClass    = regexp.MustCompile(`^S([1-9][0-9]{0,3}|X)$`)
-	replicatedClass = regexp.MustCompile(`^RP_([2-6])G([1-9][0-9]{0,3}|X)$`)
-	erasureClass    = regexp.MustCompile(`^EC_(2|4|8|16)P([123])G([1-9][0-9]{0,3}|X)$`)
+	classGroups   = []string{"1", "2", "4", "6", "8", "12", "16", "32", "X"}
+	classReplicas = []int{2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128}
+	// classCells are data and parity cells of erasure codes.
+	classCells = [][2]int{{2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 3}, {8, 1}, {8, 2}, {8, 3}, {16, 1}, {16, 2}, {16, 3}}
 )
 
 // KnownClasses describes the classes that ParseClass knows.
-const KnownClasses = "S<n> and SX (no redundancy), RP_<copies>G<groups> and RP_<copies>GX (2 to 6 copies), " +
-	"EC_<data>P<parity>G<groups> and EC_<data>P<parity>GX (data 2, 4, 8 or 16; parity 1 to 3)"
+const KnownClasses = "S1, S2, S4, S6, S8, S12, S16, S32 and SX (no redundancy), RP_<copies>G<groups> such as RP_2GX, " +
+	"EC_<data>P<parity>G<groups> such as EC_4P2GX"
 
-// ParseClass reads the name of an object class. ok is false when no such class exists.
+// ParseClass reads the name of an object class. ok is false when no such class is registered.
 func ParseClass(name string) (class Class, ok bool) {
-	if shardedClass.MatchString(name) {
-		return Class{Copies: 1}, true
+	if groups, sharded := strings.CutPrefix(name, "S"); sharded {
+		return Class{Engines: 1}, slices.Contains(classGroups, groups)
 	}
-	if m := replicatedClass.FindStringSubmatch(name); m != nil {
-		copies, err := strconv.Atoi(m[1])
-		return Class{Copies: copies, Lost: copies - 1}, err == nil
+	cut := strings.LastIndexByte(name, 'G')
+	if cut < 0 || !slices.Contains(classGroups, name[cut+1:]) {
+		return Class{}, false
 	}
-	if m := erasureClass.FindStringSubmatch(name); m != nil {
-		data, errData := strconv.Atoi(m[1])
-		parity, errParity := strconv.Atoi(m[2])
-		return Class{Copies: data + parity, Lost: parity}, errData == nil && errParity == nil
+	protection := name[:cut]
+	for _, replicas := range classReplicas {
+		if protection == "RP_"+strconv.Itoa(replicas) {
+			return Class{Engines: replicas}, true
+		}
+	}
+	for _, cells := range classCells {
+		if protection == fmt.Sprintf("EC_%dP%d", cells[0], cells[1]) {
+			return Class{Engines: cells[0] + cells[1]}, true
+		}
 	}
 	return Class{}, false
 }

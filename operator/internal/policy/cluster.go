@@ -7,9 +7,8 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 )
 
-// MinTargetBytes is the least storage of a target: room for the superblock, a write-ahead log of 64 MiB, two
-// checkpoints of as much, and as much again for data.
-const MinTargetBytes = 256 << 20
+// MinTargetBytes is the least storage of a target that an engine formats: log, checkpoints and a few pools.
+const MinTargetBytes = 64 << 20
 
 // ClusterEngine is what is known of one engine.
 type ClusterEngine struct {

@@ -53,12 +53,12 @@ func containerClassKnown(c Container) (string, string, bool) {
 
 func containerEnginesSuffice(c Container) (string, string, bool) {
 	class, ok := ParseClass(c.ObjectClass)
-	if !ok || class.Copies <= c.PoolRanks {
+	if !ok || class.Engines <= c.PoolRanks {
 		return "", "", false
 	}
 	return v1alpha1.ReasonTooFewEngines, fmt.Sprintf(
 		"container %s: object class %s needs %s, pool %s has %d: choose a class with fewer copies, or a pool on more engines",
-		c.Label, c.ObjectClass, plural(class.Copies, "engine"), c.Pool, c.PoolRanks), true
+		c.Label, c.ObjectClass, plural(class.Engines, "engine"), c.Pool, c.PoolRanks), true
 }
 
 func containerQuotaFits(c Container) (string, string, bool) {

@@ -37,8 +37,7 @@ func Bytes(n int64) string {
 			if n%unit.size == 0 {
 				return fmt.Sprintf("%d%s", n/unit.size, unit.name)
 			}
-			tenths := n / (unit.size / 10)
-			return fmt.Sprintf("%d.%d%s", tenths/10, tenths%10, unit.name)
+			return fmt.Sprintf("%d.%d%s", n/unit.size, n%unit.size*10/unit.size, unit.name)
 		}
 	}
 	return fmt.Sprintf("%d", n)

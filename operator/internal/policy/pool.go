@@ -93,8 +93,8 @@ func poolEnginesSuffice(p Pool) (string, string, bool) {
 	class, _ := ParseClass(p.ObjectClass)
 	have := len(p.members())
 	need, asks := int(p.RedundancyFactor)+1, fmt.Sprintf("redundancyFactor %d", p.RedundancyFactor)
-	if class.Copies > need {
-		need, asks = class.Copies, "object class "+p.ObjectClass
+	if class.Engines > need {
+		need, asks = class.Engines, "object class "+p.ObjectClass
 	}
 	if need <= have {
 		return "", "", false

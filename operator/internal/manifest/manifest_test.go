@@ -1,0 +1,171 @@
+package manifest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// cluster is a StorageCluster as the API server would complete it.
+func cluster() *v1alpha1.StorageCluster {
+	return &v1alpha1.StorageCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "weir", Namespace: "storage", UID: "0d1e"},
+		Spec: v1alpha1.StorageClusterSpec{
+			Engines: v1alpha1.EnginesSpec{
+				Replicas: 2, TargetsPerEngine: 2, Spread: v1alpha1.SpreadRequired, LogLevel: "info",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
+			},
+			Storage: v1alpha1.StorageSpec{
+				Size: resource.MustParse("16Gi"), HostPath: &v1alpha1.HostPathStorage{Path: "/var/lib/weir-data"},
+			},
+			Fabric:         v1alpha1.FabricSpec{Provider: "tcp"},
+			Ports:          v1alpha1.PortsSpec{Fabric: 10100, Management: 10001, Metrics: 10002},
+			DeletionPolicy: v1alpha1.DeletionRetain,
+		},
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); if the change is meant, run the test with -update:\n%s", path, diff)
+	}
+}
+
+func TestGoldenFiles(t *testing.T) {
+	c := cluster()
+	golden(t, "engine.toml", EngineConfig(c))
+	attach, err := AttachFile(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "client.json", string(attach))
+	set, err := StatefulSet(c, 1, "node-b", "weir/engine:1", "fingerprint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, obj := range map[string]any{
+		"statefulset.yaml": set, "erase-job.yaml": EraseJob(c, 1, "node-b", "weir/engine:1"), "network-policy.yaml": NetworkPolicy(c, "weir-system"),
+	} {
+		text, err := yaml.Marshal(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, string(text))
+	}
+}
+
+func TestTargetBytes(t *testing.T) {
+	tests := map[string]struct {
+		size    string
+		targets int32
+		want    int64
+	}{
+		"shared evenly":                   {"16Gi", 4, 4 << 30},
+		"rounded down to whole mebibytes": {"1000M", 3, 317 << 20},
+		"less than a mebibyte is none":    {"1Mi", 2, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := cluster()
+			c.Spec.Storage.Size, c.Spec.Engines.TargetsPerEngine = resource.MustParse(tc.size), tc.targets
+			if got := TargetBytes(c); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestClaimsFollowTheDeletionPolicy(t *testing.T) {
+	c := cluster()
+	c.Spec.Storage = v1alpha1.StorageSpec{
+		Size: resource.MustParse("16Gi"), VolumeClaimTemplate: &v1alpha1.VolumeClaimStorage{StorageClassName: ptr.To("fast")},
+	}
+	for policy, want := range map[v1alpha1.DeletionPolicy]string{v1alpha1.DeletionRetain: "Retain", v1alpha1.DeletionDelete: "Delete"} {
+		c.Spec.DeletionPolicy = policy
+		set, err := StatefulSet(c, 0, "", "image", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim := set.Spec.VolumeClaimTemplates[0].Spec
+		if string(set.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted) != want || *claim.StorageClassName != "fast" {
+			t.Errorf("%s: claims are kept by %+v", policy, set.Spec.PersistentVolumeClaimRetentionPolicy)
+		}
+		pod := set.Spec.Template.Spec
+		if len(pod.InitContainers) != 0 || pod.Affinity.NodeAffinity != nil {
+			t.Errorf("%s: an engine on a claim is prepared for, or pinned to, a node", policy)
+		}
+	}
+}
+
+func TestTemplateChangesOnlyWithWhatTheEngineReads(t *testing.T) {
+	template := func(change func(*v1alpha1.StorageCluster), image, fingerprint string) string {
+		c := cluster()
+		change(c)
+		set, err := StatefulSet(c, 0, "node-a", image, fingerprint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set.Annotations[AnnotationTemplate]
+	}
+	same := func(*v1alpha1.StorageCluster) {}
+	base := template(same, "i", "f")
+	tests := map[string]struct {
+		got     string
+		changed bool
+	}{
+		"the same again":    {template(same, "i", "f"), false},
+		"another policy":    {template(func(c *v1alpha1.StorageCluster) { c.Spec.DeletionPolicy = v1alpha1.DeletionDelete }, "i", "f"), false},
+		"another image":     {template(same, "j", "f"), true},
+		"other credentials": {template(same, "i", "g"), true},
+	}
+	for name, tc := range tests {
+		if (tc.got != base) != tc.changed {
+			t.Errorf("%s: template %s, was %s", name, tc.got, base)
+		}
+	}
+}
+
+func TestNamesFit(t *testing.T) {
+	longest := strings.Repeat("c", 40)
+	// A StatefulSet's name plus "-" and a hash of ten characters is the value of a label: at most 63 characters.
+	if name := EngineName(longest, 127); len(name) > 52 {
+		t.Errorf("%s has %d characters", name, len(name))
+	}
+}
+
+func TestShmSharesTheNodesMemory(t *testing.T) {
+	c := cluster()
+	c.Spec.Fabric.Provider, c.Spec.Engines.Replicas = "shm", 1
+	set, err := StatefulSet(c, 0, "node-a", "image", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts := set.Spec.Template.Spec.Containers[0].VolumeMounts
+	if last := mounts[len(mounts)-1]; last.MountPath != "/dev/shm" {
+		t.Errorf("last mount: %+v", last)
+	}
+}
