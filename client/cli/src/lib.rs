@@ -1,1 +1,121 @@
-//! The weir command line, also as daos and dmg.
+//! The command line: `weir`, and under the names `daos` and `dmg` the part of their commands that Weir serves.
+
+mod arguments;
+mod container;
+pub mod dev;
+mod error;
+mod fabric;
+mod file_system;
+mod kv;
+mod management;
+mod mount;
+mod output;
+mod pool;
+mod size;
+mod system;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{CommandFactory, Parser};
+use serde_json::json;
+
+use arguments::{Common, Daos, DaosCommand, Dmg, DmgCommand, Weir, WeirCommand};
+use error::CliError;
+use management::System;
+use output::{Answer, Output};
+
+/// Runs the command line that these arguments are, the first of which names the program.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    let program = arguments.first().map(PathBuf::from).unwrap_or_default();
+    let (common, command) = match program.file_name().and_then(|name| name.to_str()) {
+        Some("daos") => {
+            let Daos { common, command } = Daos::parse_from(arguments);
+            (common, from_daos(command))
+        }
+        Some("dmg") => {
+            let Dmg { common, command } = Dmg::parse_from(arguments);
+            (common, from_dmg(command))
+        }
+        _ => {
+            let Weir { common, command } = Weir::parse_from(arguments);
+            (common, command)
+        }
+    };
+    let output = Output { json: common.json, verbose: common.verbose };
+    let started = Instant::now();
+    let outcome = perform(command, &common, output);
+    output.timing("in all", started);
+    ExitCode::from(output.print(&outcome))
+}
+
+fn from_daos(command: DaosCommand) -> WeirCommand {
+    match command {
+        DaosCommand::Pool { command } => WeirCommand::Pool { command },
+        DaosCommand::Container { command } => WeirCommand::Container { command },
+        DaosCommand::Filesystem { command } => WeirCommand::Fs { command },
+        DaosCommand::Kv { command } => WeirCommand::Kv { command },
+        DaosCommand::System { command } => WeirCommand::System { command },
+        DaosCommand::Version => WeirCommand::Version,
+    }
+}
+
+fn from_dmg(command: DmgCommand) -> WeirCommand {
+    match command {
+        DmgCommand::Pool { command } => WeirCommand::Pool { command },
+        DmgCommand::System { command } => WeirCommand::System { command },
+        DmgCommand::Version => WeirCommand::Version,
+    }
+}
+
+fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answer, CliError> {
+    let named = common.attach.as_deref();
+    match command {
+        WeirCommand::System { command } => manage(named, common, async |system| system::run(command, system).await),
+        WeirCommand::Pool { command } => manage(named, common, async |system| pool::run(command, system).await),
+        WeirCommand::Container { command } if container::is_fabric(&command) => {
+            container::run_fabric(command, &management::find_attach(named)?)
+        }
+        WeirCommand::Container { command } => {
+            manage(named, common, async |system| container::run(command, system).await)
+        }
+        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?),
+        WeirCommand::Fs { command } => file_system::run(command, &management::find_attach(named)?, output),
+        WeirCommand::Fabric { command } => fabric::run(&command, named, output),
+        WeirCommand::Mount(arguments) => mount::mount(&arguments, named, output),
+        WeirCommand::Umount(arguments) => mount::unmount(&arguments),
+        WeirCommand::Dev { command } => dev::run(command, output),
+        WeirCommand::Completion { shell } => {
+            clap_complete::generate(shell, &mut Weir::command(), "weir", &mut std::io::stdout());
+            Ok(Answer::new(serde_json::Value::Null, ""))
+        }
+        WeirCommand::Reference => Ok(Answer::new(serde_json::Value::Null, arguments::reference())),
+        WeirCommand::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            Ok(Answer::new(json!({"version": version}), format!("weir {version}\n")))
+        }
+    }
+}
+
+/// Performs a command over management.
+fn manage(
+    named: Option<&Path>,
+    common: &Common,
+    work: impl AsyncFnOnce(&System) -> Result<Answer, CliError>,
+) -> Result<Answer, CliError> {
+    let path = management::find_attach(named)?;
+    runtime()?.block_on(async {
+        let system = System::open(&path, Duration::from_secs(common.timeout))?;
+        work(&system).await
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("start the asynchronous runtime", error))
+}

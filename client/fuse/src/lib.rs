@@ -1,1 +1,22 @@
-//! The mount daemon.
+//! The mount daemon: POSIX containers as FUSE file systems.
+//!
+//! [`filesystem`] translates FUSE requests into calls of [`weir_dfs`]; [`serve`] is one mount's process; [`daemon`]
+//! is `weir-mountd`, which starts and watches one such process per volume, so that a fault of one mount touches no
+//! other.
+
+pub mod daemon;
+pub mod filesystem;
+pub mod http;
+pub mod metrics;
+pub mod mountinfo;
+pub mod process;
+pub mod report;
+pub mod serve;
+pub mod spec;
+
+/// Generated from `client/fuse/proto/mount/v1/mount.proto`.
+#[expect(missing_docs, reason = "documented in the protocol definition")]
+#[allow(clippy::all, clippy::pedantic, reason = "generated code")]
+pub mod v1 {
+    tonic::include_proto!("weir.mount.v1");
+}

@@ -1,0 +1,249 @@
+//! The arguments of all three programs.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::container::ContainerCommand;
+use crate::dev::DevCommand;
+use crate::fabric::FabricCommand;
+use crate::file_system::FsCommand;
+use crate::kv::KvCommand;
+use crate::mount::{MountArguments, UmountArguments};
+use crate::pool::PoolCommand;
+use crate::system::SystemCommand;
+
+/// Arguments of every command.
+#[derive(Args, Debug, Clone)]
+pub struct Common {
+    /// Attach file of the system [default: $WEIR_ATTACH, /etc/weir/client/client.json, ~/.weir-dev/client.json].
+    #[arg(long, global = true)]
+    pub attach: Option<PathBuf>,
+    /// Print JSON: {"response": …, "error": null or text, "status": 0 or a negative DER number}.
+    #[arg(short = 'j', long, global = true)]
+    pub json: bool,
+    /// Print timings on standard error.
+    #[arg(short = 'v', long, global = true)]
+    pub verbose: bool,
+    /// Seconds that a management call may take.
+    #[arg(long, global = true, default_value_t = 30)]
+    pub timeout: u64,
+}
+
+/// Weir storage clusters: engines, pools, containers, files and objects.
+#[derive(Parser, Debug)]
+#[command(name = "weir", version, propagate_version = true)]
+pub struct Weir {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: WeirCommand,
+}
+
+/// Commands of `weir`.
+#[derive(Subcommand, Debug)]
+pub enum WeirCommand {
+    /// The engines as a whole.
+    System {
+        #[command(subcommand)]
+        command: SystemCommand,
+    },
+    /// Pools: space on the engines.
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
+    /// Containers: file systems, or objects as a program lays them out.
+    #[command(visible_alias = "cont")]
+    Container {
+        #[command(subcommand)]
+        command: ContainerCommand,
+    },
+    /// Files of a POSIX container, without a mount.
+    #[command(visible_alias = "filesystem")]
+    Fs {
+        #[command(subcommand)]
+        command: FsCommand,
+    },
+    /// Key-value objects.
+    Kv {
+        #[command(subcommand)]
+        command: KvCommand,
+    },
+    /// The data path.
+    Fabric {
+        #[command(subcommand)]
+        command: FabricCommand,
+    },
+    /// Mount a POSIX container.
+    Mount(MountArguments),
+    /// Unmount a container.
+    #[command(visible_alias = "unmount")]
+    Umount(UmountArguments),
+    /// The same engine without Kubernetes, on this machine.
+    Dev {
+        #[command(subcommand)]
+        command: DevCommand,
+    },
+    /// Print a completion script.
+    Completion {
+        /// Shell.
+        shell: Shell,
+    },
+    /// Print the version.
+    Version,
+    /// Print every command as Markdown.
+    #[command(hide = true)]
+    Reference,
+}
+
+/// The part of `daos` that Weir serves.
+#[derive(Parser, Debug)]
+#[command(name = "daos", version, propagate_version = true)]
+pub struct Daos {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: DaosCommand,
+}
+
+/// Commands of `daos`.
+#[derive(Subcommand, Debug)]
+pub enum DaosCommand {
+    /// Pools.
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
+    /// Containers.
+    #[command(visible_alias = "cont")]
+    Container {
+        #[command(subcommand)]
+        command: ContainerCommand,
+    },
+    /// Files of a POSIX container.
+    #[command(visible_alias = "fs")]
+    Filesystem {
+        #[command(subcommand)]
+        command: FsCommand,
+    },
+    /// Key-value objects.
+    Kv {
+        #[command(subcommand)]
+        command: KvCommand,
+    },
+    /// The engines.
+    System {
+        #[command(subcommand)]
+        command: SystemCommand,
+    },
+    /// Print the version.
+    Version,
+}
+
+/// The part of `dmg` that Weir serves.
+#[derive(Parser, Debug)]
+#[command(name = "dmg", version, propagate_version = true)]
+pub struct Dmg {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: DmgCommand,
+}
+
+/// Commands of `dmg`.
+#[derive(Subcommand, Debug)]
+pub enum DmgCommand {
+    /// Pools.
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
+    /// The engines.
+    System {
+        #[command(subcommand)]
+        command: SystemCommand,
+    },
+    /// Print the version.
+    Version,
+}
+
+/// Usage of every command as Markdown, from the definitions themselves.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = String::new();
+    let mut weir = Weir::command();
+    weir.build();
+    describe(&mut text, &mut weir, "weir");
+    text
+}
+
+fn describe(text: &mut String, command: &mut clap::Command, path: &str) {
+    if command.get_subcommands().next().is_none() {
+        let arguments: Vec<String> = command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set() && !argument.is_global_set())
+            .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
+            .map(|argument| format!("{}", argument))
+            .collect();
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(text, "| `{}` | {about} |", format!("{path} {}", arguments.join(" ")).trim());
+        return;
+    }
+    for subcommand in command.get_subcommands_mut().filter(|found| !found.is_hide_set() && found.get_name() != "help") {
+        let name = format!("{path} {}", subcommand.get_name());
+        describe(text, subcommand, &name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_hold_together() {
+        Weir::command().debug_assert();
+        Daos::command().debug_assert();
+        Dmg::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_that_scripts_for_daos_use_are_understood() {
+        for line in [
+            "dmg pool create --size 1G tank",
+            "dmg pool create --size=1G tank -j",
+            "dmg pool list",
+            "dmg pool query tank --json",
+            "dmg pool destroy tank --force",
+            "dmg system query",
+        ] {
+            Dmg::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "daos container create tank home --type POSIX",
+            "daos cont create tank home --type=POSIX --oclass=S1 --chunk-size=1M --attrs a:b",
+            "daos cont list tank",
+            "daos cont query tank home",
+            "daos cont destroy tank home --force",
+            "daos cont get-attr tank home name",
+            "daos cont set-attr tank home name:value",
+            "daos pool query tank",
+            "daos --json system query",
+        ] {
+            Daos::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in ["dmg pool create tank", "dmg pool create --size 1X tank"] {
+            assert!(Dmg::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_reference_lists_every_command() {
+        let page = include_str!("../../../docs/reference/cli.md");
+        for line in reference().lines() {
+            assert!(page.contains(line), "docs/reference/cli.md lacks this line; `weir` has changed:\n{line}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! `container` commands: life and quota over management, attributes and snapshots over the fabric.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_bytes::ByteBuf;
+use serde_json::{Value, json};
+use weir_client::{Attach, Container, Context, Epoch, Pool, Rights};
+use weir_management::v1::containers_client::ContainersClient;
+use weir_management::v1::{
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest, ContainerQueryRequest,
+    ContainerSetQuotaRequest, ContainerType,
+};
+
+use crate::error::CliError;
+use crate::management::System;
+use crate::output::{Answer, fields, table};
+use crate::size::Size;
+
+/// Containers.
+#[derive(Subcommand, Debug, Clone)]
+pub enum ContainerCommand {
+    /// Create a container in a pool.
+    #[command(visible_alias = "c")]
+    Create(Box<ContainerCreate>),
+    /// List the containers of a pool.
+    #[command(visible_aliases = ["ls", "l"])]
+    List {
+        /// Pool, by label or UUID.
+        pool: String,
+    },
+    /// Show a container.
+    #[command(visible_alias = "q")]
+    Query(ContainerName),
+    /// Destroy a container; its space comes back in the background.
+    #[command(visible_alias = "d")]
+    Destroy(ContainerDestroy),
+    /// Change what a container may hold.
+    SetQuota(ContainerQuota),
+    /// List the names of a container's attributes.
+    ListAttr(ContainerName),
+    /// Show attributes; all of them when none is named.
+    GetAttr(AttributeNames),
+    /// Set attributes.
+    SetAttr(AttributeValues),
+    /// Remove attributes.
+    DelAttr(AttributeNames),
+    /// Take a snapshot.
+    CreateSnap(ContainerName),
+    /// List snapshots, oldest first.
+    ListSnap(ContainerName),
+    /// Remove a snapshot.
+    DestroySnap(SnapshotName),
+}
+
+/// Names a container.
+#[derive(Args, Debug, Clone)]
+pub struct ContainerName {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Container, by label or UUID.
+    pub container: String,
+}
+
+/// What a container holds.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// A file system.
+    #[value(alias = "POSIX")]
+    Posix,
+    /// Objects as the program lays them out.
+    #[value(aliases = ["OBJECT", "unknown"])]
+    Object,
+}
+
+/// A container to be made.
+#[derive(Args, Debug, Clone)]
+pub struct ContainerCreate {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Label of the container.
+    pub label: String,
+    /// What it holds.
+    #[arg(short, long = "type", value_enum, ignore_case = true, default_value = "posix")]
+    pub kind: Type,
+    /// Bytes it may hold; as much as the pool has when absent.
+    #[arg(long)]
+    pub quota: Option<Size>,
+    /// Object class; the pool's when absent.
+    #[arg(short = 'o', long, alias = "oclass", default_value = "")]
+    pub class: String,
+    /// Bytes of a file in one dkey.
+    #[arg(short = 'z', long)]
+    pub chunk_size: Option<Size>,
+    /// Attributes, as name=value (or name:value); may be given several times.
+    #[arg(long = "attr", alias = "attrs", value_delimiter = ',', value_parser = parse_attribute)]
+    pub attributes: Vec<(String, String)>,
+    /// Owner of the root directory, as uid:gid.
+    #[arg(long, value_parser = parse_owner)]
+    pub owner: Option<(u32, u32)>,
+    /// Mode of the root directory in octal.
+    #[arg(long, value_parser = parse_mode, default_value = "0755")]
+    pub mode: u32,
+}
+
+/// A container to be destroyed.
+#[derive(Args, Debug, Clone)]
+pub struct ContainerDestroy {
+    #[command(flatten)]
+    name: ContainerName,
+    /// Destroy it although programs have it open.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// A container's new quota.
+#[derive(Args, Debug, Clone)]
+pub struct ContainerQuota {
+    #[command(flatten)]
+    name: ContainerName,
+    /// Bytes it may hold; 0 means as much as the pool has.
+    pub quota: Size,
+}
+
+/// Some attributes of a container.
+#[derive(Args, Debug, Clone)]
+pub struct AttributeNames {
+    #[command(flatten)]
+    name: ContainerName,
+    /// Names of attributes.
+    pub attributes: Vec<String>,
+}
+
+/// Attributes to set.
+#[derive(Args, Debug, Clone)]
+pub struct AttributeValues {
+    #[command(flatten)]
+    name: ContainerName,
+    /// Attributes, as name=value (or name:value).
+    #[arg(required = true, value_parser = parse_attribute)]
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Names a snapshot.
+#[derive(Args, Debug, Clone)]
+pub struct SnapshotName {
+    #[command(flatten)]
+    name: ContainerName,
+    /// Epoch of the snapshot, as list-snap shows it.
+    #[arg(long, alias = "epc")]
+    pub epoch: u64,
+}
+
+fn parse_attribute(text: &str) -> Result<(String, String), String> {
+    let split = text.split_once('=').or_else(|| text.split_once(':'));
+    match split {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("\"{text}\" is not name=value")),
+    }
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    numbers.ok_or_else(|| format!("\"{text}\" is not uid:gid in numbers"))
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| format!("\"{text}\" is not an octal mode"))
+}
+
+/// Performs a container command. `attach` is needed for what goes over the fabric.
+///
+/// # Errors
+/// When the engines refuse it or cannot be asked.
+pub async fn run(command: ContainerCommand, system: &System) -> Result<Answer, CliError> {
+    match command {
+        ContainerCommand::Create(arguments) => create(*arguments, system).await,
+        ContainerCommand::List { pool } => list(pool, system).await,
+        ContainerCommand::Query(name) => query(name, system).await,
+        ContainerCommand::Destroy(arguments) => destroy(arguments, system).await,
+        ContainerCommand::SetQuota(arguments) => set_quota(arguments, system).await,
+        _ => Err(CliError::Usage("this command goes over the fabric".into())),
+    }
+}
+
+/// Whether a command goes over the fabric, and so to [`run_fabric`].
+#[must_use]
+pub fn is_fabric(command: &ContainerCommand) -> bool {
+    matches!(
+        command,
+        ContainerCommand::ListAttr(_)
+            | ContainerCommand::GetAttr(_)
+            | ContainerCommand::SetAttr(_)
+            | ContainerCommand::DelAttr(_)
+            | ContainerCommand::CreateSnap(_)
+            | ContainerCommand::ListSnap(_)
+            | ContainerCommand::DestroySnap(_)
+    )
+}
+
+async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, CliError> {
+    let (uid, gid) = arguments.owner.unwrap_or((0, 0));
+    let request = ContainerCreateRequest {
+        pool: arguments.pool,
+        label: arguments.label,
+        r#type: match arguments.kind {
+            Type::Posix => ContainerType::Posix.into(),
+            Type::Object => ContainerType::Object.into(),
+        },
+        quota_bytes: arguments.quota.map_or(0, |quota| quota.0),
+        object_class: arguments.class,
+        chunk_size_bytes: arguments.chunk_size.map_or(0, |size| size.0),
+        attributes: arguments.attributes.into_iter().collect(),
+        uid,
+        gid,
+        mode: arguments.mode,
+    };
+    let info = create_container(system, request).await?;
+    let text = format!("Container {} created\n{}", info.label, describe(&info));
+    Ok(Answer::new(to_json(&info), text))
+}
+
+/// Creates a container, or finds the equal one that is there.
+///
+/// # Errors
+/// When the engines refuse it or cannot be asked.
+pub async fn create_container(system: &System, request: ContainerCreateRequest) -> Result<ContainerInfo, CliError> {
+    let what = format!("create container {} in pool {}", request.label, request.pool);
+    let reply =
+        system.call(what, async |channel| ContainersClient::new(channel).create(request.clone()).await).await?;
+    reply.container.ok_or_else(|| nameless(&request.label))
+}
+
+async fn list(pool: String, system: &System) -> Result<Answer, CliError> {
+    let what = format!("list containers of pool {pool}");
+    let request = ContainerListRequest { pool };
+    let reply =
+        system.call(what, async |channel| ContainersClient::new(channel).list(request.clone()).await).await?;
+    let mut rows = vec![["Container", "Type", "Quota", "Used", "UUID"].map(String::from).to_vec()];
+    for container in &reply.containers {
+        rows.push(vec![
+            container.label.clone(),
+            type_name(container).to_owned(),
+            quota_text(container),
+            Size(container.used_bytes).to_string(),
+            container.uuid.clone(),
+        ]);
+    }
+    let text = if reply.containers.is_empty() { "no containers\n".to_owned() } else { table(&rows) };
+    Ok(Answer::new(reply.containers.iter().map(to_json).collect(), text))
+}
+
+async fn query(name: ContainerName, system: &System) -> Result<Answer, CliError> {
+    let info = query_container(system, &name.pool, &name.container).await?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+/// Describes a container.
+///
+/// # Errors
+/// When it does not exist or the engines cannot be asked.
+pub async fn query_container(system: &System, pool: &str, container: &str) -> Result<ContainerInfo, CliError> {
+    let what = format!("query container {container} of pool {pool}");
+    let request = ContainerQueryRequest { pool: pool.to_owned(), container: container.to_owned() };
+    let reply =
+        system.call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await).await?;
+    reply.container.ok_or_else(|| nameless(container))
+}
+
+async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
+    let ContainerName { pool, container } = arguments.name;
+    let what = format!("destroy container {container} of pool {pool}");
+    let request = ContainerDestroyRequest { pool, container: container.clone(), force: arguments.force };
+    system.call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await).await?;
+    Ok(Answer::done(format!("Container {container} destroyed")))
+}
+
+async fn set_quota(arguments: ContainerQuota, system: &System) -> Result<Answer, CliError> {
+    let ContainerName { pool, container } = arguments.name;
+    let what = format!("set quota of container {container} of pool {pool} to {}", arguments.quota);
+    let request =
+        ContainerSetQuotaRequest { pool, container: container.clone(), quota_bytes: arguments.quota.0 };
+    let reply =
+        system.call(what, async |channel| ContainersClient::new(channel).set_quota(request.clone()).await).await?;
+    let info = reply.container.ok_or_else(|| nameless(&container))?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+fn nameless(container: &str) -> CliError {
+    CliError::NotFound(format!("the engines' answer does not describe container {container}"))
+}
+
+fn type_name(container: &ContainerInfo) -> &'static str {
+    match container.r#type() {
+        ContainerType::Posix => "POSIX",
+        ContainerType::Object => "OBJECT",
+        ContainerType::Unspecified => "unknown",
+    }
+}
+
+fn quota_text(container: &ContainerInfo) -> String {
+    if container.quota_bytes == 0 { "none".into() } else { Size(container.quota_bytes).to_string() }
+}
+
+fn describe(container: &ContainerInfo) -> String {
+    let mut text = fields(&[
+        ("Label", container.label.clone()),
+        ("UUID", container.uuid.clone()),
+        ("Pool", format!("{} ({})", container.pool_label, container.pool_uuid)),
+        ("Type", type_name(container).to_owned()),
+        ("Quota", quota_text(container)),
+        ("Used", Size(container.used_bytes).to_string()),
+        ("Object class", container.object_class.clone()),
+        ("Chunk size", Size(container.chunk_size_bytes).to_string()),
+        ("Open handles", container.open_handles.to_string()),
+    ]);
+    let attributes: BTreeMap<_, _> = container.attributes.iter().collect();
+    for (name, value) in attributes {
+        text.push_str(&format!("Attribute {name} = {value}\n"));
+    }
+    text
+}
+
+/// A container with the names that `daos container query --json` uses, and Weir's own.
+#[must_use]
+pub fn to_json(container: &ContainerInfo) -> Value {
+    json!({
+        "uuid": container.uuid,
+        "label": container.label,
+        "pool_uuid": container.pool_uuid,
+        "pool_label": container.pool_label,
+        "container_uuid": container.uuid,
+        "container_label": container.label,
+        "container_type": type_name(container),
+        "num_handles": container.open_handles,
+        "object_class": container.object_class,
+        "chunk_size": container.chunk_size_bytes,
+        "quota_bytes": container.quota_bytes,
+        "used_bytes": container.used_bytes,
+        "attributes": container.attributes.iter().collect::<BTreeMap<_, _>>(),
+        "created_unix_seconds": container.created_unix_seconds,
+    })
+}
+
+/// Performs a container command that goes over the fabric.
+///
+/// # Errors
+/// When the engines refuse it or cannot be reached.
+pub fn run_fabric(command: ContainerCommand, attach: &Path) -> Result<Answer, CliError> {
+    let (name, rights) = match &command {
+        ContainerCommand::ListAttr(name) | ContainerCommand::ListSnap(name) => (name.clone(), Rights::READ),
+        ContainerCommand::GetAttr(arguments) => (arguments.name.clone(), Rights::READ),
+        ContainerCommand::SetAttr(arguments) => (arguments.name.clone(), read_write()),
+        ContainerCommand::DelAttr(arguments) => (arguments.name.clone(), read_write()),
+        ContainerCommand::CreateSnap(name) => (name.clone(), read_write()),
+        ContainerCommand::DestroySnap(arguments) => (arguments.name.clone(), read_write()),
+        _ => return Err(CliError::Usage("this command goes over management".into())),
+    };
+    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
+    context.block_on(async {
+        let pool = Pool::connect(&context, &name.pool, rights).await?;
+        let container = Container::open(&context, &pool, &name.container, rights).await?;
+        let answer = perform(command, &context, &container).await;
+        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
+        let _ = container.close(&context).await;
+        let _ = pool.disconnect(&context).await;
+        answer
+    })
+}
+
+fn read_write() -> Rights {
+    Rights::READ.union(Rights::WRITE)
+}
+
+async fn perform(command: ContainerCommand, context: &Context, container: &Container) -> Result<Answer, CliError> {
+    match command {
+        ContainerCommand::ListAttr(_) => {
+            let found = container.attributes(context, Vec::new()).await?;
+            let names: Vec<&String> = found.keys().collect();
+            let text: String = names.iter().map(|name| format!("{name}\n")).collect();
+            Ok(Answer::new(json!(names), text))
+        }
+        ContainerCommand::GetAttr(arguments) => get_attributes(&arguments.attributes, context, container).await,
+        ContainerCommand::SetAttr(arguments) => {
+            let changes: Vec<_> = arguments
+                .attributes
+                .into_iter()
+                .map(|(name, value)| (name, Some(ByteBuf::from(value))))
+                .collect();
+            let count = changes.len();
+            container.set_attributes(context, changes).await?;
+            Ok(Answer::done(format!("{count} attributes set")))
+        }
+        ContainerCommand::DelAttr(arguments) => {
+            let changes: Vec<_> = arguments.attributes.into_iter().map(|name| (name, None)).collect();
+            let count = changes.len();
+            container.set_attributes(context, changes).await?;
+            Ok(Answer::done(format!("{count} attributes removed")))
+        }
+        ContainerCommand::CreateSnap(_) => {
+            let epoch = container.create_snapshot(context).await?;
+            Ok(Answer::new(json!({"epoch": epoch.0}), format!("{}\n", epoch.0)))
+        }
+        ContainerCommand::DestroySnap(arguments) => {
+            container.destroy_snapshot(context, Epoch(arguments.epoch)).await?;
+            Ok(Answer::done(format!("snapshot {} removed", arguments.epoch)))
+        }
+        _ => {
+            let epochs: Vec<u64> = container.snapshots(context).await?.into_iter().map(|epoch| epoch.0).collect();
+            let text: String = epochs.iter().map(|epoch| format!("{epoch}\n")).collect();
+            Ok(Answer::new(json!(epochs), text))
+        }
+    }
+}
+
+async fn get_attributes(names: &[String], context: &Context, container: &Container) -> Result<Answer, CliError> {
+    let found = container.attributes(context, names.to_vec()).await?;
+    if let Some(absent) = names.iter().find(|name| !found.contains_key(*name)) {
+        return Err(CliError::NotFound(format!("the container has no attribute \"{absent}\"")));
+    }
+    let shown: BTreeMap<_, _> =
+        found.iter().map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned())).collect();
+    let text: String = shown.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    Ok(Answer::new(json!(shown), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_people_are_checked_before_the_engines_see_them() {
+        assert_eq!(parse_attribute("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert_eq!(parse_attribute("a:b"), Ok(("a".into(), "b".into())));
+        assert!(parse_attribute("=b").is_err() && parse_attribute("ab").is_err());
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        assert!(parse_owner("root:root").is_err());
+        assert_eq!(parse_mode("0775"), Ok(0o775));
+        assert!(parse_mode("9").is_err() && parse_mode("10000").is_err());
+    }
+}

@@ -1,0 +1,427 @@
+//! `weir dev`: the same engine without Kubernetes. N engines on loopback, pools and containers from the same manifests,
+//! mounts.
+
+mod identity;
+mod manifest;
+mod settings;
+mod supervisor;
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use rustix::process::Signal;
+use serde_json::json;
+use weir_fuse::process::ProcessRecord;
+use weir_management::v1::{ContainerCreateRequest, ContainerType, PoolCreateRequest};
+
+use crate::error::CliError;
+use crate::management::{System, default_dev_folder};
+use crate::output::{Answer, Output, table};
+use crate::size::Size;
+use crate::{pool, runtime, system};
+use manifest::{Manifests, MountRequest};
+use settings::{Folder, Running, Settings};
+use supervisor::Plan;
+
+/// First words of the line by which a detached supervisor says that the system is up.
+const READY_LINE: &str = "weir dev is up";
+
+/// How long `down` waits for the supervisor, which gives engines time to write a checkpoint.
+const DOWN_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a process that is left over may take to end after it was asked.
+const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A system on this machine.
+#[derive(Subcommand, Debug, Clone)]
+pub enum DevCommand {
+    /// Start engines, apply manifests, mount.
+    Up(Box<UpArguments>),
+    /// Unmount and stop everything.
+    Down(DownArguments),
+    /// Show what runs.
+    Status(DirArguments),
+    /// Print what makes other commands use this system: eval "$(weir dev env)".
+    Env(DirArguments),
+    /// End an engine with SIGKILL; it is started again, as Kubernetes would.
+    Kill(KillArguments),
+}
+
+/// Names a system's folder.
+#[derive(Args, Debug, Clone)]
+pub struct DirArguments {
+    /// Folder of the system [default: ~/.weir-dev].
+    #[arg(long, env = "WEIR_DEV_DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+impl DirArguments {
+    fn folder(&self) -> Result<Folder, CliError> {
+        let path = self.dir.clone().unwrap_or_else(default_dev_folder);
+        std::path::absolute(&path).map(Folder).map_err(|error| CliError::io(path.display().to_string(), error))
+    }
+}
+
+/// A system to be started.
+#[derive(Args, Debug, Clone)]
+pub struct UpArguments {
+    #[command(flatten)]
+    dir: DirArguments,
+    /// Number of engines [default: 3, or what a StorageCluster says].
+    #[arg(long)]
+    engines: Option<u32>,
+    /// Targets of each engine [default: 2, or what a StorageCluster says].
+    #[arg(long)]
+    targets: Option<u32>,
+    /// Storage of each engine; files are sparse [default: 4GiB, or what a StorageCluster says].
+    #[arg(long)]
+    size: Option<Size>,
+    /// libfabric provider [default: tcp, or what a StorageCluster says].
+    #[arg(long)]
+    provider: Option<String>,
+    /// Manifest with StorageCluster, Pool and Container objects; other kinds are ignored. May be given several times.
+    /// Without any, a pool "tank" with a file system "home" is made.
+    #[arg(long)]
+    apply: Vec<PathBuf>,
+    /// Mount a container: [POOL/]CONTAINER=DIR. May be given several times.
+    #[arg(long = "mount")]
+    mounts: Vec<MountRequest>,
+    /// Make no pool and no container of its own.
+    #[arg(long)]
+    bare: bool,
+    /// Go on in the background once everything is up.
+    #[arg(short, long)]
+    detach: bool,
+    /// Log level of engines and mounts.
+    #[arg(long, default_value = "info")]
+    log: String,
+    /// Program of the engine [default: weir-engine beside this program, else on PATH].
+    #[arg(long, env = "WEIR_ENGINE")]
+    engine: Option<PathBuf>,
+    /// Started by `up --detach`.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+/// A system to be stopped.
+#[derive(Args, Debug, Clone)]
+pub struct DownArguments {
+    #[command(flatten)]
+    dir: DirArguments,
+    /// Remove the folder with all data too.
+    #[arg(long)]
+    wipe: bool,
+}
+
+/// An engine to be killed.
+#[derive(Args, Debug, Clone)]
+pub struct KillArguments {
+    #[command(flatten)]
+    dir: DirArguments,
+    /// Rank of the engine.
+    rank: u32,
+}
+
+/// Performs a `dev` command.
+///
+/// # Errors
+/// When the system cannot be started, stopped or asked.
+pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
+    match command {
+        DevCommand::Up(arguments) if arguments.detach => up_detached(&arguments, output),
+        DevCommand::Up(arguments) => up(&arguments),
+        DevCommand::Down(arguments) => down(&arguments),
+        DevCommand::Status(arguments) => status(&arguments.folder()?),
+        DevCommand::Env(arguments) => env(&arguments.folder()?),
+        DevCommand::Kill(arguments) => kill(&arguments),
+    }
+}
+
+fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
+    let folder = arguments.dir.folder()?;
+    refuse_second(&folder)?;
+    let mut manifests = Manifests::load(&arguments.apply)?;
+    let settings = settings_of(arguments, &manifests, &folder)?;
+    settings.check()?;
+    if arguments.apply.is_empty() && !arguments.bare {
+        add_defaults(&mut manifests, &settings);
+    }
+    let own_program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
+    let engine_program = arguments.engine.clone().unwrap_or_else(|| engine_beside(&own_program));
+    Ok(Plan {
+        folder,
+        settings,
+        manifests,
+        mounts: arguments.mounts.clone(),
+        engine_program,
+        own_program,
+        log: arguments.log.clone(),
+    })
+}
+
+fn refuse_second(folder: &Folder) -> Result<(), CliError> {
+    match folder.running()? {
+        Some(running) if running.supervisor.is_alive() => Err(CliError::Dev(format!(
+            "a system runs in {} already (process {}): stop it with `weir dev down`, or give another --dir",
+            folder.0.display(),
+            running.supervisor.pid
+        ))),
+        Some(running) => {
+            // Its supervisor was killed and left them: they hold the data and the ports.
+            tracing::warn!(folder = %folder.0.display(), "ending what a supervisor left");
+            end_leftovers(&running)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The shape of the system: of the folder when it has one, else what arguments and manifests say.
+fn settings_of(arguments: &UpArguments, manifests: &Manifests, folder: &Folder) -> Result<Settings, CliError> {
+    let cluster = manifests.cluster.as_ref();
+    let engines = arguments.engines.or(cluster.map(|cluster| cluster.engines));
+    let targets = arguments.targets.or(cluster.map(|cluster| cluster.targets));
+    let size = arguments.size.map(|size| size.0).or(cluster.map(|cluster| cluster.size));
+    let provider = arguments.provider.clone().or(cluster.map(|cluster| cluster.provider.clone()));
+    let mut settings = match folder.settings()? {
+        Some(kept) => {
+            let differs = engines.is_some_and(|engines| engines != kept.engines)
+                || targets.is_some_and(|targets| targets != kept.targets)
+                || size.is_some_and(|size| size != kept.size)
+                || provider.is_some_and(|provider| provider != kept.provider);
+            if differs {
+                return Err(CliError::Usage(format!(
+                    "{} holds a system of {} engines with {} targets and {} each, provider {}: use these, another --dir, or `weir dev down --wipe`",
+                    folder.0.display(),
+                    kept.engines,
+                    kept.targets,
+                    Size(kept.size),
+                    kept.provider
+                )));
+            }
+            kept
+        }
+        None => Settings {
+            provider: provider.unwrap_or_else(|| "tcp".into()),
+            engines: engines.unwrap_or(3),
+            targets: targets.unwrap_or(2),
+            size: size.unwrap_or(4 << 30),
+            ports: vec![],
+        },
+    };
+    settings.check()?;
+    settings.assign_ports()?;
+    Ok(settings)
+}
+
+/// A pool over half the space, and a file system in it.
+fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
+    let whole = settings.target_size() * u64::from(settings.targets) * u64::from(settings.engines);
+    manifests.pools.push(PoolCreateRequest {
+        label: "tank".into(),
+        size_bytes: whole / 2,
+        ranks: vec![],
+        redundancy_factor: 0,
+        object_class: String::new(),
+    });
+    manifests.containers.push(ContainerCreateRequest {
+        pool: "tank".into(),
+        label: "home".into(),
+        r#type: ContainerType::Posix.into(),
+        quota_bytes: 0,
+        object_class: String::new(),
+        chunk_size_bytes: 0,
+        attributes: std::collections::HashMap::new(),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        mode: 0o755,
+    });
+}
+
+fn engine_beside(own: &Path) -> PathBuf {
+    let beside = own.with_file_name("weir-engine");
+    if beside.is_file() { beside } else { PathBuf::from("weir-engine") }
+}
+
+fn up(arguments: &UpArguments) -> Result<Answer, CliError> {
+    if arguments.detached {
+        // Its own session: neither the terminal's Ctrl-C nor its end reaches it.
+        let _ = rustix::process::setsid();
+    }
+    let plan = plan(arguments)?;
+    plan.folder.keep_settings(&plan.settings)?;
+    let folder = plan.folder.clone();
+    let say = |line: &str| {
+        // A parent that has gone away has heard enough.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    };
+    let ready = |took: Duration| {
+        say(&format!("{READY_LINE} in {:.2} s", took.as_secs_f64()));
+        say(&hints(&folder, arguments.detached));
+    };
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(supervisor::supervise(plan, say, ready));
+    runtime.shutdown_background();
+    outcome.map(|()| Answer::new(serde_json::Value::Null, "weir dev is down\n"))
+}
+
+fn hints(folder: &Folder, detached: bool) -> String {
+    let stop = if detached { "stop with: weir dev down" } else { "stop with Ctrl-C" };
+    format!("use it with: export WEIR_ATTACH={}\n{stop}", folder.attach().display())
+}
+
+/// Starts the supervisor in the background and relays what it says until the system is up.
+fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
+    let begun = Instant::now();
+    let folder = arguments.dir.folder()?;
+    std::fs::create_dir_all(&folder.0).map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    // Mistakes in the arguments are told here, not in a log.
+    plan(arguments)?;
+    let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.log())
+        .map_err(|error| CliError::io(folder.log().display().to_string(), error))?;
+    let given = std::env::args_os().skip(1).filter(|argument| argument != "--detach" && argument != "-d");
+    let mut child = Command::new(&program)
+        .args(given)
+        .arg("--detached")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| CliError::io(format!("start {}", program.display()), error))?;
+    let stdout = child.stdout.take().ok_or_else(|| CliError::Dev("the supervisor has no output".into()))?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(stdout).lines() {
+        let line = line.map_err(|error| CliError::io("read the supervisor's output", error))?;
+        let ready = line.starts_with(READY_LINE);
+        if !output.json {
+            println!("{line}");
+        }
+        lines.push(line);
+        if ready {
+            output.timing("weir dev up", begun);
+            let attach = folder.attach();
+            let text = format!("use it with: export WEIR_ATTACH={}\nstop with: weir dev down\n", attach.display());
+            let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return Ok(Answer::new(json!({"attach_file": attach, "pid": child.id(), "milliseconds": millis}), text));
+        }
+    }
+    let _ = child.wait();
+    let log = std::fs::read_to_string(folder.log()).unwrap_or_default();
+    let last: Vec<&str> = log.lines().rev().take(15).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    Err(CliError::Dev(format!("the system did not come up:\n{}", last.join("\n"))))
+}
+
+/// Ends what a dead supervisor left: mounts first, then engines.
+fn end_leftovers(running: &Running) -> Result<(), CliError> {
+    let runtime = runtime()?;
+    let (mounts, engines): (Vec<_>, Vec<_>) = running.members.iter().partition(|member| member.directory.is_some());
+    for member in mounts.into_iter().chain(engines) {
+        if let Some(directory) = &member.directory {
+            // A mount whose process is dead holds its directory until somebody unmounts it.
+            let _ = weir_fuse::serve::unmount(directory, true);
+        }
+        let _ = member.process.signal(Signal::TERM);
+        let gone = runtime.block_on(member.process.wait_gone(LEFTOVER_LIMIT)).unwrap_or(true);
+        if !gone {
+            let _ = member.process.signal(Signal::KILL);
+            let _ = runtime.block_on(member.process.wait_gone(LEFTOVER_LIMIT));
+        }
+    }
+    Ok(())
+}
+
+fn down(arguments: &DownArguments) -> Result<Answer, CliError> {
+    let folder = arguments.dir.folder()?;
+    let running = folder.running()?;
+    if let Some(running) = &running {
+        let asked = running.supervisor.signal(Signal::TERM);
+        if asked.map_err(|error| CliError::io("signal the supervisor", error))? {
+            let gone = runtime()?.block_on(running.supervisor.wait_gone(DOWN_LIMIT)).unwrap_or(false);
+            if !gone {
+                let _ = running.supervisor.signal(Signal::KILL);
+            }
+        }
+        end_leftovers(&folder.running()?.unwrap_or_else(|| running.clone()))?;
+        folder.forget_running();
+    } else if !arguments.wipe {
+        return Err(CliError::NotFound(format!("no system runs in {}", folder.0.display())));
+    }
+    if arguments.wipe {
+        wipe(&folder)?;
+    }
+    Ok(Answer::done(if arguments.wipe { "weir dev is down, its data removed" } else { "weir dev is down" }))
+}
+
+/// Removes a system's folder, and nothing that is not one.
+fn wipe(folder: &Folder) -> Result<(), CliError> {
+    if folder.settings()?.is_none() {
+        return Err(CliError::NotFound(format!("{} is not a folder of `weir dev`", folder.0.display())));
+    }
+    std::fs::remove_dir_all(&folder.0).map_err(|error| CliError::io(folder.0.display().to_string(), error))
+}
+
+fn status(folder: &Folder) -> Result<Answer, CliError> {
+    let running = folder.running()?.filter(|running| running.supervisor.is_alive());
+    let Some(running) = running else {
+        return Err(CliError::NotFound(format!("no system runs in {}", folder.0.display())));
+    };
+    let mut rows = vec![["Name", "Process", "State"].map(String::from).to_vec()];
+    let mut members = Vec::new();
+    for member in &running.members {
+        let state = if member.process.is_alive() { "running" } else { "ended" };
+        rows.push(vec![member.name.clone(), member.process.pid.to_string(), state.to_owned()]);
+        members.push(json!({"name": member.name, "rank": member.rank, "directory": member.directory,
+            "pid": member.process.pid, "state": state}));
+    }
+    let (engines, pools) = runtime()?.block_on(async {
+        let system = System::open(&folder.attach(), Duration::from_secs(5))?;
+        let engines = system::query_system(&system).await?;
+        Ok::<_, CliError>((engines, pool::list_pools(&system).await?))
+    })?;
+    let mut text = table(&rows);
+    for engine in &engines.engines {
+        text.push_str(&format!("engine {}: {} of {} free\n", engine.rank, Size(engine.free_bytes), Size(engine.capacity_bytes)));
+    }
+    for info in &pools {
+        text.push_str(&format!("pool {}: {} of {} free\n", info.label, Size(info.free_bytes), Size(info.size_bytes)));
+    }
+    text.push_str(&format!("attach file: {}\n", folder.attach().display()));
+    let response = json!({
+        "ready": running.ready,
+        "supervisor": running.supervisor.pid,
+        "members": members,
+        "attach_file": folder.attach(),
+        "pools": pools.iter().map(pool::to_json).collect::<Vec<_>>(),
+    });
+    Ok(Answer::new(response, text))
+}
+
+fn env(folder: &Folder) -> Result<Answer, CliError> {
+    let attach = folder.attach();
+    if !attach.exists() {
+        return Err(CliError::NotFound(format!("no system in {}: start one with `weir dev up`", folder.0.display())));
+    }
+    // Single quotes hold everything but a single quote.
+    let quoted = attach.display().to_string().replace('\'', "'\\''");
+    Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH='{quoted}'\n")))
+}
+
+fn kill(arguments: &KillArguments) -> Result<Answer, CliError> {
+    let folder = arguments.dir.folder()?;
+    let running = folder.running()?;
+    let process: Option<ProcessRecord> = running.and_then(|running| {
+        running.members.iter().find(|member| member.rank == Some(arguments.rank)).map(|member| member.process)
+    });
+    let killed = process.map(|process| process.signal(Signal::KILL)).transpose();
+    if killed.map_err(|error| CliError::io("kill the engine", error))? != Some(true) {
+        return Err(CliError::NotFound(format!("engine {} does not run in {}", arguments.rank, folder.0.display())));
+    }
+    Ok(Answer::done(format!("engine {} killed", arguments.rank)))
+}

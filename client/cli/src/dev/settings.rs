@@ -1,0 +1,384 @@
+//! What a `weir dev` folder holds besides data: its settings, the files of engines and clients, and who runs now.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_fuse::process::ProcessRecord;
+
+use super::identity::{IdentityFiles, LOOPBACK, write_private};
+use crate::error::CliError;
+use crate::management::{AttachFile, EngineEntry, TlsEntry};
+
+/// Name of the system.
+const SYSTEM: &str = "weir";
+
+/// First and last port that is tried for engines: above those of well-known services and below the range that the
+/// kernel hands out to outgoing connections (32768 and up), so that none of these takes one.
+const PORTS: std::ops::Range<u16> = 20_100..32_000;
+
+/// Most engines and targets of a system on one machine: each target is a thread.
+const ENGINES_MAX: u32 = 64;
+const TARGETS_MAX: u32 = 64;
+
+/// Smallest storage of a target: log, index and a few files.
+const TARGET_BYTES_MIN: u64 = 64 << 20;
+
+/// Shape of a system; kept in its folder, since data is placed by it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// libfabric provider.
+    pub provider: String,
+    /// Number of engines.
+    pub engines: u32,
+    /// Targets of each.
+    pub targets: u32,
+    /// Bytes of each engine.
+    pub size: u64,
+    /// First port of each engine: its targets' ports, then management, then metrics.
+    pub ports: Vec<u16>,
+}
+
+impl Settings {
+    /// Checks what people asked for.
+    ///
+    /// # Errors
+    /// When there are no engines or targets, too many, or too little space.
+    pub fn check(&self) -> Result<(), CliError> {
+        if !(1..=ENGINES_MAX).contains(&self.engines) || !(1..=TARGETS_MAX).contains(&self.targets) {
+            return Err(CliError::Usage(format!(
+                "{} engines with {} targets: use 1 to {ENGINES_MAX} engines with 1 to {TARGETS_MAX} targets",
+                self.engines, self.targets
+            )));
+        }
+        if self.target_size() < TARGET_BYTES_MIN {
+            return Err(CliError::Usage(format!(
+                "{} bytes for {} targets leave less than {} MiB for each: give a larger --size",
+                self.size,
+                self.targets,
+                TARGET_BYTES_MIN >> 20
+            )));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a target, in whole MiB.
+    #[must_use]
+    pub fn target_size(&self) -> u64 {
+        (self.size / u64::from(self.targets)) >> 20 << 20
+    }
+
+    fn port(&self, rank: u32, offset: u32) -> u16 {
+        let first = self.ports.get(rank as usize).copied().unwrap_or(0);
+        first.saturating_add(u16::try_from(offset).unwrap_or(u16::MAX))
+    }
+
+    /// Address of an engine's management service.
+    #[must_use]
+    pub fn management(&self, rank: u32) -> String {
+        format!("{LOOPBACK}:{}", self.port(rank, self.targets))
+    }
+
+    /// Address of an engine's metrics.
+    #[must_use]
+    pub fn metrics(&self, rank: u32) -> String {
+        format!("{LOOPBACK}:{}", self.port(rank, self.targets + 1))
+    }
+
+    fn engine(&self, rank: u32) -> EngineEntry {
+        EngineEntry {
+            rank,
+            host: LOOPBACK.to_owned(),
+            fabric_port: self.port(rank, 0),
+            targets: self.targets,
+            management: self.management(rank),
+        }
+    }
+
+    /// Gives every engine ports that are free now. Those it has are kept while they are free, so that a system that
+    /// starts again is found at its old addresses.
+    ///
+    /// # Errors
+    /// When no ports are free.
+    pub fn assign_ports(&mut self) -> Result<(), CliError> {
+        let length = u16::try_from(self.targets + 2).unwrap_or(u16::MAX);
+        let kept = self.ports.len() == self.engines as usize && self.ports.iter().all(|first| block_is_free(*first, length));
+        if kept {
+            return Ok(());
+        }
+        self.ports.clear();
+        // Systems that start at the same time begin their search at different places.
+        let offset = u16::try_from(std::process::id() % 500).unwrap_or(0) * 20;
+        let mut next = PORTS.start + offset;
+        let mut tried = 0_u32;
+        while self.ports.len() < self.engines as usize {
+            if tried > 2 * u32::from(PORTS.end - PORTS.start) {
+                return Err(CliError::Dev(format!("no {length} free ports in a row between {} and {}", PORTS.start, PORTS.end)));
+            }
+            if next.saturating_add(length) >= PORTS.end {
+                next = PORTS.start;
+            }
+            let free = block_is_free(next, length);
+            if free && !self.ports.iter().any(|first| first.abs_diff(next) < length) {
+                self.ports.push(next);
+            }
+            next += length;
+            tried += u32::from(length);
+        }
+        Ok(())
+    }
+}
+
+fn block_is_free(first: u16, length: u16) -> bool {
+    (first..first.saturating_add(length)).all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+}
+
+/// The folder of a system.
+#[derive(Clone, Debug)]
+pub struct Folder(pub PathBuf);
+
+/// A process that the supervisor started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// `engine 0`, `mount /mnt/home`.
+    pub name: String,
+    /// Rank of an engine.
+    pub rank: Option<u32>,
+    /// Directory of a mount.
+    pub directory: Option<PathBuf>,
+    /// The process.
+    pub process: ProcessRecord,
+}
+
+/// Who runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Running {
+    /// The supervisor.
+    pub supervisor: ProcessRecord,
+    /// Whether everything was up once.
+    pub ready: bool,
+    /// Engines and mounts.
+    pub members: Vec<Member>,
+}
+
+impl Folder {
+    /// Attach file.
+    #[must_use]
+    pub fn attach(&self) -> PathBuf {
+        self.0.join("client.json")
+    }
+
+    /// Folder of an engine.
+    #[must_use]
+    pub fn engine(&self, rank: u32) -> PathBuf {
+        self.0.join(format!("engine-{rank}"))
+    }
+
+    /// Configuration file of an engine.
+    #[must_use]
+    pub fn engine_config(&self, rank: u32) -> PathBuf {
+        self.engine(rank).join("engine.toml")
+    }
+
+    /// Log of an engine.
+    #[must_use]
+    pub fn engine_log(&self, rank: u32) -> PathBuf {
+        self.engine(rank).join("log")
+    }
+
+    /// Log of the supervisor, and of mounts.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    fn settings_file(&self) -> PathBuf {
+        self.0.join("settings.json")
+    }
+
+    fn running_file(&self) -> PathBuf {
+        self.0.join("running.json")
+    }
+
+    /// Settings of the system in this folder; none when there is none.
+    ///
+    /// # Errors
+    /// When they are there and cannot be read.
+    pub fn settings(&self) -> Result<Option<Settings>, CliError> {
+        read_json(&self.settings_file())
+    }
+
+    /// Keeps settings.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn keep_settings(&self, settings: &Settings) -> Result<(), CliError> {
+        write_json(&self.settings_file(), settings)
+    }
+
+    /// Who runs, or ran last.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn running(&self) -> Result<Option<Running>, CliError> {
+        read_json(&self.running_file())
+    }
+
+    /// Records who runs.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_running(&self, running: &Running) -> Result<(), CliError> {
+        write_json(&self.running_file(), running)
+    }
+
+    /// Forgets who ran.
+    pub fn forget_running(&self) {
+        // What is left says that a dead supervisor ran, and is read so.
+        let _ = fs::remove_file(self.running_file());
+    }
+
+    /// Writes the files that engines and clients read.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub fn write_files(&self, settings: &Settings, log: &str) -> Result<(), CliError> {
+        let identity = IdentityFiles::of(&self.0);
+        identity.make()?;
+        let key = identity.system_key_text()?;
+        let engines: Vec<EngineEntry> = (0..settings.engines).map(|rank| settings.engine(rank)).collect();
+        for rank in 0..settings.engines {
+            let config = EngineConfig {
+                system: SYSTEM,
+                rank,
+                provider: &settings.provider,
+                host: LOOPBACK,
+                listen: LOOPBACK,
+                fabric_port: settings.port(rank, 0),
+                targets: settings.targets,
+                management_listen: settings.management(rank),
+                metrics_listen: settings.metrics(rank),
+                data: self.engine(rank).join("data"),
+                target_size: settings.target_size(),
+                log,
+                tls: TlsEntry {
+                    ca: identity.ca.clone(),
+                    cert: identity.engine_cert.clone(),
+                    key: identity.engine_key.clone(),
+                },
+                auth: Auth { system_key: &key },
+                engines: &engines,
+            };
+            let text = toml::to_string(&config).map_err(|error| CliError::Dev(format!("engine {rank}: {error}")))?;
+            write_private(&self.engine_config(rank), text.as_bytes())?;
+            let data = self.engine(rank).join("data");
+            fs::create_dir_all(&data).map_err(|error| CliError::io(data.display().to_string(), error))?;
+        }
+        let attach = AttachFile {
+            system: SYSTEM.to_owned(),
+            provider: settings.provider.clone(),
+            engines,
+            system_key_file: identity.system_key.clone(),
+            tls: TlsEntry { ca: identity.ca, cert: identity.client_cert, key: identity.client_key },
+        };
+        write_json(&self.attach(), &attach)
+    }
+}
+
+/// What `weir-engine` reads.
+#[derive(Serialize)]
+struct EngineConfig<'a> {
+    system: &'a str,
+    rank: u32,
+    provider: &'a str,
+    host: &'a str,
+    listen: &'a str,
+    fabric_port: u16,
+    targets: u32,
+    management_listen: String,
+    metrics_listen: String,
+    data: PathBuf,
+    target_size: u64,
+    log: &'a str,
+    tls: TlsEntry,
+    auth: Auth<'a>,
+    engines: &'a [EngineEntry],
+}
+
+#[derive(Serialize)]
+struct Auth<'a> {
+    system_key: &'a str,
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, CliError> {
+    match fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| CliError::Dev(format!("{}: {error}; remove it if nothing runs", path.display()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(CliError::io(path.display().to_string(), error)),
+    }
+}
+
+fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| CliError::Dev(error.to_string()))?;
+    write_private(path, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings { provider: "tcp".into(), engines: 3, targets: 2, size: 1 << 30, ports: vec![] }
+    }
+
+    #[test]
+    fn every_engine_gets_ports_of_its_own_and_keeps_them() {
+        let mut settings = settings();
+        settings.assign_ports().expect("free ports");
+        let mut all: Vec<u16> = settings.ports.iter().flat_map(|first| *first..first + 4).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 12);
+        let first = settings.ports.clone();
+        settings.assign_ports().expect("still free");
+        assert_eq!(settings.ports, first);
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, first[1] + 3)).expect("free");
+        settings.assign_ports().expect("others are free");
+        assert!(!settings.ports.contains(&first[1]));
+        drop(taken);
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        assert!(settings().check().is_ok());
+        for bad in [
+            Settings { engines: 0, ..settings() },
+            Settings { targets: 1000, ..settings() },
+            Settings { size: 1 << 20, ..settings() },
+        ] {
+            assert!(matches!(bad.check(), Err(CliError::Usage(_))));
+        }
+    }
+
+    #[test]
+    fn engines_and_clients_get_files_that_fit_together() {
+        let temporary = tempfile::tempdir().expect("made");
+        let folder = Folder(temporary.path().to_owned());
+        let mut settings = settings();
+        settings.assign_ports().expect("free ports");
+        folder.write_files(&settings, "info").expect("written");
+        folder.keep_settings(&settings).expect("written");
+        assert_eq!(folder.settings().expect("readable"), Some(settings.clone()));
+        let attach = weir_client::Attach::load(Some(&folder.attach())).expect("a client understands it");
+        assert_eq!(attach.engines.len(), 3);
+        let text = fs::read_to_string(folder.engine_config(1)).expect("there");
+        let config: toml::Table = toml::from_str(&text).expect("TOML");
+        assert_eq!(config["rank"].as_integer(), Some(1));
+        assert_eq!(config["fabric_port"].as_integer(), Some(i64::from(attach.engines[1].fabric_port)));
+        assert_eq!(config["engines"].as_array().map(Vec::len), Some(3));
+        assert_eq!(config["target_size"].as_integer(), Some(512 << 20));
+    }
+}

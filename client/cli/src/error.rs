@@ -1,0 +1,175 @@
+//! Why a command failed, and the exit code that says it to scripts.
+
+use std::io;
+use std::path::PathBuf;
+
+use weir_fuse::report::{Failure as MountFailure, FailureKind};
+use weir_proto::Der;
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The arguments make no sense together.
+    #[error("{0}")]
+    Usage(String),
+    /// No attach file.
+    #[error(
+        "no attach file: give --attach, set WEIR_ATTACH, or start a system with `weir dev up`; looked at {0}"
+    )]
+    NoAttachFile(String),
+    /// The attach file is not one.
+    #[error("attach file {path}: {reason}")]
+    AttachFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The engines refused a management request, or could not be asked.
+    #[error("{what}: {failure}")]
+    Management {
+        /// What was asked, e.g. "create pool tank".
+        what: String,
+        /// The engines' answer.
+        failure: weir_management::Failure,
+    },
+    /// A client operation failed.
+    #[error(transparent)]
+    Client(#[from] weir_client::Error),
+    /// A file system operation failed.
+    #[error("{what}: {message}")]
+    FileSystem {
+        /// What was asked.
+        what: String,
+        /// Why it failed.
+        message: String,
+        /// The errno that stands for it.
+        errno: i32,
+    },
+    /// A mount could not be made or removed.
+    #[error(transparent)]
+    Mount(#[from] MountFailure),
+    /// Something asked for is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A manifest cannot be used.
+    #[error("manifest {path}: {reason}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// Which object and field, and what to do.
+        reason: String,
+    },
+    /// `weir dev` could not do its work.
+    #[error("{0}")]
+    Dev(String),
+}
+
+/// Exit codes, in `docs/reference/cli.md`.
+pub mod exit {
+    /// Anything that has no code of its own.
+    pub const FAILURE: u8 = 1;
+    /// Wrong arguments.
+    pub const USAGE: u8 = 2;
+    /// The object does not exist.
+    pub const NOT_FOUND: u8 = 3;
+    /// An object of that name exists and is another one.
+    pub const EXISTS: u8 = 4;
+    /// Engines cannot be reached in time.
+    pub const UNAVAILABLE: u8 = 5;
+    /// Credentials were refused.
+    pub const PERMISSION: u8 = 6;
+    /// No space, or a quota is reached.
+    pub const NO_SPACE: u8 = 7;
+    /// The object is in use or in another state than the command needs.
+    pub const BUSY: u8 = 8;
+}
+
+impl CliError {
+    /// Wraps an error of the operating system.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+
+    /// The DER number, where the failure has one.
+    #[must_use]
+    pub fn der(&self) -> Option<Der> {
+        match self {
+            Self::Management { failure, .. } => Some(failure.der),
+            Self::Client(error) => Some(error.der()),
+            Self::Mount(failure) => failure.der.map(Der),
+            Self::NotFound(_) => Some(Der::NONEXIST),
+            Self::Usage(_) | Self::Manifest { .. } => Some(Der::INVAL),
+            Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
+            Self::FileSystem { .. } | Self::Io { .. } | Self::Dev(_) => None,
+        }
+    }
+
+    /// `status` of the JSON envelope: the negative DER number as in DAOS, or that of `DER_MISC`.
+    #[must_use]
+    pub fn status(&self) -> i64 {
+        -i64::from(self.der().unwrap_or(Der::MISC).0)
+    }
+
+    /// Exit code of the process.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Manifest { .. } => exit::USAGE,
+            Self::Mount(failure) if failure.der.is_none() => match failure.kind {
+                FailureKind::InvalidArgument => exit::USAGE,
+                FailureKind::NotFound => exit::NOT_FOUND,
+                FailureKind::FailedPrecondition => exit::BUSY,
+                FailureKind::PermissionDenied => exit::PERMISSION,
+                FailureKind::Unavailable => exit::UNAVAILABLE,
+                FailureKind::Internal => exit::FAILURE,
+            },
+            Self::FileSystem { errno: 2, .. } => exit::NOT_FOUND,
+            Self::FileSystem { errno: 28 | 122, .. } => exit::NO_SPACE,
+            _ => self.der().map_or(exit::FAILURE, code_of),
+        }
+    }
+}
+
+fn code_of(der: Der) -> u8 {
+    match der {
+        Der::INVAL | Der::NOTSUPPORTED => exit::USAGE,
+        Der::NONEXIST | Der::ENOENT | Der::CONT_NONEXIST => exit::NOT_FOUND,
+        Der::EXIST | Der::ID_MISMATCH => exit::EXISTS,
+        Der::UNREACH | Der::TIMEDOUT | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM | Der::SHUTDOWN => {
+            exit::UNAVAILABLE
+        }
+        Der::NO_PERM | Der::NO_HDL | Der::BAD_CERT | Der::NO_CERT => exit::PERMISSION,
+        Der::NOSPACE | Der::QUOTA_LIMIT => exit::NO_SPACE,
+        Der::BUSY | Der::NOTAPPLICABLE | Der::EQ_BUSY => exit::BUSY,
+        _ => exit::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_can_tell_failures_apart() {
+        let management = |der| CliError::Management {
+            what: "query pool tank".into(),
+            failure: weir_management::Failure::new(der, "pool tank", "reason"),
+        };
+        assert_eq!(management(Der::NONEXIST).exit_code(), exit::NOT_FOUND);
+        assert_eq!(management(Der::NONEXIST).status(), -1005);
+        assert_eq!(management(Der::NOSPACE).exit_code(), exit::NO_SPACE);
+        assert_eq!(management(Der::CSUM).exit_code(), exit::FAILURE);
+        assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);
+        let mount = CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, "busy"));
+        assert_eq!((mount.exit_code(), mount.status()), (exit::BUSY, -1025));
+    }
+}

@@ -1,0 +1,161 @@
+//! `fs` commands: a POSIX container's files without a mount.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use weir_client::{Attach, Container, Context, Pool, Rights};
+use weir_dfs::{Dfs, Kind, Node};
+
+use crate::error::CliError;
+use crate::output::{Answer, Output, fields, table};
+use crate::size::Size;
+
+/// Entries asked for at a time.
+const STEP: usize = 1024;
+
+/// Bytes read at a time.
+const READ_STEP: usize = 4 << 20;
+
+/// Files of a POSIX container.
+#[derive(Subcommand, Debug, Clone)]
+pub enum FsCommand {
+    /// Show the space of a file system.
+    #[command(visible_alias = "query")]
+    Df(FileSystem),
+    /// List a directory.
+    Ls(FilePath),
+    /// Write a file's content to standard output.
+    Cat(FilePath),
+}
+
+/// Names a file system.
+#[derive(Args, Debug, Clone)]
+pub struct FileSystem {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Container, by label or UUID.
+    pub container: String,
+}
+
+/// Names a file.
+#[derive(Args, Debug, Clone)]
+pub struct FilePath {
+    #[command(flatten)]
+    file_system: FileSystem,
+    /// Path from the root of the container.
+    #[arg(default_value = "/")]
+    pub path: String,
+}
+
+/// Performs a file-system command.
+///
+/// # Errors
+/// When the engines refuse it or cannot be reached.
+pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, CliError> {
+    let names = match &command {
+        FsCommand::Df(names) => names.clone(),
+        FsCommand::Ls(path) | FsCommand::Cat(path) => path.file_system.clone(),
+    };
+    let started = Instant::now();
+    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
+    output.timing("client init", started);
+    context.block_on(async {
+        let pool = Pool::connect(&context, &names.pool, Rights::READ).await?;
+        let container = Container::open(&context, &pool, &names.container, Rights::READ).await?;
+        output.timing("client init, pool connect, container open", started);
+        let work = async {
+            let dfs = Dfs::mount(&context, &container).await.map_err(|error| failed(&names.container, &error))?;
+            match command {
+                FsCommand::Df(_) => df(&context, &dfs, &names.container).await,
+                FsCommand::Ls(path) => ls(&context, &dfs, &path.path).await,
+                FsCommand::Cat(path) => cat(&context, &dfs, &path.path).await,
+            }
+        };
+        let answer = work.await;
+        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
+        let _ = container.close(&context).await;
+        let _ = pool.disconnect(&context).await;
+        answer
+    })
+}
+
+fn failed(what: &str, error: &weir_dfs::Error) -> CliError {
+    match error {
+        weir_dfs::Error::Client(error) => CliError::Client(error.clone()),
+        other => CliError::FileSystem { what: what.to_owned(), message: other.to_string(), errno: other.errno() },
+    }
+}
+
+async fn df(context: &Context, dfs: &Dfs, container: &str) -> Result<Answer, CliError> {
+    let space = dfs.statfs(context).await.map_err(|error| failed(container, &error))?;
+    let text = fields(&[
+        ("Total", Size(space.total).to_string()),
+        ("Used", Size(space.used).to_string()),
+        ("Free", Size(space.free).to_string()),
+    ]);
+    let response = json!({"total_bytes": space.total, "used_bytes": space.used, "free_bytes": space.free});
+    Ok(Answer::new(response, text))
+}
+
+fn letter(kind: Kind) -> char {
+    match kind {
+        Kind::File => '-',
+        Kind::Directory => 'd',
+        Kind::Symlink => 'l',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+    }
+}
+
+async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+    let wrong = |error: weir_dfs::Error| failed(path, &error);
+    let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
+    let mut nodes: Vec<Node> = Vec::new();
+    if node.is_directory() {
+        let mut stream = dfs.open_directory(&node).map_err(wrong)?;
+        let mut cookie = 0;
+        loop {
+            let entries = dfs.read_directory(context, &mut stream, cookie, STEP).await.map_err(wrong)?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            nodes.extend(entries.iter().map(|entry| entry.node.clone()));
+        }
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    } else {
+        nodes.push(node);
+    }
+    let (mut rows, mut entries) = (Vec::new(), Vec::new());
+    for node in &nodes {
+        let stat = dfs.stat_listed(context, node).await.map_err(wrong)?;
+        let name = String::from_utf8_lossy(&node.name).into_owned();
+        rows.push(vec![
+            format!("{}{:04o}", letter(stat.kind), stat.mode),
+            format!("{}:{}", stat.uid, stat.gid),
+            stat.size.to_string(),
+            name.clone(),
+        ]);
+        entries.push(json!({"name": name, "type": letter(stat.kind).to_string(), "mode": stat.mode, "uid": stat.uid,
+            "gid": stat.gid, "size": stat.size, "mtime_ns": stat.mtime_ns}));
+    }
+    Ok(Answer::new(json!(entries), table(&rows)))
+}
+
+async fn cat(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+    let wrong = |error: weir_dfs::Error| failed(path, &error);
+    let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
+    let file = dfs.file(&node).map_err(wrong)?;
+    let (mut offset, mut buffer) = (0_u64, vec![0; READ_STEP]);
+    let mut out = std::io::stdout().lock();
+    loop {
+        let read = file.read(context, offset, &mut buffer, None).await.map_err(wrong)?;
+        if read == 0 {
+            break;
+        }
+        out.write_all(&buffer[..read]).map_err(|error| CliError::io("standard output", error))?;
+        offset += read as u64;
+    }
+    Ok(Answer::new(json!({"bytes": offset}), ""))
+}

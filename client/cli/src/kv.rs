@@ -1,0 +1,164 @@
+//! `kv` commands: values of a key-value object by key.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use weir_client::{Anchor, Attach, Conditions, Container, Context, Kv, ObjectId, Pool, Rights, kind};
+
+use crate::error::CliError;
+use crate::output::Answer;
+
+/// Keys asked for in one request.
+const PAGE_KEYS: u32 = 512;
+
+/// Largest value that a file or standard input may hold, in bytes: one request's payload.
+const VALUE_MAX: u64 = weir_proto::limits::PAYLOAD_MAX;
+
+/// Key-value objects.
+#[derive(Subcommand, Debug, Clone)]
+pub enum KvCommand {
+    /// Store a value.
+    Put(KvPut),
+    /// Print a value.
+    Get(KvKey),
+    /// List the keys of an object.
+    #[command(visible_alias = "ls")]
+    List(KvObject),
+    /// Remove a key.
+    #[command(visible_alias = "rm")]
+    Remove(KvKey),
+}
+
+/// Names a key-value object.
+#[derive(Args, Debug, Clone)]
+pub struct KvObject {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Container, by label or UUID.
+    pub container: String,
+    /// Object: its full id as "hi.lo", or a number of your choice.
+    pub object: String,
+}
+
+/// Names a key.
+#[derive(Args, Debug, Clone)]
+pub struct KvKey {
+    #[command(flatten)]
+    object: KvObject,
+    /// Key.
+    pub key: String,
+}
+
+/// A value to be stored.
+#[derive(Args, Debug, Clone)]
+pub struct KvPut {
+    #[command(flatten)]
+    at: KvKey,
+    /// Value; standard input when neither it nor --file is given.
+    #[arg(conflicts_with = "file")]
+    pub value: Option<String>,
+    /// File with the value.
+    #[arg(long)]
+    pub file: Option<PathBuf>,
+    /// Fail when the key has a value already.
+    #[arg(long)]
+    pub insert: bool,
+}
+
+/// An object id as people write it: its two halves, or only the user's number.
+fn parse_object(text: &str, container: &Container) -> Result<ObjectId, CliError> {
+    let wrong = || CliError::Usage(format!("\"{text}\" is not an object id: give hi.lo in decimal, or one number"));
+    if let Some((hi, lo)) = text.split_once('.') {
+        return Ok(ObjectId { hi: hi.parse().map_err(|_| wrong())?, lo: lo.parse().map_err(|_| wrong())? });
+    }
+    let user = ObjectId { hi: 0, lo: text.parse().map_err(|_| wrong())? };
+    Ok(container.encode_object_id(user, kind::KV_HASHED, None)?)
+}
+
+fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
+    let mut value = Vec::new();
+    match (&arguments.value, &arguments.file) {
+        (Some(text), _) => value.extend_from_slice(text.as_bytes()),
+        (None, Some(path)) => {
+            let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display().to_string(), error))?;
+            file.take(VALUE_MAX + 1)
+                .read_to_end(&mut value)
+                .map_err(|error| CliError::io(path.display().to_string(), error))?;
+        }
+        (None, None) => {
+            std::io::stdin()
+                .take(VALUE_MAX + 1)
+                .read_to_end(&mut value)
+                .map_err(|error| CliError::io("standard input", error))?;
+        }
+    }
+    if value.len() as u64 > VALUE_MAX {
+        return Err(CliError::Usage(format!("the value has more than {VALUE_MAX} bytes; keep it in a file or an array")));
+    }
+    Ok(value)
+}
+
+/// Performs a key-value command.
+///
+/// # Errors
+/// When the engines refuse it or cannot be reached.
+pub fn run(command: KvCommand, attach: &Path) -> Result<Answer, CliError> {
+    let (object, rights) = match &command {
+        KvCommand::Put(arguments) => (arguments.at.object.clone(), Rights::READ.union(Rights::WRITE)),
+        KvCommand::Remove(key) => (key.object.clone(), Rights::READ.union(Rights::WRITE)),
+        KvCommand::Get(key) => (key.object.clone(), Rights::READ),
+        KvCommand::List(object) => (object.clone(), Rights::READ),
+    };
+    let value = match &command {
+        KvCommand::Put(arguments) => value_of(arguments)?,
+        _ => Vec::new(),
+    };
+    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
+    context.block_on(async {
+        let pool = Pool::connect(&context, &object.pool, rights).await?;
+        let container = Container::open(&context, &pool, &object.container, rights).await?;
+        let oid = parse_object(&object.object, &container)?;
+        let kv = Kv::open(&container, oid)?;
+        let answer = perform(command, &value, &context, &kv).await;
+        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
+        let _ = container.close(&context).await;
+        let _ = pool.disconnect(&context).await;
+        answer
+    })
+}
+
+async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -> Result<Answer, CliError> {
+    match command {
+        KvCommand::Put(arguments) => {
+            let conditions = if arguments.insert { Conditions::DKEY_INSERT } else { Conditions::NONE };
+            kv.put(context, arguments.at.key.as_bytes(), value, conditions).await?;
+            Ok(Answer::new(json!({"bytes": value.len()}), ""))
+        }
+        KvCommand::Get(key) => {
+            let value = kv.get(context, key.key.as_bytes()).await?;
+            let value = value.ok_or_else(|| CliError::NotFound(format!("key \"{}\" does not exist", key.key)))?;
+            let text = String::from_utf8_lossy(&value).into_owned();
+            Ok(Answer::new(json!({"key": key.key, "value": text, "bytes": value.len()}), text))
+        }
+        KvCommand::Remove(key) => {
+            kv.remove(context, key.key.as_bytes(), Conditions::PUNCH).await?;
+            Ok(Answer::new(serde_json::Value::Null, ""))
+        }
+        KvCommand::List(_) => {
+            let mut keys = Vec::new();
+            let mut anchor = Anchor::START;
+            loop {
+                let page = kv.list(context, &anchor, PAGE_KEYS).await?;
+                keys.extend(page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()));
+                anchor = page.next;
+                if anchor.is_end() {
+                    break;
+                }
+            }
+            let text: String = keys.iter().map(|key| format!("{key}\n")).collect();
+            Ok(Answer::new(json!(keys), text))
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The management side of a system: finds the attach file and asks its engines in turn.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+use weir_management::{Failure, TlsFiles, failure_of};
+
+use crate::error::CliError;
+
+/// Environment variable that names the attach file.
+pub const ATTACH_VARIABLE: &str = "WEIR_ATTACH";
+
+/// Where a system on Kubernetes has its attach file in a pod or on a node.
+pub const ATTACH_SYSTEM: &str = "/etc/weir/client/client.json";
+
+/// Longest time for one engine to answer, so that one that hangs leaves time for another.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(20);
+
+/// Pause after every engine was tried in vain: an engine restarts in about this time.
+const ROUND_PAUSE: Duration = Duration::from_millis(300);
+
+/// Content of an attach file, as far as management needs it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttachFile {
+    /// The system's name.
+    pub system: String,
+    /// libfabric provider of the data path.
+    pub provider: String,
+    /// The engines.
+    pub engines: Vec<EngineEntry>,
+    /// File with the system key.
+    pub system_key_file: PathBuf,
+    /// Certificates of the management connection.
+    pub tls: TlsEntry,
+}
+
+/// One engine of an attach file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineEntry {
+    /// Its number in the system.
+    pub rank: u32,
+    /// Name or address at which its targets listen.
+    pub host: String,
+    /// Port of target 0.
+    pub fabric_port: u16,
+    /// Number of targets.
+    pub targets: u32,
+    /// `host:port` of its management service.
+    pub management: String,
+}
+
+/// PEM files of an attach file; relative names are relative to its folder.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TlsEntry {
+    /// Authority.
+    pub ca: PathBuf,
+    /// Certificate.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+}
+
+/// The folder of `weir dev` when none is named.
+#[must_use]
+pub fn default_dev_folder() -> PathBuf {
+    std::env::var_os("HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from).join(".weir-dev")
+}
+
+/// The attach file to use: the one named, else the environment's, else the first that exists of the node's and that of
+/// `weir dev`.
+///
+/// # Errors
+/// When there is none.
+pub fn find_attach(named: Option<&Path>) -> Result<PathBuf, CliError> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    if let Some(path) = std::env::var_os(ATTACH_VARIABLE).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    let places = [PathBuf::from(ATTACH_SYSTEM), default_dev_folder().join("client.json")];
+    places.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
+        CliError::NoAttachFile(places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and "))
+    })
+}
+
+impl AttachFile {
+    /// Reads an attach file and makes its file names absolute.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not valid.
+    pub fn load(path: &Path) -> Result<Self, CliError> {
+        let wrong = |reason: String| CliError::AttachFile { path: path.to_owned(), reason };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let mut file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if file.engines.is_empty() {
+            return Err(wrong("it names no engine: wait until the StorageCluster has one".into()));
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for name in [&mut file.system_key_file, &mut file.tls.ca, &mut file.tls.cert, &mut file.tls.key] {
+            *name = folder.join(&*name);
+        }
+        Ok(file)
+    }
+}
+
+/// A connection to the engines of a system.
+#[derive(Debug)]
+pub struct System {
+    /// The attach file in use.
+    pub attach: AttachFile,
+    channels: BTreeMap<String, Channel>,
+    limit: Duration,
+}
+
+impl System {
+    /// Prepares connections. No engine is contacted before the first call. `limit` bounds each call.
+    ///
+    /// # Errors
+    /// When the attach file or a file it names cannot be used.
+    pub fn open(path: &Path, limit: Duration) -> Result<Self, CliError> {
+        let attach = AttachFile::load(path)?;
+        let tls =
+            TlsFiles { ca: attach.tls.ca.clone(), cert: attach.tls.cert.clone(), key: attach.tls.key.clone() };
+        let mut channels = BTreeMap::new();
+        for engine in &attach.engines {
+            let channel = tls.channel(&engine.management).map_err(|error| CliError::AttachFile {
+                path: path.to_owned(),
+                reason: format!("engine {}: {error}", engine.rank),
+            })?;
+            channels.insert(engine.management.clone(), channel);
+        }
+        Ok(Self { attach, channels, limit })
+    }
+
+    /// Performs a call: at the first engine, and while that is not available at the others in turn until one answers or
+    /// the time is over. Every management call is idempotent, so that trying again is safe.
+    ///
+    /// # Errors
+    /// The engines' refusal, or why none could be asked.
+    pub async fn call<T>(
+        &self,
+        what: impl Into<String>,
+        attempt: impl AsyncFn(Channel) -> Result<Response<T>, Status>,
+    ) -> Result<T, CliError> {
+        let started = Instant::now();
+        let what = what.into();
+        let mut last: Option<(String, Status)> = None;
+        loop {
+            for (address, channel) in &self.channels {
+                let left = self.limit.saturating_sub(started.elapsed());
+                if left.is_zero() {
+                    break;
+                }
+                match tokio::time::timeout(left.min(ATTEMPT_LIMIT), attempt(channel.clone())).await {
+                    Ok(Ok(reply)) => return Ok(reply.into_inner()),
+                    Ok(Err(status)) if status.code() == Code::Unavailable => last = Some((address.clone(), status)),
+                    Ok(Err(status)) => return Err(CliError::Management { what, failure: failure_of(&status) }),
+                    Err(_) => {
+                        let status = Status::deadline_exceeded("no answer in time");
+                        last = Some((address.clone(), status));
+                    }
+                }
+            }
+            if started.elapsed() + ROUND_PAUSE >= self.limit {
+                return Err(CliError::Management { what, failure: self.exhausted(last) });
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
+        }
+    }
+
+    fn exhausted(&self, last: Option<(String, Status)>) -> Failure {
+        let engines = self.channels.len();
+        let Some((address, status)) = last else {
+            return Failure::new(weir_proto::Der::TIMEDOUT, "", "the time was over before an engine was asked");
+        };
+        let mut failure = failure_of(&status);
+        // The transport's own text is "transport error"; what it stands for is in its sources.
+        let mut reason = failure.message.clone();
+        let mut source = std::error::Error::source(&status);
+        while let Some(cause) = source {
+            reason = format!("{reason}: {cause}");
+            source = cause.source();
+        }
+        failure.message = format!(
+            "none of {engines} engines answered within {} s; the last tried, at {address}, said: {reason}",
+            self.limit.as_secs()
+        );
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"system":"weir","provider":"tcp","engines":[{"rank":0,"host":"127.0.0.1","fabric_port":20000,
+        "targets":2,"management":"127.0.0.1:9"}],"system_key_file":"system.key",
+        "tls":{"ca":"tls/ca.pem","cert":"tls/client.pem","key":"/abs/client.key"}}"#;
+
+    #[test]
+    fn relative_names_are_relative_to_the_attach_file() {
+        let folder = tempfile::tempdir().expect("made");
+        let path = folder.path().join("client.json");
+        std::fs::write(&path, TEXT).expect("written");
+        let attach = AttachFile::load(&path).expect("valid");
+        assert_eq!(attach.tls.ca, folder.path().join("tls/ca.pem"));
+        assert_eq!(attach.tls.key, Path::new("/abs/client.key"));
+        assert!(matches!(System::open(&path, Duration::from_secs(1)), Err(CliError::AttachFile { .. })));
+    }
+
+    #[test]
+    fn a_malformed_attach_file_is_named() {
+        let folder = tempfile::tempdir().expect("made");
+        let path = folder.path().join("client.json");
+        for text in ["", "{}", "[1]", r#"{"system":"w","provider":"tcp","engines":[],"system_key_file":"k","tls":{"ca":"a","cert":"b","key":"c"}}"#] {
+            std::fs::write(&path, text).expect("written");
+            let error = AttachFile::load(&path).expect_err(text);
+            assert!(error.to_string().contains("client.json"), "{error}");
+        }
+    }
+}

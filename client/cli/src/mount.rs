@@ -1,0 +1,199 @@
+//! `mount` and `umount`: a mount by this command itself, without the node's mount daemon.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use weir_fuse::mountinfo;
+use weir_fuse::report::{Failure, FailureKind, Identity, Report};
+use weir_fuse::serve;
+use weir_fuse::spec::{DEFAULT_THREADS, MountSpec};
+
+use crate::error::CliError;
+use crate::management;
+use crate::output::{Answer, Output};
+
+/// Mounts a container.
+#[derive(Args, Debug, Clone)]
+pub struct MountArguments {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Container, by label or UUID.
+    pub container: String,
+    /// Existing directory to mount at.
+    pub directory: PathBuf,
+    /// Refuse every change.
+    #[arg(long, visible_alias = "ro")]
+    pub read_only: bool,
+    /// Serve in this process until it is unmounted or interrupted.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Mount options: noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none.
+    #[arg(short = 'o', long = "options", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Group that owns what is created through this mount.
+    #[arg(long, default_value_t = 0)]
+    pub fs_group: u32,
+    /// Threads that serve requests.
+    #[arg(long, default_value_t = DEFAULT_THREADS)]
+    pub threads: usize,
+    /// Seconds that an operation waits for an engine that is away before it fails with EIO.
+    #[arg(long, default_value_t = 300)]
+    pub engine_wait: u64,
+    /// Control socket to serve.
+    #[arg(long, hide = true)]
+    pub control: Option<PathBuf>,
+    /// Report to whoever started this process, on standard output.
+    #[arg(long, hide = true)]
+    pub report: bool,
+    /// Log: error, warn, info, debug or trace.
+    #[arg(long, env = "WEIR_LOG", default_value = "warn")]
+    pub log: String,
+}
+
+/// Unmounts a container.
+#[derive(Args, Debug, Clone)]
+pub struct UmountArguments {
+    /// Directory that a container is mounted at.
+    pub directory: PathBuf,
+    /// Detach it at once although programs use it.
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Mounts a container.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
+    let attach = management::find_attach(named)?;
+    let attach = std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
+    let target = arguments.directory.canonicalize().map_err(|error| {
+        CliError::io(format!("directory {} to mount at", arguments.directory.display()), error)
+    })?;
+    if mountinfo::at(&target).is_ok_and(|found| found.is_some_and(|entry| entry.file_system == mountinfo::FILE_SYSTEM_TYPE))
+        && mountinfo::is_connected(&target)
+    {
+        let message = format!("a container is mounted at {} already: unmount it first", target.display());
+        return Err(CliError::Mount(Failure::new(FailureKind::FailedPrecondition, message)));
+    }
+    let spec = MountSpec {
+        system: String::new(),
+        attach,
+        pool: arguments.pool.clone(),
+        container: arguments.container.clone(),
+        target,
+        read_only: arguments.read_only,
+        fs_group: arguments.fs_group,
+        options: arguments.options.clone(),
+        volume: String::new(),
+        threads: arguments.threads.max(1),
+        engine_wait: Duration::from_secs(arguments.engine_wait),
+    };
+    if arguments.foreground { serve_here(&spec, arguments) } else { start(&spec, arguments, output) }
+}
+
+/// Serves the mount in this process.
+fn serve_here(spec: &MountSpec, arguments: &MountArguments) -> Result<Answer, CliError> {
+    serve::init_log(&arguments.log);
+    let tell = |report: &Report| {
+        if arguments.report {
+            use std::io::Write as _;
+            let line = serde_json::to_string(report).unwrap_or_default();
+            // Whoever started this process may be gone; the mount goes on.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+    };
+    match serve::run(spec, arguments.control.clone(), |identity| tell(&Report::Serving(identity.clone()))) {
+        Ok(()) => Ok(Answer::new(serde_json::Value::Null, "")),
+        Err(failure) => {
+            tell(&Report::Failed(failure.clone()));
+            Err(failure.into())
+        }
+    }
+}
+
+/// A process that serves a mount, not yet reporting.
+#[must_use]
+pub fn command_of(program: &Path, spec: &MountSpec, control: Option<&Path>, log: &str) -> Command {
+    let mut command = Command::new(program);
+    command.arg("mount").arg("--foreground").arg("--report").arg("--attach").arg(&spec.attach);
+    command.arg("--threads").arg(spec.threads.to_string());
+    command.arg("--engine-wait").arg(spec.engine_wait.as_secs().to_string());
+    command.arg("--fs-group").arg(spec.fs_group.to_string()).arg("--log").arg(log);
+    if spec.read_only {
+        command.arg("--read-only");
+    }
+    if !spec.options.is_empty() {
+        command.arg("--options").arg(spec.options.join(","));
+    }
+    if let Some(control) = control {
+        command.arg("--control").arg(control);
+    }
+    command.arg(&spec.pool).arg(&spec.container).arg(&spec.target);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// What the first line of a mount's process says.
+///
+/// # Errors
+/// The failure that it reports, or that it said nothing.
+pub fn parse_report(line: &str) -> Result<Identity, CliError> {
+    match serde_json::from_str(line) {
+        Ok(Report::Serving(identity)) => Ok(identity),
+        Ok(Report::Failed(failure)) => Err(failure.into()),
+        Err(_) => {
+            let message = "the mount's process ended before it served; its messages above say why";
+            Err(Failure::new(FailureKind::Internal, message).into())
+        }
+    }
+}
+
+/// Starts a process that serves the mount and waits until it does.
+fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result<Answer, CliError> {
+    let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
+    let mut child = command_of(&program, spec, arguments.control.as_deref(), &arguments.log)
+        .spawn()
+        .map_err(|error| CliError::io(format!("start {}", program.display()), error))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(|error| CliError::io("read the mount's report", error))?;
+    }
+    let identity = parse_report(&line)?;
+    if output.verbose {
+        eprintln!("client init, pool connect, container open: {} us", identity.open_micros);
+    }
+    let text = format!("{} mounted at {}\n", spec.source(), spec.target.display());
+    let response = json!({
+        "target_path": spec.target,
+        "pool_uuid": identity.pool_uuid,
+        "container_uuid": identity.container_uuid,
+        "open_microseconds": identity.open_micros,
+        "pid": child.id(),
+    });
+    Ok(Answer::new(response, text))
+}
+
+/// Unmounts a container.
+///
+/// # Errors
+/// When nothing of ours is mounted there, or it is in use.
+pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
+    let target = std::path::absolute(&arguments.directory)
+        .map_err(|error| CliError::io(arguments.directory.display().to_string(), error))?;
+    let entry = mountinfo::at(&target).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
+    if entry.is_none_or(|entry| entry.file_system != mountinfo::FILE_SYSTEM_TYPE) {
+        return Err(CliError::NotFound(format!("no container is mounted at {}", target.display())));
+    }
+    serve::unmount(&target, arguments.lazy).map_err(|error| {
+        let busy = error.raw_os_error() == Some(16);
+        let kind = if busy { FailureKind::FailedPrecondition } else { FailureKind::Internal };
+        let hint = if busy { "; end the programs that use it, or give --lazy" } else { "" };
+        Failure::new(kind, format!("unmount {}: {error}{hint}", target.display()))
+    })?;
+    Ok(Answer::done(format!("{} unmounted", target.display())))
+}

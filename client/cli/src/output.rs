@@ -1,0 +1,113 @@
+//! What a command prints: text for people, or DAOS's JSON envelope for scripts.
+
+use std::io::Write;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+
+/// The result of a command.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// For `--json`: the `response` of the envelope.
+    pub response: Value,
+    /// For people; printed as it is.
+    pub text: String,
+}
+
+impl Answer {
+    /// An answer with both forms.
+    pub fn new(response: Value, text: impl Into<String>) -> Self {
+        Self { response, text: text.into() }
+    }
+
+    /// An answer that only says that something was done.
+    pub fn done(text: impl Into<String>) -> Self {
+        Self { response: Value::Null, text: format!("{}\n", text.into()) }
+    }
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// The envelope instead of text.
+    pub json: bool,
+    /// Timings on standard error.
+    pub verbose: bool,
+}
+
+impl Output {
+    /// Prints the outcome of a command and returns its exit code.
+    pub fn print(self, outcome: &Result<Answer, CliError>) -> u8 {
+        let mut out = std::io::stdout().lock();
+        // A reader that has gone away (`weir … | head`) is no failure of the command.
+        let _ = match outcome {
+            _ if self.json => writeln!(out, "{}", envelope(outcome)),
+            Ok(answer) => out.write_all(answer.text.as_bytes()),
+            Err(error) => writeln!(std::io::stderr(), "ERROR: {error}"),
+        };
+        let _ = out.flush();
+        outcome.as_ref().err().map_or(0, CliError::exit_code)
+    }
+
+    /// Prints how long a step took, when asked to.
+    pub fn timing(self, step: &str, since: Instant) {
+        if self.verbose {
+            let micros = since.elapsed().as_micros();
+            let _ = writeln!(std::io::stderr(), "{step}: {}.{:03} ms", micros / 1000, micros % 1000);
+        }
+    }
+}
+
+/// DAOS's envelope: the response, the error's text or null, and 0 or a negative DER number.
+#[must_use]
+pub fn envelope(outcome: &Result<Answer, CliError>) -> Value {
+    match outcome {
+        Ok(answer) => json!({"response": answer.response, "error": null, "status": 0}),
+        Err(error) => json!({"response": null, "error": error.to_string(), "status": error.status()}),
+    }
+}
+
+/// Columns of text, each as wide as its widest cell. The first row is the heading.
+#[must_use]
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Lines of `name: value`, aligned.
+#[must_use]
+pub fn fields(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    pairs.iter().map(|(name, value)| format!("{:<width$} {value}\n", format!("{name}:"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_envelope_is_the_one_that_scripts_for_daos_read() {
+        let good = envelope(&Ok(Answer::new(json!({"uuid": "u"}), "")));
+        assert_eq!(good, json!({"response": {"uuid": "u"}, "error": null, "status": 0}));
+        let bad = envelope(&Err(CliError::NotFound("pool \"x\" does not exist".into())));
+        assert_eq!(bad, json!({"response": null, "error": "pool \"x\" does not exist", "status": -1005}));
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["Pool".into(), "Size".into()], vec!["t".into(), "4.0 GiB".into()]];
+        assert_eq!(table(&rows), "Pool  Size\nt     4.0 GiB\n");
+        assert_eq!(fields(&[("a", "1".into()), ("bcd", "2".into())]), "a:   1\nbcd: 2\n");
+    }
+}

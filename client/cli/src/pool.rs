@@ -1,0 +1,240 @@
+//! `pool` commands.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use weir_management::v1::pools_client::PoolsClient;
+use weir_management::v1::{
+    PoolCreateRequest, PoolDestroyRequest, PoolInfo, PoolListRequest, PoolQueryRequest, PoolResizeRequest, PoolState,
+};
+
+use crate::error::CliError;
+use crate::management::System;
+use crate::output::{Answer, fields, table};
+use crate::size::Size;
+
+/// Pools.
+#[derive(Subcommand, Debug, Clone)]
+pub enum PoolCommand {
+    /// Create a pool.
+    #[command(visible_alias = "c")]
+    Create(PoolCreate),
+    /// List pools.
+    #[command(visible_aliases = ["ls", "l"])]
+    List,
+    /// Show a pool's state and space.
+    #[command(visible_alias = "q")]
+    Query(PoolName),
+    /// Change a pool's size; it can only grow.
+    Resize(PoolResize),
+    /// Destroy a pool and its data.
+    #[command(visible_alias = "d")]
+    Destroy(PoolDestroy),
+}
+
+/// Names a pool.
+#[derive(Args, Debug, Clone)]
+pub struct PoolName {
+    /// Pool, by label or UUID.
+    pub pool: String,
+}
+
+/// A pool to be made.
+#[derive(Args, Debug, Clone)]
+pub struct PoolCreate {
+    /// Label of the pool.
+    pub label: String,
+    /// Size over all engines, e.g. 10GiB or 10G.
+    #[arg(short = 'z', long)]
+    pub size: Size,
+    /// Ranks that hold the pool, e.g. 0,1,2; every engine when absent.
+    #[arg(short = 'r', long, value_delimiter = ',')]
+    pub ranks: Vec<u32>,
+    /// Default object class of its containers, e.g. SX or S1.
+    #[arg(long, alias = "oclass", default_value = "")]
+    pub class: String,
+    /// Engines that may be lost at once without losing data.
+    #[arg(long, alias = "rd-fac", default_value_t = 0)]
+    pub redundancy_factor: u32,
+}
+
+/// A pool's new size.
+#[derive(Args, Debug, Clone)]
+pub struct PoolResize {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// New size over all engines.
+    #[arg(short = 'z', long)]
+    pub size: Size,
+}
+
+/// A pool to be destroyed.
+#[derive(Args, Debug, Clone)]
+pub struct PoolDestroy {
+    /// Pool, by label or UUID.
+    pub pool: String,
+    /// Destroy its containers too.
+    #[arg(short, long, visible_alias = "recursive")]
+    pub force: bool,
+}
+
+/// Performs a pool command.
+///
+/// # Errors
+/// When the engines refuse it or cannot be asked.
+pub async fn run(command: PoolCommand, system: &System) -> Result<Answer, CliError> {
+    match command {
+        PoolCommand::Create(arguments) => create(arguments, system).await,
+        PoolCommand::List => list(system).await,
+        PoolCommand::Query(PoolName { pool }) => query(pool, system).await,
+        PoolCommand::Resize(arguments) => resize(arguments, system).await,
+        PoolCommand::Destroy(arguments) => destroy(arguments, system).await,
+    }
+}
+
+fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
+    PoolCreateRequest {
+        label: arguments.label,
+        size_bytes: arguments.size.0,
+        ranks: arguments.ranks,
+        redundancy_factor: arguments.redundancy_factor,
+        object_class: arguments.class,
+    }
+}
+
+async fn create(arguments: PoolCreate, system: &System) -> Result<Answer, CliError> {
+    let info = create_pool(system, request_of(arguments)).await?;
+    let text = format!("Pool {} created\n{}", info.label, describe(&info));
+    Ok(Answer::new(to_json(&info), text))
+}
+
+/// Creates a pool, or finds the equal one that is there.
+///
+/// # Errors
+/// When the engines refuse it or cannot be asked.
+pub async fn create_pool(system: &System, request: PoolCreateRequest) -> Result<PoolInfo, CliError> {
+    let what = format!("create pool {}", request.label);
+    let reply =
+        system.call(what, async |channel| PoolsClient::new(channel).create(request.clone()).await).await?;
+    reply.pool.ok_or_else(|| nameless(&request.label))
+}
+
+/// Every pool.
+///
+/// # Errors
+/// When the engines cannot be asked.
+pub async fn list_pools(system: &System) -> Result<Vec<PoolInfo>, CliError> {
+    let reply =
+        system.call("list pools", async |channel| PoolsClient::new(channel).list(PoolListRequest {}).await).await?;
+    Ok(reply.pools)
+}
+
+async fn list(system: &System) -> Result<Answer, CliError> {
+    let pools = list_pools(system).await?;
+    let mut rows = vec![["Pool", "Size", "Used", "Free", "State", "Containers"].map(String::from).to_vec()];
+    for pool in &pools {
+        rows.push(vec![
+            pool.label.clone(),
+            Size(pool.size_bytes).to_string(),
+            Size(pool.used_bytes).to_string(),
+            Size(pool.free_bytes).to_string(),
+            state_name(pool).to_owned(),
+            pool.containers.to_string(),
+        ]);
+    }
+    let text = if pools.is_empty() { "no pools\n".to_owned() } else { table(&rows) };
+    Ok(Answer::new(json!({"pools": pools.iter().map(to_json).collect::<Vec<_>>()}), text))
+}
+
+async fn query(pool: String, system: &System) -> Result<Answer, CliError> {
+    let what = format!("query pool {pool}");
+    let request = PoolQueryRequest { pool: pool.clone() };
+    let reply = system.call(what, async |channel| PoolsClient::new(channel).query(request.clone()).await).await?;
+    let info = reply.pool.ok_or_else(|| nameless(&pool))?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+async fn resize(arguments: PoolResize, system: &System) -> Result<Answer, CliError> {
+    let PoolResize { pool, size } = arguments;
+    let what = format!("resize pool {pool} to {size}");
+    let request = PoolResizeRequest { pool: pool.clone(), size_bytes: size.0 };
+    let reply = system.call(what, async |channel| PoolsClient::new(channel).resize(request.clone()).await).await?;
+    let info = reply.pool.ok_or_else(|| nameless(&pool))?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliError> {
+    let PoolDestroy { pool, force } = arguments;
+    let request = PoolDestroyRequest { pool: pool.clone(), force };
+    let what = format!("destroy pool {pool}");
+    system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
+    Ok(Answer::done(format!("Pool {pool} destroyed")))
+}
+
+fn nameless(pool: &str) -> CliError {
+    CliError::NotFound(format!("the engines' answer does not describe pool {pool}"))
+}
+
+fn state_name(pool: &PoolInfo) -> &'static str {
+    match pool.state() {
+        PoolState::Ready => "Ready",
+        PoolState::Degraded => "Degraded",
+        PoolState::Destroying => "Destroying",
+        PoolState::Unspecified => "Unknown",
+    }
+}
+
+fn ranks(list: &[u32]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn describe(pool: &PoolInfo) -> String {
+    let unreachable = if pool.unreachable_ranks.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{} (their data is unavailable until they are back)", ranks(&pool.unreachable_ranks))
+    };
+    fields(&[
+        ("Label", pool.label.clone()),
+        ("UUID", pool.uuid.clone()),
+        ("State", state_name(pool).to_owned()),
+        ("Size", Size(pool.size_bytes).to_string()),
+        ("Used", Size(pool.used_bytes).to_string()),
+        ("Free", Size(pool.free_bytes).to_string()),
+        ("Object class", pool.object_class.clone()),
+        ("Targets", pool.targets.to_string()),
+        ("Ranks", ranks(&pool.ranks)),
+        ("Unreachable ranks", unreachable),
+        ("Service ranks", ranks(&pool.service_ranks)),
+        ("Map version", pool.map_version.to_string()),
+        ("Containers", pool.containers.to_string()),
+    ])
+}
+
+/// A pool with the names that `dmg pool query --json` uses, and Weir's own.
+#[must_use]
+pub fn to_json(pool: &PoolInfo) -> Value {
+    let engines = pool.ranks.len();
+    let away = u32::try_from(pool.unreachable_ranks.len()).unwrap_or(u32::MAX);
+    let per_engine = pool.targets.checked_div(u32::try_from(engines).unwrap_or(u32::MAX)).unwrap_or(0);
+    let disabled = per_engine.saturating_mul(away);
+    json!({
+        "uuid": pool.uuid,
+        "label": pool.label,
+        "state": state_name(pool),
+        "total_targets": pool.targets,
+        "active_targets": pool.targets.saturating_sub(disabled),
+        "disabled_targets": disabled,
+        "total_engines": engines,
+        "version": pool.map_version,
+        "svc_ldr": pool.service_ranks.first(),
+        "svc_reps": pool.service_ranks,
+        "enabled_ranks": pool.ranks,
+        "unreachable_ranks": pool.unreachable_ranks,
+        "containers": pool.containers,
+        "object_class": pool.object_class,
+        "tier_stats": [{"media_type": "nvme", "total": pool.size_bytes, "free": pool.free_bytes}],
+        "size_bytes": pool.size_bytes,
+        "used_bytes": pool.used_bytes,
+        "free_bytes": pool.free_bytes,
+    })
+}

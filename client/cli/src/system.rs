@@ -1,0 +1,123 @@
+//! `system` commands.
+
+use clap::Subcommand;
+use serde_json::json;
+use weir_management::v1::system_client::SystemClient;
+use weir_management::v1::{AttachRequest, EngineHealth, EngineState, SystemQueryRequest, SystemQueryResponse};
+
+use crate::error::CliError;
+use crate::management::System;
+use crate::output::{Answer, table};
+use crate::size::Size;
+
+/// The engines as a whole.
+#[derive(Subcommand, Debug, Clone)]
+pub enum SystemCommand {
+    /// Show the state of every engine.
+    #[command(visible_alias = "q")]
+    Query,
+    /// Show how clients reach the data path.
+    Attach,
+}
+
+/// Performs a system command.
+///
+/// # Errors
+/// When the engines cannot be asked.
+pub async fn run(command: SystemCommand, system: &System) -> Result<Answer, CliError> {
+    match command {
+        SystemCommand::Query => query(system).await,
+        SystemCommand::Attach => attach(system).await,
+    }
+}
+
+/// The state of every engine as one of them knows it.
+///
+/// # Errors
+/// When none can be asked.
+pub async fn query_system(system: &System) -> Result<SystemQueryResponse, CliError> {
+    let name = format!("query system {}", system.attach.system);
+    system.call(name, async |channel| SystemClient::new(channel).query(SystemQueryRequest {}).await).await
+}
+
+async fn query(system: &System) -> Result<Answer, CliError> {
+    let reply = query_system(system).await?;
+    let mut rows = vec![["Rank", "State", "Version", "Targets", "Capacity", "Free", "Message"].map(String::from).to_vec()];
+    for engine in &reply.engines {
+        rows.push(vec![
+            engine.rank.to_string(),
+            state_name(engine).to_owned(),
+            engine.version.clone(),
+            engine.targets.to_string(),
+            Size(engine.capacity_bytes).to_string(),
+            Size(engine.free_bytes).to_string(),
+            engine.message.clone(),
+        ]);
+    }
+    let members: Vec<_> = reply
+        .engines
+        .iter()
+        .map(|engine| {
+            json!({
+                "rank": engine.rank,
+                // The states of DAOS: a member that takes part, and one that does not answer.
+                "state": if engine.health() == EngineHealth::Up { "joined" } else { "unresponsive" },
+                "info": engine.message,
+                "version": engine.version,
+                "targets": engine.targets,
+                "capacity_bytes": engine.capacity_bytes,
+                "free_bytes": engine.free_bytes,
+                "started_unix_seconds": engine.started_unix_seconds,
+            })
+        })
+        .collect();
+    Ok(Answer::new(json!({"system": reply.system, "members": members}), table(&rows)))
+}
+
+fn state_name(engine: &EngineState) -> &'static str {
+    match engine.health() {
+        EngineHealth::Up => "Up",
+        EngineHealth::Down => "Down",
+        EngineHealth::Unspecified => "Unknown",
+    }
+}
+
+async fn attach(system: &System) -> Result<Answer, CliError> {
+    let reply = system
+        .call("attach to the system", async |channel| SystemClient::new(channel).attach(AttachRequest {}).await)
+        .await?;
+    let mut rows = vec![["Rank", "Host", "Fabric ports", "Management"].map(String::from).to_vec()];
+    let mut engines = Vec::new();
+    for engine in &reply.engines {
+        let last = engine.fabric_port + engine.targets.saturating_sub(1);
+        rows.push(vec![
+            engine.rank.to_string(),
+            engine.host.clone(),
+            format!("{}-{last}", engine.fabric_port),
+            engine.management.clone(),
+        ]);
+        engines.push(json!({
+            "rank": engine.rank,
+            "host": engine.host,
+            "fabric_port": engine.fabric_port,
+            "targets": engine.targets,
+            "management": engine.management,
+        }));
+    }
+    let text = format!(
+        "System {}, provider {}, protocol {} to {}\n{}",
+        reply.system,
+        reply.provider,
+        reply.protocol_min,
+        reply.protocol_max,
+        table(&rows)
+    );
+    let response = json!({
+        "system": reply.system,
+        "provider": reply.provider,
+        "protocol_min": reply.protocol_min,
+        "protocol_max": reply.protocol_max,
+        "engines": engines,
+    });
+    Ok(Answer::new(response, text))
+}

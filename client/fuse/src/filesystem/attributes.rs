@@ -1,0 +1,287 @@
+//! Attributes: what the kernel is told, and what it changes.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use weir_client::Context;
+use weir_dfs::{Change, Dfs, Error, Kind, Node, Record, SetAttributes, Stat};
+
+use super::inodes::{Inode, ROOT, Stamp};
+use super::worker::{Fault, Served, Shared};
+
+/// Set-user-id and set-group-id.
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+/// Size that `stat` recommends for reads and writes: what one FUSE request carries.
+const PREFERRED_BLOCK: u32 = 1 << 20;
+
+/// Nanoseconds since 1970, which may lie before, as the type that fuser takes.
+pub fn system_time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    let time = if ns >= 0 { UNIX_EPOCH.checked_add(distance) } else { UNIX_EPOCH.checked_sub(distance) };
+    time.unwrap_or(UNIX_EPOCH)
+}
+
+/// The inverse of [`system_time`]; times out of range become the nearest that is in range.
+pub fn nanoseconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+    }
+}
+
+/// Attributes in the form that the kernel takes.
+pub fn to_kernel(stat: &Stat) -> FileAttr {
+    let number = if stat.inode == 0 { ROOT } else { stat.inode };
+    FileAttr {
+        ino: INodeNo(number),
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: system_time(stat.atime_ns),
+        mtime: system_time(stat.mtime_ns),
+        ctime: system_time(stat.ctime_ns),
+        crtime: UNIX_EPOCH,
+        kind: file_type(stat.kind),
+        perm: u16::try_from(stat.mode & 0o7777).unwrap_or(0),
+        nlink: stat.links,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: 0,
+        blksize: stat.block_size.min(PREFERRED_BLOCK),
+        flags: 0,
+    }
+}
+
+/// Attributes of an inode that was just made: nobody can have changed them.
+pub fn of_new(node: &Node) -> Stat {
+    let Record { kind, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, ref target, .. } = node.record;
+    let size = match kind {
+        Kind::Symlink => target.len() as u64,
+        Kind::Directory => 4096,
+        _ => 0,
+    };
+    Stat {
+        kind,
+        mode,
+        uid,
+        gid,
+        inode: node.inode_number(),
+        links: 1,
+        size,
+        blocks: size.div_ceil(512),
+        block_size: u32::try_from(node.record.chunk_size).unwrap_or(u32::MAX),
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+    }
+}
+
+/// Mode of a file after somebody without privilege changed its content, or its owner changed.
+pub fn without_privilege(mode: u32) -> u32 {
+    let group = if mode & GROUP_EXECUTE != 0 { SET_GROUP_ID } else { 0 };
+    mode & !(SET_USER_ID | group)
+}
+
+/// Stamp of attributes.
+pub fn stamp(stat: &Stat) -> Stamp {
+    Stamp { size: stat.size, mtime_ns: stat.mtime_ns }
+}
+
+/// Changes that the kernel asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<TimeOrNow>,
+    /// Modification time.
+    pub mtime: Option<TimeOrNow>,
+}
+
+impl Wanted {
+    /// The change of an inode with this record, asked for by this user.
+    fn change(self, record: &Record, caller: u32) -> SetAttributes {
+        let time = |time: TimeOrNow| match time {
+            TimeOrNow::Now => Change::Now,
+            TimeOrNow::SpecificTime(time) => Change::To(nanoseconds(time)),
+        };
+        let mut mode = self.mode.map(|mode| mode & 0o7777);
+        let owner_changes = self.uid.is_some() || self.gid.is_some();
+        // With FUSE_HANDLE_KILLPRIV_V2 this is the file system's work.
+        if record.kind == Kind::File && mode.is_none() && (owner_changes || (self.size.is_some() && caller != 0)) {
+            let cleared = without_privilege(record.mode);
+            mode = (cleared != record.mode).then_some(cleared);
+        }
+        SetAttributes {
+            mode,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            atime: self.atime.map(time),
+            mtime: self.mtime.map(time),
+        }
+    }
+}
+
+impl Shared {
+    /// The inode of a number that the kernel names.
+    pub fn inode(&self, number: u64) -> Served<std::sync::Arc<Inode>> {
+        self.inodes.get(number).ok_or(Fault::Errno(libc::ESTALE))
+    }
+
+    /// Attributes as they are now.
+    pub fn getattr(&self, context: &Context, number: u64) -> Served<Stat> {
+        let inode = self.inode(number)?;
+        let (node, removed, opens) = {
+            let known = inode.lock();
+            (known.node.clone(), known.removed.is_some(), known.opens)
+        };
+        if removed {
+            let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+            return Ok(Stat { links: 0, ..stat });
+        }
+        match context.block_on(self.dfs.stat(context, &node)) {
+            Ok((node, stat)) => {
+                self.learn(&inode, &node, &stat);
+                Ok(stat)
+            }
+            // Another client renamed or removed a file that is open here: its content can still be described.
+            Err(Error::Stale(_)) if opens > 0 => Ok(context.block_on(self.dfs.stat_listed(context, &node))?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes note of fresh attributes that the kernel is about to be told. An inode that was renamed here meanwhile keeps
+    /// its newer name.
+    pub fn learn(&self, inode: &Inode, node: &Node, stat: &Stat) {
+        let mut known = inode.lock();
+        if known.node.parent == node.parent && known.node.name == node.name {
+            known.node.record.clone_from(&node.record);
+        }
+        known.told = Some(stamp(stat));
+    }
+
+    /// Changes attributes.
+    pub fn setattr(&self, context: &Context, number: u64, wanted: Wanted, caller: u32) -> Served<Stat> {
+        let inode = self.inode(number)?;
+        let (node, removed) = {
+            let known = inode.lock();
+            (known.node.clone(), known.removed.is_some())
+        };
+        let change = wanted.change(&node.record, caller);
+        if wanted.size.is_some() {
+            // What the page cache holds is cut by the kernel itself; another version of it may not be kept.
+            inode.lock().cached = None;
+        }
+        if removed {
+            return self.setattr_removed(context, &inode, change);
+        }
+        let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
+        self.learn(&inode, &node, &stat);
+        Ok(stat)
+    }
+
+    /// A file without a name keeps its attributes here: there is no entry to hold them.
+    fn setattr_removed(&self, context: &Context, inode: &Inode, change: SetAttributes) -> Served<Stat> {
+        let node = {
+            let mut known = inode.lock();
+            let record = &mut known.node.record;
+            record.mode = change.mode.unwrap_or(record.mode);
+            record.uid = change.uid.unwrap_or(record.uid);
+            record.gid = change.gid.unwrap_or(record.gid);
+            known.node.clone()
+        };
+        if let Some(size) = change.size {
+            let file = self.dfs.file(&node)?;
+            context.block_on(file.truncate(context, size))?;
+        }
+        let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+        Ok(Stat { links: 0, ..stat })
+    }
+}
+
+/// Gives the root directory to a group, with set-group-id, so that what is created in it belongs to the group too.
+///
+/// # Errors
+/// When the root directory cannot be changed.
+pub async fn give_root_to_group(
+    context: &Context,
+    dfs: &Dfs,
+    group: u32,
+    read_only: bool,
+) -> Result<(), Error> {
+    const GROUP_ACCESS: u32 = 0o2070;
+    if group == 0 || read_only {
+        return Ok(());
+    }
+    let (node, stat) = dfs.stat(context, dfs.root()).await?;
+    if stat.gid == group && stat.mode & GROUP_ACCESS == GROUP_ACCESS {
+        return Ok(());
+    }
+    let change = SetAttributes { gid: Some(group), mode: Some(stat.mode | GROUP_ACCESS), ..SetAttributes::default() };
+    dfs.set_attributes(context, &node, &change).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_and_nanoseconds_survive() {
+        for ns in [0, 1, -1, 1_700_000_000_123_456_789, -1_234_567_890_987_654_321] {
+            assert_eq!(nanoseconds(system_time(ns)), ns);
+        }
+    }
+
+    #[test]
+    fn privilege_bits_go_as_on_local_file_systems() {
+        assert_eq!(without_privilege(0o6755), 0o755);
+        // Set-group-id without group execution means mandatory locking and stays.
+        assert_eq!(without_privilege(0o6644), 0o2644);
+        assert_eq!(without_privilege(0o644), 0o644);
+    }
+
+    #[test]
+    fn chown_clears_privilege_and_chmod_means_what_it_says() {
+        let record = Record {
+            kind: Kind::File,
+            mode: 0o4755,
+            uid: 0,
+            gid: 0,
+            oid: weir_client::ObjectId { hi: 0, lo: 9 },
+            atime_ns: 0,
+            mtime_ns: 0,
+            mtime_epoch: weir_client::Epoch::ZERO,
+            ctime_ns: 0,
+            chunk_size: 1 << 20,
+            xattrs: false,
+            target: vec![],
+        };
+        let chown = Wanted { uid: Some(7), ..Wanted::default() };
+        assert_eq!(chown.change(&record, 0).mode, Some(0o755));
+        let both = Wanted { uid: Some(7), mode: Some(0o104_755), ..Wanted::default() };
+        assert_eq!(both.change(&record, 0).mode, Some(0o4755));
+        let truncate = Wanted { size: Some(0), ..Wanted::default() };
+        assert_eq!(truncate.change(&record, 0).mode, None);
+        assert_eq!(truncate.change(&record, 1000).mode, Some(0o755));
+    }
+}

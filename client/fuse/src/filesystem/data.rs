@@ -1,0 +1,213 @@
+//! File content: opening, reading, writing.
+
+use std::sync::Arc;
+
+use fuser::FopenFlags;
+use weir_client::Context;
+use weir_dfs::{Error, SetAttributes, Stat};
+
+use super::attributes::{stamp, without_privilege};
+use super::handles::{Handle, OpenFile};
+use super::inodes::{Inode, Stamp};
+use super::worker::{Fault, Served, Shared};
+use crate::spec::Cache;
+
+/// An open file as the kernel is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// Number of the handle.
+    pub handle: u64,
+    /// What the kernel may do with it.
+    pub flags: FopenFlags,
+}
+
+impl Shared {
+    /// Opens a file: asks whether it is still the one that the kernel means and whether its content has changed since the
+    /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again.
+    pub fn open(&self, context: &Context, number: u64, flags: i32, caller: u32) -> Served<Opened> {
+        let inode = self.inode(number)?;
+        inode.lock().opens += 1;
+        let opened = self.open_counted(context, &inode, flags, caller);
+        if opened.is_err() {
+            self.close(context, &inode);
+        }
+        opened
+    }
+
+    fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32, caller: u32) -> Served<Opened> {
+        let (node, removed) = {
+            let known = inode.lock();
+            (known.node.clone(), known.removed.is_some())
+        };
+        let stat = if removed {
+            // Through /proc/self/fd a file without a name can be opened again.
+            context.block_on(self.dfs.stat_listed(context, &node))?
+        } else if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            let cleared = without_privilege(node.record.mode);
+            let mode = (caller != 0 && cleared != node.record.mode).then_some(cleared);
+            let change = SetAttributes { size: Some(0), mode, ..SetAttributes::default() };
+            let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
+            inode.lock().node.record = node.record;
+            stat
+        } else {
+            let (node, stat) = context.block_on(self.dfs.stat(context, &node))?;
+            inode.lock().node.record = node.record;
+            stat
+        };
+        self.opened(inode, &stat, flags)
+    }
+
+    /// Enters the handle of a file whose attributes are these now. The file's open count has been raised.
+    pub fn opened(&self, inode: &Arc<Inode>, stat: &Stat, flags: i32) -> Served<Opened> {
+        let fresh = stamp(stat);
+        let (node, kept, told) = {
+            let mut known = inode.lock();
+            let kept = known.cached == Some(fresh);
+            let told = known.told;
+            known.cached = Some(fresh);
+            known.told = Some(fresh);
+            (known.node.clone(), kept, told)
+        };
+        let file = self.dfs.file(&node)?;
+        if told != Some(fresh) {
+            // Without this the kernel would go on with an old size until its attributes expire.
+            self.expire_attributes(inode.number);
+        }
+        let append = flags & libc::O_APPEND != 0;
+        let handle = self.handles.insert(Handle::File(Arc::new(OpenFile { inode: Arc::clone(inode), file, append })));
+        let flags = match self.cache {
+            Cache::None => FopenFlags::FOPEN_DIRECT_IO,
+            Cache::CloseToOpen if kept => FopenFlags::FOPEN_KEEP_CACHE,
+            Cache::CloseToOpen => FopenFlags::empty(),
+        };
+        Ok(Opened { handle, flags })
+    }
+
+    /// Creates and opens a file.
+    pub fn create(
+        &self,
+        context: &Context,
+        (parent, name): (u64, &[u8]),
+        mode: u32,
+        flags: i32,
+        owner: (u32, u32),
+    ) -> Served<(Stat, Opened)> {
+        let exclusive = flags & libc::O_EXCL != 0;
+        let (node, stat) = self.create_or_find(context, parent, name, mode, exclusive, owner)?;
+        let inode = self.inode(node.inode_number())?;
+        inode.lock().opens += 1;
+        let opened = match stat {
+            Some(stat) => self.opened(&inode, &stat, flags).map(|opened| (stat, opened)),
+            None => self.open_counted(context, &inode, flags, owner.0).and_then(|opened| {
+                let stat = context.block_on(self.dfs.stat_listed(context, &inode.node()))?;
+                Ok((stat, opened))
+            }),
+        };
+        if opened.is_err() {
+            self.close(context, &inode);
+            self.inodes.forget(inode.number, 1);
+        }
+        opened
+    }
+
+    /// One handle of an inode less.
+    fn close(&self, context: &Context, inode: &Inode) {
+        if let Some(removed) = self.inodes.closed(inode) {
+            self.reclaim(context, &removed);
+        }
+    }
+
+    /// The last user of a handle is gone.
+    pub fn release(&self, context: &Context, handle: u64) -> Served<()> {
+        if let Some(Handle::File(file)) = self.handles.remove(handle) {
+            self.close(context, &file.inode);
+        }
+        Ok(())
+    }
+
+    fn file(&self, handle: u64) -> Served<Arc<OpenFile>> {
+        self.handles.file(handle).ok_or(Fault::Errno(libc::EBADF))
+    }
+
+    /// Reads into a buffer and returns how many bytes there were.
+    pub fn read(&self, context: &Context, handle: u64, offset: u64, into: &mut [u8]) -> Served<usize> {
+        let open = self.file(handle)?;
+        let known = open.inode.lock().told.map(|told| told.size);
+        // Within a size that is known no request is needed to find the end; behind it the file may have grown.
+        let end = offset.saturating_add(into.len() as u64);
+        let size = known.filter(|size| end <= *size && self.cache == Cache::CloseToOpen);
+        let read = context.block_on(open.file.read(context, offset, into, size))?;
+        self.metrics.read(read as u64);
+        Ok(read)
+    }
+
+    /// Writes all of the data; it is on stable media when this returns.
+    pub fn write(
+        &self,
+        context: &Context,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        drop_privilege: bool,
+    ) -> Served<()> {
+        let open = self.file(handle)?;
+        if drop_privilege {
+            self.drop_privilege(context, &open.inode)?;
+        }
+        // The kernel places appended data behind the end that it knows; another client may have moved it.
+        let offset = if open.append {
+            let (end, _) = context.block_on(open.file.size_and_epoch(context))?;
+            end.max(offset)
+        } else {
+            offset
+        };
+        let written = context.block_on(open.file.write(context, offset, data));
+        let mut known = open.inode.lock();
+        known.cached = None;
+        let epoch = written?;
+        let end = offset.saturating_add(data.len() as u64);
+        let size = known.told.map_or(end, |told| told.size.max(end));
+        known.told = Some(Stamp { size, mtime_ns: i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX) });
+        drop(known);
+        self.metrics.written(data.len() as u64);
+        Ok(())
+    }
+
+    /// Clears set-user-id and set-group-id of a file that somebody without privilege writes to.
+    fn drop_privilege(&self, context: &Context, inode: &Inode) -> Served<()> {
+        let node = inode.node();
+        let cleared = without_privilege(node.record.mode);
+        if cleared == node.record.mode {
+            return Ok(());
+        }
+        let change = SetAttributes { mode: Some(cleared), ..SetAttributes::default() };
+        match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
+            Ok((node, _)) => inode.lock().node.record = node.record,
+            // It has no name any more, so nobody can run it.
+            Err(Error::Stale(_)) => inode.lock().node.record.mode = cleared,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Reserves nothing, but makes the file as long as asked for, or makes a hole.
+    pub fn fallocate(&self, context: &Context, handle: u64, offset: u64, length: u64, mode: i32) -> Served<()> {
+        let open = self.file(handle)?;
+        open.inode.lock().cached = None;
+        let end = offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;
+        match mode {
+            0 => {
+                let (size, _) = context.block_on(open.file.size_and_epoch(context))?;
+                if end > size {
+                    context.block_on(open.file.truncate(context, end))?;
+                }
+                Ok(())
+            }
+            libc::FALLOC_FL_KEEP_SIZE => Ok(()),
+            mode if mode == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => {
+                Ok(context.block_on(open.file.punch_hole(context, offset, length))?)
+            }
+            _ => Err(Fault::Errno(libc::EOPNOTSUPP)),
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Requests of the kernel, and their answers.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use super::attributes::{Wanted, to_kernel};
+use super::{GENERATION, WeirFs, entry_life};
+use crate::metrics::Operation;
+
+/// Largest write of one request: as much as the kernel can send (256 pages).
+const WRITE_MAX: u32 = 1 << 20;
+
+/// Requests that the kernel may have under way without anybody waiting for them, such as read-ahead: some for each thread.
+const BACKGROUND_MAX: u16 = 64;
+
+/// Unit that `statfs` counts space in.
+const STATFS_UNIT: u64 = 4096;
+
+thread_local! {
+    /// What a read is put in; grows to the largest read once.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn owner(request: &Request) -> (u32, u32) {
+    (request.uid(), request.gid())
+}
+
+impl WeirFs {
+    /// Answers with a value or the size that it needs.
+    fn answer_xattr(value: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+        match value {
+            Err(errno) => reply.error(errno),
+            Ok(value) => match u32::try_from(value.len()) {
+                Ok(needed) if size == 0 => reply.size(needed),
+                Ok(needed) if needed <= size => reply.data(&value),
+                _ => reply.error(Errno::ERANGE),
+            },
+        }
+    }
+}
+
+fn done(outcome: Result<(), Errno>, reply: ReplyEmpty) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Filesystem for WeirFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+        ];
+        for capability in wanted {
+            if let Err(missing) = config.add_capabilities(capability) {
+                tracing::info!(?missing, "the kernel lacks a FUSE capability; doing without");
+            }
+        }
+        // Each takes the nearest value that the kernel allows.
+        let _ = config.set_max_write(WRITE_MAX).or_else(|nearest| config.set_max_write(nearest));
+        let _ = config.set_max_readahead(WRITE_MAX).or_else(|nearest| config.set_max_readahead(nearest));
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let shared = &self.shared;
+        match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name.as_bytes())) {
+            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, count: u64) {
+        self.shared.inodes.forget(number.0, count);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let shared = &self.shared;
+        match shared.serve(Operation::Getattr, |context| shared.getattr(context, number.0)) {
+            Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let shared = &self.shared;
+        let wanted = Wanted { mode, uid, gid, size, atime, mtime };
+        let set = |context: &_| shared.setattr(context, number.0, wanted, request.uid());
+        match shared.serve(Operation::Setattr, set) {
+            Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match self.shared.serve(Operation::Readlink, |_| self.shared.readlink(number.0)) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let shared = &self.shared;
+        let make = |context: &_| shared.mknod(context, parent.0, name.as_bytes(), mode, owner(request));
+        match shared.serve(Operation::Mknod, make) {
+            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let shared = &self.shared;
+        let make = |context: &_| shared.mkdir(context, parent.0, name.as_bytes(), mode, owner(request));
+        match shared.serve(Operation::Mkdir, make) {
+            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let shared = &self.shared;
+        done(shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let shared = &self.shared;
+        done(shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let shared = &self.shared;
+        let target = target.as_os_str().as_bytes();
+        let make = |context: &_| shared.symlink(context, parent.0, name.as_bytes(), target, owner(request));
+        match shared.serve(Operation::Symlink, make) {
+            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let shared = &self.shared;
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        done(shared.serve(Operation::Rename, |context| shared.rename(context, from, to, flags)), reply);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        // What link(2) says of file systems without hard links.
+        reply.error(Errno::EPERM);
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let shared = &self.shared;
+        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, request.uid())) {
+            Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let shared = &self.shared;
+        let make = |context: &_| shared.create(context, (parent.0, name.as_bytes()), mode, flags, owner(request));
+        match shared.serve(Operation::Create, make) {
+            Ok((stat, opened)) => {
+                let handle = FileHandle(opened.handle);
+                reply.created(&entry_life(shared), &to_kernel(&stat), GENERATION, handle, opened.flags);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let shared = &self.shared;
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let into = &mut buffer[..size];
+            match shared.serve(Operation::Read, |context| shared.read(context, handle.0, offset, into)) {
+                Ok(read) => reply.data(&buffer[..read.min(size)]),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let shared = &self.shared;
+        let drop_privilege = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let write = |context: &_| shared.write(context, handle.0, offset, data, drop_privilege);
+        match shared.serve(Operation::Write, write) {
+            // One request carries at most WRITE_MAX bytes.
+            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        done(self.shared.serve(Operation::Flush, |_| Ok(())), reply);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let shared = &self.shared;
+        done(shared.serve(Operation::Release, |context| shared.release(context, handle.0)), reply);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Every write that was answered is on stable media, and the kernel has written dirty mapped pages before this.
+        done(self.shared.serve(Operation::Fsync, |_| Ok(())), reply);
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.shared.serve(Operation::Opendir, |_| self.shared.opendir(number.0)) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let shared = &self.shared;
+        let fill = |context: &_| shared.readdir(context, number.0, handle.0, offset, &mut reply);
+        match shared.serve(Operation::Readdir, fill) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let shared = &self.shared;
+        let fill = |context: &_| shared.readdirplus(context, number.0, handle.0, offset, &mut reply);
+        match shared.serve(Operation::Readdirplus, fill) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.shared.releasedir(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // A name is on stable media when the call that made, changed or removed it returns.
+        done(self.shared.serve(Operation::Fsyncdir, |_| Ok(())), reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let shared = &self.shared;
+        let ask = |context: &weir_client::Context| Ok(context.block_on(shared.dfs.statfs(context))?);
+        match shared.serve(Operation::Statfs, ask) {
+            Ok(space) => {
+                let (total, free) = (space.total / STATFS_UNIT, space.free / STATFS_UNIT);
+                let unit = STATFS_UNIT as u32;
+                let name_max = u32::try_from(weir_dfs::NAME_MAX).unwrap_or(255);
+                // Inodes are not limited: df shows none instead of a number that means nothing.
+                reply.statfs(total, free, free, 0, 0, unit, name_max, unit);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let shared = &self.shared;
+        let set = |context: &_| shared.setxattr(context, number.0, name.as_bytes(), value, flags);
+        done(shared.serve(Operation::Setxattr, set), reply);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let shared = &self.shared;
+        let get = |context: &_| shared.getxattr(context, number.0, name.as_bytes());
+        Self::answer_xattr(shared.serve(Operation::Getxattr, get), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let shared = &self.shared;
+        let list = shared.serve(Operation::Listxattr, |context| shared.listxattr(context, number.0));
+        Self::answer_xattr(list, size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let shared = &self.shared;
+        let remove = |context: &_| shared.removexattr(context, number.0, name.as_bytes());
+        done(shared.serve(Operation::Removexattr, remove), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let shared = &self.shared;
+        let allocate = |context: &_| shared.fallocate(context, handle.0, offset, length, mode);
+        done(shared.serve(Operation::Fallocate, allocate), reply);
+    }
+
+    // The kernel does these by itself after it was told once that nobody else does.
+
+    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: PollNotifier,
+        _: PollEvents,
+        _: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+}

@@ -1,0 +1,87 @@
+//! Open files and directories, by the number that the kernel names them with.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_dfs::{DirStream, File};
+
+use super::inodes::Inode;
+
+/// Parts of the table, each with its own lock.
+const SHARDS: usize = 16;
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Its inode.
+    pub inode: Arc<Inode>,
+    /// Its content.
+    pub file: File,
+    /// Every write goes to the end.
+    pub append: bool,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub struct OpenDirectory {
+    /// What was listed so far. Locked across requests: the kernel reads one directory handle at a time.
+    pub stream: Mutex<DirStream>,
+}
+
+/// What a handle stands for.
+#[derive(Clone, Debug)]
+pub enum Handle {
+    /// A file.
+    File(Arc<OpenFile>),
+    /// A directory.
+    Directory(Arc<OpenDirectory>),
+}
+
+/// Open handles.
+#[derive(Debug)]
+pub struct Handles {
+    next: AtomicU64,
+    shards: Vec<Mutex<HashMap<u64, Handle>>>,
+}
+
+impl Default for Handles {
+    fn default() -> Self {
+        Self { next: AtomicU64::new(1), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Handles {
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        let index = usize::try_from(number % SHARDS as u64).unwrap_or(0);
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a handle and returns its number.
+    pub fn insert(&self, handle: Handle) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(number).insert(number, handle);
+        number
+    }
+
+    /// The open file of a number.
+    pub fn file(&self, number: u64) -> Option<Arc<OpenFile>> {
+        match self.shard(number).get(&number) {
+            Some(Handle::File(file)) => Some(Arc::clone(file)),
+            _ => None,
+        }
+    }
+
+    /// The open directory of a number.
+    pub fn directory(&self, number: u64) -> Option<Arc<OpenDirectory>> {
+        match self.shard(number).get(&number) {
+            Some(Handle::Directory(directory)) => Some(Arc::clone(directory)),
+            _ => None,
+        }
+    }
+
+    /// Removes a handle.
+    pub fn remove(&self, number: u64) -> Option<Handle> {
+        self.shard(number).remove(&number)
+    }
+}

@@ -1,0 +1,48 @@
+//! A POSIX container as a FUSE file system.
+//!
+//! The kernel's requests come to several threads at once; each owns a client context and answers a request before it
+//! takes the next, so no data changes hands between threads. What the threads share, tables of inodes and handles, is
+//! behind locks that are never held across a request to an engine.
+//!
+//! Writes go through: `write` returns when the engines have the data on stable media, so `fsync` finds nothing left to
+//! do and the kernel's page cache never holds what nobody else has, except through a shared mapping, whose dirty pages
+//! the kernel writes before it lets `msync`, `fsync` or `close` return.
+
+mod attributes;
+mod data;
+mod directories;
+mod dispatch;
+mod handles;
+mod inodes;
+mod names;
+mod worker;
+mod xattrs;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::Generation;
+
+pub use attributes::give_root_to_group;
+pub use worker::Shared;
+
+/// Inode numbers are never used again, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+
+fn entry_life(shared: &Shared) -> Duration {
+    shared.cache_life()
+}
+
+/// The file system of one mount.
+#[derive(Debug)]
+pub struct WeirFs {
+    shared: Arc<Shared>,
+}
+
+impl WeirFs {
+    /// A file system over the state of a mount.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}

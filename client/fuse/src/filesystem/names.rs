@@ -1,0 +1,157 @@
+//! Names: looking up, making, removing, renaming.
+
+use fuser::RenameFlags;
+use weir_client::Context;
+use weir_dfs::{Error, Kind, Node, Ownership, Removed, Replace, Stat};
+
+use super::attributes::{of_new, stamp};
+use super::worker::{Fault, Served, Shared};
+
+impl Shared {
+    /// Finds an entry.
+    pub fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
+        let directory = self.inode(parent)?.node();
+        let node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+        let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+        let inode = self.inodes.found(&node);
+        inode.lock().told = Some(stamp(&stat));
+        Ok(stat)
+    }
+
+    /// Takes note of an inode that was just made.
+    pub fn made(&self, node: &Node) -> Stat {
+        let stat = of_new(node);
+        let inode = self.inodes.found(node);
+        inode.lock().told = Some(stamp(&stat));
+        stat
+    }
+
+    /// Makes a file, pipe or socket.
+    pub fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, owner: (u32, u32)) -> Served<Stat> {
+        // Device files mean another machine's devices; nobody may open them here.
+        let kind = Kind::from_mode(mode).ok_or(Fault::Errno(libc::EPERM))?;
+        let directory = self.inode(parent)?.node();
+        let ownership = ownership(mode, owner);
+        let node = context.block_on(self.dfs.mknod(context, &directory, name, kind, ownership))?;
+        Ok(self.made(&node))
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32, owner: (u32, u32)) -> Served<Stat> {
+        let directory = self.inode(parent)?.node();
+        let node = context.block_on(self.dfs.mkdir(context, &directory, name, ownership(mode, owner)))?;
+        Ok(self.made(&node))
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        owner: (u32, u32),
+    ) -> Served<Stat> {
+        let directory = self.inode(parent)?.node();
+        let made = self.dfs.symlink(context, &directory, name, target, ownership(0o777, owner));
+        let node = context.block_on(made)?;
+        Ok(self.made(&node))
+    }
+
+    /// Target of a symbolic link. It never changes, so the kernel's look-up was the last one.
+    pub fn readlink(&self, number: u64) -> Served<Vec<u8>> {
+        let node = self.inode(number)?.node();
+        Ok(self.dfs.read_link(&node)?.to_vec())
+    }
+
+    /// Removes the name of anything but a directory.
+    pub fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
+        let directory = self.inode(parent)?.node();
+        let removed = context.block_on(self.dfs.unlink(context, &directory, name))?;
+        self.removed(context, removed);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
+        let directory = self.inode(parent)?.node();
+        let removed = context.block_on(self.dfs.rmdir(context, &directory, name))?;
+        self.removed(context, removed);
+        Ok(())
+    }
+
+    /// Frees what lost its last name, or leaves it to its last open handle.
+    fn removed(&self, context: &Context, removed: Removed) {
+        if let Some(inode) = self.inodes.get(removed.node.inode_number()) {
+            let mut known = inode.lock();
+            if known.opens > 0 {
+                known.removed = Some(removed);
+                return;
+            }
+        }
+        self.reclaim(context, &removed);
+    }
+
+    /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
+    pub fn reclaim(&self, context: &Context, removed: &Removed) {
+        if let Err(error) = context.block_on(self.dfs.reclaim(context, removed)) {
+            tracing::warn!(inode = removed.node.inode_number(), %error,
+                "the space of a removed file comes back only with its container");
+        }
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        context: &Context,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Served<()> {
+        if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
+            return Err(Fault::Errno(libc::EINVAL));
+        }
+        let replace = if flags.contains(RenameFlags::RENAME_NOREPLACE) { Replace::Refuse } else { Replace::Allow };
+        let source = self.inode(from.0)?.node();
+        let target = self.inode(to.0)?.node();
+        let renamed = self.dfs.rename(context, &source, from.1, &target, to.1, replace);
+        let (node, replaced) = context.block_on(renamed)?;
+        if let Some(inode) = self.inodes.get(node.inode_number()) {
+            inode.lock().node = node;
+        }
+        if let Some(removed) = replaced {
+            self.removed(context, removed);
+        }
+        Ok(())
+    }
+
+    /// Creates a file, or with a name that somebody else has just taken finds that one. The kernel asks to create only
+    /// what it has looked up in vain.
+    pub fn create_or_find(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        exclusive: bool,
+        owner: (u32, u32),
+    ) -> Served<(Node, Option<Stat>)> {
+        let directory = self.inode(parent)?.node();
+        match context.block_on(self.dfs.create(context, &directory, name, ownership(mode, owner))) {
+            Ok(node) => {
+                let stat = self.made(&node);
+                Ok((node, Some(stat)))
+            }
+            Err(Error::Exists(_)) if !exclusive => {
+                let node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+                self.inodes.found(&node);
+                Ok((node, None))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn ownership(mode: u32, (uid, gid): (u32, u32)) -> Ownership {
+    Ownership { mode: mode & 0o7777, uid, gid }
+}

@@ -1,0 +1,236 @@
+//! What every thread that serves requests shares, and the context that each has of its own.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fuser::{Errno, INodeNo, Notifier};
+use weir_client::{Attach, Context};
+use weir_dfs::Dfs;
+
+use crate::metrics::{Metrics, Operation, errno_name};
+use crate::spec::{Cache, MountOptions, MountSpec};
+
+use super::handles::Handles;
+use super::inodes::Inodes;
+
+/// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
+const CACHE_LIFE: Duration = Duration::from_secs(1);
+
+/// A request that takes longer than this counts as waiting for an engine. A large write to a busy disk takes less.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Log lines about one errno come at most this often.
+const LOG_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a request failed.
+#[derive(Debug)]
+pub enum Fault {
+    /// This errno, and nothing to add.
+    Errno(i32),
+    /// A failed file-system operation.
+    Dfs(weir_dfs::Error),
+}
+
+impl From<weir_dfs::Error> for Fault {
+    fn from(error: weir_dfs::Error) -> Self {
+        Self::Dfs(error)
+    }
+}
+
+impl Fault {
+    /// The errno that the application sees. An engine that stayed away longer than the mount waits is an I/O error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Errno(errno) => *errno,
+            Self::Dfs(weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) => libc::EIO,
+            Self::Dfs(error) => error.errno(),
+        }
+    }
+}
+
+/// Result of serving a request.
+pub type Served<T> = Result<T, Fault>;
+
+/// State of a mount, shared by its threads.
+#[derive(Debug)]
+pub struct Shared {
+    /// The file system.
+    pub dfs: Dfs,
+    /// Inodes that the kernel knows.
+    pub inodes: Inodes,
+    /// Open files and directories.
+    pub handles: Handles,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Caching.
+    pub cache: Cache,
+    attach: Attach,
+    engine_wait: Duration,
+    notifier: OnceLock<Notifier>,
+    started: Instant,
+    /// For each thread, when its request began: microseconds since `started`, 0 while it has none.
+    slots: Vec<AtomicU64>,
+    next_slot: AtomicUsize,
+    logged: Mutex<HashMap<i32, (Instant, u64)>>,
+    last_loss: Mutex<Option<(Instant, String)>>,
+}
+
+thread_local! {
+    static CONTEXT: RefCell<Option<Context>> = const { RefCell::new(None) };
+    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+impl Shared {
+    /// State of a fresh mount.
+    pub fn new(dfs: Dfs, attach: Attach, options: MountOptions, spec: &MountSpec) -> Self {
+        Self {
+            inodes: Inodes::new(dfs.root().clone()),
+            handles: Handles::default(),
+            metrics: Metrics::default(),
+            cache: options.cache,
+            attach,
+            engine_wait: spec.engine_wait,
+            notifier: OnceLock::new(),
+            started: Instant::now(),
+            slots: (0..spec.threads.max(1)).map(|_| AtomicU64::new(0)).collect(),
+            next_slot: AtomicUsize::new(0),
+            logged: Mutex::default(),
+            last_loss: Mutex::default(),
+            dfs,
+        }
+    }
+
+    /// Sets the way to tell the kernel about changes. The first one counts.
+    pub fn set_notifier(&self, notifier: Notifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// How long the kernel may use attributes and entries.
+    pub fn cache_life(&self) -> Duration {
+        match self.cache {
+            Cache::CloseToOpen => CACHE_LIFE,
+            Cache::None => Duration::ZERO,
+        }
+    }
+
+    /// Makes the kernel ask for the attributes of an inode again. Data is left alone: dropping it here could wait for
+    /// reads that wait for this very thread.
+    pub fn expire_attributes(&self, number: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // It may not know the inode any more; then there is nothing to expire.
+            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+        }
+    }
+
+    /// Serves a request on the calling thread's context, counts it, and logs what an application would not expect.
+    pub fn serve<T>(&self, operation: Operation, work: impl FnOnce(&Context) -> Served<T>) -> Result<T, Errno> {
+        let begun = Instant::now();
+        let slot = self.slot();
+        let since = u64::try_from((begun - self.started).as_micros()).unwrap_or(u64::MAX).max(1);
+        slot.store(since, Ordering::Relaxed);
+        let served = self.with_context(work);
+        slot.store(0, Ordering::Relaxed);
+        let errno = served.as_ref().err().map(Fault::errno);
+        self.metrics.answered(operation, begun.elapsed(), errno);
+        served.map_err(|fault| {
+            self.log(operation, &fault, begun.elapsed());
+            Errno::from_i32(fault.errno())
+        })
+    }
+
+    fn slot(&self) -> &AtomicU64 {
+        let index = SLOT.with(|slot| {
+            if slot.get() == usize::MAX {
+                slot.set(self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len());
+            }
+            slot.get()
+        });
+        &self.slots[index % self.slots.len()]
+    }
+
+    fn with_context<T>(&self, work: impl FnOnce(&Context) -> Served<T>) -> Served<T> {
+        let context = CONTEXT.with(|held| {
+            let mut held = held.borrow_mut();
+            if held.is_none() {
+                let context = Context::real(&self.attach).map_err(weir_dfs::Error::from)?;
+                context.set_deadline(self.engine_wait);
+                *held = Some(context);
+            }
+            held.clone().ok_or(Fault::Errno(libc::EIO))
+        })?;
+        work(&context)
+    }
+
+    fn log(&self, operation: Operation, fault: &Fault, took: Duration) {
+        let Fault::Dfs(error) = fault else { return };
+        let errno = fault.errno();
+        if matches!(error, weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) {
+            let mut last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some((Instant::now(), error.to_string()));
+        }
+        if !matches!(error, weir_dfs::Error::Client(_) | weir_dfs::Error::Corrupt { .. }) {
+            tracing::debug!(operation = operation.name(), errno, %error, "refused");
+            return;
+        }
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let entry = logged.entry(errno).or_insert((now - LOG_PAUSE, 0));
+        if now.duration_since(entry.0) < LOG_PAUSE {
+            entry.1 += 1;
+            return;
+        }
+        let suppressed = std::mem::take(&mut entry.1);
+        entry.0 = now;
+        tracing::warn!(operation = operation.name(), errno = errno_name(errno), took_ms = took.as_millis(),
+            suppressed, "{error}");
+    }
+
+    /// Why I/O waits or fails now; empty while it does neither.
+    pub fn trouble(&self) -> String {
+        let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let slow = SLOW.as_micros();
+        let ages = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|since| *since != 0);
+        let waiting: Vec<u64> =
+            ages.map(|since| now.saturating_sub(since)).filter(|age| u128::from(*age) > slow).collect();
+        let last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let last = last.filter(|(when, _)| when.elapsed() < 2 * self.engine_wait.max(SLOW)).map(|(_, what)| what);
+        match (waiting.iter().max(), last) {
+            (Some(longest), last) => {
+                let seconds = longest / 1_000_000;
+                let count = waiting.len();
+                let before = last.map(|what| format!("; before: {what}")).unwrap_or_default();
+                format!("{count} requests wait for engines, the longest for {seconds} s{before}")
+            }
+            (None, _) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_stays_away_is_an_io_error_and_a_full_pool_is_not() {
+        let unavailable = weir_client::Error::Unavailable {
+            operation: "update",
+            subject: "object 1.2".into(),
+            server: "engine 2".into(),
+            waited: Duration::from_secs(300),
+            cause: "connection refused".into(),
+        };
+        assert_eq!(Fault::Dfs(unavailable.into()).errno(), libc::EIO);
+        let full = |der| weir_client::Error::Refused {
+            operation: "update",
+            subject: "object 1.2".into(),
+            der,
+            message: "full".into(),
+        };
+        assert_eq!(Fault::Dfs(full(weir_client::Der::NOSPACE).into()).errno(), libc::ENOSPC);
+        assert_eq!(Fault::Dfs(full(weir_client::Der::QUOTA_LIMIT).into()).errno(), libc::EDQUOT);
+        assert_eq!(Fault::Dfs(weir_dfs::Error::Stale("f".into())).errno(), libc::ESTALE);
+    }
+}

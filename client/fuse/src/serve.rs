@@ -1,0 +1,322 @@
+//! One mount's process: opens the container, mounts, serves until the file system is gone.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fuser::{Session, SessionACL};
+use rustix::mount::{MountFlags, UnmountFlags};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_client::{Attach, Container, Context, Der, Pool, Rights};
+use weir_dfs::Dfs;
+
+use crate::filesystem::{Shared, WeirFs};
+use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
+use crate::report::{Failure, FailureKind, Identity, State};
+use crate::spec::{MountOptions, MountSpec};
+
+/// How long pool and container may take to open. An engine that has just been started again is back by then, and the
+/// caller of a mount has not given up yet.
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the last users may take after the mount was detached by a signal.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Read-ahead of the mount in KiB: two requests of the largest size, so that one is under way while the other is used.
+const READ_AHEAD_KIB: u32 = 2048;
+
+/// Starts logging to standard error. A level that cannot be parsed means `info`. A second call does nothing.
+pub fn init_log(level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_new(level).unwrap_or_else(|_| "info".into());
+    // Whoever reads standard error may go away before the mount does; complaints about that would end the process.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .try_init();
+}
+
+/// Serves a mount until it is unmounted or the process is told to end. `ready` is called once the file system answers at
+/// its target.
+///
+/// # Errors
+/// When it cannot be mounted.
+pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Identity)) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut options = spec.validate().map_err(|error| Failure::new(FailureKind::InvalidArgument, error))?;
+    options.read_only |= spec.read_only;
+    let attach = Attach::load(Some(&spec.attach))
+        .map_err(|error| Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?")))?;
+    let (dfs, identity) = open(spec, &attach, options, started)?;
+    let shared = Arc::new(Shared::new(dfs, attach, options, spec));
+    let mut session = mount(spec, options, &shared)?;
+    let _ = &mut session;
+    shared.set_notifier(session.notifier());
+    raise_read_ahead(&spec.target);
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("session".into()).spawn(move || {
+        let outcome = session.run();
+        // The other end is gone only when the process ends anyway.
+        let _ = ended.send(outcome);
+    });
+    thread.map_err(|error| Failure::new(FailureKind::Internal, format!("start the session's thread: {error}")))?;
+    if let Err(error) = std::fs::metadata(&spec.target) {
+        let _ = unmount(&spec.target, true);
+        return Err(Failure::new(
+            FailureKind::Unavailable,
+            format!("{} was mounted but does not answer: {error}", spec.target.display()),
+        ));
+    }
+    tracing::info!(target = %spec.target.display(), pool = spec.pool, container = spec.container,
+        open_micros = identity.open_micros, "serving");
+    ready(&identity);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}")))?;
+    let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Connects to the pool and opens the container as a file system.
+fn open(
+    spec: &MountSpec,
+    attach: &Attach,
+    options: MountOptions,
+    started: Instant,
+) -> Result<(Dfs, Identity), Failure> {
+    let context = Context::real(attach).map_err(|error| client_failure(&error))?;
+    context.set_deadline(OPEN_LIMIT);
+    let opened_endpoint = started.elapsed();
+    let rights = if options.read_only { Rights::READ } else { Rights::READ.union(Rights::WRITE) };
+    let opened = context.block_on(async {
+        let pool = Pool::connect(&context, &spec.pool, rights).await.map_err(|error| client_failure(&error))?;
+        let container =
+            Container::open(&context, &pool, &spec.container, rights).await.map_err(|error| client_failure(&error))?;
+        let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let dfs = Dfs::mount(&context, &container).await.map_err(|error| dfs_failure(&error))?;
+        crate::filesystem::give_root_to_group(&context, &dfs, spec.fs_group, options.read_only)
+            .await
+            .map_err(|error| dfs_failure(&error))?;
+        let identity = Identity {
+            pool_uuid: pool.id().to_string(),
+            container_uuid: container.id().to_string(),
+            pool_label: pool.label().to_owned(),
+            container_label: container.properties().label.clone(),
+            mounted_unix_seconds: unix_seconds(),
+            open_micros,
+        };
+        Ok::<_, Failure>((dfs, identity))
+    });
+    if let Ok((_, identity)) = &opened {
+        tracing::debug!(endpoint_micros = opened_endpoint.as_micros(), open_micros = identity.open_micros, "opened");
+    }
+    opened
+}
+
+fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn client_failure(error: &weir_client::Error) -> Failure {
+    let der = error.der();
+    let kind = match der {
+        Der::NONEXIST | Der::ENOENT | Der::CONT_NONEXIST => FailureKind::NotFound,
+        Der::NO_PERM | Der::NO_HDL => FailureKind::PermissionDenied,
+        Der::TIMEDOUT | Der::UNREACH | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM => FailureKind::Unavailable,
+        Der::INVAL => FailureKind::InvalidArgument,
+        _ => FailureKind::Internal,
+    };
+    Failure { kind, message: error.to_string(), der: Some(der.0) }
+}
+
+fn dfs_failure(error: &weir_dfs::Error) -> Failure {
+    match error {
+        weir_dfs::Error::Client(error) => client_failure(error),
+        weir_dfs::Error::NotPosix(_) | weir_dfs::Error::Invalid(_) => {
+            Failure::new(FailureKind::FailedPrecondition, error)
+        }
+        _ => Failure::new(FailureKind::Internal, error),
+    }
+}
+
+/// Mounts and shakes hands with the kernel.
+fn mount(spec: &MountSpec, options: MountOptions, shared: &Arc<Shared>) -> Result<Session<WeirFs>, Failure> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::new(FailureKind::FailedPrecondition, format!("mount at {}: {what}: {error}", spec.target.display()))
+    };
+    let mut config = fuser::Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(spec.threads);
+    config.clone_fd = true;
+    let filesystem = WeirFs::new(Arc::clone(shared));
+    if !rustix::process::geteuid().is_root() {
+        // An ordinary user mounts through fusermount3.
+        config.mount_options = unprivileged_options(spec, options);
+        config.acl = SessionACL::Owner;
+        return Session::new(filesystem, &spec.target, &config).map_err(|error| failed("fusermount3", &error));
+    }
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|error| failed("/dev/fuse (is the fuse module loaded?)", &error))?;
+    let root = std::fs::metadata(&spec.target).map_err(|error| failed("target", &error))?;
+    if !root.is_dir() {
+        return Err(failed("target", &"it is not a directory"));
+    }
+    let data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        root.permissions().mode() & 0o170_000,
+        root.uid(),
+        root.gid(),
+    );
+    let data = CString::new(data).map_err(|error| failed("options", &error))?;
+    // Set-user-id programs and device files of a volume that others write to are never honoured.
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
+    if options.noexec {
+        flags |= MountFlags::NOEXEC;
+    }
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    rustix::mount::mount(spec.source(), &spec.target, FILE_SYSTEM_TYPE, flags, Some(data.as_c_str()))
+        .map_err(|error| failed("mount(2)", &error))?;
+    let session = Session::from_fd(filesystem, OwnedFd::from(device), config.acl, config);
+    session.map_err(|error| {
+        let _ = unmount(&spec.target, true);
+        failed("FUSE handshake", &error)
+    })
+}
+
+fn unprivileged_options(spec: &MountSpec, options: MountOptions) -> Vec<fuser::MountOption> {
+    use fuser::MountOption;
+    let mut list = vec![
+        MountOption::FSName(spec.source()),
+        MountOption::Subtype("weir".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+    ];
+    list.push(if options.read_only { MountOption::RO } else { MountOption::RW });
+    if options.noexec {
+        list.push(MountOption::NoExec);
+    }
+    list
+}
+
+/// Removes a mount: of root by itself, of an ordinary user through fusermount3.
+///
+/// # Errors
+/// When it is in use (unless lazy) or not there.
+pub fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    if rustix::process::geteuid().is_root() {
+        return Ok(rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW)?);
+    }
+    let mut command = std::process::Command::new("fusermount3");
+    command.arg("-u").arg("-q");
+    if lazy {
+        command.arg("-z");
+    }
+    if command.arg("--").arg(target).status()?.success() {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+/// The kernel grants FUSE file systems 128 KiB of read-ahead, less than one request may carry.
+fn raise_read_ahead(target: &Path) {
+    if let Ok(Some(entry)) = mountinfo::at(target) {
+        let path = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+        if let Err(error) = std::fs::write(&path, READ_AHEAD_KIB.to_string()) {
+            tracing::debug!(path, %error, "read-ahead stays at the kernel's default");
+        }
+    }
+}
+
+/// Waits for the end of the session, answers at the control socket, and unmounts on a signal.
+async fn watch(
+    spec: &MountSpec,
+    control: Option<PathBuf>,
+    shared: &Arc<Shared>,
+    identity: Identity,
+    mut end: tokio::sync::oneshot::Receiver<io::Result<()>>,
+) -> Result<(), Failure> {
+    let internal = |what: &str, error: io::Error| Failure::new(FailureKind::Internal, format!("{what}: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", error))?;
+    let answer = answer_control(control, shared, &identity);
+    tokio::pin!(answer);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut end => break outcome,
+            () = &mut answer => {}
+            _ = terminate.recv() => return leave(spec, &mut end).await,
+            _ = interrupt.recv() => return leave(spec, &mut end).await,
+        }
+    };
+    tracing::info!(target = %spec.target.display(), "the file system is unmounted");
+    match outcome {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(internal("FUSE session", error)),
+        Err(_) => Err(Failure::new(FailureKind::Internal, "the FUSE session ended without a word")),
+    }
+}
+
+/// Unmounts on a signal: cleanly when nobody uses the mount, else by detaching it and giving its users a moment.
+async fn leave(spec: &MountSpec, end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>) -> Result<(), Failure> {
+    let target = spec.target.clone();
+    let unmounted = tokio::task::spawn_blocking(move || match unmount(&target, false) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            tracing::warn!(target = %target.display(), "still in use: detached");
+            unmount(&target, true)
+        }
+        other => other,
+    });
+    match tokio::time::timeout(DRAIN_LIMIT, unmounted).await {
+        Ok(Ok(Ok(()))) => {}
+        Ok(Ok(Err(error))) => tracing::warn!(target = %spec.target.display(), %error, "unmount"),
+        _ => tracing::warn!(target = %spec.target.display(), "unmounting takes too long; ending anyway"),
+    }
+    if tokio::time::timeout(DRAIN_LIMIT, end).await.is_err() {
+        tracing::warn!(target = %spec.target.display(), "users of the detached mount will get errors");
+    }
+    Ok(())
+}
+
+/// Serves the control socket for ever; without one, never returns.
+async fn answer_control(control: Option<PathBuf>, shared: &Arc<Shared>, identity: &Identity) {
+    if let Some(path) = control {
+        // A predecessor of the same mount may have left its socket.
+        let _ = std::fs::remove_file(&path);
+        match UnixListener::bind(&path) {
+            Ok(listener) => loop {
+                if let Ok((mut stream, _)) = listener.accept().await {
+                    let state = State {
+                        identity: identity.clone(),
+                        trouble: shared.trouble(),
+                        metrics: shared.metrics.snapshot(),
+                    };
+                    let text = serde_json::to_vec(&state).unwrap_or_default();
+                    // A daemon that does not read within its limit asks again.
+                    let _ = tokio::time::timeout(DRAIN_LIMIT, stream.write_all(&text)).await;
+                } else {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Err(error) => tracing::error!(path = %path.display(), %error, "control socket"),
+        }
+    }
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,249 @@
+//! What to mount, where and how.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How long an operation waits for an engine that is away before it fails with `EIO`: as long as Kubernetes takes by
+/// default to give up a lost node (5 minutes), so that a rescheduled engine is waited for.
+pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(300);
+
+/// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once; 8 keep a kernel
+/// read-ahead window (8 requests of 128 KiB make 1 MiB) in flight.
+pub const DEFAULT_THREADS: usize = 8;
+
+/// Longest name of a volume, in bytes (mount protocol).
+pub const VOLUME_NAME_MAX: usize = 256;
+
+/// How data and attributes are cached on this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// The page cache holds data between opens while nobody else changed the file; attributes live up to a second.
+    #[default]
+    CloseToOpen,
+    /// Every read and every lookup asks the engines.
+    None,
+}
+
+/// One mount.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountSpec {
+    /// Name of the system; empty means the only one.
+    pub system: String,
+    /// Attach file of the system.
+    pub attach: PathBuf,
+    /// Pool, by label or UUID text.
+    pub pool: String,
+    /// Container, by label or UUID text.
+    pub container: String,
+    /// Absolute path of a directory.
+    pub target: PathBuf,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Group that owns what is created; 0 means no such group.
+    pub fs_group: u32,
+    /// Options as the user gave them.
+    pub options: Vec<String>,
+    /// Name of the volume in logs.
+    pub volume: String,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// How long an operation waits for an engine that is away.
+    pub engine_wait: Duration,
+}
+
+/// Options, parsed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "mount options are independent of each other")]
+pub struct MountOptions {
+    /// No device files.
+    pub nodev: bool,
+    /// No set-user-id programs.
+    pub nosuid: bool,
+    /// No programs at all.
+    pub noexec: bool,
+    /// No changes.
+    pub read_only: bool,
+    /// Caching.
+    pub cache: Cache,
+}
+
+/// A request to mount cannot be served as it is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidSpec {
+    /// An option that is not known.
+    #[error(
+        "mount option \"{0}\" is not served: use noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open or cache=none"
+    )]
+    UnknownOption(String),
+    /// Options that exclude each other.
+    #[error("mount options \"{0}\" and \"{1}\" exclude each other: give one of them")]
+    Conflict(&'static str, &'static str),
+    /// A field that must be there is not.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A label or UUID that cannot be one.
+    #[error("{0}: {1}")]
+    Label(&'static str, weir_proto::pool::InvalidLabel),
+    /// The target is not a plain absolute path.
+    #[error("target path \"{0}\" must be absolute and without \".\" and \"..\"")]
+    Target(PathBuf),
+    /// The volume's name is too long.
+    #[error("the volume's name has {0} bytes, more than {VOLUME_NAME_MAX}")]
+    VolumeName(usize),
+}
+
+/// Understands mount options.
+///
+/// # Errors
+/// When one is not known, or two exclude each other.
+pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
+    let mut parsed = MountOptions::default();
+    let (mut ro, mut rw) = (false, false);
+    let mut cache: Option<Cache> = None;
+    for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
+        match option {
+            "noatime" => {}
+            "nodev" => parsed.nodev = true,
+            "nosuid" => parsed.nosuid = true,
+            "noexec" => parsed.noexec = true,
+            "ro" => ro = true,
+            "rw" => rw = true,
+            "cache=close-to-open" | "cache=none" => {
+                let wanted = if option == "cache=none" { Cache::None } else { Cache::CloseToOpen };
+                if cache.is_some_and(|earlier| earlier != wanted) {
+                    return Err(InvalidSpec::Conflict("cache=close-to-open", "cache=none"));
+                }
+                cache = Some(wanted);
+            }
+            other => return Err(InvalidSpec::UnknownOption(other.chars().take(VOLUME_NAME_MAX).collect())),
+        }
+    }
+    if ro && rw {
+        return Err(InvalidSpec::Conflict("ro", "rw"));
+    }
+    parsed.read_only = ro;
+    parsed.cache = cache.unwrap_or_default();
+    Ok(parsed)
+}
+
+fn check_name(field: &'static str, name: &str) -> Result<(), InvalidSpec> {
+    if name.is_empty() {
+        return Err(InvalidSpec::Missing(field));
+    }
+    // A UUID is a good name though not a good label.
+    if name.len() == 36 && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+        return Ok(());
+    }
+    weir_proto::pool::validate_label(name).map_err(|error| InvalidSpec::Label(field, error))
+}
+
+impl MountSpec {
+    /// Checks what can be checked without the engines and returns the parsed options.
+    ///
+    /// # Errors
+    /// When a field is missing or malformed.
+    pub fn validate(&self) -> Result<MountOptions, InvalidSpec> {
+        check_name("pool", &self.pool)?;
+        check_name("container", &self.container)?;
+        if !is_plain_absolute(&self.target) {
+            return Err(InvalidSpec::Target(self.target.clone()));
+        }
+        if self.volume.len() > VOLUME_NAME_MAX {
+            return Err(InvalidSpec::VolumeName(self.volume.len()));
+        }
+        let mut options = parse_options(&self.options)?;
+        options.read_only |= self.read_only;
+        Ok(options)
+    }
+
+    /// Whether another request asks for the same mount: everything but the volume's name, which only logs show.
+    #[must_use]
+    pub fn same_mount(&self, other: &Self) -> bool {
+        self.validate().ok() == other.validate().ok()
+            && self.system == other.system
+            && self.pool == other.pool
+            && self.container == other.container
+            && self.target == other.target
+            && self.fs_group == other.fs_group
+    }
+
+    /// Source of the mount as `mount` and `df` show it.
+    #[must_use]
+    pub fn source(&self) -> String {
+        format!("weir:{}/{}", self.pool, self.container)
+    }
+}
+
+/// Absolute, and every component a name: no `.` or `..` and no doubled slash.
+#[must_use]
+pub fn is_plain_absolute(path: &Path) -> bool {
+    let plain: PathBuf = path
+        .components()
+        .filter(|part| matches!(part, std::path::Component::RootDir | std::path::Component::Normal(_)))
+        .collect();
+    path.is_absolute() && plain.as_os_str() == path.as_os_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> MountSpec {
+        MountSpec {
+            system: String::new(),
+            attach: "/etc/weir/client/client.json".into(),
+            pool: "tank".into(),
+            container: "home".into(),
+            target: "/mnt/home".into(),
+            read_only: false,
+            fs_group: 0,
+            options: vec![],
+            volume: String::new(),
+            threads: DEFAULT_THREADS,
+            engine_wait: DEFAULT_ENGINE_WAIT,
+        }
+    }
+
+    fn options(list: &[&str]) -> Result<MountOptions, InvalidSpec> {
+        parse_options(&list.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn served_options_are_understood_and_others_named() {
+        let parsed = options(&["noatime", "nodev", "ro", "cache=none"]).expect("served");
+        assert!(parsed.nodev && parsed.read_only && !parsed.noexec);
+        assert_eq!(parsed.cache, Cache::None);
+        assert_eq!(options(&["sync"]), Err(InvalidSpec::UnknownOption("sync".into())));
+        assert_eq!(options(&["ro", "rw"]), Err(InvalidSpec::Conflict("ro", "rw")));
+        assert!(options(&["cache=none", "cache=close-to-open"]).is_err());
+    }
+
+    #[test]
+    fn a_hostile_request_is_refused_with_the_field_it_is_about() {
+        for (bad, field) in [
+            (MountSpec { pool: String::new(), ..spec() }, "pool"),
+            (MountSpec { container: "a/b".into(), ..spec() }, "container"),
+            (MountSpec { target: "mnt".into(), ..spec() }, "target"),
+            (MountSpec { target: "/var/lib/kubelet/../../etc".into(), ..spec() }, "target"),
+            (MountSpec { target: "/mnt/./x".into(), ..spec() }, "target"),
+            (MountSpec { volume: "x".repeat(VOLUME_NAME_MAX + 1), ..spec() }, "volume"),
+        ] {
+            let error = bad.validate().expect_err(field).to_string();
+            assert!(error.contains(field), "{error}");
+        }
+        let by_uuid = MountSpec { pool: "0b7c1f2e-5f0a-4b52-9d53-1f9d7a0c7b11".into(), ..spec() };
+        assert!(by_uuid.validate().is_ok());
+    }
+
+    #[test]
+    fn the_same_mount_is_recognised_whatever_the_order_of_its_options() {
+        let one = MountSpec { options: vec!["nodev".into(), "ro".into()], ..spec() };
+        let same = MountSpec { options: vec!["nodev".into()], read_only: true, volume: "pvc-1".into(), ..spec() };
+        assert!(one.same_mount(&same));
+        assert!(!one.same_mount(&spec()));
+        assert!(!spec().same_mount(&MountSpec { container: "other".into(), ..spec() }));
+    }
+}
