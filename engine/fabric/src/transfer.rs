@@ -38,6 +38,11 @@ impl Completer {
         self.finish(result);
     }
 
+    /// Whether nobody waits for the transfer any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        Rc::strong_count(&self.state) == 1
+    }
+
     fn finish(&self, result: Result<(), FabricError>) {
         let waker = {
             let mut state = self.state.borrow_mut();

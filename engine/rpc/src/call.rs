@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::FabricError;
 use weir_proto::Der;
-use weir_runtime::Elapsed;
+use weir_runtime::{Elapsed, Instant};
 use weir_runtime::sync::oneshot;
 
 /// Tries without any answer after which contact counts as lost.
@@ -157,7 +157,8 @@ async fn attempt_all(
 struct Course<'a> {
     inner: &'a Inner,
     tries: u32,
-    silent: u32,
+    /// Tries in a row without an answer, and when the first of them began.
+    silent: (u32, Instant),
     wait: Duration,
     backoff: Duration,
     last: String,
@@ -167,7 +168,7 @@ impl<'a> Course<'a> {
     fn new(inner: &'a Inner) -> Self {
         let config = &inner.config;
         let last = "no contact was made".to_owned();
-        Self { inner, tries: 0, silent: 0, wait: config.attempt_min, backoff: config.backoff_min, last }
+        Self { inner, tries: 0, silent: (0, Instant::default()), wait: config.attempt_min, backoff: config.backoff_min, last }
     }
 
     /// One try: contact, send, wait for the answer.
@@ -184,6 +185,9 @@ impl<'a> Course<'a> {
             Err(error @ (RpcError::Version { .. } | RpcError::Closed)) => return Next::Done(Err(error)),
             Err(error) => return Next::Again(None, error.to_string()),
         };
+        if self.silent.0 == 0 {
+            self.silent.1 = inner.rt.now();
+        }
         let (sender, receiver) = oneshot::channel();
         inner.pending.borrow_mut().insert(ticket.id, Pending { peer: session.id, sender });
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
@@ -208,7 +212,7 @@ impl<'a> Course<'a> {
         match inner.rt.timeout_at(until, receiver).await {
             Ok(Ok(Outcome::Answer(answer))) => {
                 state.heard.set(inner.rt.now());
-                self.silent = 0;
+                self.silent.0 = 0;
                 self.judge(state, session, *answer)
             }
             Ok(Ok(Outcome::Failed(error))) => {
@@ -218,9 +222,10 @@ impl<'a> Course<'a> {
             Ok(Err(oneshot::Closed)) => Next::Done(Err(RpcError::Closed)),
             Err(Elapsed) => {
                 self.wait = (self.wait * 2).min(inner.config.attempt_max);
-                self.silent += 1;
-                if self.silent >= SILENT_TRIES_MAX && state.heard.get() + self.wait < until {
-                    self.silent = 0;
+                self.silent.0 += 1;
+                // Answers to other calls show that the server is there and only slow.
+                if self.silent.0 >= SILENT_TRIES_MAX && state.heard.get() <= self.silent.1 {
+                    self.silent.0 = 0;
                     inner.disconnect(state, session);
                 }
                 Next::Again(Some(Duration::ZERO), "no answer".to_owned())

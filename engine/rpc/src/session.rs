@@ -15,8 +15,8 @@ use weir_runtime::sync::{Semaphore, oneshot};
 use weir_runtime::{Instant, race};
 
 /// Silence after which a request carries the sender's address again: a server that restarted in between doesn't know
-/// us, and restarting takes longer than this.
-const GREETING_AFTER: Duration = Duration::from_millis(100);
+/// us, and starting a process takes longer than this.
+const GREETING_AFTER: Duration = Duration::from_millis(5);
 
 /// Contact with one server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -64,6 +64,16 @@ impl LibfabricEndpoint {
         if usable { Ok(None) } else { Err(self.bad_address(address)) }
     }
 
+    /// Whether an operation to this peer makes sense.
+    fn reachable(&self, peer: PeerId) -> Result<(), FabricError> {
+        let peers = self.core.peers.borrow();
+        let known = peers.get(peer).ok_or(FabricError::UnknownPeer)?;
+        if known.ringer.is_some() && known.is_dead(self.rt.now()) {
+            return Err(FabricError::Unreachable { reason: "the peer's process has ended".to_owned() });
+        }
+        Ok(())
+    }
+
     fn transfer(
         &self,
         peer: PeerId,
@@ -80,8 +90,8 @@ impl LibfabricEndpoint {
         if len as u64 > remote.len {
             return Transfer::failed(FabricError::OutOfRange { start: 0, end: len as u64, len: remote.len });
         }
-        if self.core.peers.borrow().get(peer).is_none() {
-            return Transfer::failed(FabricError::UnknownPeer);
+        if let Err(error) = self.reachable(peer) {
+            return Transfer::failed(error);
         }
         let (transfer, completer) = Transfer::new();
         if len == 0 {
@@ -181,7 +191,7 @@ impl Endpoint for LibfabricEndpoint {
     fn remove(&self, peer: PeerId) {
         let Some(gone) = self.core.peers.borrow_mut().remove(peer) else { return };
         add(&self.core.counters.peers_removed, 1);
-        for op in gone.waiting {
+        for (op, _) in gone.waiting {
             self.core.fail(op, FabricError::Cancelled);
         }
         for completer in self.core.ops.abandon(peer) {
@@ -206,9 +216,7 @@ impl Endpoint for LibfabricEndpoint {
         if len > core.capabilities.max_message {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
-        if core.peers.borrow().get(to).is_none() {
-            return Err(FabricError::UnknownPeer);
-        }
+        self.reachable(to)?;
         let result = match self.inject(to, parts, len) {
             Some(result) => result,
             None => {

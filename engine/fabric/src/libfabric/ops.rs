@@ -28,6 +28,14 @@ pub(super) enum Op {
 }
 
 impl Op {
+    /// Whether nobody would notice if it were never posted.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Slab(_) | Self::Send { .. } => false,
+            Self::Transfer { completer, .. } => completer.as_ref().is_none_or(Completer::is_abandoned),
+        }
+    }
+
     pub(super) fn peer(&self) -> Option<PeerId> {
         match self {
             Self::Slab(_) => None,

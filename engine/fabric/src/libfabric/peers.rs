@@ -1,8 +1,9 @@
 //! The peers that an endpoint knows, with what waits for each.
 
-use super::bell::Ringer;
+use super::bell::{self, Ringer};
 use super::ops::OpId;
 use crate::{Address, PeerId};
+use core::cell::Cell;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -14,17 +15,34 @@ const RETRY_MIN: Duration = Duration::from_micros(20);
 /// Longest such pause: bounds how often connection attempts to a dead port repeat.
 pub(super) const RETRY_MAX: Duration = Duration::from_millis(20);
 
+/// How often a peer's process is looked for, at most.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Longest time that an operation waits for room or a connection. Callers give up earlier; replies have no caller.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(10);
+
 pub(super) struct KnownPeer {
     pub(super) fi_addr: u64,
     pub(super) address: Address,
     pub(super) ringer: Option<Rc<Ringer>>,
-    /// Operations that the provider had no room for, oldest first.
-    pub(super) waiting: VecDeque<OpId>,
+    /// Operations that the provider had no room for, oldest first, and since when they wait.
+    pub(super) waiting: VecDeque<(OpId, Instant)>,
+    /// When the peer's process was last seen, where that can be seen.
+    pub(super) seen: Cell<Instant>,
     pub(super) retry_at: Instant,
     pause: Duration,
 }
 
 impl KnownPeer {
+    /// Whether the peer is known to be gone: a doorbell provider goes on taking messages for a dead process.
+    pub(super) fn is_dead(&self, now: Instant) -> bool {
+        if self.ringer.is_none() || now - self.seen.get() < LOOK_EVERY {
+            return false;
+        }
+        self.seen.set(now);
+        str::from_utf8(self.address.as_bytes()).is_ok_and(bell::is_dead)
+    }
+
     /// Notes that the provider still has no room.
     pub(super) fn back_off(&mut self, now: Instant) {
         self.pause = (self.pause * 2).clamp(RETRY_MIN, RETRY_MAX);
@@ -63,6 +81,7 @@ impl Peers {
             address: address.clone(),
             ringer,
             waiting: VecDeque::new(),
+            seen: Cell::default(),
             retry_at: Instant::default(),
             pause: Duration::ZERO,
         };
@@ -97,7 +116,7 @@ impl Peers {
             peer.back_off(now);
             self.waiting.push(id);
         }
-        peer.waiting.push_back(op);
+        peer.waiting.push_back((op, now));
     }
 
     /// When the next waiting operation should be tried again.

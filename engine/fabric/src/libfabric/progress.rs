@@ -4,7 +4,7 @@
 use super::bell::Bell;
 use super::open::{MESSAGE_MAX, Options};
 use super::ops::{Op, OpId, Ops};
-use super::peers::{Peers, RETRY_MAX};
+use super::peers::{Peers, RETRY_MAX, WAIT_MAX};
 use super::raw::{Posted, Raw, RawTransfer, Registration, failure, reason};
 use super::sys;
 use crate::counters::add;
@@ -26,6 +26,9 @@ const BATCHES_MAX: usize = 4;
 
 /// Bound of the memory for outgoing messages: thirty-two credits of the largest message for a hundred peers.
 const SEND_BYTES_MAX: usize = 64 << 20;
+
+/// Stands for `-ETIMEDOUT`: an operation found no room for too long.
+const GAVE_UP: i64 = -110;
 
 /// Longest sleep while a provider without descriptor has operations under way that only our polling completes.
 const DOORBELL_NAP: Duration = Duration::from_millis(1);
@@ -257,9 +260,11 @@ impl Core {
 
     fn retry_peer(&self, id: PeerId) -> bool {
         let mut any = false;
+        let now = self.rt.now();
+        let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));
         loop {
             let next = self.peers.borrow().get(id).and_then(|peer| peer.waiting.front().copied());
-            let Some(op) = next else {
+            let Some((op, since)) = next else {
                 let peers = &mut *self.peers.borrow_mut();
                 peers.waiting.retain(|waiting| *waiting != id);
                 if let Some(peer) = peers.get_mut(id) {
@@ -267,7 +272,9 @@ impl Core {
                 }
                 return any;
             };
-            let posted = self.post(op);
+            let late = dead || now - since > WAIT_MAX;
+            let abandoned = self.ops.with(op, |op| op.is_abandoned()).unwrap_or(true);
+            let posted = if late || abandoned { Posted::Failed(GAVE_UP) } else { self.post(op) };
             if posted == Posted::Again {
                 if let Some(peer) = self.peers.borrow_mut().get_mut(id) {
                     peer.back_off(self.rt.now());
