@@ -19,10 +19,16 @@ import (
 	"weir.dev/weir/operator/internal/assembly"
 )
 
-// Where the chart's generated files are.
-const chartFiles = "../../charts/weir/files/"
+const (
+	// chartFiles is where the chart's generated files are.
+	chartFiles = "../../charts/weir/files/"
+	// rolePrefix keeps the roles of these tests apart from those of a chart that a test installs.
+	rolePrefix = "test-"
+)
 
 var (
+	// environment is the API server with its etcd.
+	environment *envtest.Environment
 	// adminConfig may do everything.
 	adminConfig *rest.Config
 	// admin is a client that reads past any cache.
@@ -43,12 +49,12 @@ func run(m *testing.M) (int, error) {
 		return 0, fmt.Errorf("KUBEBUILDER_ASSETS must name a directory with kube-apiserver and etcd: export it as setup/setup.sh assets prints it")
 	}
 	ctrl.SetLogger(logr.Discard())
-	cluster := &envtest.Environment{CRDDirectoryPaths: []string{chartFiles + "crds"}, ErrorIfCRDPathMissing: true}
-	config, err := cluster.Start()
+	environment = &envtest.Environment{CRDDirectoryPaths: []string{chartFiles + "crds"}, ErrorIfCRDPathMissing: true}
+	config, err := environment.Start()
 	if err != nil {
 		return 0, fmt.Errorf("start kube-apiserver and etcd: %w", err)
 	}
-	defer func() { _ = cluster.Stop() }()
+	defer func() { _ = environment.Stop() }()
 	adminConfig = config
 	adminConfig.QPS, adminConfig.Burst = -1, 0
 	scheme, err := assembly.NewScheme()
@@ -75,6 +81,7 @@ func installRoles(ctx context.Context) error {
 		if err := yaml.UnmarshalStrict(text, &role); err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
 		}
+		role.Name = rolePrefix + role.Name
 		if err := admin.Create(ctx, &role); err != nil {
 			return fmt.Errorf("create ClusterRole %s: %w", role.Name, err)
 		}

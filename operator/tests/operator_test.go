@@ -168,11 +168,11 @@ func (i *installation) bindings(account rbacv1.Subject) []client.Object {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	}
 	bindings := []client.Object{&rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: account.Namespace}, RoleRef: role("weir-operator-nodes"), Subjects: []rbacv1.Subject{account},
+		ObjectMeta: metav1.ObjectMeta{Name: account.Namespace}, RoleRef: role(rolePrefix + "weir-operator-nodes"), Subjects: []rbacv1.Subject{account},
 	}}
 	for _, namespace := range []string{i.namespace, i.operatorNamespace} {
 		bindings = append(bindings, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weir-operator"}, RoleRef: role("weir-operator"), Subjects: []rbacv1.Subject{account},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weir-operator"}, RoleRef: role(rolePrefix + "weir-operator"), Subjects: []rbacv1.Subject{account},
 		})
 	}
 	return bindings

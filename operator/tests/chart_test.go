@@ -1,0 +1,98 @@
+package tests
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+const (
+	chart  = "../../charts/weir"
+	sample = "../../charts/weir/samples/quickstart.yaml"
+)
+
+// helm runs the helm program, which make setup installs.
+func helm(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("helm")
+	if err != nil {
+		t.Fatalf("helm is not installed: run make setup, and put its directory on the PATH: %v", err)
+	}
+	var out, problems bytes.Buffer
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Stdout, command.Stderr = &out, &problems
+	if err := command.Run(); err != nil {
+		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, problems.String())
+	}
+	return out.String()
+}
+
+// TestChartIsAcceptedByTheAPIServer creates every object of the rendered chart and of the sample, without persisting
+// it, under strict validation: an unknown or misplaced field is an error.
+func TestChartIsAcceptedByTheAPIServer(t *testing.T) {
+	makeNamespace(t, "weir-system")
+	makeNamespace(t, "storage")
+	quickstart, err := os.ReadFile(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := []string{"template", "weir", chart, "--namespace", "weir-system", "--kube-version", "1.34.4"}
+	manifests := map[string]string{
+		"default values": helm(t, template...),
+		"other values":   helm(t, append(template, "--values", chart+"/tests/cases/restricted.yaml", "--set", "alerts.kind=ConfigMap", "--set", "namespace.create=false")...),
+		"the sample":     string(quickstart),
+	}
+	for name, text := range manifests {
+		t.Run(name, func(t *testing.T) {
+			objects := parse(t, text)
+			if len(objects) < 5 {
+				t.Fatalf("only %d objects", len(objects))
+			}
+			for _, obj := range objects {
+				if obj.GetKind() == "CustomResourceDefinition" {
+					continue // installed already
+				}
+				if err := admin.Create(t.Context(), obj, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
+					t.Errorf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
+				}
+			}
+		})
+	}
+}
+
+func makeNamespace(t *testing.T, name string) {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := admin.Create(t.Context(), namespace); err != nil {
+		t.Fatalf("create namespace %s: %v", name, err)
+	}
+}
+
+func TestNotesTellTheNextCommand(t *testing.T) {
+	user, err := environment.AddUser(envtest.User{Name: "installer", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := user.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := helm(t, "install", "weir", chart, "--namespace", "notes", "--dry-run=client", "--kubeconfig", path, "--set", "crds.install=false")
+	for _, want := range []string{"kubectl apply -f charts/weir/samples/quickstart.yaml", "kubectl -n notes wait", "pod-security.kubernetes.io/enforce=privileged"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the notes do not say %q:\n%s", want, out[max(0, len(out)-1500):])
+		}
+	}
+}
