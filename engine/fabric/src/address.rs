@@ -75,7 +75,7 @@ impl fmt::Display for Address {
             return socket.fmt(f);
         }
         let text = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
-        if !text.is_empty() && text.iter().all(|byte| byte.is_ascii_graphic()) {
+        if !text.is_empty() && text.iter().all(u8::is_ascii_graphic) {
             return f.write_str(&String::from_utf8_lossy(text));
         }
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -236,7 +236,10 @@ impl DerefMut for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.len).field("pooled", &self.is_pooled()).finish()
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("pooled", &self.is_pooled())
+            .finish_non_exhaustive()
     }
 }
 

@@ -85,6 +85,9 @@ impl Deref for Message {
 
 impl core::fmt::Debug for Message {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Message").field("source", &self.source).field("len", &self.len()).finish()
+        f.debug_struct("Message")
+            .field("source", &self.source)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }

@@ -12,8 +12,8 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::FabricError;
 use weir_proto::Der;
-use weir_runtime::{Elapsed, Instant};
 use weir_runtime::sync::oneshot;
+use weir_runtime::{Elapsed, Instant};
 
 /// Tries without any answer after which contact counts as lost.
 const SILENT_TRIES_MAX: u32 = 2;
@@ -168,7 +168,14 @@ impl<'a> Course<'a> {
     fn new(inner: &'a Inner) -> Self {
         let config = &inner.config;
         let last = "no contact was made".to_owned();
-        Self { inner, tries: 0, silent: (0, Instant::default()), wait: config.attempt_min, backoff: config.backoff_min, last }
+        Self {
+            inner,
+            tries: 0,
+            silent: (0, Instant::default()),
+            wait: config.attempt_min,
+            backoff: config.backoff_min,
+            last,
+        }
     }
 
     /// One try: contact, send, wait for the answer.
@@ -217,7 +224,7 @@ impl<'a> Course<'a> {
             }
             Ok(Ok(Outcome::Failed(error))) => {
                 inner.disconnect(state, session);
-                self.broken(state, letter.options.retry, &error.to_string())
+                Self::broken(state, letter.options.retry, &error.to_string())
             }
             Ok(Err(oneshot::Closed)) => Next::Done(Err(RpcError::Closed)),
             Err(Elapsed) => {
@@ -233,7 +240,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    fn broken(&self, state: &PeerState, retry: Retry, reason: &str) -> Next {
+    fn broken(state: &PeerState, retry: Retry, reason: &str) -> Next {
         match retry {
             Retry::Idempotent => Next::Again(None, reason.to_owned()),
             Retry::Never => Next::Done(Err(RpcError::Unreachable {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_runtime::{Handle, Instant};
 
-/// Requests in flight from one context to one peer (CaRT: `D_CREDIT_EP_CTX`, default 32). Enough to fill a link of
+/// Requests in flight from one context to one peer (DAOS: `D_CREDIT_EP_CTX`, default 32). Enough to fill a link of
 /// 100 Gbit/s with inline bodies at 40 µs round trip; what goes beyond waits at the sender.
 pub const CREDITS_DEFAULT: usize = 32;
 

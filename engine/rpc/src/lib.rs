@@ -274,7 +274,7 @@ impl Inner {
         match pending {
             // A caller that stopped waiting needs no answer.
             Some(entry) => {
-                drop(entry.sender.send(Outcome::Answer(Box::new(Answer { header, message, body }))))
+                drop(entry.sender.send(Outcome::Answer(Box::new(Answer { header, message, body }))));
             }
             None => add(&self.metrics.stray_replies, 1),
         }
@@ -297,7 +297,7 @@ impl Sink for Inner {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");
             if header.kind == Kind::Request {
-                self.refuse_skewed(&header, &message, &layout, &skew);
+                self.refuse_skewed(&header, &message, &layout, skew);
             }
             return;
         }

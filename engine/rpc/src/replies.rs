@@ -8,13 +8,13 @@ use weir_fabric::PeerId;
 use weir_runtime::Instant;
 
 /// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
-const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
+const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
 const CLIENTS_MAX: usize = 65_536;
 
 /// How often idle clients are looked for, at most.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_EVERY: Duration = Duration::from_mins(1);
 
 /// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
 const REPLY_OVERHEAD: usize = 128;
@@ -52,7 +52,7 @@ pub(crate) enum Admission {
 }
 
 pub(crate) struct Clients {
-    clients: HashMap<ClientId, Client>,
+    known: HashMap<ClientId, Client>,
     /// Finished requests, oldest first; some of them are gone already.
     order: VecDeque<(ClientId, u64)>,
     finished: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            clients: HashMap::new(),
+            known: HashMap::new(),
             order: VecDeque::new(),
             finished: 0,
             bytes: 0,
@@ -75,22 +75,22 @@ impl Clients {
 
     /// Where a client is.
     pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
-        self.clients.get(&client).map(|client| client.peer)
+        self.known.get(&client).map(|client| client.peer)
     }
 
     /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion; `false` in the
     /// second place: there is no room for another client.
     pub(crate) fn meet(&mut self, id: ClientId, peer: PeerId, now: Instant) -> (Vec<PeerId>, bool) {
-        if let Some(client) = self.clients.get_mut(&id) {
+        if let Some(client) = self.known.get_mut(&id) {
             client.peer = peer;
             client.heard = now;
             return (Vec::new(), true);
         }
         let forgotten = self.prune(now);
-        if self.clients.len() >= CLIENTS_MAX {
+        if self.known.len() >= CLIENTS_MAX {
             return (forgotten, false);
         }
-        self.clients.insert(id, Client { peer, heard: now, acked: 0, entries: BTreeMap::new() });
+        self.known.insert(id, Client { peer, heard: now, acked: 0, entries: BTreeMap::new() });
         (forgotten, true)
     }
 
@@ -104,16 +104,16 @@ impl Clients {
                 && !client.entries.values().any(|entry| matches!(entry, Entry::Running))
         };
         let gone: Vec<ClientId> =
-            self.clients.iter().filter(|(_, client)| idle(client)).map(|(id, _)| *id).collect();
+            self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| *id).collect();
         let mut peers = Vec::new();
         for id in gone {
-            let Some(client) = self.clients.remove(&id) else { continue };
+            let Some(client) = self.known.remove(&id) else { continue };
             for entry in client.entries.into_values() {
                 self.uncount(&entry);
             }
             peers.push(client.peer);
         }
-        peers.retain(|peer| !self.clients.values().any(|client| client.peer == *peer));
+        peers.retain(|peer| !self.known.values().any(|client| client.peer == *peer));
         peers
     }
 
@@ -126,7 +126,7 @@ impl Clients {
 
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
-        let Some(client) = self.clients.get_mut(&id) else { return Admission::Stale };
+        let Some(client) = self.known.get_mut(&id) else { return Admission::Stale };
         client.acked = client.acked.max(acked);
         let mut done = Vec::new();
         while let Some(first) = client.entries.first_entry() {
@@ -155,7 +155,7 @@ impl Clients {
 
     /// Remembers the outcome of a request.
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(client) = self.known.get_mut(&id) else { return };
         if request < client.acked {
             client.entries.remove(&request);
             return;
@@ -172,7 +172,7 @@ impl Clients {
 
     /// A request was not executed after all; it may come again.
     pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
-        let entry = self.clients.get_mut(&id).and_then(|client| client.entries.remove(&request));
+        let entry = self.known.get_mut(&id).and_then(|client| client.entries.remove(&request));
         if let Some(entry) = entry {
             self.uncount(&entry);
         }
@@ -193,7 +193,7 @@ impl Clients {
     }
 
     fn is_finished(&self, id: ClientId, request: u64) -> bool {
-        let entry = self.clients.get(&id).and_then(|client| client.entries.get(&request));
+        let entry = self.known.get(&id).and_then(|client| client.entries.get(&request));
         matches!(entry, Some(Entry::Finished(_)))
     }
 }

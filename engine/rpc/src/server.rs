@@ -122,13 +122,7 @@ impl Inner {
         self.reply(peer, &reply, text.as_bytes());
     }
 
-    pub(crate) fn refuse_skewed(
-        &self,
-        header: &Header,
-        message: &Message,
-        layout: &Layout,
-        skew: &ClockSkew,
-    ) {
+    pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
         if let Some(peer) = self.sender(header, message, layout) {
             self.refuse(peer, header, Der::HLC_SYNC, Duration::ZERO, &skew.to_string());
         }

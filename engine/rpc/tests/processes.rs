@@ -103,6 +103,9 @@ fn serve(provider: &str, port: u16) {
     executor.block_on(core::future::pending::<()>());
 }
 
+/// A name and what to do with a provider.
+type Scenario = (&'static str, fn(&str));
+
 struct Client {
     executor: Executor,
     rt: Handle,
@@ -264,6 +267,36 @@ fn an_idle_server_sleeps(provider: &str) {
     assert!(after.1 - before.1 < 50, "the idle server woke up {} times", after.1 - before.1);
 }
 
+/// Bytes that no libfabric sent, straight to the server's port and (shm) to its doorbell.
+fn garbage_on_the_port_harms_nobody(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    client.echo(&server.peer(), b"before", 10);
+    if provider == "tcp" {
+        let mut vandals = Vec::new();
+        for round in 0..50u32 {
+            let mut vandal = std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("it listens");
+            let bytes: Vec<u8> = (0..round * 40).map(|n| (n * 31 + round).to_le_bytes()[0]).collect();
+            // The server may hang up on it at any point.
+            let _ = vandal.write_all(&bytes);
+            vandals.push(vandal);
+        }
+    }
+    let endpoint = client.rpc.endpoint();
+    client.executor.block_on(async {
+        let address = endpoint.resolve("127.0.0.1", server.port).await.expect("it listens");
+        let to = endpoint.insert(&address).expect("an address");
+        for round in 0..200u64 {
+            let mut bytes = vec![round.to_le_bytes()[0]; usize::try_from(round * 17).expect("small")];
+            if bytes.len() > 8 {
+                bytes[..8].copy_from_slice(b"WEIR\x01\x00\x03\x00");
+            }
+            endpoint.send(to, 0, &[&bytes]).expect("accepted");
+        }
+    });
+    client.echo(&server.peer(), b"after", 10);
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, mode, provider, port] = &arguments[..]
@@ -272,13 +305,14 @@ fn main() {
         serve(provider, port.parse().expect("a port"));
         return;
     }
-    let scenarios: [(&str, fn(&str)); 6] = [
+    let scenarios: [Scenario; 7] = [
         ("echoes of every size", echoes_of_every_size),
         ("many at once", many_at_once),
         ("bulk both ways", bulk_both_ways),
         ("the server is killed and comes back", the_server_is_killed_and_comes_back),
         ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),
         ("an idle server sleeps", an_idle_server_sleeps),
+        ("garbage on the port harms nobody", garbage_on_the_port_harms_nobody),
     ];
     let filter = arguments.get(1).filter(|argument| !argument.starts_with('-'));
     for provider in ["tcp", "shm"] {

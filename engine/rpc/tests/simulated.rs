@@ -165,7 +165,7 @@ fn exactly_once(seed: u64) -> (u64, u64) {
                     async move {
                         rt.sleep(Duration::from_micros(rt.random_u64() % 20_000)).await;
                         let body = [u8::try_from(n).expect("few"), i];
-                        let options = CallOptions::within(&rt, Duration::from_secs(60));
+                        let options = CallOptions::within(&rt, Duration::from_mins(1));
                         let reply = rpc.call(&peer(), COUNT, &body, None, options).await.expect("a reply");
                         assert_eq!(&reply[..], body);
                     }
@@ -332,7 +332,7 @@ fn an_overloaded_server_sends_clients_away_and_serves_them_later() {
     let (node, rt, rpc) = cluster.client("client");
     let client = Rc::clone(&rpc);
     cluster.world.block_on(&node, async move {
-        let options = CallOptions::within(&rt, Duration::from_secs(60));
+        let options = CallOptions::within(&rt, Duration::from_mins(1));
         let to = peer();
         let results = join_all((0..30).map(|_| client.call(&to, SLOW, b"", None, options))).await;
         assert!(results.iter().all(|result| matches!(result, Err(RpcError::Remote(_)))), "{results:?}");

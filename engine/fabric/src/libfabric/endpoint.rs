@@ -130,7 +130,7 @@ impl LibfabricEndpoint {
         match posted {
             Posted::Yes => Some(Ok(())),
             Posted::Again => None,
-            Posted::Failed(code) => Some(Err(core.refusal(code))),
+            Posted::Failed(errno) => Some(Err(core.refusal(errno))),
         }
     }
 }
@@ -217,17 +217,16 @@ impl Endpoint for LibfabricEndpoint {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
         self.reachable(to)?;
-        let result = match self.inject(to, parts, len) {
-            Some(result) => result,
-            None => {
-                let mut buffer = core.send_pool.alloc(len)?;
-                let mut at = 0;
-                for part in parts {
-                    buffer[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                }
-                core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })
+        let result = if let Some(result) = self.inject(to, parts, len) {
+            result
+        } else {
+            let mut buffer = core.send_pool.alloc(len)?;
+            let mut at = 0;
+            for part in parts {
+                buffer[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
             }
+            core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })
         };
         if result.is_ok() {
             add(&core.counters.messages_sent, 1);
@@ -253,7 +252,7 @@ impl Endpoint for LibfabricEndpoint {
                     let region = RemoteRegion { addr, key: registration.key(), len: range.len() as u64 };
                     return Ok(Exposure::new(region, memory, Box::new(registration)));
                 }
-                Err(code) => last = code,
+                Err(errno) => last = errno,
             }
             if last != -sys::FI_ENOKEY {
                 break;

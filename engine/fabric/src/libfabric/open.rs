@@ -102,8 +102,8 @@ struct Extras {
 }
 
 fn extras(provider: &str) -> Extras {
-    let has = |caps: u64| probe_raw(provider, caps).is_ok_and(|found| found.caps & caps == caps);
-    let user_id = probe_raw(provider, 0).is_ok_and(|found| found.domain_caps & sys::FI_AV_USER_ID != 0);
+    let has = |caps: u64| probe_raw(provider, caps).is_ok_and(|found| found.abilities & caps == caps);
+    let user_id = probe_raw(provider, 0).is_ok_and(|found| found.domain & sys::FI_AV_USER_ID != 0);
     Extras { source_err: has(sys::FI_SOURCE_ERR), av_user_id: user_id }
 }
 
@@ -113,12 +113,12 @@ fn capabilities(provider: &str, caps: &sys::Caps, extras: &Extras) -> Capabiliti
     Capabilities {
         provider: provider.to_owned(),
         library: format!("{}.{}", caps.library >> 16, caps.library & 0xffff),
-        multi_recv: caps.caps & sys::FI_MULTI_RECV != 0,
-        source: caps.caps & sys::FI_SOURCE != 0,
+        multi_recv: caps.abilities & sys::FI_MULTI_RECV != 0,
+        source: caps.abilities & sys::FI_SOURCE != 0,
         source_err: extras.source_err,
         av_user_id: extras.av_user_id,
         auth_keys: caps.max_auth_keys > 1,
-        rma: caps.caps & sys::FI_RMA != 0,
+        rma: caps.abilities & sys::FI_RMA != 0,
         wait: if has_wait_fd(provider) { Wait::Fd } else { Wait::Doorbell },
         mr: MrMode {
             local: bit(sys::FI_MR_LOCAL),
@@ -175,8 +175,8 @@ fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
 }
 
 /// Replaces a wildcard in the endpoint's own address by the address that peers can reach.
-fn reachable(name: Vec<u8>) -> Result<Address, FabricError> {
-    let address = Address::from_bytes(&name).ok_or_else(|| FabricError::BadAddress {
+fn reachable(name: &[u8]) -> Result<Address, FabricError> {
+    let address = Address::from_bytes(name).ok_or_else(|| FabricError::BadAddress {
         address: format!("an own address of {} bytes", name.len()),
         provider: "this".to_owned(),
     })?;
@@ -217,7 +217,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         min_multi_recv: MESSAGE_MAX as u64,
     };
     let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own))?;
-    let address = reachable(raw.name()?)?;
+    let address = reachable(&raw.name()?)?;
     // Last, so that whoever finds the port finds an endpoint that works.
     if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
         bell.listen(*port)?;

@@ -57,6 +57,10 @@ pub(super) type OpId = usize;
 
 #[derive(Default)]
 struct Table {
+    #[expect(
+        clippy::vec_box,
+        reason = "providers hold pointers to slots, which must not move when the list grows"
+    )]
     slots: Vec<Box<Slot>>,
     ops: Vec<Option<Op>>,
     free: Vec<OpId>,

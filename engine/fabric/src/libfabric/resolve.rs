@@ -44,13 +44,11 @@ pub(super) async fn resolve(host: String, port: u16) -> Result<Address, FabricEr
     thread.map_err(|error| failed(&host, port, &format!("no thread for the resolver: {error}")))?;
     let socket = core::future::poll_fn(|cx| {
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        match shared.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                shared.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        if let Some(result) = shared.result.take() {
+            return Poll::Ready(result);
         }
+        shared.waker = Some(cx.waker().clone());
+        Poll::Pending
     })
     .await?;
     Ok(Address::from_socket(socket))

@@ -33,8 +33,8 @@ struct weir_caps {
 	char provider[64];
 	uint32_t library;
 	uint32_t mr_mode;
-	uint64_t caps;
-	uint64_t domain_caps;
+	uint64_t abilities;
+	uint64_t domain;
 	uint64_t inject_size;
 	uint64_t max_message;
 	uint64_t mr_key_size;
@@ -92,8 +92,8 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
 	caps->library = fi_version();
 	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
-	caps->caps = info->caps;
-	caps->domain_caps = info->domain_attr->caps;
+	caps->abilities = info->caps;
+	caps->domain = info->domain_attr->caps;
 	caps->inject_size = info->tx_attr->inject_size;
 	caps->max_message = info->ep_attr->max_msg_size;
 	caps->mr_key_size = info->domain_attr->mr_key_size;

@@ -40,7 +40,7 @@ fn an_aborted_task_runs_its_destructors_and_reports_it() {
         let inner = rt.clone();
         let task = rt.spawn(async move {
             let _flag = flag;
-            inner.sleep(Duration::from_secs(3600)).await;
+            inner.sleep(Duration::from_hours(1)).await;
         });
         rt.yield_now().await;
         task.abort();
@@ -54,9 +54,9 @@ fn a_timeout_drops_what_is_late_and_passes_on_what_is_not() {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     executor.block_on(async {
-        let slow = rt.timeout(Duration::from_millis(5), rt.sleep(Duration::from_secs(60))).await;
+        let slow = rt.timeout(Duration::from_millis(5), rt.sleep(Duration::from_mins(1))).await;
         assert!(slow.is_err());
-        assert_eq!(rt.timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
+        assert_eq!(rt.timeout(Duration::from_mins(1), async { 7 }).await, Ok(7));
     });
 }
 
@@ -138,8 +138,8 @@ fn dropping_the_executor_drops_its_tasks() {
     let inside = Rc::clone(&held);
     let inner = rt.clone();
     rt.spawn(async move {
-        let _inside = inside;
-        inner.sleep(Duration::from_secs(3600)).await;
+        inner.sleep(Duration::from_hours(1)).await;
+        drop(inside);
     });
     executor.block_on(rt.yield_now());
     assert_eq!(Rc::strong_count(&held), 2);

@@ -27,7 +27,7 @@ pub const WALL_START_NS: u64 = 1_893_456_000_000_000_000;
 const POLL_COST_NS: u64 = 10;
 
 /// Virtual time after which [`World::block_on`] gives up: longer than any deadline in the product.
-const BLOCK_ON_LIMIT: Duration = Duration::from_secs(24 * 3600);
+const BLOCK_ON_LIMIT: Duration = Duration::from_hours(24);
 
 /// Why a simulated run ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -25,14 +25,14 @@ fn scenario(seed: u64) -> (u64, Vec<u64>) {
         inside.restart(&victim);
     });
     let collector = world.node("collector");
-    let seen = world.block_on(&collector, async move {
-        let mut seen = Vec::new();
+    let received = world.block_on(&collector, async move {
+        let mut values = Vec::new();
         while let Some(value) = receiver.recv().await {
-            seen.push(value);
+            values.push(value);
         }
-        seen
+        values
     });
-    (world.trace_hash(), seen)
+    (world.trace_hash(), received)
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn virtual_time_passes_without_waiting() {
     let node = world.node("n");
     let rt = node.handle();
     let real = std::time::Instant::now();
-    world.block_on(&node, async move { rt.sleep(Duration::from_secs(3600)).await });
+    world.block_on(&node, async move { rt.sleep(Duration::from_hours(1)).await });
     assert!(world.now() >= Instant::from_nanos(3_600_000_000_000));
     assert!(real.elapsed() < Duration::from_secs(10));
 }
@@ -63,8 +63,8 @@ fn a_crash_drops_the_nodes_tasks_and_kills_its_handles() {
     let inside = Rc::clone(&held);
     let inner = rt.clone();
     rt.spawn(async move {
-        let _inside = inside;
         inner.sleep(Duration::from_secs(1)).await;
+        drop(inside);
     });
     world.run_for(Duration::from_millis(1));
     let crashed = Rc::new(Cell::new(0));

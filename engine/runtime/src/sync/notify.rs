@@ -38,7 +38,9 @@ impl Notify {
     pub fn notify_waiters(&self) {
         self.0.round.set(self.0.round.get() + 1);
         let waiting = core::mem::take(&mut *self.0.waiting.borrow_mut());
-        waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in waiting {
+            waker.wake();
+        }
     }
 
     /// Waits for a notification. It counts from this call on, not from the first poll.
@@ -82,14 +84,14 @@ impl Future for Notified {
             return Poll::Ready(());
         }
         let mut waiting = this.state.waiting.borrow_mut();
-        match this.serial.and_then(|own| waiting.iter_mut().find(|(serial, _)| *serial == own)) {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
-            None => {
-                let serial = this.state.serial.get() + 1;
-                this.state.serial.set(serial);
-                this.serial = Some(serial);
-                waiting.push((serial, cx.waker().clone()));
-            }
+        let own = this.serial.and_then(|own| waiting.iter_mut().find(|(serial, _)| *serial == own));
+        if let Some((_, waker)) = own {
+            waker.clone_from(cx.waker());
+        } else {
+            let serial = this.state.serial.get() + 1;
+            this.state.serial.set(serial);
+            this.serial = Some(serial);
+            waiting.push((serial, cx.waker().clone()));
         }
         Poll::Pending
     }

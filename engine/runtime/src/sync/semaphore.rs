@@ -178,7 +178,7 @@ impl Future for Acquire {
             this.serial = None;
             return Poll::Ready(Err(SemaphoreClosed));
         }
-        state.waiters[at].waker = cx.waker().clone();
+        state.waiters[at].waker.clone_from(cx.waker());
         Poll::Pending
     }
 }
