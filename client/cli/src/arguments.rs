@@ -18,7 +18,7 @@ use crate::system::SystemCommand;
 /// Arguments of every command.
 #[derive(Args, Debug, Clone)]
 pub struct Common {
-    /// Attach file of the system [default: $WEIR_ATTACH, /etc/weir/client/client.json, ~/.weir-dev/client.json].
+    /// Attach file of the system [default: $`WEIR_ATTACH`, /etc/weir/client/client.json, ~/.weir-dev/client.json].
     #[arg(long, global = true)]
     pub attach: Option<PathBuf>,
     /// Print JSON: {"response": …, "error": null or text, "status": 0 or a negative DER number}.
@@ -186,13 +186,15 @@ fn describe(text: &mut String, command: &mut clap::Command, path: &str) {
             .get_arguments()
             .filter(|argument| !argument.is_hide_set() && !argument.is_global_set())
             .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
-            .map(|argument| format!("{}", argument))
+            .map(|argument| format!("{argument}"))
             .collect();
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "| `{}` | {about} |", format!("{path} {}", arguments.join(" ")).trim());
         return;
     }
-    for subcommand in command.get_subcommands_mut().filter(|found| !found.is_hide_set() && found.get_name() != "help") {
+    for subcommand in
+        command.get_subcommands_mut().filter(|found| !found.is_hide_set() && found.get_name() != "help")
+    {
         let name = format!("{path} {}", subcommand.get_name());
         describe(text, subcommand, &name);
     }
@@ -243,7 +245,10 @@ mod tests {
     fn the_reference_lists_every_command() {
         let page = include_str!("../../../docs/reference/cli.md");
         for line in reference().lines() {
-            assert!(page.contains(line), "docs/reference/cli.md lacks this line; `weir` has changed:\n{line}");
+            assert!(
+                page.contains(line),
+                "docs/reference/cli.md lacks this line; `weir` has changed:\n{line}"
+            );
         }
     }
 }

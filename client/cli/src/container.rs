@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use weir_client::{Attach, Container, Context, Epoch, Pool, Rights};
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::{
-    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest, ContainerQueryRequest,
-    ContainerSetQuotaRequest, ContainerType,
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest,
+    ContainerQueryRequest, ContainerSetQuotaRequest, ContainerType,
 };
 
 use crate::error::CliError;
 use crate::management::System;
-use crate::output::{Answer, fields, table};
+use crate::output::{Answer, fields, lines, table};
 use crate::size::Size;
 
 /// Containers.
@@ -166,7 +166,10 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| format!("\"{text}\" is not an octal mode"))
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("\"{text}\" is not an octal mode"))
 }
 
 /// Performs a container command. `attach` is needed for what goes over the fabric.
@@ -225,10 +228,14 @@ async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, C
 ///
 /// # Errors
 /// When the engines refuse it or cannot be asked.
-pub async fn create_container(system: &System, request: ContainerCreateRequest) -> Result<ContainerInfo, CliError> {
+pub async fn create_container(
+    system: &System,
+    request: ContainerCreateRequest,
+) -> Result<ContainerInfo, CliError> {
     let what = format!("create container {} in pool {}", request.label, request.pool);
-    let reply =
-        system.call(what, async |channel| ContainersClient::new(channel).create(request.clone()).await).await?;
+    let reply = system
+        .call(what, async |channel| ContainersClient::new(channel).create(request.clone()).await)
+        .await?;
     reply.container.ok_or_else(|| nameless(&request.label))
 }
 
@@ -260,11 +267,16 @@ async fn query(name: ContainerName, system: &System) -> Result<Answer, CliError>
 ///
 /// # Errors
 /// When it does not exist or the engines cannot be asked.
-pub async fn query_container(system: &System, pool: &str, container: &str) -> Result<ContainerInfo, CliError> {
+pub async fn query_container(
+    system: &System,
+    pool: &str,
+    container: &str,
+) -> Result<ContainerInfo, CliError> {
     let what = format!("query container {container} of pool {pool}");
     let request = ContainerQueryRequest { pool: pool.to_owned(), container: container.to_owned() };
-    let reply =
-        system.call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await).await?;
+    let reply = system
+        .call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await)
+        .await?;
     reply.container.ok_or_else(|| nameless(container))
 }
 
@@ -281,8 +293,9 @@ async fn set_quota(arguments: ContainerQuota, system: &System) -> Result<Answer,
     let what = format!("set quota of container {container} of pool {pool} to {}", arguments.quota);
     let request =
         ContainerSetQuotaRequest { pool, container: container.clone(), quota_bytes: arguments.quota.0 };
-    let reply =
-        system.call(what, async |channel| ContainersClient::new(channel).set_quota(request.clone()).await).await?;
+    let reply = system
+        .call(what, async |channel| ContainersClient::new(channel).set_quota(request.clone()).await)
+        .await?;
     let info = reply.container.ok_or_else(|| nameless(&container))?;
     Ok(Answer::new(to_json(&info), describe(&info)))
 }
@@ -304,7 +317,7 @@ fn quota_text(container: &ContainerInfo) -> String {
 }
 
 fn describe(container: &ContainerInfo) -> String {
-    let mut text = fields(&[
+    let text = fields(&[
         ("Label", container.label.clone()),
         ("UUID", container.uuid.clone()),
         ("Pool", format!("{} ({})", container.pool_label, container.pool_uuid)),
@@ -316,10 +329,7 @@ fn describe(container: &ContainerInfo) -> String {
         ("Open handles", container.open_handles.to_string()),
     ]);
     let attributes: BTreeMap<_, _> = container.attributes.iter().collect();
-    for (name, value) in attributes {
-        text.push_str(&format!("Attribute {name} = {value}\n"));
-    }
-    text
+    text + &lines(attributes.into_iter().map(|(name, value)| format!("Attribute {name} = {value}")))
 }
 
 /// A container with the names that `daos container query --json` uses, and Weir's own.
@@ -373,15 +383,20 @@ fn read_write() -> Rights {
     Rights::READ.union(Rights::WRITE)
 }
 
-async fn perform(command: ContainerCommand, context: &Context, container: &Container) -> Result<Answer, CliError> {
+async fn perform(
+    command: ContainerCommand,
+    context: &Context,
+    container: &Container,
+) -> Result<Answer, CliError> {
     match command {
         ContainerCommand::ListAttr(_) => {
             let found = container.attributes(context, Vec::new()).await?;
             let names: Vec<&String> = found.keys().collect();
-            let text: String = names.iter().map(|name| format!("{name}\n")).collect();
-            Ok(Answer::new(json!(names), text))
+            Ok(Answer::new(json!(names), lines(&names)))
         }
-        ContainerCommand::GetAttr(arguments) => get_attributes(&arguments.attributes, context, container).await,
+        ContainerCommand::GetAttr(arguments) => {
+            get_attributes(&arguments.attributes, context, container).await
+        }
         ContainerCommand::SetAttr(arguments) => {
             let changes: Vec<_> = arguments
                 .attributes
@@ -407,21 +422,27 @@ async fn perform(command: ContainerCommand, context: &Context, container: &Conta
             Ok(Answer::done(format!("snapshot {} removed", arguments.epoch)))
         }
         _ => {
-            let epochs: Vec<u64> = container.snapshots(context).await?.into_iter().map(|epoch| epoch.0).collect();
-            let text: String = epochs.iter().map(|epoch| format!("{epoch}\n")).collect();
-            Ok(Answer::new(json!(epochs), text))
+            let epochs: Vec<u64> =
+                container.snapshots(context).await?.into_iter().map(|epoch| epoch.0).collect();
+            Ok(Answer::new(json!(epochs), lines(&epochs)))
         }
     }
 }
 
-async fn get_attributes(names: &[String], context: &Context, container: &Container) -> Result<Answer, CliError> {
+async fn get_attributes(
+    names: &[String],
+    context: &Context,
+    container: &Container,
+) -> Result<Answer, CliError> {
     let found = container.attributes(context, names.to_vec()).await?;
     if let Some(absent) = names.iter().find(|name| !found.contains_key(*name)) {
         return Err(CliError::NotFound(format!("the container has no attribute \"{absent}\"")));
     }
-    let shown: BTreeMap<_, _> =
-        found.iter().map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned())).collect();
-    let text: String = shown.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let shown: BTreeMap<_, _> = found
+        .iter()
+        .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
+        .collect();
+    let text = lines(shown.iter().map(|(name, value)| format!("{name}={value}")));
     Ok(Answer::new(json!(shown), text))
 }
 

@@ -67,7 +67,8 @@ pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, 
         let container = Container::open(&context, &pool, &names.container, Rights::READ).await?;
         output.timing("client init, pool connect, container open", started);
         let work = async {
-            let dfs = Dfs::mount(&context, &container).await.map_err(|error| failed(&names.container, &error))?;
+            let dfs =
+                Dfs::mount(&context, &container).await.map_err(|error| failed(&names.container, &error))?;
             match command {
                 FsCommand::Df(_) => df(&context, &dfs, &names.container).await,
                 FsCommand::Ls(path) => ls(&context, &dfs, &path.path).await,
@@ -85,7 +86,9 @@ pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, 
 fn failed(what: &str, error: &weir_dfs::Error) -> CliError {
     match error {
         weir_dfs::Error::Client(error) => CliError::Client(error.clone()),
-        other => CliError::FileSystem { what: what.to_owned(), message: other.to_string(), errno: other.errno() },
+        other => {
+            CliError::FileSystem { what: what.to_owned(), message: other.to_string(), errno: other.errno() }
+        }
     }
 }
 
@@ -137,8 +140,10 @@ async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError
             stat.size.to_string(),
             name.clone(),
         ]);
-        entries.push(json!({"name": name, "type": letter(stat.kind).to_string(), "mode": stat.mode, "uid": stat.uid,
-            "gid": stat.gid, "size": stat.size, "mtime_ns": stat.mtime_ns}));
+        entries.push(
+            json!({"name": name, "type": letter(stat.kind).to_string(), "mode": stat.mode, "uid": stat.uid,
+            "gid": stat.gid, "size": stat.size, "mtime_ns": stat.mtime_ns}),
+        );
     }
     Ok(Answer::new(json!(entries), table(&rows)))
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use weir_client::{Anchor, Attach, Conditions, Container, Context, Kv, ObjectId, Pool, Rights, kind};
 
 use crate::error::CliError;
-use crate::output::Answer;
+use crate::output::{Answer, lines};
 
 /// Keys asked for in one request.
 const PAGE_KEYS: u32 = 512;
@@ -69,7 +69,8 @@ pub struct KvPut {
 
 /// An object id as people write it: its two halves, or only the user's number.
 fn parse_object(text: &str, container: &Container) -> Result<ObjectId, CliError> {
-    let wrong = || CliError::Usage(format!("\"{text}\" is not an object id: give hi.lo in decimal, or one number"));
+    let wrong =
+        || CliError::Usage(format!("\"{text}\" is not an object id: give hi.lo in decimal, or one number"));
     if let Some((hi, lo)) = text.split_once('.') {
         return Ok(ObjectId { hi: hi.parse().map_err(|_| wrong())?, lo: lo.parse().map_err(|_| wrong())? });
     }
@@ -82,7 +83,8 @@ fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
     match (&arguments.value, &arguments.file) {
         (Some(text), _) => value.extend_from_slice(text.as_bytes()),
         (None, Some(path)) => {
-            let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display().to_string(), error))?;
+            let file =
+                std::fs::File::open(path).map_err(|error| CliError::io(path.display().to_string(), error))?;
             file.take(VALUE_MAX + 1)
                 .read_to_end(&mut value)
                 .map_err(|error| CliError::io(path.display().to_string(), error))?;
@@ -95,7 +97,9 @@ fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
         }
     }
     if value.len() as u64 > VALUE_MAX {
-        return Err(CliError::Usage(format!("the value has more than {VALUE_MAX} bytes; keep it in a file or an array")));
+        return Err(CliError::Usage(format!(
+            "the value has more than {VALUE_MAX} bytes; keep it in a file or an array"
+        )));
     }
     Ok(value)
 }
@@ -138,7 +142,8 @@ async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -
         }
         KvCommand::Get(key) => {
             let value = kv.get(context, key.key.as_bytes()).await?;
-            let value = value.ok_or_else(|| CliError::NotFound(format!("key \"{}\" does not exist", key.key)))?;
+            let value =
+                value.ok_or_else(|| CliError::NotFound(format!("key \"{}\" does not exist", key.key)))?;
             let text = String::from_utf8_lossy(&value).into_owned();
             Ok(Answer::new(json!({"key": key.key, "value": text, "bytes": value.len()}), text))
         }
@@ -151,13 +156,15 @@ async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -
             let mut anchor = Anchor::START;
             loop {
                 let page = kv.list(context, &anchor, PAGE_KEYS).await?;
-                keys.extend(page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()));
+                keys.extend(
+                    page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()),
+                );
                 anchor = page.next;
                 if anchor.is_end() {
                     break;
                 }
             }
-            let text: String = keys.iter().map(|key| format!("{key}\n")).collect();
+            let text = lines(&keys);
             Ok(Answer::new(json!(keys), text))
         }
     }

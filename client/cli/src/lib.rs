@@ -74,8 +74,12 @@ fn from_dmg(command: DmgCommand) -> WeirCommand {
 fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answer, CliError> {
     let named = common.attach.as_deref();
     match command {
-        WeirCommand::System { command } => manage(named, common, async |system| system::run(command, system).await),
-        WeirCommand::Pool { command } => manage(named, common, async |system| pool::run(command, system).await),
+        WeirCommand::System { command } => {
+            manage(named, common, async |system| system::run(command, system).await)
+        }
+        WeirCommand::Pool { command } => {
+            manage(named, common, async |system| pool::run(command, system).await)
+        }
         WeirCommand::Container { command } if container::is_fabric(&command) => {
             container::run_fabric(command, &management::find_attach(named)?)
         }

@@ -84,7 +84,9 @@ pub fn find_attach(named: Option<&Path>) -> Result<PathBuf, CliError> {
     }
     let places = [PathBuf::from(ATTACH_SYSTEM), default_dev_folder().join("client.json")];
     places.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
-        CliError::NoAttachFile(places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and "))
+        CliError::NoAttachFile(
+            places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and "),
+        )
     })
 }
 
@@ -124,8 +126,11 @@ impl System {
     /// When the attach file or a file it names cannot be used.
     pub fn open(path: &Path, limit: Duration) -> Result<Self, CliError> {
         let attach = AttachFile::load(path)?;
-        let tls =
-            TlsFiles { ca: attach.tls.ca.clone(), cert: attach.tls.cert.clone(), key: attach.tls.key.clone() };
+        let tls = TlsFiles {
+            ca: attach.tls.ca.clone(),
+            cert: attach.tls.cert.clone(),
+            key: attach.tls.key.clone(),
+        };
         let mut channels = BTreeMap::new();
         for engine in &attach.engines {
             let channel = tls.channel(&engine.management).map_err(|error| CliError::AttachFile {
@@ -158,8 +163,12 @@ impl System {
                 }
                 match tokio::time::timeout(left.min(ATTEMPT_LIMIT), attempt(channel.clone())).await {
                     Ok(Ok(reply)) => return Ok(reply.into_inner()),
-                    Ok(Err(status)) if status.code() == Code::Unavailable => last = Some((address.clone(), status)),
-                    Ok(Err(status)) => return Err(CliError::Management { what, failure: failure_of(&status) }),
+                    Ok(Err(status)) if status.code() == Code::Unavailable => {
+                        last = Some((address.clone(), status));
+                    }
+                    Ok(Err(status)) => {
+                        return Err(CliError::Management { what, failure: failure_of(&status) });
+                    }
                     Err(_) => {
                         let status = Status::deadline_exceeded("no answer in time");
                         last = Some((address.clone(), status));
@@ -176,7 +185,11 @@ impl System {
     fn exhausted(&self, last: Option<(String, Status)>) -> Failure {
         let engines = self.channels.len();
         let Some((address, status)) = last else {
-            return Failure::new(weir_proto::Der::TIMEDOUT, "", "the time was over before an engine was asked");
+            return Failure::new(
+                weir_proto::Der::TIMEDOUT,
+                "",
+                "the time was over before an engine was asked",
+            );
         };
         let mut failure = failure_of(&status);
         // The transport's own text is "transport error"; what it stands for is in its sources.
@@ -217,7 +230,12 @@ mod tests {
     fn a_malformed_attach_file_is_named() {
         let folder = tempfile::tempdir().expect("made");
         let path = folder.path().join("client.json");
-        for text in ["", "{}", "[1]", r#"{"system":"w","provider":"tcp","engines":[],"system_key_file":"k","tls":{"ca":"a","cert":"b","key":"c"}}"#] {
+        for text in [
+            "",
+            "{}",
+            "[1]",
+            r#"{"system":"w","provider":"tcp","engines":[],"system_key_file":"k","tls":{"ca":"a","cert":"b","key":"c"}}"#,
+        ] {
             std::fs::write(&path, text).expect("written");
             let error = AttachFile::load(&path).expect_err(text);
             assert!(error.to_string().contains("client.json"), "{error}");

@@ -70,11 +70,13 @@ pub struct UmountArguments {
 /// When it cannot be mounted.
 pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     let attach = management::find_attach(named)?;
-    let attach = std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
+    let attach =
+        std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
     let target = arguments.directory.canonicalize().map_err(|error| {
         CliError::io(format!("directory {} to mount at", arguments.directory.display()), error)
     })?;
-    if mountinfo::at(&target).is_ok_and(|found| found.is_some_and(|entry| entry.file_system == mountinfo::FILE_SYSTEM_TYPE))
+    if mountinfo::at(&target)
+        .is_ok_and(|found| found.is_some_and(|entry| entry.file_system == mountinfo::FILE_SYSTEM_TYPE))
         && mountinfo::is_connected(&target)
     {
         let message = format!("a container is mounted at {} already: unmount it first", target.display());
@@ -161,7 +163,9 @@ fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result
         .map_err(|error| CliError::io(format!("start {}", program.display()), error))?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).map_err(|error| CliError::io("read the mount's report", error))?;
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .map_err(|error| CliError::io("read the mount's report", error))?;
     }
     let identity = parse_report(&line)?;
     if output.verbose {

@@ -74,11 +74,14 @@ pub fn envelope(outcome: &Result<Answer, CliError>) -> Value {
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|column| {
+            rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
         .collect();
     let mut text = String::new();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         text.push_str(cells.join("  ").trim_end());
         text.push('\n');
     }
@@ -89,7 +92,13 @@ pub fn table(rows: &[Vec<String>]) -> String {
 #[must_use]
 pub fn fields(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    pairs.iter().map(|(name, value)| format!("{:<width$} {value}\n", format!("{name}:"))).collect()
+    lines(pairs.iter().map(|(name, value)| format!("{:<width$} {value}", format!("{name}:"))))
+}
+
+/// One line for each item.
+#[must_use]
+pub fn lines<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    items.into_iter().fold(String::new(), |text, item| text + &item.to_string() + "\n")
 }
 
 #[cfg(test)]

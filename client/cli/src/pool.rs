@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use weir_management::v1::pools_client::PoolsClient;
 use weir_management::v1::{
-    PoolCreateRequest, PoolDestroyRequest, PoolInfo, PoolListRequest, PoolQueryRequest, PoolResizeRequest, PoolState,
+    PoolCreateRequest, PoolDestroyRequest, PoolInfo, PoolListRequest, PoolQueryRequest, PoolResizeRequest,
+    PoolState,
 };
 
 use crate::error::CliError;
@@ -123,8 +124,9 @@ pub async fn create_pool(system: &System, request: PoolCreateRequest) -> Result<
 /// # Errors
 /// When the engines cannot be asked.
 pub async fn list_pools(system: &System) -> Result<Vec<PoolInfo>, CliError> {
-    let reply =
-        system.call("list pools", async |channel| PoolsClient::new(channel).list(PoolListRequest {}).await).await?;
+    let reply = system
+        .call("list pools", async |channel| PoolsClient::new(channel).list(PoolListRequest {}).await)
+        .await?;
     Ok(reply.pools)
 }
 
@@ -148,7 +150,8 @@ async fn list(system: &System) -> Result<Answer, CliError> {
 async fn query(pool: String, system: &System) -> Result<Answer, CliError> {
     let what = format!("query pool {pool}");
     let request = PoolQueryRequest { pool: pool.clone() };
-    let reply = system.call(what, async |channel| PoolsClient::new(channel).query(request.clone()).await).await?;
+    let reply =
+        system.call(what, async |channel| PoolsClient::new(channel).query(request.clone()).await).await?;
     let info = reply.pool.ok_or_else(|| nameless(&pool))?;
     Ok(Answer::new(to_json(&info), describe(&info)))
 }
@@ -157,7 +160,8 @@ async fn resize(arguments: PoolResize, system: &System) -> Result<Answer, CliErr
     let PoolResize { pool, size } = arguments;
     let what = format!("resize pool {pool} to {size}");
     let request = PoolResizeRequest { pool: pool.clone(), size_bytes: size.0 };
-    let reply = system.call(what, async |channel| PoolsClient::new(channel).resize(request.clone()).await).await?;
+    let reply =
+        system.call(what, async |channel| PoolsClient::new(channel).resize(request.clone()).await).await?;
     let info = reply.pool.ok_or_else(|| nameless(&pool))?;
     Ok(Answer::new(to_json(&info), describe(&info)))
 }

@@ -90,7 +90,9 @@ mod tests {
                 Err(error) => assert_eq!(text, "16EiB", "{error}"),
             }
         }
-        for bad in ["", "GiB", "-1G", "1X", "1..5G", "1.G", "1e9", "99999999999999999999999999999999999999999"] {
+        for bad in
+            ["", "GiB", "-1G", "1X", "1..5G", "1.G", "1e9", "99999999999999999999999999999999999999999"]
+        {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
     }

@@ -3,7 +3,9 @@
 use clap::Subcommand;
 use serde_json::json;
 use weir_management::v1::system_client::SystemClient;
-use weir_management::v1::{AttachRequest, EngineHealth, EngineState, SystemQueryRequest, SystemQueryResponse};
+use weir_management::v1::{
+    AttachRequest, EngineHealth, EngineState, SystemQueryRequest, SystemQueryResponse,
+};
 
 use crate::error::CliError;
 use crate::management::System;
@@ -42,7 +44,9 @@ pub async fn query_system(system: &System) -> Result<SystemQueryResponse, CliErr
 
 async fn query(system: &System) -> Result<Answer, CliError> {
     let reply = query_system(system).await?;
-    let mut rows = vec![["Rank", "State", "Version", "Targets", "Capacity", "Free", "Message"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["Rank", "State", "Version", "Targets", "Capacity", "Free", "Message"].map(String::from).to_vec(),
+    ];
     for engine in &reply.engines {
         rows.push(vec![
             engine.rank.to_string(),
@@ -84,7 +88,9 @@ fn state_name(engine: &EngineState) -> &'static str {
 
 async fn attach(system: &System) -> Result<Answer, CliError> {
     let reply = system
-        .call("attach to the system", async |channel| SystemClient::new(channel).attach(AttachRequest {}).await)
+        .call("attach to the system", async |channel| {
+            SystemClient::new(channel).attach(AttachRequest {}).await
+        })
         .await?;
     let mut rows = vec![["Rank", "Host", "Fabric ports", "Management"].map(String::from).to_vec()];
     let mut engines = Vec::new();

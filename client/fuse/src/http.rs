@@ -92,7 +92,9 @@ async fn exchange<Fut: Future<Output = Option<Page>>>(
         head.extend_from_slice(&chunk[..read]);
     }
     let page = match parse_path(&head) {
-        Ok(path) => answer(path).await.unwrap_or(Page { status: "404 Not Found", body: "no such page\n".into() }),
+        Ok(path) => {
+            answer(path).await.unwrap_or(Page { status: "404 Not Found", body: "no such page\n".into() })
+        }
         Err(status) => Page { status, body: format!("{status}\n") },
     };
     let reply = format!(
@@ -128,7 +130,8 @@ mod tests {
     fn only_well_formed_gets_are_answered() {
         assert_eq!(parse_path(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"), Ok("/metrics".into()));
         assert_eq!(parse_path(b"POST /metrics HTTP/1.1\r\n\r\n"), Err("405 Method Not Allowed"));
-        for malformed in [&b""[..], b"GET", b"GET metrics HTTP/1.1\r\n", b"GET /x SPDY\r\n", b"\xff\xfe\r\n"] {
+        for malformed in [&b""[..], b"GET", b"GET metrics HTTP/1.1\r\n", b"GET /x SPDY\r\n", b"\xff\xfe\r\n"]
+        {
             assert_eq!(parse_path(malformed), Err("400 Bad Request"));
         }
     }

@@ -302,10 +302,19 @@ fn render_containers(text: &mut String, containers: &BTreeMap<(&str, &str), Snap
     family(text, "weir_mountd_bytes_total", "counter", "Bytes read and written through mounts.");
     for (names, counts) in containers {
         for (direction, bytes) in [("read", counts.read_bytes), ("write", counts.written_bytes)] {
-            let _ = writeln!(text, "weir_mountd_bytes_total{{{},direction=\"{direction}\"}} {bytes}", labels(names));
+            let _ = writeln!(
+                text,
+                "weir_mountd_bytes_total{{{},direction=\"{direction}\"}} {bytes}",
+                labels(names)
+            );
         }
     }
-    family(text, "weir_mountd_errors_total", "counter", "Requests answered with an error that programs do not expect.");
+    family(
+        text,
+        "weir_mountd_errors_total",
+        "counter",
+        "Requests answered with an error that programs do not expect.",
+    );
     for (names, counts) in containers {
         for (errno, count) in &counts.errors {
             let _ = writeln!(text, "weir_mountd_errors_total{{{},errno=\"{errno}\"}} {count}", labels(names));
@@ -355,7 +364,8 @@ fn render_process(text: &mut String) {
     family(text, "process_open_fds", "gauge", "Open file descriptors of the process.");
     let _ = writeln!(text, "process_open_fds {descriptors}");
     let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let boot = boot.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let boot =
+        boot.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok()).unwrap_or(0);
     family(text, "process_start_time_seconds", "gauge", "Start of the process, seconds since 1970.");
     let _ = writeln!(text, "process_start_time_seconds {}", boot + field(19) / ticks);
 }

@@ -69,15 +69,12 @@ fn unescape(field: &[u8]) -> OsString {
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
         let code = tail.get(..3).filter(|_| *first == b'\\').and_then(octal);
-        match code {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                plain.push(*first);
-                rest = tail;
-            }
+        if let Some(byte) = code {
+            plain.push(byte);
+            rest = &tail[3..];
+        } else {
+            plain.push(*first);
+            rest = tail;
         }
     }
     OsString::from_vec(plain)
@@ -102,7 +99,10 @@ mod tests {
         let entries = parse(TABLE);
         assert_eq!(entries.len(), 3);
         assert_eq!(entries[1].mount_point, Path::new("/mnt/a b"));
-        assert_eq!((entries[1].file_system.as_str(), entries[1].source.as_str()), (FILE_SYSTEM_TYPE, "weir:tank/home"));
+        assert_eq!(
+            (entries[1].file_system.as_str(), entries[1].source.as_str()),
+            (FILE_SYSTEM_TYPE, "weir:tank/home")
+        );
         assert_eq!(entries[1].device, "0:50");
     }
 

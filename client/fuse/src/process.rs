@@ -30,7 +30,8 @@ fn parse_stat(line: &str) -> Option<(char, u64)> {
 
 fn read_stat(pid: i32) -> io::Result<(char, u64)> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    parse_stat(&line).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {line}")))
+    parse_stat(&line)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {line}")))
 }
 
 impl ProcessRecord {

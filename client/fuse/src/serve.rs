@@ -24,7 +24,7 @@ use crate::spec::{MountOptions, MountSpec};
 
 /// How long pool and container may take to open. An engine that has just been started again is back by then, and the
 /// caller of a mount has not given up yet.
-const OPEN_LIMIT: Duration = Duration::from_secs(60);
+const OPEN_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long the last users may take after the mount was detached by a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -53,8 +53,9 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let started = Instant::now();
     let mut options = spec.validate().map_err(|error| Failure::new(FailureKind::InvalidArgument, error))?;
     options.read_only |= spec.read_only;
-    let attach = Attach::load(Some(&spec.attach))
-        .map_err(|error| Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?")))?;
+    let attach = Attach::load(Some(&spec.attach)).map_err(|error| {
+        Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
+    })?;
     let (dfs, identity) = open(spec, &attach, options, started)?;
     let shared = Arc::new(Shared::new(dfs, attach, options, spec));
     let mut session = mount(spec, options, &shared)?;
@@ -67,7 +68,9 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
         // The other end is gone only when the process ends anyway.
         let _ = ended.send(outcome);
     });
-    thread.map_err(|error| Failure::new(FailureKind::Internal, format!("start the session's thread: {error}")))?;
+    thread.map_err(|error| {
+        Failure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
+    })?;
     if let Err(error) = std::fs::metadata(&spec.target) {
         let _ = unmount(&spec.target, true);
         return Err(Failure::new(
@@ -78,10 +81,9 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     tracing::info!(target = %spec.target.display(), pool = spec.pool, container = spec.container,
         open_micros = identity.open_micros, "serving");
     ready(&identity);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Failure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}"))
+    })?;
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
     outcome
@@ -99,9 +101,11 @@ fn open(
     let opened_endpoint = started.elapsed();
     let rights = if options.read_only { Rights::READ } else { Rights::READ.union(Rights::WRITE) };
     let opened = context.block_on(async {
-        let pool = Pool::connect(&context, &spec.pool, rights).await.map_err(|error| client_failure(&error))?;
-        let container =
-            Container::open(&context, &pool, &spec.container, rights).await.map_err(|error| client_failure(&error))?;
+        let pool =
+            Pool::connect(&context, &spec.pool, rights).await.map_err(|error| client_failure(&error))?;
+        let container = Container::open(&context, &pool, &spec.container, rights)
+            .await
+            .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let dfs = Dfs::mount(&context, &container).await.map_err(|error| dfs_failure(&error))?;
         crate::filesystem::give_root_to_group(&context, &dfs, spec.fs_group, options.read_only)
@@ -118,7 +122,11 @@ fn open(
         Ok::<_, Failure>((dfs, identity))
     });
     if let Ok((_, identity)) = &opened {
-        tracing::debug!(endpoint_micros = opened_endpoint.as_micros(), open_micros = identity.open_micros, "opened");
+        tracing::debug!(
+            endpoint_micros = opened_endpoint.as_micros(),
+            open_micros = identity.open_micros,
+            "opened"
+        );
     }
     opened
 }
@@ -133,7 +141,9 @@ fn client_failure(error: &weir_client::Error) -> Failure {
     let kind = match der {
         Der::NONEXIST | Der::ENOENT | Der::CONT_NONEXIST => FailureKind::NotFound,
         Der::NO_PERM | Der::NO_HDL => FailureKind::PermissionDenied,
-        Der::TIMEDOUT | Der::UNREACH | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM => FailureKind::Unavailable,
+        Der::TIMEDOUT | Der::UNREACH | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM => {
+            FailureKind::Unavailable
+        }
         Der::INVAL => FailureKind::InvalidArgument,
         _ => FailureKind::Internal,
     };
@@ -153,7 +163,10 @@ fn dfs_failure(error: &weir_dfs::Error) -> Failure {
 /// Mounts and shakes hands with the kernel.
 fn mount(spec: &MountSpec, options: MountOptions, shared: &Arc<Shared>) -> Result<Session<WeirFs>, Failure> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::new(FailureKind::FailedPrecondition, format!("mount at {}: {what}: {error}", spec.target.display()))
+        Failure::new(
+            FailureKind::FailedPrecondition,
+            format!("mount at {}: {what}: {error}", spec.target.display()),
+        )
     };
     let mut config = fuser::Config::default();
     config.acl = SessionACL::All;
@@ -164,7 +177,8 @@ fn mount(spec: &MountSpec, options: MountOptions, shared: &Arc<Shared>) -> Resul
         // An ordinary user mounts through fusermount3.
         config.mount_options = unprivileged_options(spec, options);
         config.acl = SessionACL::Owner;
-        return Session::new(filesystem, &spec.target, &config).map_err(|error| failed("fusermount3", &error));
+        return Session::new(filesystem, &spec.target, &config)
+            .map_err(|error| failed("fusermount3", &error));
     }
     let device = File::options()
         .read(true)
@@ -253,7 +267,8 @@ async fn watch(
     identity: Identity,
     mut end: tokio::sync::oneshot::Receiver<io::Result<()>>,
 ) -> Result<(), Failure> {
-    let internal = |what: &str, error: io::Error| Failure::new(FailureKind::Internal, format!("{what}: {error}"));
+    let internal =
+        |what: &str, error: io::Error| Failure::new(FailureKind::Internal, format!("{what}: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", error))?;
     let answer = answer_control(control, shared, &identity);
@@ -275,7 +290,10 @@ async fn watch(
 }
 
 /// Unmounts on a signal: cleanly when nobody uses the mount, else by detaching it and giving its users a moment.
-async fn leave(spec: &MountSpec, end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>) -> Result<(), Failure> {
+async fn leave(
+    spec: &MountSpec,
+    end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>,
+) -> Result<(), Failure> {
     let target = spec.target.clone();
     let unmounted = tokio::task::spawn_blocking(move || match unmount(&target, false) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// How long an operation waits for an engine that is away before it fails with `EIO`: as long as Kubernetes takes by
 /// default to give up a lost node (5 minutes), so that a rescheduled engine is waited for.
-pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_secs(300);
+pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_mins(5);
 
 /// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once; 8 keep a kernel
 /// read-ahead window (8 requests of 128 KiB make 1 MiB) in flight.
@@ -241,7 +241,8 @@ mod tests {
     #[test]
     fn the_same_mount_is_recognised_whatever_the_order_of_its_options() {
         let one = MountSpec { options: vec!["nodev".into(), "ro".into()], ..spec() };
-        let same = MountSpec { options: vec!["nodev".into()], read_only: true, volume: "pvc-1".into(), ..spec() };
+        let same =
+            MountSpec { options: vec!["nodev".into()], read_only: true, volume: "pvc-1".into(), ..spec() };
         assert!(one.same_mount(&same));
         assert!(!one.same_mount(&spec()));
         assert!(!spec().same_mount(&MountSpec { container: "other".into(), ..spec() }));

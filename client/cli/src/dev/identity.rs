@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 
 use crate::error::CliError;
@@ -97,16 +98,6 @@ impl IdentityFiles {
         }
         Ok(())
     }
-
-    /// The system key's text.
-    ///
-    /// # Errors
-    /// When its file cannot be read.
-    pub fn system_key_text(&self) -> Result<String, CliError> {
-        let text = fs::read_to_string(&self.system_key)
-            .map_err(|error| CliError::io(self.system_key.display().to_string(), error))?;
-        Ok(text.trim().to_owned())
-    }
 }
 
 /// Writes a file that only its owner can read, in one step.
@@ -132,7 +123,8 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let word = (0..3).fold(0_u32, |word, index| (word << 8) | u32::from(chunk.get(index).copied().unwrap_or(0)));
+        let word =
+            (0..3).fold(0_u32, |word, index| (word << 8) | u32::from(chunk.get(index).copied().unwrap_or(0)));
         for position in 0..4 {
             let digit = DIGITS[(word >> (18 - 6 * position)) as usize & 63];
             text.push(if position <= chunk.len() { char::from(digit) } else { '=' });
@@ -168,9 +160,14 @@ mod tests {
             key: files.engine_key.clone(),
         };
         engine.server_config().expect("an engine can serve with it");
-        let client = weir_management::TlsFiles { cert: files.client_cert.clone(), key: files.client_key.clone(), ..engine };
+        let client = weir_management::TlsFiles {
+            cert: files.client_cert.clone(),
+            key: files.client_key.clone(),
+            ..engine
+        };
         client.client_config().expect("a client can connect with it");
-        let key = weir_proto::capability::SystemKey::parse(&files.system_key_text().expect("there"));
+        let key =
+            weir_proto::capability::SystemKey::parse(&fs::read_to_string(&files.system_key).expect("there"));
         assert!(key.is_ok());
     }
 }

@@ -214,7 +214,10 @@ impl Manifests {
 
     fn add_cluster(&mut self, name: String, spec: ClusterSpec) -> Result<(), String> {
         if let Some(other) = &self.cluster {
-            return Err(format!("StorageCluster {} is there already: a folder of `weir dev` holds one system", other.name));
+            return Err(format!(
+                "StorageCluster {} is there already: a folder of `weir dev` holds one system",
+                other.name
+            ));
         }
         let size = spec.storage.size.bytes().map_err(|reason| format!("spec.storage.size: {reason}"))?;
         self.cluster = Some(Cluster {
@@ -252,7 +255,8 @@ impl Manifests {
         };
         let owner = spec.owner.unwrap_or(Owner { uid: 0, gid: 0, mode: None });
         let mode = owner.mode.as_deref().unwrap_or("0755");
-        let mode = u32::from_str_radix(mode, 8).map_err(|_| format!("spec.owner.mode: \"{mode}\" is not octal"))?;
+        let mode =
+            u32::from_str_radix(mode, 8).map_err(|_| format!("spec.owner.mode: \"{mode}\" is not octal"))?;
         self.containers.push(ContainerCreateRequest {
             pool: spec.pool_ref.name,
             label: if spec.label.is_empty() { name } else { spec.label },
@@ -277,11 +281,17 @@ impl Manifests {
             }
         }
         for container in &self.containers {
-            let twins = self.containers.iter().filter(|other| other.pool == container.pool && other.label == container.label);
+            let twins = self
+                .containers
+                .iter()
+                .filter(|other| other.pool == container.pool && other.label == container.label);
             if twins.count() > 1 {
                 return Err(CliError::Manifest {
                     path: PathBuf::from("(all)"),
-                    reason: format!("Container/{}: the label is used twice in pool {}", container.label, container.pool),
+                    reason: format!(
+                        "Container/{}: the label is used twice in pool {}",
+                        container.label, container.pool
+                    ),
                 });
             }
         }

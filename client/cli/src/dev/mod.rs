@@ -6,6 +6,7 @@ mod manifest;
 mod settings;
 mod supervisor;
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +31,7 @@ use supervisor::Plan;
 const READY_LINE: &str = "weir dev is up";
 
 /// How long `down` waits for the supervisor, which gives engines time to write a checkpoint.
-const DOWN_LIMIT: Duration = Duration::from_secs(60);
+const DOWN_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long a process that is left over may take to end after it was asked.
 const LEFTOVER_LIMIT: Duration = Duration::from_secs(5);
@@ -61,7 +62,9 @@ pub struct DirArguments {
 impl DirArguments {
     fn folder(&self) -> Result<Folder, CliError> {
         let path = self.dir.clone().unwrap_or_else(default_dev_folder);
-        std::path::absolute(&path).map(Folder).map_err(|error| CliError::io(path.display().to_string(), error))
+        std::path::absolute(&path)
+            .map(Folder)
+            .map_err(|error| CliError::io(path.display().to_string(), error))
     }
 }
 
@@ -70,19 +73,19 @@ impl DirArguments {
 pub struct UpArguments {
     #[command(flatten)]
     dir: DirArguments,
-    /// Number of engines [default: 3, or what a StorageCluster says].
+    /// Number of engines [default: 3, or what the manifest says].
     #[arg(long)]
     engines: Option<u32>,
-    /// Targets of each engine [default: 2, or what a StorageCluster says].
+    /// Targets of each engine [default: 2, or what the manifest says].
     #[arg(long)]
     targets: Option<u32>,
-    /// Storage of each engine; files are sparse [default: 4GiB, or what a StorageCluster says].
+    /// Storage of each engine; files are sparse [default: 4GiB, or what the manifest says].
     #[arg(long)]
     size: Option<Size>,
-    /// libfabric provider [default: tcp, or what a StorageCluster says].
+    /// libfabric provider [default: tcp, or what the manifest says].
     #[arg(long)]
     provider: Option<String>,
-    /// Manifest with StorageCluster, Pool and Container objects; other kinds are ignored. May be given several times.
+    /// Manifest with the cluster, pools and containers to be there; other kinds are ignored. May be given several times.
     /// Without any, a pool "tank" with a file system "home" is made.
     #[arg(long)]
     apply: Vec<PathBuf>,
@@ -179,7 +182,11 @@ fn refuse_second(folder: &Folder) -> Result<(), CliError> {
 }
 
 /// The shape of the system: of the folder when it has one, else what arguments and manifests say.
-fn settings_of(arguments: &UpArguments, manifests: &Manifests, folder: &Folder) -> Result<Settings, CliError> {
+fn settings_of(
+    arguments: &UpArguments,
+    manifests: &Manifests,
+    folder: &Folder,
+) -> Result<Settings, CliError> {
     let cluster = manifests.cluster.as_ref();
     let engines = arguments.engines.or(cluster.map(|cluster| cluster.engines));
     let targets = arguments.targets.or(cluster.map(|cluster| cluster.targets));
@@ -276,7 +283,8 @@ fn hints(folder: &Folder, detached: bool) -> String {
 fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
     let begun = Instant::now();
     let folder = arguments.dir.folder()?;
-    std::fs::create_dir_all(&folder.0).map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    std::fs::create_dir_all(&folder.0)
+        .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
     // Mistakes in the arguments are told here, not in a log.
     plan(arguments)?;
     let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
@@ -306,9 +314,13 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
         if ready {
             output.timing("weir dev up", begun);
             let attach = folder.attach();
-            let text = format!("use it with: export WEIR_ATTACH={}\nstop with: weir dev down\n", attach.display());
+            let text =
+                format!("use it with: export WEIR_ATTACH={}\nstop with: weir dev down\n", attach.display());
             let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            return Ok(Answer::new(json!({"attach_file": attach, "pid": child.id(), "milliseconds": millis}), text));
+            return Ok(Answer::new(
+                json!({"attach_file": attach, "pid": child.id(), "milliseconds": millis}),
+                text,
+            ));
         }
     }
     let _ = child.wait();
@@ -321,7 +333,8 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
 /// Ends what a dead supervisor left: mounts first, then engines.
 fn end_leftovers(running: &Running) -> Result<(), CliError> {
     let runtime = runtime()?;
-    let (mounts, engines): (Vec<_>, Vec<_>) = running.members.iter().partition(|member| member.directory.is_some());
+    let (mounts, engines): (Vec<_>, Vec<_>) =
+        running.members.iter().partition(|member| member.directory.is_some());
     for member in mounts.into_iter().chain(engines) {
         if let Some(directory) = &member.directory {
             // A mount whose process is dead holds its directory until somebody unmounts it.
@@ -387,12 +400,19 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
     })?;
     let mut text = table(&rows);
     for engine in &engines.engines {
-        text.push_str(&format!("engine {}: {} of {} free\n", engine.rank, Size(engine.free_bytes), Size(engine.capacity_bytes)));
+        let (free, all) = (Size(engine.free_bytes), Size(engine.capacity_bytes));
+        let _ = writeln!(text, "engine {}: {free} of {all} free", engine.rank);
     }
     for info in &pools {
-        text.push_str(&format!("pool {}: {} of {} free\n", info.label, Size(info.free_bytes), Size(info.size_bytes)));
+        let _ = writeln!(
+            text,
+            "pool {}: {} of {} free",
+            info.label,
+            Size(info.free_bytes),
+            Size(info.size_bytes)
+        );
     }
-    text.push_str(&format!("attach file: {}\n", folder.attach().display()));
+    let _ = writeln!(text, "attach file: {}", folder.attach().display());
     let response = json!({
         "ready": running.ready,
         "supervisor": running.supervisor.pid,
@@ -406,7 +426,10 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
 fn env(folder: &Folder) -> Result<Answer, CliError> {
     let attach = folder.attach();
     if !attach.exists() {
-        return Err(CliError::NotFound(format!("no system in {}: start one with `weir dev up`", folder.0.display())));
+        return Err(CliError::NotFound(format!(
+            "no system in {}: start one with `weir dev up`",
+            folder.0.display()
+        )));
     }
     // Single quotes hold everything but a single quote.
     let quoted = attach.display().to_string().replace('\'', "'\\''");
@@ -421,7 +444,11 @@ fn kill(arguments: &KillArguments) -> Result<Answer, CliError> {
     });
     let killed = process.map(|process| process.signal(Signal::KILL)).transpose();
     if killed.map_err(|error| CliError::io("kill the engine", error))? != Some(true) {
-        return Err(CliError::NotFound(format!("engine {} does not run in {}", arguments.rank, folder.0.display())));
+        return Err(CliError::NotFound(format!(
+            "engine {} does not run in {}",
+            arguments.rank,
+            folder.0.display()
+        )));
     }
     Ok(Answer::done(format!("engine {} killed", arguments.rank)))
 }

@@ -103,7 +103,8 @@ impl Settings {
     /// When no ports are free.
     pub fn assign_ports(&mut self) -> Result<(), CliError> {
         let length = u16::try_from(self.targets + 2).unwrap_or(u16::MAX);
-        let kept = self.ports.len() == self.engines as usize && self.ports.iter().all(|first| block_is_free(*first, length));
+        let kept = self.ports.len() == self.engines as usize
+            && self.ports.iter().all(|first| block_is_free(*first, length));
         if kept {
             return Ok(());
         }
@@ -114,7 +115,10 @@ impl Settings {
         let mut tried = 0_u32;
         while self.ports.len() < self.engines as usize {
             if tried > 2 * u32::from(PORTS.end - PORTS.start) {
-                return Err(CliError::Dev(format!("no {length} free ports in a row between {} and {}", PORTS.start, PORTS.end)));
+                return Err(CliError::Dev(format!(
+                    "no {length} free ports in a row between {} and {}",
+                    PORTS.start, PORTS.end
+                )));
             }
             if next.saturating_add(length) >= PORTS.end {
                 next = PORTS.start;
@@ -246,7 +250,6 @@ impl Folder {
     pub fn write_files(&self, settings: &Settings, log: &str) -> Result<(), CliError> {
         let identity = IdentityFiles::of(&self.0);
         identity.make()?;
-        let key = identity.system_key_text()?;
         let engines: Vec<EngineEntry> = (0..settings.engines).map(|rank| settings.engine(rank)).collect();
         for rank in 0..settings.engines {
             let config = EngineConfig {
@@ -260,17 +263,18 @@ impl Folder {
                 management_listen: settings.management(rank),
                 metrics_listen: settings.metrics(rank),
                 data: self.engine(rank).join("data"),
-                target_size: settings.target_size(),
+                target_size: format!("{}MiB", settings.target_size() >> 20),
                 log,
                 tls: TlsEntry {
                     ca: identity.ca.clone(),
                     cert: identity.engine_cert.clone(),
                     key: identity.engine_key.clone(),
                 },
-                auth: Auth { system_key: &key },
+                auth: Auth { system_key: &identity.system_key },
                 engines: &engines,
             };
-            let text = toml::to_string(&config).map_err(|error| CliError::Dev(format!("engine {rank}: {error}")))?;
+            let text =
+                toml::to_string(&config).map_err(|error| CliError::Dev(format!("engine {rank}: {error}")))?;
             write_private(&self.engine_config(rank), text.as_bytes())?;
             let data = self.engine(rank).join("data");
             fs::create_dir_all(&data).map_err(|error| CliError::io(data.display().to_string(), error))?;
@@ -299,7 +303,7 @@ struct EngineConfig<'a> {
     management_listen: String,
     metrics_listen: String,
     data: PathBuf,
-    target_size: u64,
+    target_size: String,
     log: &'a str,
     tls: TlsEntry,
     auth: Auth<'a>,
@@ -308,14 +312,14 @@ struct EngineConfig<'a> {
 
 #[derive(Serialize)]
 struct Auth<'a> {
-    system_key: &'a str,
+    system_key: &'a Path,
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, CliError> {
     match fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|error| CliError::Dev(format!("{}: {error}; remove it if nothing runs", path.display()))),
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| {
+            CliError::Dev(format!("{}: {error}; remove it if nothing runs", path.display()))
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(CliError::io(path.display().to_string(), error)),
     }
@@ -379,6 +383,6 @@ mod tests {
         assert_eq!(config["rank"].as_integer(), Some(1));
         assert_eq!(config["fabric_port"].as_integer(), Some(i64::from(attach.engines[1].fabric_port)));
         assert_eq!(config["engines"].as_array().map(Vec::len), Some(3));
-        assert_eq!(config["target_size"].as_integer(), Some(512 << 20));
+        assert_eq!(config["target_size"].as_str(), Some("512MiB"));
     }
 }

@@ -22,10 +22,11 @@ use super::manifest::{Manifests, MountRequest};
 use super::settings::{Folder, Member, Running, Settings};
 use crate::error::CliError;
 use crate::management::System;
+use crate::output::lines;
 use crate::{container, mount, pool, system};
 
 /// How long engines may take to be up. Recovery of a large log takes seconds.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Duration = Duration::from_mins(1);
 
 /// Pause between looks whether engines are up: small beside the second or so that they take.
 const READY_PAUSE: Duration = Duration::from_millis(15);
@@ -35,7 +36,7 @@ const READY_PAUSE: Duration = Duration::from_millis(15);
 const READY_LOOK: Duration = Duration::from_millis(250);
 
 /// Limit of each call that applies manifests.
-const APPLY_LIMIT: Duration = Duration::from_secs(60);
+const APPLY_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long an engine may take to end by itself: it writes a checkpoint.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
@@ -101,8 +102,10 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
     let running = Running { supervisor, ready: false, members: vec![] };
     plan.folder.keep_running(&running)?;
     let roster = Rc::new(Roster { folder: plan.folder.clone(), running: RefCell::new(running) });
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| CliError::io("watch signals", error))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| CliError::io("watch signals", error))?;
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|error| CliError::io("watch signals", error))?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).map_err(|error| CliError::io("watch signals", error))?;
     let (stop, stopped) = watch::channel(false);
     let local = tokio::task::LocalSet::new();
     let outcome = local
@@ -176,7 +179,10 @@ async fn wait_up(plan: &Plan) -> Result<(), CliError> {
                     return Ok(());
                 }
                 let away = reply.engines.iter().find(|engine| engine.health() != EngineHealth::Up);
-                away.map_or_else(|| format!("{up} are known"), |engine| format!("engine {}: {}", engine.rank, engine.message))
+                away.map_or_else(
+                    || format!("{up} are known"),
+                    |engine| format!("engine {}: {}", engine.rank, engine.message),
+                )
             }
             Err(error) => error.to_string(),
         };
@@ -257,7 +263,12 @@ fn start_engine(plan: &Plan, rank: u32) -> Result<(Child, ProcessRecord), CliErr
     let log = plan.folder.engine_log(rank);
     let output = append(&log)?;
     let errors = output.try_clone().map_err(|error| CliError::io(log.display().to_string(), error))?;
-    let child = Command::new(&plan.engine_program)
+    let mut command = Command::new(&plan.engine_program);
+    // The configuration file says everything; what the shell has set for other commands must not override it.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WEIR_")) {
+        command.env_remove(name);
+    }
+    let child = command
         .arg("--config")
         .arg(plan.folder.engine_config(rank))
         .stdin(Stdio::null())
@@ -293,7 +304,7 @@ fn tail(path: &Path) -> String {
         }
         last.push_back(line);
     }
-    last.into_iter().map(|line| format!("  {line}\n")).collect()
+    lines(last.into_iter().map(|line| format!("  {line}")))
 }
 
 /// Ends a process: asks, waits, insists.
@@ -309,7 +320,8 @@ async fn mount_one(plan: &Plan, request: &MountRequest, roster: &Roster) -> Resu
     let pool = pool_of(plan, request).await?;
     let directory = &request.directory;
     fs::create_dir_all(directory).map_err(|error| CliError::io(directory.display().to_string(), error))?;
-    let target = directory.canonicalize().map_err(|error| CliError::io(directory.display().to_string(), error))?;
+    let target =
+        directory.canonicalize().map_err(|error| CliError::io(directory.display().to_string(), error))?;
     let spec = MountSpec {
         system: String::new(),
         attach: plan.folder.attach(),

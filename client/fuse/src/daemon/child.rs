@@ -30,7 +30,10 @@ pub struct Child {
 /// When it cannot be started.
 pub fn spawn(program: &Path, spec: &MountSpec, control: &Path) -> Result<Child, Failure> {
     let failed = |error: std::io::Error| {
-        Failure::new(FailureKind::Internal, format!("start {} for {}: {error}", program.display(), spec.target.display()))
+        Failure::new(
+            FailureKind::Internal,
+            format!("start {} for {}: {error}", program.display(), spec.target.display()),
+        )
     };
     let text = serde_json::to_string(spec).map_err(|error| failed(error.into()))?;
     let mut handle = Command::new(program)
@@ -63,7 +66,9 @@ impl Child {
             match handle.wait().await {
                 Ok(status) if status.success() => tracing::info!(pid = process.pid, "mount process ended"),
                 Ok(status) => tracing::error!(pid = process.pid, %status, "mount process ended"),
-                Err(error) => tracing::error!(pid = process.pid, %error, "mount process cannot be waited for"),
+                Err(error) => {
+                    tracing::error!(pid = process.pid, %error, "mount process cannot be waited for");
+                }
             }
         });
         let silent = |detail: String| {

@@ -128,11 +128,14 @@ impl MountService {
         let roots = self.config.roots.clone();
         let look = move || -> Result<(), Failure> {
             let refuse = |reason: String| Failure::new(FailureKind::FailedPrecondition, reason);
-            let real = path.canonicalize().map_err(|error| refuse(format!("target {}: {error}", path.display())))?;
+            let real =
+                path.canonicalize().map_err(|error| refuse(format!("target {}: {error}", path.display())))?;
             if !real.is_dir() {
                 return Err(refuse(format!("target {} is not a directory", path.display())));
             }
-            let below = |root: &PathBuf| root.canonicalize().is_ok_and(|root| real.starts_with(&root) && real != root);
+            let below = |root: &PathBuf| {
+                root.canonicalize().is_ok_and(|root| real.starts_with(&root) && real != root)
+            };
             if roots.iter().any(below) {
                 return Ok(());
             }
@@ -230,7 +233,8 @@ impl Mounts for MountService {
         if !crate::spec::is_plain_absolute(&target) {
             return Err(Status::invalid_argument(crate::spec::InvalidSpec::Target(target).to_string()));
         }
-        if self.table.get(&target).is_none() && mounted(&target)?.is_none_or(|kind| kind != FILE_SYSTEM_TYPE) {
+        if self.table.get(&target).is_none() && mounted(&target)?.is_none_or(|kind| kind != FILE_SYSTEM_TYPE)
+        {
             return Ok(Response::new(UnmountResponse {}));
         }
         let service = self.clone();
@@ -285,7 +289,8 @@ async fn bounded<T: Send + 'static>(
 /// Takes one mount away from a path. A path that is not mounted is fine.
 async fn detach(target: PathBuf, flags: UnmountFlags) -> Result<(), Status> {
     let path = target.clone();
-    let work = tokio::task::spawn_blocking(move || rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW));
+    let work =
+        tokio::task::spawn_blocking(move || rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW));
     match tokio::time::timeout(UNMOUNT_LIMIT, work).await {
         Ok(Ok(Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT))) => Ok(()),
         Ok(Ok(Err(rustix::io::Errno::BUSY))) => Err(Status::failed_precondition(format!(

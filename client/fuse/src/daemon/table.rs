@@ -254,7 +254,10 @@ mod tests {
         let table = Table::open(state.path()).expect("opens again");
         assert_eq!(table.census(), (1, 1));
         let list = table.list().await;
-        assert_eq!(list.iter().map(|mount| mount.target_path.as_str()).collect::<Vec<_>>(), ["/mnt/a", "/mnt/b"]);
+        assert_eq!(
+            list.iter().map(|mount| mount.target_path.as_str()).collect::<Vec<_>>(),
+            ["/mnt/a", "/mnt/b"]
+        );
         // The process runs, but nothing is mounted there.
         assert!(list.iter().all(|mount| mount.health() == MountHealth::Dead && !mount.message.is_empty()));
         assert_eq!(list[0].mounted_unix_seconds, 7);

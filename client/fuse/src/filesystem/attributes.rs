@@ -126,7 +126,10 @@ impl Wanted {
         let mut mode = self.mode.map(|mode| mode & 0o7777);
         let owner_changes = self.uid.is_some() || self.gid.is_some();
         // With FUSE_HANDLE_KILLPRIV_V2 this is the file system's work.
-        if record.kind == Kind::File && mode.is_none() && (owner_changes || (self.size.is_some() && caller != 0)) {
+        if record.kind == Kind::File
+            && mode.is_none()
+            && (owner_changes || (self.size.is_some() && caller != 0))
+        {
             let cleared = without_privilege(record.mode);
             mode = (cleared != record.mode).then_some(cleared);
         }
@@ -143,12 +146,12 @@ impl Wanted {
 
 impl Shared {
     /// The inode of a number that the kernel names.
-    pub fn inode(&self, number: u64) -> Served<std::sync::Arc<Inode>> {
+    pub(crate) fn inode(&self, number: u64) -> Served<std::sync::Arc<Inode>> {
         self.inodes.get(number).ok_or(Fault::Errno(libc::ESTALE))
     }
 
     /// Attributes as they are now.
-    pub fn getattr(&self, context: &Context, number: u64) -> Served<Stat> {
+    pub(crate) fn getattr(&self, context: &Context, number: u64) -> Served<Stat> {
         let inode = self.inode(number)?;
         let (node, removed, opens) = {
             let known = inode.lock();
@@ -160,7 +163,7 @@ impl Shared {
         }
         match context.block_on(self.dfs.stat(context, &node)) {
             Ok((node, stat)) => {
-                self.learn(&inode, &node, &stat);
+                Self::learn(&inode, &node, &stat);
                 Ok(stat)
             }
             // Another client renamed or removed a file that is open here: its content can still be described.
@@ -171,7 +174,7 @@ impl Shared {
 
     /// Takes note of fresh attributes that the kernel is about to be told. An inode that was renamed here meanwhile keeps
     /// its newer name.
-    pub fn learn(&self, inode: &Inode, node: &Node, stat: &Stat) {
+    pub(crate) fn learn(inode: &Inode, node: &Node, stat: &Stat) {
         let mut known = inode.lock();
         if known.node.parent == node.parent && known.node.name == node.name {
             known.node.record.clone_from(&node.record);
@@ -180,7 +183,13 @@ impl Shared {
     }
 
     /// Changes attributes.
-    pub fn setattr(&self, context: &Context, number: u64, wanted: Wanted, caller: u32) -> Served<Stat> {
+    pub(crate) fn setattr(
+        &self,
+        context: &Context,
+        number: u64,
+        wanted: Wanted,
+        caller: u32,
+    ) -> Served<Stat> {
         let inode = self.inode(number)?;
         let (node, removed) = {
             let known = inode.lock();
@@ -195,7 +204,7 @@ impl Shared {
             return self.setattr_removed(context, &inode, change);
         }
         let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
-        self.learn(&inode, &node, &stat);
+        Self::learn(&inode, &node, &stat);
         Ok(stat)
     }
 
@@ -236,7 +245,8 @@ pub async fn give_root_to_group(
     if stat.gid == group && stat.mode & GROUP_ACCESS == GROUP_ACCESS {
         return Ok(());
     }
-    let change = SetAttributes { gid: Some(group), mode: Some(stat.mode | GROUP_ACCESS), ..SetAttributes::default() };
+    let change =
+        SetAttributes { gid: Some(group), mode: Some(stat.mode | GROUP_ACCESS), ..SetAttributes::default() };
     dfs.set_attributes(context, &node, &change).await?;
     Ok(())
 }

@@ -24,7 +24,7 @@ pub struct Opened {
 impl Shared {
     /// Opens a file: asks whether it is still the one that the kernel means and whether its content has changed since the
     /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again.
-    pub fn open(&self, context: &Context, number: u64, flags: i32, caller: u32) -> Served<Opened> {
+    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32, caller: u32) -> Served<Opened> {
         let inode = self.inode(number)?;
         inode.lock().opens += 1;
         let opened = self.open_counted(context, &inode, flags, caller);
@@ -58,7 +58,7 @@ impl Shared {
     }
 
     /// Enters the handle of a file whose attributes are these now. The file's open count has been raised.
-    pub fn opened(&self, inode: &Arc<Inode>, stat: &Stat, flags: i32) -> Served<Opened> {
+    pub(crate) fn opened(&self, inode: &Arc<Inode>, stat: &Stat, flags: i32) -> Served<Opened> {
         let fresh = stamp(stat);
         let (node, kept, told) = {
             let mut known = inode.lock();
@@ -74,7 +74,8 @@ impl Shared {
             self.expire_attributes(inode.number);
         }
         let append = flags & libc::O_APPEND != 0;
-        let handle = self.handles.insert(Handle::File(Arc::new(OpenFile { inode: Arc::clone(inode), file, append })));
+        let handle =
+            self.handles.insert(Handle::File(Arc::new(OpenFile { inode: Arc::clone(inode), file, append })));
         let flags = match self.cache {
             Cache::None => FopenFlags::FOPEN_DIRECT_IO,
             Cache::CloseToOpen if kept => FopenFlags::FOPEN_KEEP_CACHE,
@@ -84,7 +85,7 @@ impl Shared {
     }
 
     /// Creates and opens a file.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         context: &Context,
         (parent, name): (u64, &[u8]),
@@ -118,11 +119,10 @@ impl Shared {
     }
 
     /// The last user of a handle is gone.
-    pub fn release(&self, context: &Context, handle: u64) -> Served<()> {
+    pub(crate) fn release(&self, context: &Context, handle: u64) {
         if let Some(Handle::File(file)) = self.handles.remove(handle) {
             self.close(context, &file.inode);
         }
-        Ok(())
     }
 
     fn file(&self, handle: u64) -> Served<Arc<OpenFile>> {
@@ -130,7 +130,7 @@ impl Shared {
     }
 
     /// Reads into a buffer and returns how many bytes there were.
-    pub fn read(&self, context: &Context, handle: u64, offset: u64, into: &mut [u8]) -> Served<usize> {
+    pub(crate) fn read(&self, context: &Context, handle: u64, offset: u64, into: &mut [u8]) -> Served<usize> {
         let open = self.file(handle)?;
         let known = open.inode.lock().told.map(|told| told.size);
         // Within a size that is known no request is needed to find the end; behind it the file may have grown.
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// Writes all of the data; it is on stable media when this returns.
-    pub fn write(
+    pub(crate) fn write(
         &self,
         context: &Context,
         handle: u64,
@@ -191,7 +191,14 @@ impl Shared {
     }
 
     /// Reserves nothing, but makes the file as long as asked for, or makes a hole.
-    pub fn fallocate(&self, context: &Context, handle: u64, offset: u64, length: u64, mode: i32) -> Served<()> {
+    pub(crate) fn fallocate(
+        &self,
+        context: &Context,
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Served<()> {
         let open = self.file(handle)?;
         open.inode.lock().cached = None;
         let end = offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;

@@ -22,7 +22,7 @@ const DOTS: u64 = 2;
 
 impl Shared {
     /// Opens a directory.
-    pub fn opendir(&self, number: u64) -> Served<u64> {
+    pub(crate) fn opendir(&self, number: u64) -> Served<u64> {
         let node = self.inode(number)?.node();
         let stream = self.dfs.open_directory(&node)?;
         Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory { stream: Mutex::new(stream) }))))
@@ -40,7 +40,7 @@ impl Shared {
     }
 
     /// Fills a listing with names.
-    pub fn readdir(
+    pub(crate) fn readdir(
         &self,
         context: &Context,
         number: u64,
@@ -71,7 +71,7 @@ impl Shared {
     }
 
     /// Fills a listing with names and attributes. Each entry that is listed is one more reference of the kernel.
-    pub fn readdirplus(
+    pub(crate) fn readdirplus(
         &self,
         context: &Context,
         number: u64,
@@ -85,7 +85,9 @@ impl Shared {
             // The kernel takes no reference on these two.
             let own = to_kernel(&super::attributes::of_new(&self.inode(number)?.node()));
             for (index, name) in [(1, "."), (2, "..")] {
-                if offset < index && reply.add(INodeNo(number), index, name, &std::time::Duration::ZERO, &own, GENERATION) {
+                if offset < index
+                    && reply.add(INodeNo(number), index, name, &std::time::Duration::ZERO, &own, GENERATION)
+                {
                     return Ok(());
                 }
             }
@@ -119,7 +121,7 @@ impl Shared {
     }
 
     /// The last user of a directory handle is gone.
-    pub fn releasedir(&self, handle: u64) {
+    pub(crate) fn releasedir(&self, handle: u64) {
         self.handles.remove(handle);
     }
 }

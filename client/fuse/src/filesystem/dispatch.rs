@@ -8,10 +8,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use super::attributes::{Wanted, to_kernel};
@@ -25,7 +26,7 @@ const WRITE_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 
 /// Unit that `statfs` counts space in.
-const STATFS_UNIT: u64 = 4096;
+const STATFS_UNIT: u32 = 4096;
 
 thread_local! {
     /// What a read is put in; grows to the largest read once.
@@ -165,12 +166,18 @@ impl Filesystem for WeirFs {
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let shared = &self.shared;
-        done(shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name.as_bytes())), reply);
+        done(
+            shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name.as_bytes())),
+            reply,
+        );
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let shared = &self.shared;
-        done(shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name.as_bytes())), reply);
+        done(
+            shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name.as_bytes())),
+            reply,
+        );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -205,7 +212,8 @@ impl Filesystem for WeirFs {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let shared = &self.shared;
-        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, request.uid())) {
+        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, request.uid()))
+        {
             Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
             Err(errno) => reply.error(errno),
         }
@@ -222,7 +230,8 @@ impl Filesystem for WeirFs {
         reply: ReplyCreate,
     ) {
         let shared = &self.shared;
-        let make = |context: &_| shared.create(context, (parent.0, name.as_bytes()), mode, flags, owner(request));
+        let make =
+            |context: &_| shared.create(context, (parent.0, name.as_bytes()), mode, flags, owner(request));
         match shared.serve(Operation::Create, make) {
             Ok((stat, opened)) => {
                 let handle = FileHandle(opened.handle);
@@ -294,7 +303,13 @@ impl Filesystem for WeirFs {
         reply: ReplyEmpty,
     ) {
         let shared = &self.shared;
-        done(shared.serve(Operation::Release, |context| shared.release(context, handle.0)), reply);
+        done(
+            shared.serve(Operation::Release, |context| {
+                shared.release(context, handle.0);
+                Ok(())
+            }),
+            reply,
+        );
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -309,7 +324,14 @@ impl Filesystem for WeirFs {
         }
     }
 
-    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let shared = &self.shared;
         let fill = |context: &_| shared.readdir(context, number.0, handle.0, offset, &mut reply);
         match shared.serve(Operation::Readdir, fill) {
@@ -349,11 +371,11 @@ impl Filesystem for WeirFs {
         let ask = |context: &weir_client::Context| Ok(context.block_on(shared.dfs.statfs(context))?);
         match shared.serve(Operation::Statfs, ask) {
             Ok(space) => {
-                let (total, free) = (space.total / STATFS_UNIT, space.free / STATFS_UNIT);
-                let unit = STATFS_UNIT as u32;
+                let (total, free) =
+                    (space.total / u64::from(STATFS_UNIT), space.free / u64::from(STATFS_UNIT));
                 let name_max = u32::try_from(weir_dfs::NAME_MAX).unwrap_or(255);
                 // Inodes are not limited: df shows none instead of a number that means nothing.
-                reply.statfs(total, free, free, 0, 0, unit, name_max, unit);
+                reply.statfs(total, free, free, 0, 0, STATFS_UNIT, name_max, STATFS_UNIT);
             }
             Err(errno) => reply.error(errno),
         }

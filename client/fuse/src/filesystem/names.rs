@@ -9,7 +9,7 @@ use super::worker::{Fault, Served, Shared};
 
 impl Shared {
     /// Finds an entry.
-    pub fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
+    pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
         let directory = self.inode(parent)?.node();
         let node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
@@ -19,7 +19,7 @@ impl Shared {
     }
 
     /// Takes note of an inode that was just made.
-    pub fn made(&self, node: &Node) -> Stat {
+    pub(crate) fn made(&self, node: &Node) -> Stat {
         let stat = of_new(node);
         let inode = self.inodes.found(node);
         inode.lock().told = Some(stamp(&stat));
@@ -27,7 +27,14 @@ impl Shared {
     }
 
     /// Makes a file, pipe or socket.
-    pub fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, owner: (u32, u32)) -> Served<Stat> {
+    pub(crate) fn mknod(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Served<Stat> {
         // Device files mean another machine's devices; nobody may open them here.
         let kind = Kind::from_mode(mode).ok_or(Fault::Errno(libc::EPERM))?;
         let directory = self.inode(parent)?.node();
@@ -37,14 +44,21 @@ impl Shared {
     }
 
     /// Makes a directory.
-    pub fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32, owner: (u32, u32)) -> Served<Stat> {
+    pub(crate) fn mkdir(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Served<Stat> {
         let directory = self.inode(parent)?.node();
         let node = context.block_on(self.dfs.mkdir(context, &directory, name, ownership(mode, owner)))?;
         Ok(self.made(&node))
     }
 
     /// Makes a symbolic link.
-    pub fn symlink(
+    pub(crate) fn symlink(
         &self,
         context: &Context,
         parent: u64,
@@ -59,13 +73,13 @@ impl Shared {
     }
 
     /// Target of a symbolic link. It never changes, so the kernel's look-up was the last one.
-    pub fn readlink(&self, number: u64) -> Served<Vec<u8>> {
+    pub(crate) fn readlink(&self, number: u64) -> Served<Vec<u8>> {
         let node = self.inode(number)?.node();
         Ok(self.dfs.read_link(&node)?.to_vec())
     }
 
     /// Removes the name of anything but a directory.
-    pub fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
+    pub(crate) fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
         let removed = context.block_on(self.dfs.unlink(context, &directory, name))?;
         self.removed(context, removed);
@@ -73,7 +87,7 @@ impl Shared {
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
+    pub(crate) fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
         let removed = context.block_on(self.dfs.rmdir(context, &directory, name))?;
         self.removed(context, removed);
@@ -93,7 +107,7 @@ impl Shared {
     }
 
     /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
-    pub fn reclaim(&self, context: &Context, removed: &Removed) {
+    pub(crate) fn reclaim(&self, context: &Context, removed: &Removed) {
         if let Err(error) = context.block_on(self.dfs.reclaim(context, removed)) {
             tracing::warn!(inode = removed.node.inode_number(), %error,
                 "the space of a removed file comes back only with its container");
@@ -101,7 +115,7 @@ impl Shared {
     }
 
     /// Renames.
-    pub fn rename(
+    pub(crate) fn rename(
         &self,
         context: &Context,
         from: (u64, &[u8]),
@@ -111,7 +125,8 @@ impl Shared {
         if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
             return Err(Fault::Errno(libc::EINVAL));
         }
-        let replace = if flags.contains(RenameFlags::RENAME_NOREPLACE) { Replace::Refuse } else { Replace::Allow };
+        let replace =
+            if flags.contains(RenameFlags::RENAME_NOREPLACE) { Replace::Refuse } else { Replace::Allow };
         let source = self.inode(from.0)?.node();
         let target = self.inode(to.0)?.node();
         let renamed = self.dfs.rename(context, &source, from.1, &target, to.1, replace);
@@ -127,7 +142,7 @@ impl Shared {
 
     /// Creates a file, or with a name that somebody else has just taken finds that one. The kernel asks to create only
     /// what it has looked up in vain.
-    pub fn create_or_find(
+    pub(crate) fn create_or_find(
         &self,
         context: &Context,
         parent: u64,

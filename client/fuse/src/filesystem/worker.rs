@@ -42,7 +42,7 @@ impl From<weir_dfs::Error> for Fault {
 
 impl Fault {
     /// The errno that the application sees. An engine that stayed away longer than the mount waits is an I/O error.
-    pub fn errno(&self) -> i32 {
+    pub(crate) fn errno(&self) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
             Self::Dfs(weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) => libc::EIO,
@@ -85,7 +85,8 @@ thread_local! {
 
 impl Shared {
     /// State of a fresh mount.
-    pub fn new(dfs: Dfs, attach: Attach, options: MountOptions, spec: &MountSpec) -> Self {
+    #[must_use]
+    pub(crate) fn new(dfs: Dfs, attach: Attach, options: MountOptions, spec: &MountSpec) -> Self {
         Self {
             inodes: Inodes::new(dfs.root().clone()),
             handles: Handles::default(),
@@ -104,12 +105,12 @@ impl Shared {
     }
 
     /// Sets the way to tell the kernel about changes. The first one counts.
-    pub fn set_notifier(&self, notifier: Notifier) {
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }
 
     /// How long the kernel may use attributes and entries.
-    pub fn cache_life(&self) -> Duration {
+    pub(crate) fn cache_life(&self) -> Duration {
         match self.cache {
             Cache::CloseToOpen => CACHE_LIFE,
             Cache::None => Duration::ZERO,
@@ -118,7 +119,7 @@ impl Shared {
 
     /// Makes the kernel ask for the attributes of an inode again. Data is left alone: dropping it here could wait for
     /// reads that wait for this very thread.
-    pub fn expire_attributes(&self, number: u64) {
+    pub(crate) fn expire_attributes(&self, number: u64) {
         if let Some(notifier) = self.notifier.get() {
             // It may not know the inode any more; then there is nothing to expire.
             let _ = notifier.inval_inode(INodeNo(number), -1, 0);
@@ -126,7 +127,11 @@ impl Shared {
     }
 
     /// Serves a request on the calling thread's context, counts it, and logs what an application would not expect.
-    pub fn serve<T>(&self, operation: Operation, work: impl FnOnce(&Context) -> Served<T>) -> Result<T, Errno> {
+    pub(crate) fn serve<T>(
+        &self,
+        operation: Operation,
+        work: impl FnOnce(&Context) -> Served<T>,
+    ) -> Result<T, Errno> {
         let begun = Instant::now();
         let slot = self.slot();
         let since = u64::try_from((begun - self.started).as_micros()).unwrap_or(u64::MAX).max(1);
@@ -177,26 +182,32 @@ impl Shared {
         }
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let entry = logged.entry(errno).or_insert((now - LOG_PAUSE, 0));
+        let entry = logged.entry(errno).or_insert((now.checked_sub(LOG_PAUSE).unwrap(), 0));
         if now.duration_since(entry.0) < LOG_PAUSE {
             entry.1 += 1;
             return;
         }
         let suppressed = std::mem::take(&mut entry.1);
         entry.0 = now;
-        tracing::warn!(operation = operation.name(), errno = errno_name(errno), took_ms = took.as_millis(),
-            suppressed, "{error}");
+        tracing::warn!(
+            operation = operation.name(),
+            errno = errno_name(errno),
+            took_ms = took.as_millis(),
+            suppressed,
+            "{error}"
+        );
     }
 
     /// Why I/O waits or fails now; empty while it does neither.
-    pub fn trouble(&self) -> String {
+    pub(crate) fn trouble(&self) -> String {
         let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let slow = SLOW.as_micros();
         let ages = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|since| *since != 0);
         let waiting: Vec<u64> =
             ages.map(|since| now.saturating_sub(since)).filter(|age| u128::from(*age) > slow).collect();
         let last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let last = last.filter(|(when, _)| when.elapsed() < 2 * self.engine_wait.max(SLOW)).map(|(_, what)| what);
+        let last =
+            last.filter(|(when, _)| when.elapsed() < 2 * self.engine_wait.max(SLOW)).map(|(_, what)| what);
         match (waiting.iter().max(), last) {
             (Some(longest), last) => {
                 let seconds = longest / 1_000_000;
@@ -219,7 +230,7 @@ mod tests {
             operation: "update",
             subject: "object 1.2".into(),
             server: "engine 2".into(),
-            waited: Duration::from_secs(300),
+            waited: Duration::from_mins(5),
             cause: "connection refused".into(),
         };
         assert_eq!(Fault::Dfs(unavailable.into()).errno(), libc::EIO);

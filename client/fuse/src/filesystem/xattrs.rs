@@ -10,7 +10,14 @@ const REFUSED_PREFIX: &[u8] = b"system.";
 
 impl Shared {
     /// Sets an extended attribute.
-    pub fn setxattr(&self, context: &Context, number: u64, name: &[u8], value: &[u8], flags: i32) -> Served<()> {
+    pub(crate) fn setxattr(
+        &self,
+        context: &Context,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Served<()> {
         if name.starts_with(REFUSED_PREFIX) {
             return Err(Fault::Errno(libc::EOPNOTSUPP));
         }
@@ -32,7 +39,7 @@ impl Shared {
 
     /// Reads an extended attribute. An inode that has none, as most, costs no request while its record is fresh; the
     /// kernel looks names up at least once a second.
-    pub fn getxattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<Vec<u8>> {
+    pub(crate) fn getxattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<Vec<u8>> {
         if name.starts_with(REFUSED_PREFIX) {
             return Err(Fault::Errno(libc::EOPNOTSUPP));
         }
@@ -44,7 +51,7 @@ impl Shared {
     }
 
     /// Names of extended attributes, each ended by a NUL.
-    pub fn listxattr(&self, context: &Context, number: u64) -> Served<Vec<u8>> {
+    pub(crate) fn listxattr(&self, context: &Context, number: u64) -> Served<Vec<u8>> {
         let node = self.inode(number)?.node();
         let mut list = Vec::new();
         for name in context.block_on(self.dfs.list_xattrs(context, &node))? {
@@ -55,7 +62,7 @@ impl Shared {
     }
 
     /// Removes an extended attribute.
-    pub fn removexattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<()> {
+    pub(crate) fn removexattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<()> {
         let node = self.inode(number)?.node();
         Ok(context.block_on(self.dfs.remove_xattr(context, &node, name))?)
     }
