@@ -1,1 +1,21 @@
 //! weir-engine: configuration, wiring, management and metrics.
+//!
+//! An engine is one process: a thread with its own executor, endpoint and store for each target, and one thread for
+//! management and metrics, which talks to targets by messages. [`target::Target`] is the same code on real threads
+//! and in a simulated world.
+
+pub mod config;
+mod convert;
+pub mod data;
+pub mod engine;
+mod grpc;
+mod http;
+pub mod management;
+mod metrics;
+mod process;
+pub mod snapshot;
+pub mod target;
+mod thread;
+
+/// Version of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -31,7 +31,6 @@ impl LatencyCounts {
 #[derive(Default, Debug)]
 pub struct IoMetrics {
     latency: [Cell<LatencyCounts>; OPERATIONS],
-    checksum_errors: Cell<u64>,
 }
 
 impl IoMetrics {
@@ -42,20 +41,10 @@ impl IoMetrics {
         cell.set(counts);
     }
 
-    pub(crate) fn checksum_error(&self) {
-        self.checksum_errors.set(self.checksum_errors.get() + 1);
-    }
-
     /// Times from a request's arrival to its reply, by [`Operation`].
     #[must_use]
     pub fn latency(&self) -> [LatencyCounts; OPERATIONS] {
         core::array::from_fn(|index| self.latency[index].get())
-    }
-
-    /// Data that did not match its checksum on arrival.
-    #[must_use]
-    pub const fn checksum_errors(&self) -> u64 {
-        self.checksum_errors.get()
     }
 }
 

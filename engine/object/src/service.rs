@@ -79,7 +79,11 @@ impl IoService {
         map_version: u32,
     ) -> Result<Access, Status> {
         let pool = self.pools.get(capability.pool)?;
-        let id = pool.authorize(capability, needed)?;
+        let id = pool.authorize(capability, needed).inspect_err(|refusal| {
+            if refusal.der == Der::NO_HDL {
+                self.pools.engines().count_forged();
+            }
+        })?;
         pool.check_map(map_version)?;
         let container = pool.container(id).await?;
         Ok(Access { pool, container })
@@ -88,11 +92,6 @@ impl IoService {
     /// A fresh epoch of the target's clock.
     pub(crate) fn epoch(&self) -> Epoch {
         self.pools.clock().now(self.rt.wall_ns())
-    }
-
-    /// Data arrived damaged.
-    pub(crate) fn damaged(&self) {
-        self.metrics.checksum_error();
     }
 
     /// Runs `work` with the names of the place in which it runs, and counts its outcome.

@@ -49,7 +49,7 @@ impl IoService {
         let access = self.access(&update.capability, Rights::WRITE, update.map_version).await?;
         self.counted(Operation::Update, &access, async |place| {
             let data = self.arrive(&request, inline, len).await?;
-            self.verify(&update.akeys, data.bytes(), place)?;
+            verify(&update.akeys, data.bytes(), place)?;
             let epoch = self.store(&access, &update, &data, place).await?;
             Ok((codec::encode(&UpdateReply { epoch }), len))
         })
@@ -73,29 +73,6 @@ impl IoService {
         request.pull(0, &mut payload.buffer, size).await?;
         let outside = || refusal::invalid("its data was pulled short");
         Slice::new(Rc::new(payload), 0..size).map(Arrived::Pulled).ok_or_else(outside)
-    }
-
-    /// Compares the data with the client's checksums.
-    fn verify(&self, akeys: &[AkeyUpdate], mut data: &[u8], place: &Place<'_>) -> Result<(), Status> {
-        for akey in akeys {
-            let lengths = pieces(&akey.value, record_size(&akey.value));
-            let len = lengths.iter().sum::<u64>();
-            let split = usize::try_from(len).ok().and_then(|len| data.split_at_checked(len));
-            let Some((own, rest)) = split else { return Err(refusal::invalid("data is missing")) };
-            data = rest;
-            if akey.checksums.is_empty() {
-                continue;
-            }
-            if of_pieces(&lengths, own).as_ref() != Some(&akey.checksums) {
-                self.damaged();
-                let message = format!(
-                    "{place}: data of akey \"{}\" does not match the client's checksum; it was damaged on its way, send it again",
-                    akey.akey
-                );
-                return Err(Status::new(Der::CSUM, message));
-            }
-        }
-        Ok(())
     }
 
     /// Stores the update. When the container's share of its quota is used up here, a greater one is asked for.
@@ -147,6 +124,28 @@ impl IoService {
         })
         .await
     }
+}
+
+/// Compares the data with the client's checksums.
+fn verify(akeys: &[AkeyUpdate], mut data: &[u8], place: &Place<'_>) -> Result<(), Status> {
+    for akey in akeys {
+        let lengths = pieces(&akey.value, record_size(&akey.value));
+        let len = lengths.iter().sum::<u64>();
+        let split = usize::try_from(len).ok().and_then(|len| data.split_at_checked(len));
+        let Some((own, rest)) = split else { return Err(refusal::invalid("data is missing")) };
+        data = rest;
+        if akey.checksums.is_empty() {
+            continue;
+        }
+        if of_pieces(&lengths, own).as_ref() != Some(&akey.checksums) {
+            let message = format!(
+                "{place}: data of akey \"{}\" does not match the client's checksum; it was damaged on its way, send it again",
+                akey.akey
+            );
+            return Err(Status::new(Der::CSUM, message));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of a record in an update; 0 for a punch of extents.

@@ -1,6 +1,6 @@
 //! The engines of the system, and sealed requests between them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -114,6 +114,7 @@ pub struct Engines {
     infos: Vec<EngineInfo>,
     peers: HashMap<(Rank, u32), Peer>,
     answerers: RefCell<HashMap<u16, Answerer>>,
+    forged: Cell<u64>,
 }
 
 impl Engines {
@@ -139,7 +140,17 @@ impl Engines {
             }
         }
         let answerers = RefCell::default();
-        Ok(Rc::new(Self { rt, rpc, key, own: own.0, index: own.1, infos, peers, answerers }))
+        Ok(Rc::new(Self {
+            rt,
+            rpc,
+            key,
+            own: own.0,
+            index: own.1,
+            infos,
+            peers,
+            answerers,
+            forged: Cell::new(0),
+        }))
     }
 
     /// This engine's rank.
@@ -184,6 +195,17 @@ impl Engines {
         &self.rt
     }
 
+    /// Takes note of a request whose seal, handle or credential was wrong.
+    pub fn count_forged(&self) {
+        self.forged.set(self.forged.get() + 1);
+    }
+
+    /// Requests whose seal, handle or credential was wrong.
+    #[must_use]
+    pub const fn forged(&self) -> u64 {
+        self.forged.get()
+    }
+
     /// Answers sealed requests of other engines with `opcode`, and this target's own.
     pub fn serve<Req, Rep, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
     where
@@ -220,6 +242,7 @@ impl Engines {
         let sealed: SealedRequest =
             codec::decode(body).map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
         if !open_seal(&self.key, opcode, &sealed, self.rt.wall_ns()) {
+            self.count_forged();
             return Err(Failed::NotSealed.into());
         }
         Ok((sealed.seal.rank, sealed.payload))

@@ -46,6 +46,7 @@ impl TargetPools {
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectReply, Failed> {
         let rt = self.engines().runtime();
         if !request.credential.is_valid(self.engines().key(), &request.pool, rt.wall_ns()) {
+            self.engines().count_forged();
             return Err(Failed::Credential(
                 request.pool.chars().take(weir_proto::limits::LABEL_MAX).collect(),
             ));

@@ -231,7 +231,15 @@ impl PoolService {
     /// # Errors
     /// When the pool was destroyed.
     pub async fn list_containers(&self) -> Result<Vec<ContainerInfo>, Failed> {
-        let gathered = self.gathered(SPACE_AGE_MAX).await?;
+        self.list_within(SPACE_AGE_MAX).await
+    }
+
+    /// As [`PoolService::list_containers`], with figures that are at most `age` old.
+    ///
+    /// # Errors
+    /// When the pool was destroyed.
+    pub async fn list_within(&self, age: core::time::Duration) -> Result<Vec<ContainerInfo>, Failed> {
+        let gathered = self.gathered(age).await?;
         let live: Vec<_> = self.live_labels().iter().filter_map(|label| self.find(label).ok()).collect();
         Ok(live.iter().map(|container| self.info(container, gathered.used_by(container.id))).collect())
     }

@@ -1,0 +1,507 @@
+//! Configuration: a TOML file, overridden by flags and `WEIR_*` variables (`docs/reference/engine-config.md`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use serde::Deserialize;
+use weir_management::TlsFiles;
+use weir_pool::EngineInfo;
+use weir_proto::Rank;
+use weir_proto::capability::SystemKey;
+
+/// Where the configuration file is when no flag says otherwise.
+pub const CONFIG_DEFAULT: &str = "/etc/weir/engine.toml";
+
+/// Most targets of one engine: as many cores as two sockets of today's servers have.
+const TARGETS_MAX: u32 = 256;
+
+/// Smallest target: log, checkpoints and a few pools.
+const TARGET_SIZE_MIN: u64 = 64 * 1024 * 1024;
+
+/// libfabric providers that this build can use.
+pub const PROVIDERS: [&str; 4] = ["tcp", "shm", "verbs", "cxi"];
+
+/// The storage engine of a Weir system.
+#[derive(Parser, Debug, Default, Clone)]
+#[command(name = "weir-engine", version, about, max_term_width = 110)]
+pub struct Flags {
+    /// Configuration file.
+    #[arg(long, env = "WEIR_CONFIG", default_value = CONFIG_DEFAULT)]
+    pub config: PathBuf,
+    /// Number of this engine in its system.
+    #[arg(long, env = "WEIR_RANK")]
+    pub rank: Option<u32>,
+    /// Name or address by which others reach this engine.
+    #[arg(long, env = "WEIR_HOST")]
+    pub host: Option<String>,
+    /// Name of the system.
+    #[arg(long, env = "WEIR_SYSTEM")]
+    pub system: Option<String>,
+    /// libfabric provider: tcp, shm, verbs or cxi.
+    #[arg(long, env = "WEIR_PROVIDER")]
+    pub provider: Option<String>,
+    /// Address that fabric endpoints are bound to.
+    #[arg(long, env = "WEIR_LISTEN")]
+    pub listen: Option<String>,
+    /// Port of target 0; target t listens on this port + t.
+    #[arg(long, env = "WEIR_FABRIC_PORT")]
+    pub fabric_port: Option<u16>,
+    /// Number of targets.
+    #[arg(long, env = "WEIR_TARGETS")]
+    pub targets: Option<u32>,
+    /// Address and port of the management service.
+    #[arg(long, env = "WEIR_MANAGEMENT_LISTEN")]
+    pub management_listen: Option<String>,
+    /// Address and port of /metrics, /healthz and /readyz.
+    #[arg(long, env = "WEIR_METRICS_LISTEN")]
+    pub metrics_listen: Option<String>,
+    /// Directory of the targets' files.
+    #[arg(long, env = "WEIR_DATA")]
+    pub data: Option<PathBuf>,
+    /// Size of a target's file when it is made, e.g. 8GiB.
+    #[arg(long, env = "WEIR_TARGET_SIZE")]
+    pub target_size: Option<String>,
+    /// What is logged: a level (error, warn, info, debug, trace) or directives as in "info,weir_rpc=debug".
+    #[arg(long, env = "WEIR_LOG")]
+    pub log: Option<String>,
+    /// Form of the log: text or json.
+    #[arg(long, env = "WEIR_LOG_FORMAT")]
+    pub log_format: Option<String>,
+}
+
+/// Why an engine can't be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file.
+    #[error("configuration file {path} can't be read: {source}; name another one with --config")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The file's content.
+    #[error("configuration file {path} is not valid: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A key without a value.
+    #[error("`{key}` is not set; set it in the configuration file or by {hint}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// Flag and variable.
+        hint: &'static str,
+    },
+    /// A key with an impossible value.
+    #[error("`{key}` = \"{value}\" is not valid: {reason}")]
+    Invalid {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system key.
+    #[error("`auth.system_key`: {path}: {reason}")]
+    SystemKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    system: Option<String>,
+    rank: Option<u32>,
+    provider: Option<String>,
+    host: Option<String>,
+    listen: Option<String>,
+    fabric_port: Option<u16>,
+    targets: Option<u32>,
+    management_listen: Option<String>,
+    metrics_listen: Option<String>,
+    data: Option<PathBuf>,
+    target_size: Option<String>,
+    log: Option<String>,
+    log_format: Option<String>,
+    tls: Option<FileTls>,
+    auth: Option<FileAuth>,
+    #[serde(default)]
+    engines: Vec<FileEngine>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct FileTls {
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct FileAuth {
+    system_key: PathBuf,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct FileEngine {
+    rank: u32,
+    host: String,
+    fabric_port: u16,
+    targets: u32,
+    management: String,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// A complete configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the system.
+    pub system: String,
+    /// Number of this engine.
+    pub rank: Rank,
+    /// libfabric provider.
+    pub provider: String,
+    /// Name or address by which others reach this engine.
+    pub host: String,
+    /// Address that fabric endpoints are bound to.
+    pub listen: String,
+    /// Port of target 0.
+    pub fabric_port: u16,
+    /// Number of targets.
+    pub targets: u32,
+    /// Where management listens.
+    pub management_listen: SocketAddr,
+    /// Where metrics listen.
+    pub metrics_listen: SocketAddr,
+    /// Directory of the targets' files.
+    pub data: PathBuf,
+    /// Bytes of a target's file when it is made.
+    pub target_size: u64,
+    /// What is logged.
+    pub log: String,
+    /// How.
+    pub log_format: LogFormat,
+    /// Certificates of the management service.
+    pub tls: TlsFiles,
+    /// The key that engines and clients share.
+    pub system_key: SystemKey,
+    /// Every engine of the system, this one too.
+    pub engines: Vec<EngineInfo>,
+}
+
+impl Config {
+    /// Puts together what file, variables and flags say.
+    ///
+    /// # Errors
+    /// Names the key that is missing or wrong.
+    pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
+        let path = &flags.config;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+        let file: File = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.clone(), source: Box::new(source) })?;
+        Self::merge(flags, file)
+    }
+
+    fn merge(flags: &Flags, file: File) -> Result<Self, ConfigError> {
+        let folder = flags.config.parent().unwrap_or(Path::new("")).to_owned();
+        let rank = Rank(required(flags.rank.or(file.rank), "rank", "--rank or WEIR_RANK")?);
+        let listed = file.engines.iter().find(|engine| engine.rank == rank.0);
+        let host = flags.host.clone().or(file.host).or_else(|| listed.map(|engine| engine.host.clone()));
+        let host = required(host, "host", "--host or WEIR_HOST")?;
+        let fabric_port = flags.fabric_port.or(file.fabric_port).or(listed.map(|engine| engine.fabric_port));
+        let fabric_port = required(fabric_port, "fabric_port", "--fabric-port or WEIR_FABRIC_PORT")?;
+        let targets = flags.targets.or(file.targets).or(listed.map(|engine| engine.targets));
+        let targets = required(targets, "targets", "--targets or WEIR_TARGETS")?;
+        let management = flags.management_listen.clone().or(file.management_listen);
+        let metrics = flags.metrics_listen.clone().or(file.metrics_listen);
+        let size = flags.target_size.clone().or(file.target_size);
+        let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
+        let auth = required(file.auth, "auth", "an [auth] section with system_key")?;
+        let listen = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
+        let config = Self {
+            system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
+            rank,
+            provider: flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned()),
+            listen,
+            host,
+            fabric_port,
+            targets,
+            management_listen: address(
+                "management_listen",
+                management.as_deref().unwrap_or("0.0.0.0:10001"),
+            )?,
+            metrics_listen: address("metrics_listen", metrics.as_deref().unwrap_or("0.0.0.0:10002"))?,
+            data: flags.data.clone().or(file.data).unwrap_or_else(|| "/var/lib/weir".into()),
+            target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
+            log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
+            log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
+            tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
+            system_key: read_key(folder.join(auth.system_key))?,
+            engines: Vec::new(),
+        };
+        config.check()?;
+        config.with_engines(&file.engines)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.system.is_empty() || self.system.len() > 63 {
+            return Err(invalid("system", &self.system, "a system's name has 1 to 63 characters"));
+        }
+        if !PROVIDERS.contains(&self.provider.as_str()) {
+            return Err(invalid("provider", &self.provider, "use tcp, shm, verbs or cxi"));
+        }
+        if self.host.is_empty() {
+            return Err(invalid(
+                "host",
+                &self.host,
+                "give the name or address by which others reach this engine",
+            ));
+        }
+        if self.targets == 0 || self.targets > TARGETS_MAX {
+            let reason = format!("an engine has 1 to {TARGETS_MAX} targets");
+            return Err(invalid("targets", &self.targets.to_string(), &reason));
+        }
+        if u32::from(self.fabric_port) + self.targets - 1 > u32::from(u16::MAX) || self.fabric_port == 0 {
+            let reason = format!("{} targets need ports up to 65535", self.targets);
+            return Err(invalid("fabric_port", &self.fabric_port.to_string(), &reason));
+        }
+        if self.target_size < TARGET_SIZE_MIN {
+            let reason = format!("a target has at least {TARGET_SIZE_MIN} bytes");
+            return Err(invalid("target_size", &self.target_size.to_string(), &reason));
+        }
+        Ok(())
+    }
+
+    /// Takes over the list of engines, in which this one must stand as it is configured.
+    fn with_engines(mut self, listed: &[FileEngine]) -> Result<Self, ConfigError> {
+        for engine in listed {
+            let key = format!("engines (rank {})", engine.rank);
+            if self.engines.iter().any(|known| known.rank.0 == engine.rank) {
+                return Err(invalid(&key, &engine.host, "the rank is listed twice"));
+            }
+            if engine.rank == self.rank.0
+                && (engine.fabric_port, engine.targets) != (self.fabric_port, self.targets)
+            {
+                let value = format!("fabric_port {}, targets {}", engine.fabric_port, engine.targets);
+                let reason =
+                    format!("this engine has fabric_port {}, targets {}", self.fabric_port, self.targets);
+                return Err(invalid(&key, &value, &reason));
+            }
+            if engine.targets == 0 || u32::from(engine.fabric_port) + engine.targets - 1 > u32::from(u16::MAX)
+            {
+                return Err(invalid(
+                    &key,
+                    &engine.targets.to_string(),
+                    "it has no targets, or ports beyond 65535",
+                ));
+            }
+            self.engines.push(EngineInfo {
+                rank: Rank(engine.rank),
+                host: engine.host.clone(),
+                fabric_port: engine.fabric_port,
+                targets: engine.targets,
+                management: engine.management.clone(),
+            });
+        }
+        if listed.is_empty() {
+            let management = format!("{}:{}", self.host, self.management_listen.port());
+            let (rank, fabric_port, targets) = (self.rank, self.fabric_port, self.targets);
+            self.engines.push(EngineInfo { rank, host: self.host.clone(), fabric_port, targets, management });
+        }
+        if !self.engines.iter().any(|known| known.rank == self.rank) {
+            let known: Vec<_> = self.engines.iter().map(|known| known.rank.to_string()).collect();
+            let reason =
+                format!("[[engines]] lists ranks {}; list every engine, this one too", known.join(", "));
+            return Err(invalid("rank", &self.rank.to_string(), &reason));
+        }
+        Ok(self)
+    }
+}
+
+fn required<T>(value: Option<T>, key: &'static str, hint: &'static str) -> Result<T, ConfigError> {
+    value.ok_or(ConfigError::Missing { key, hint })
+}
+
+fn invalid(key: &str, value: &str, reason: &str) -> ConfigError {
+    ConfigError::Invalid { key: key.to_owned(), value: value.to_owned(), reason: reason.to_owned() }
+}
+
+/// An address is listened at itself; a name may not resolve yet, so every address of its family is.
+fn listen_default(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED).to_string(),
+    }
+}
+
+/// `address:port`, or `:port` for every address.
+fn address(key: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let any = text.strip_prefix(':').and_then(|port| port.parse().ok());
+    let parsed = match any {
+        Some(port) => Some(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| invalid(key, text, "give an address and a port, e.g. 0.0.0.0:10001"))
+}
+
+/// Bytes of a size like "8GiB", "512Mi" or "1073741824".
+fn parse_size(key: &str, text: &str) -> Result<u64, ConfigError> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].trim() {
+        "" | "B" => Some(0),
+        "KiB" | "Ki" => Some(10),
+        "MiB" | "Mi" => Some(20),
+        "GiB" | "Gi" => Some(30),
+        "TiB" | "Ti" => Some(40),
+        _ => None,
+    };
+    let bytes =
+        unit.zip(digits.parse::<u64>().ok()).and_then(|(shift, number)| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| invalid(key, text, "give bytes, or a whole number with KiB, MiB, GiB or TiB"))
+}
+
+fn parse_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
+    match text {
+        None | Some("text") => Ok(LogFormat::Text),
+        Some("json") => Ok(LogFormat::Json),
+        Some(other) => Err(invalid("log_format", other, "use text or json")),
+    }
+}
+
+fn read_key(path: PathBuf) -> Result<SystemKey, ConfigError> {
+    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+    let key = text.and_then(|text| SystemKey::parse(&text).map_err(|error| error.to_string()));
+    key.map_err(|reason| ConfigError::SystemKey { path, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
+
+    const GOOD: &str = r#"
+        system = "weir"
+        provider = "tcp"
+        fabric_port = 10100
+        targets = 2
+        management_listen = "0.0.0.0:10001"
+        metrics_listen = ":9191"
+        data = "/var/lib/weir"
+        target_size = "8GiB"
+        log = "info"
+        [tls]
+        ca = "tls/ca.crt"
+        cert = "/etc/weir/tls/tls.crt"
+        key = "tls/tls.key"
+        [auth]
+        system_key = "system.key"
+        [[engines]]
+        rank = 0
+        host = "weir-0"
+        fabric_port = 10100
+        targets = 2
+        management = "weir-0:10001"
+        [[engines]]
+        rank = 1
+        host = "weir-1"
+        fabric_port = 10100
+        targets = 2
+        management = "weir-1:10001"
+    "#;
+
+    fn load(text: &str, flags: Flags) -> Result<Config, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("engine.toml");
+        std::fs::write(&config, text).expect("the file");
+        std::fs::write(folder.path().join("system.key"), KEY).expect("the key");
+        let loaded = Config::load(&Flags { config, ..flags });
+        loaded
+            .map(|mut config| {
+                config.tls.ca = config.tls.ca.strip_prefix(folder.path()).expect("relative").to_owned();
+                config
+            })
+            .map_err(|error| error.to_string())
+    }
+
+    fn ranked() -> Flags {
+        Flags { rank: Some(1), host: Some("weir-1".to_owned()), ..Flags::default() }
+    }
+
+    #[test]
+    fn a_file_with_rank_and_host_from_flags_is_complete() {
+        let config = load(GOOD, ranked()).expect("a good file");
+        assert_eq!(
+            (config.rank, config.host.as_str(), config.listen.as_str()),
+            (Rank(1), "weir-1", "0.0.0.0")
+        );
+        assert_eq!(config.target_size, 8 << 30);
+        assert_eq!(config.metrics_listen.port(), 9191);
+        assert_eq!(config.tls.ca, Path::new("tls/ca.crt"), "relative to the file");
+        assert_eq!(config.tls.cert, Path::new("/etc/weir/tls/tls.crt"));
+        assert_eq!(config.engines.len(), 2);
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let flags = Flags { log: Some("debug".to_owned()), target_size: Some("64Mi".to_owned()), ..ranked() };
+        let config = load(GOOD, flags).expect("a good file");
+        assert_eq!((config.log.as_str(), config.target_size), ("debug", 64 << 20));
+        let moved = load(GOOD, Flags { fabric_port: Some(7), ..ranked() }).expect_err("contradicts the list");
+        assert!(moved.contains("engines (rank 1)") && moved.contains("fabric_port 7"), "{moved}");
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let cases = [
+            (GOOD.replace("targets = 2", "targets = 0"), "`targets`"),
+            (GOOD.replace("\"tcp\"", "\"udp\""), "`provider` = \"udp\""),
+            (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
+            (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
+            (GOOD.replace("0.0.0.0:10001", "somewhere"), "`management_listen`"),
+            (GOOD.replace("system.key", "no.key"), "`auth.system_key`"),
+            (GOOD.replace("rank = 1", "rank = 0"), "listed twice"),
+            (GOOD.replace("rank = 1", "rank = 5"), "`rank` = \"1\""),
+            (GOOD.replace("fabric_port = 10100", "fabric_port = 65535"), "`fabric_port`"),
+            (GOOD.replace("log = ", "colour = "), "unknown field `colour`"),
+            (GOOD.replace("[tls]", "[tsl]"), "unknown field `tsl`"),
+            (GOOD.replace("targets = 2", "targets = \"two\""), "targets"),
+        ];
+        for (text, expected) in cases {
+            let error = load(&text, ranked()).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = load(GOOD, Flags::default()).expect_err("no rank");
+        assert!(error.contains("`rank` is not set") && error.contains("WEIR_RANK"), "{error}");
+    }
+
+    #[test]
+    fn an_engine_alone_needs_no_list() {
+        let alone = GOOD.split("[[engines]]").next().expect("the first part");
+        let flags = Flags { rank: Some(0), host: Some("127.0.0.1".to_owned()), ..Flags::default() };
+        let config = load(alone, flags).expect("a good file");
+        assert_eq!(config.listen, "127.0.0.1");
+        assert_eq!(config.engines[0].management, "127.0.0.1:10001");
+    }
+}

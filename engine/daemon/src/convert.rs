@@ -1,0 +1,127 @@
+//! Between the management protocol and the pool service's types.
+
+use std::collections::{BTreeMap, HashMap};
+
+use prost::Message;
+use serde_bytes::ByteBuf;
+use weir_management::{Failure, v1};
+use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, Refusal};
+use weir_proto::Der;
+use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
+
+/// Decodes a request; one that doesn't decode is the caller's fault.
+pub fn decode<T: Message + Default>(method: &str, bytes: &[u8]) -> Result<T, Failure> {
+    T::decode(bytes)
+        .map_err(|error| Failure::new(Der::INVAL, method, format!("the request does not decode: {error}")))
+}
+
+pub fn failure(failed: Failed) -> Failure {
+    let Refusal { der, object, message } = failed.into();
+    Failure { der, object, message }
+}
+
+pub fn address(info: &EngineInfo) -> v1::EngineAddress {
+    v1::EngineAddress {
+        rank: info.rank.0,
+        host: info.host.clone(),
+        fabric_port: info.fabric_port.into(),
+        targets: info.targets,
+        management: info.management.clone(),
+    }
+}
+
+/// A pool as its service describes it.
+pub fn pool(record: &TargetPoolCreate, gathered: &Gathered, containers: usize) -> v1::PoolInfo {
+    let targets = record.map.targets.len() as u64;
+    let size = record.size.saturating_mul(targets);
+    let (total, free) = gathered.total_and_free();
+    let mut ranks: Vec<u32> = record.map.targets.iter().map(|target| target.rank.0).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let unreachable: Vec<u32> = gathered.unreachable.iter().map(|rank| rank.0).collect();
+    let state = if unreachable.is_empty() { v1::PoolState::Ready } else { v1::PoolState::Degraded };
+    v1::PoolInfo {
+        uuid: record.pool.to_string(),
+        label: record.label.clone(),
+        state: state.into(),
+        size_bytes: size,
+        used_bytes: total.saturating_sub(free),
+        free_bytes: free,
+        ranks,
+        unreachable_ranks: unreachable,
+        targets: count(record.map.targets.len()),
+        map_version: record.map.version,
+        containers: count(containers),
+        object_class: record.object_class.clone(),
+        service_ranks: vec![record.service.0],
+    }
+}
+
+/// A pool whose service doesn't answer, as the list of pools has it.
+pub fn listed(entry: &DirectoryEntry) -> v1::PoolInfo {
+    let mut info = pool(&entry.pool, &Gathered::default(), 0);
+    let state = match entry.state {
+        EntryState::Destroying => v1::PoolState::Destroying,
+        EntryState::Creating => v1::PoolState::Unspecified,
+        EntryState::Ready => v1::PoolState::Degraded,
+    };
+    info.state = state.into();
+    if entry.state == EntryState::Ready {
+        info.unreachable_ranks = vec![entry.pool.service.0];
+    }
+    info
+}
+
+pub fn container(info: ContainerInfo, pool: &TargetPoolCreate) -> v1::ContainerInfo {
+    let properties = info.properties;
+    let kind = match properties.kind {
+        ContainerType::Posix => v1::ContainerType::Posix,
+        ContainerType::Object => v1::ContainerType::Object,
+    };
+    // Values that aren't text can't be shown here; the data path has them.
+    let text = |(name, value): (String, ByteBuf)| Some((name, String::from_utf8(value.into_vec()).ok()?));
+    v1::ContainerInfo {
+        uuid: info.container.to_string(),
+        label: properties.label,
+        pool_uuid: pool.pool.to_string(),
+        pool_label: pool.label.clone(),
+        r#type: kind.into(),
+        quota_bytes: properties.quota,
+        used_bytes: info.used,
+        object_class: properties.object_class,
+        chunk_size_bytes: properties.chunk_size,
+        attributes: properties.attributes.into_iter().filter_map(text).collect(),
+        open_handles: info.handles,
+        created_unix_seconds: i64::try_from(info.created).unwrap_or(i64::MAX),
+    }
+}
+
+pub fn properties(request: v1::ContainerCreateRequest) -> Result<ContainerProperties, Failure> {
+    let kind = match request.r#type() {
+        v1::ContainerType::Posix | v1::ContainerType::Unspecified => ContainerType::Posix,
+        v1::ContainerType::Object => ContainerType::Object,
+    };
+    if v1::ContainerType::try_from(request.r#type).is_err() {
+        let message = format!("container {}: type {} is unknown", request.label, request.r#type);
+        return Err(Failure::new(Der::INVAL, format!("container {}", request.label), message));
+    }
+    Ok(ContainerProperties {
+        label: request.label,
+        kind,
+        quota: request.quota_bytes,
+        object_class: request.object_class,
+        chunk_size: request.chunk_size_bytes,
+        uid: request.uid,
+        gid: request.gid,
+        mode: request.mode,
+        attributes: bytes(request.attributes),
+    })
+}
+
+fn bytes(attributes: HashMap<String, String>) -> BTreeMap<String, ByteBuf> {
+    attributes.into_iter().map(|(name, value)| (name, ByteBuf::from(value.into_bytes()))).collect()
+}
+
+pub fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

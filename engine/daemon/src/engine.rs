@@ -1,0 +1,318 @@
+//! The engine's process: targets on their threads, management and metrics on this one.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tonic::transport::Server;
+use weir_management::v1::containers_server::ContainersServer;
+use weir_management::v1::pools_server::PoolsServer;
+use weir_management::v1::system_server::SystemServer;
+use weir_management::{RotatingServer, TlsError, incoming};
+use weir_runtime::real::Remote;
+
+use crate::VERSION;
+use crate::config::Config;
+use crate::data::{DataError, Layout};
+use crate::grpc::{Bridge, Methods};
+use crate::http::{self, Page};
+use crate::metrics::{Figures, render};
+use crate::process::ProcessFigures;
+use crate::snapshot::{self, TargetFigures};
+use crate::thread::{self, Event, Settings, TargetThread, ThreadError};
+
+/// Longest time from SIGTERM to the end: half of the grace that pods of engines have. What isn't in a checkpoint by
+/// then is recovered from the log.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Longest wait for a target's figures: a scrape has ten seconds by default.
+const FIGURES_LIMIT: Duration = Duration::from_secs(5);
+
+/// Content type of the exposition format that the metrics library writes.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why an engine ends.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Its data directory.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Its certificates.
+    #[error("TLS of the management service: {0}")]
+    Tls(#[from] TlsError),
+    /// An address it can't have.
+    #[error("{service} can't listen at {address}: {source}; is another engine running there?")]
+    Listen {
+        /// "management" or "metrics".
+        service: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A target.
+    #[error(transparent)]
+    Target(#[from] ThreadError),
+    /// The runtime.
+    #[error("the management thread can't start: {0}")]
+    Runtime(std::io::Error),
+    /// The gRPC server.
+    #[error("the management service failed: {0}")]
+    Server(#[from] tonic::transport::Error),
+    /// It didn't end in time.
+    #[error("targets did not stop within {STOP_LIMIT:?}; the next start recovers from their logs")]
+    StopLimit,
+}
+
+/// Runs an engine until it is asked to end (SIGTERM, SIGINT) or fails.
+///
+/// # Errors
+/// Says why it can't start or had to end.
+pub fn run(config: &Config) -> Result<(), EngineError> {
+    let started = SystemTime::now();
+    let layout = Layout {
+        folder: config.data.clone(),
+        system: config.system.clone(),
+        rank: config.rank,
+        targets: config.targets,
+        size: config.target_size,
+    };
+    let tls = RotatingServer::load(config.tls.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(EngineError::Runtime)?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        // Probes are answered while targets recover, and a port that is taken is found before data is touched.
+        let metrics = listen("metrics", config.metrics_listen).await?;
+        let management = listen("management", config.management_listen).await?;
+        layout.prepare()?;
+        let mut engine = Engine::start(config, &layout, started)?;
+        engine.serve_metrics(metrics, config);
+        engine.run(management, tls, config).await
+    })
+}
+
+async fn listen(service: &'static str, address: SocketAddr) -> Result<TcpListener, EngineError> {
+    TcpListener::bind(address).await.map_err(|source| EngineError::Listen { service, address, source })
+}
+
+/// How a target is, for probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Health {
+    Starting,
+    Serving,
+    Ended,
+}
+
+type Healths = Arc<Mutex<Vec<Health>>>;
+
+struct Engine {
+    targets: Vec<TargetThread>,
+    events: mpsc::UnboundedReceiver<Event>,
+    healths: Healths,
+    methods: Methods,
+    started: SystemTime,
+}
+
+impl Engine {
+    fn start(config: &Config, layout: &Layout, started: SystemTime) -> Result<Self, EngineError> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let since = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let count = usize::try_from(config.targets).unwrap_or(0);
+        let healths: Healths = Arc::new(Mutex::new(vec![Health::Starting; count]));
+        let mut targets = Vec::with_capacity(count);
+        for (target, processor) in (0..config.targets).zip(thread::own_processors(config.targets)) {
+            let settings = Settings {
+                owner: layout.owner(target),
+                path: layout.path(target),
+                provider: config.provider.clone(),
+                listen: config.listen.clone(),
+                // Checked with the configuration: ports end before 65536.
+                port: config.fabric_port + u16::try_from(target).unwrap_or(0),
+                engines: config.engines.clone(),
+                key: config.system_key.clone(),
+                started: since,
+                processor,
+            };
+            let sender = sender.clone();
+            // Nobody listens any more only when the process is ending.
+            targets.push(TargetThread::start(settings, move |event| drop(sender.send(event)))?);
+        }
+        Ok(Self { targets, events, healths, methods: Methods::default(), started })
+    }
+
+    fn set_health(&self, target: u32, health: Health) {
+        let mut healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = usize::try_from(target).ok().and_then(|target| healths.get_mut(target)) {
+            *entry = health;
+        }
+    }
+
+    fn serve_metrics(&self, listener: TcpListener, config: &Config) {
+        let remotes: Vec<Remote> = self.targets.iter().map(|target| target.remote.clone()).collect();
+        let source = Rc::new(MetricsSource {
+            remotes,
+            healths: Arc::clone(&self.healths),
+            methods: Arc::clone(&self.methods),
+            rank: config.rank.0,
+            provider: config.provider.clone(),
+            started: self.started,
+        });
+        tokio::task::spawn_local(http::serve(listener, move |path| {
+            let source = Rc::clone(&source);
+            async move { source.answer(&path).await }
+        }));
+    }
+
+    async fn run(
+        &mut self,
+        listener: TcpListener,
+        tls: RotatingServer,
+        config: &Config,
+    ) -> Result<(), EngineError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(EngineError::Runtime)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(EngineError::Runtime)?;
+        let (stop, mut stopped) = watch::channel(false);
+        let first = self.targets.first().map(|target| target.remote.clone());
+        let Some(first) = first else { return Err(EngineError::StopLimit) };
+        let bridge = Bridge::new(first, Arc::clone(&self.methods));
+        let server = Server::builder()
+            .add_service(SystemServer::new(bridge.clone()))
+            .add_service(PoolsServer::new(bridge.clone()))
+            .add_service(ContainersServer::new(bridge))
+            .serve_with_incoming_shutdown(incoming(listener, tls), async move {
+                // The sender lives as long as the engine runs.
+                drop(stopped.wait_for(|stop| *stop).await);
+            });
+        let mut server = tokio::task::spawn_local(server);
+        let mut serving = 0;
+        let ended = loop {
+            tokio::select! {
+                _ = terminate.recv() => break Ok(()),
+                _ = interrupt.recv() => break Ok(()),
+                ended = &mut server => break match ended {
+                    Ok(Ok(())) | Err(_) => Ok(()),
+                    Ok(Err(error)) => Err(EngineError::Server(error)),
+                },
+                event = self.events.recv() => match event {
+                    Some(Event::Serving(target)) => {
+                        self.set_health(target, Health::Serving);
+                        serving += 1;
+                        if serving == self.targets.len() {
+                            tracing::info!(
+                                version = VERSION, system = config.system, rank = %config.rank,
+                                targets = serving, "engine is ready"
+                            );
+                        }
+                    }
+                    Some(Event::Ended(target, ended)) => {
+                        self.set_health(target, Health::Ended);
+                        break Err(ended.err().unwrap_or(ThreadError::Panicked { target }).into());
+                    }
+                    None => break Err(EngineError::StopLimit),
+                },
+            }
+        };
+        tracing::info!("engine is stopping");
+        // No new requests; answers to those under way are still sent while targets stop.
+        stop.send_replace(true);
+        let stopped = tokio::time::timeout(STOP_LIMIT, self.stop_targets()).await;
+        ended?;
+        stopped.map_err(|_| EngineError::StopLimit)??;
+        tracing::info!("engine has stopped");
+        Ok(())
+    }
+
+    async fn stop_targets(&mut self) -> Result<(), EngineError> {
+        for target in &self.targets {
+            target.stop();
+        }
+        let mut outcome = Ok(());
+        while self.targets.iter().any(|target| !target.is_finished()) {
+            match tokio::time::timeout(Duration::from_millis(100), self.events.recv()).await {
+                Ok(Some(Event::Ended(target, ended))) => {
+                    self.set_health(target, Health::Ended);
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a target did not stop cleanly");
+                        outcome = Err(error.into());
+                    }
+                }
+                Ok(None) => break,
+                _ => {}
+            }
+        }
+        outcome
+    }
+}
+
+/// What the metrics port answers from.
+struct MetricsSource {
+    remotes: Vec<Remote>,
+    healths: Healths,
+    methods: Methods,
+    rank: u32,
+    provider: String,
+    started: SystemTime,
+}
+
+impl MetricsSource {
+    async fn answer(&self, path: &str) -> Page {
+        match path {
+            "/metrics" => self.metrics().await,
+            "/healthz" => self.probe(|health| health != Health::Ended, "a target's thread has ended"),
+            "/readyz" => self.probe(|health| health == Health::Serving, "a target does not serve yet"),
+            _ => Page::text(404, "there are /metrics, /healthz and /readyz\n"),
+        }
+    }
+
+    fn healths(&self) -> Vec<Health> {
+        self.healths.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn probe(&self, good: impl Fn(Health) -> bool, otherwise: &str) -> Page {
+        if self.healths().into_iter().all(good) {
+            return Page::text(200, "ok\n");
+        }
+        Page::text(503, format!("{otherwise}: {:?}\n", self.healths()))
+    }
+
+    async fn metrics(&self) -> Page {
+        let asked: Vec<_> = self.remotes.iter().map(figures_of).collect();
+        let mut targets = Vec::with_capacity(asked.len());
+        for answer in asked {
+            targets.push(tokio::time::timeout(FIGURES_LIMIT, answer).await.ok().flatten());
+        }
+        let figures = Figures {
+            rank: self.rank,
+            provider: self.provider.clone(),
+            process: ProcessFigures::read(self.started),
+            targets,
+            methods: self.methods.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        };
+        match render(figures) {
+            Ok(body) => Page { status: 200, kind: METRICS_TYPE, body },
+            Err(error) => Page::text(503, format!("metrics can't be written: {error}\n")),
+        }
+    }
+}
+
+/// Asks a target for its figures; the answer is `None` while it doesn't serve.
+fn figures_of(remote: &Remote) -> impl Future<Output = Option<TargetFigures>> + use<> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let job = move |rt: &weir_runtime::Handle| {
+        let Some(target) = thread::current() else { return };
+        rt.spawn(async move {
+            // A scraper that has gone away needs no answer.
+            drop(sender.send(snapshot::take(&target).await));
+        });
+    };
+    let asked = remote.spawn(Box::new(job));
+    async move {
+        asked.ok()?;
+        receiver.await.ok()
+    }
+}

@@ -1,0 +1,146 @@
+//! The gRPC services: each method is handed to target 0 as bytes and answered there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use tonic::{Code, Request, Response, Status};
+use weir_management::v1::containers_server::Containers;
+use weir_management::v1::pools_server::Pools;
+use weir_management::v1::system_server::System;
+use weir_management::{Failure, v1};
+use weir_proto::Der;
+use weir_runtime::real::Remote;
+
+use crate::metrics::MethodFigures;
+use crate::thread;
+
+/// Longest time for any management request. The slowest one, creating a pool while an engine is down, gives up
+/// before that by itself.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Management calls by method.
+pub type Methods = Arc<Mutex<BTreeMap<String, MethodFigures>>>;
+
+/// The gRPC end of management.
+#[derive(Clone)]
+pub struct Bridge {
+    target: Remote,
+    methods: Methods,
+}
+
+impl Bridge {
+    /// Hands requests to the target behind `target`.
+    pub fn new(target: Remote, methods: Methods) -> Self {
+        Self { target, methods }
+    }
+
+    async fn call<Req, Rep>(
+        &self,
+        method: &'static str,
+        request: Request<Req>,
+    ) -> Result<Response<Rep>, Status>
+    where
+        Req: Message,
+        Rep: Message + Default,
+    {
+        let arrived = Instant::now();
+        let bytes = request.into_inner().encode_to_vec();
+        let answer = self.ask(method, bytes).await.and_then(|answer| {
+            Rep::decode(answer.as_slice()).map_err(|error| {
+                Failure::new(Der::PROTO, "", format!("an answer that does not decode: {error}"))
+            })
+        });
+        let answer = answer.map(Response::new).map_err(|failure| {
+            tracing::info!(method, der = %failure.der, error = failure.message, "management request refused");
+            Status::from(failure)
+        });
+        let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
+        let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
+        methods.entry(method.to_owned()).or_default().record(code_name(code), arrived.elapsed());
+        answer
+    }
+
+    async fn ask(&self, method: &'static str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let starting = || Failure::new(Der::AGAIN, "", "the engine is starting or stopping; try again");
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let job = move |rt: &weir_runtime::Handle| {
+            let Some(target) = thread::current() else { return };
+            rt.spawn(async move {
+                if let Some(management) = target.management() {
+                    // A caller that has gone away needs no answer.
+                    drop(sender.send(management.call(method, &request).await));
+                }
+            });
+        };
+        self.target.spawn(Box::new(job)).map_err(|_| starting())?;
+        match tokio::time::timeout(CALL_LIMIT, receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(starting()),
+            Err(_) => {
+                let message = format!(
+                    "{method} was not answered within {CALL_LIMIT:?}; its outcome is unknown, ask again"
+                );
+                Err(Failure::new(Der::TIMEDOUT, "", message))
+            }
+        }
+    }
+}
+
+/// Value of the label `code`.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+        Code::Unknown => "Unknown",
+    }
+}
+
+macro_rules! service {
+    ($service:ident { $($method:ident ($request:ident) -> $response:ident = $name:literal;)* }) => {
+        #[tonic::async_trait]
+        impl $service for Bridge {
+            $(
+                async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$response>, Status> {
+                    self.call($name, request).await
+                }
+            )*
+        }
+    };
+}
+
+service!(System {
+    attach(AttachRequest) -> AttachResponse = "System/Attach";
+    query(SystemQueryRequest) -> SystemQueryResponse = "System/Query";
+});
+
+service!(Pools {
+    create(PoolCreateRequest) -> PoolCreateResponse = "Pools/Create";
+    list(PoolListRequest) -> PoolListResponse = "Pools/List";
+    query(PoolQueryRequest) -> PoolQueryResponse = "Pools/Query";
+    resize(PoolResizeRequest) -> PoolResizeResponse = "Pools/Resize";
+    destroy(PoolDestroyRequest) -> PoolDestroyResponse = "Pools/Destroy";
+});
+
+service!(Containers {
+    create(ContainerCreateRequest) -> ContainerCreateResponse = "Containers/Create";
+    list(ContainerListRequest) -> ContainerListResponse = "Containers/List";
+    query(ContainerQueryRequest) -> ContainerQueryResponse = "Containers/Query";
+    set_quota(ContainerSetQuotaRequest) -> ContainerSetQuotaResponse = "Containers/SetQuota";
+    destroy(ContainerDestroyRequest) -> ContainerDestroyResponse = "Containers/Destroy";
+});

@@ -1,0 +1,44 @@
+//! The storage engine of a Weir system.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+use weir_daemon::config::{Config, ConfigError, Flags, LogFormat};
+use weir_daemon::engine;
+
+/// Exit code for a configuration that can't be used, as shells use it for wrong usage.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let config = match Config::load(&flags).and_then(start_log) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("weir-engine: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    match engine::run(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            eprintln!("weir-engine: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(config: Config) -> Result<Config, ConfigError> {
+    let filter = EnvFilter::try_new(&config.log).map_err(|error| ConfigError::Invalid {
+        key: "log".to_owned(),
+        value: config.log.clone(),
+        reason: format!("{error}; use error, warn, info, debug or trace"),
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(config)
+}

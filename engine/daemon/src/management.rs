@@ -1,0 +1,317 @@
+//! Management requests: answered where the pool's service or the list of pools is, forwarded from everywhere else.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use prost::Message;
+use weir_management::{Failure, v1};
+use weir_pool::{
+    AskError, Directory, DirectoryEntry, EntryState, Failed, PoolService, PoolSpec, TargetPools,
+};
+use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
+use weir_proto::pool::{
+    ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest, TargetPoolCreate,
+};
+use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, opcode};
+use weir_runtime::join_all;
+
+use crate::convert;
+
+/// Longest wait for another engine to answer a forwarded request: what the slowest one, the creation of a pool with
+/// an engine down, takes there, and some more.
+const FORWARD_LIMIT: Duration = Duration::from_secs(40);
+
+/// Longest wait for a pool's service when pools are listed.
+const LIST_LIMIT: Duration = Duration::from_secs(4);
+
+/// Longest wait for an engine's report.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How old the figures in an answer may be.
+const SPACE_AGE_MAX: Duration = Duration::from_millis(200);
+
+/// Answers management requests at target 0 of an engine.
+pub struct Management {
+    system: String,
+    provider: String,
+    pools: Rc<TargetPools>,
+    directory: Option<Rc<Directory>>,
+}
+
+type Answer = Result<Vec<u8>, Failure>;
+
+impl Management {
+    /// Serves forwarded requests from now on.
+    #[must_use]
+    pub fn new(
+        system: String,
+        provider: String,
+        pools: Rc<TargetPools>,
+        directory: Option<Rc<Directory>>,
+    ) -> Rc<Self> {
+        let management = Rc::new(Self { system, provider, pools, directory });
+        let weak = Rc::downgrade(&management);
+        management.pools.engines().serve(opcode::MANAGEMENT_FORWARD, move |_, request: ForwardRequest| {
+            let management = weak.upgrade();
+            async move {
+                let stopping = || Failure::new(Der::SHUTDOWN, "", "the engine is stopping");
+                let answer = match management.ok_or_else(stopping) {
+                    Ok(management) => management.answer(&request.method, &request.request).await,
+                    Err(error) => Err(error),
+                };
+                Ok(match answer {
+                    Ok(answer) => ForwardReply::Answer(answer),
+                    Err(Failure { der, object, message }) => ForwardReply::Failed { der, object, message },
+                })
+            }
+        });
+        management
+    }
+
+    /// Answers a request of the management protocol, here or by forwarding it. `method` is `Service/Method`.
+    ///
+    /// # Errors
+    /// Says what failed, on which object, and what to do next.
+    pub async fn call(&self, method: &str, request: &[u8]) -> Answer {
+        let at = self.place_of(method, request).await?;
+        if at == self.pools.engines().own_rank() {
+            return self.answer(method, request).await;
+        }
+        self.forward(at, method, request, FORWARD_LIMIT).await
+    }
+
+    async fn forward(&self, to: Rank, method: &str, request: &[u8], limit: Duration) -> Answer {
+        let forwarded = ForwardRequest { method: method.to_owned(), request: request.to_vec() };
+        let engines = self.pools.engines();
+        let asked = engines.ask(to, TargetIndex(0), opcode::MANAGEMENT_FORWARD, &forwarded, limit).await;
+        match asked {
+            Ok(ForwardReply::Answer(answer)) => Ok(answer),
+            Ok(ForwardReply::Failed { der, object, message }) => Err(Failure { der, object, message }),
+            Err(AskError::Refused { refusal, .. }) => {
+                Err(Failure { der: refusal.der, object: refusal.object, message: refusal.message })
+            }
+            Err(error) => Err(convert::failure(error.within(format!("rank {to}"), method_in_words(method)))),
+        }
+    }
+
+    /// The rank that answers.
+    async fn place_of(&self, method: &str, request: &[u8]) -> Result<Rank, Failure> {
+        let pool = match method {
+            "Pools/Create" | "Pools/List" | "Pools/Resize" | "Pools/Destroy" => {
+                return Ok(self.pools.engines().directory_rank());
+            }
+            "Pools/Query" => convert::decode::<v1::PoolQueryRequest>(method, request)?.pool,
+            "Containers/Create" => convert::decode::<v1::ContainerCreateRequest>(method, request)?.pool,
+            "Containers/List" => convert::decode::<v1::ContainerListRequest>(method, request)?.pool,
+            "Containers/Query" => convert::decode::<v1::ContainerQueryRequest>(method, request)?.pool,
+            "Containers/SetQuota" => convert::decode::<v1::ContainerSetQuotaRequest>(method, request)?.pool,
+            "Containers/Destroy" => convert::decode::<v1::ContainerDestroyRequest>(method, request)?.pool,
+            _ => return Ok(self.pools.engines().own_rank()),
+        };
+        match self.pools.resolve(&pool).await {
+            Ok(found) => Ok(found.service),
+            // Nothing is left of its containers either.
+            Err(Failed::NoPool(_)) if method == "Containers/Destroy" => Ok(self.pools.engines().own_rank()),
+            Err(error) => Err(convert::failure(error)),
+        }
+    }
+
+    /// Answers a request that belongs here.
+    async fn answer(&self, method: &str, request: &[u8]) -> Answer {
+        match method {
+            "System/Attach" => Ok(self.attach().encode_to_vec()),
+            "System/Query" => Ok(self.query_system().await.encode_to_vec()),
+            "Pools/Create" => self.create_pool(convert::decode(method, request)?).await,
+            "Pools/List" => self.list_pools().await,
+            "Pools/Query" => self.query_pool(&convert::decode(method, request)?).await,
+            "Pools/Resize" => self.resize_pool(&convert::decode(method, request)?).await,
+            "Pools/Destroy" => self.destroy_pool(&convert::decode(method, request)?).await,
+            "Containers/Create" => self.create_container(convert::decode(method, request)?).await,
+            "Containers/List" => self.list_containers(&convert::decode(method, request)?).await,
+            "Containers/Query" => self.query_container(&convert::decode(method, request)?).await,
+            "Containers/SetQuota" => self.set_quota(&convert::decode(method, request)?).await,
+            "Containers/Destroy" => self.destroy_container(&convert::decode(method, request)?).await,
+            _ => Err(Failure::new(Der::NOSYS, "", format!("there is no method \"{method}\""))),
+        }
+    }
+
+    fn attach(&self) -> v1::AttachResponse {
+        v1::AttachResponse {
+            system: self.system.clone(),
+            provider: self.provider.clone(),
+            engines: self.pools.engines().all().iter().map(convert::address).collect(),
+            protocol_min: PROTOCOL_MIN.into(),
+            protocol_max: PROTOCOL_MAX.into(),
+        }
+    }
+
+    async fn query_system(&self) -> v1::SystemQueryResponse {
+        let engines = self.pools.engines();
+        let asked = join_all(engines.all().iter().map(|info| {
+            engines.ask::<_, EngineReport>(
+                info.rank,
+                TargetIndex(0),
+                opcode::ENGINE_REPORT,
+                &(),
+                REPORT_LIMIT,
+            )
+        }));
+        let states = engines.all().iter().zip(asked.await).map(|(info, report)| match report {
+            Ok(report) => v1::EngineState {
+                rank: info.rank.0,
+                health: v1::EngineHealth::Up.into(),
+                version: report.version,
+                targets: report.targets,
+                capacity_bytes: report.capacity,
+                free_bytes: report.free,
+                message: report.message,
+                started_unix_seconds: i64::try_from(report.started).unwrap_or(i64::MAX),
+            },
+            Err(error) => v1::EngineState {
+                rank: info.rank.0,
+                health: v1::EngineHealth::Down.into(),
+                targets: info.targets,
+                message: error.to_string(),
+                ..v1::EngineState::default()
+            },
+        });
+        v1::SystemQueryResponse { system: self.system.clone(), engines: states.collect() }
+    }
+
+    fn directory(&self) -> Result<&Directory, Failure> {
+        let elsewhere = || {
+            let rank = self.pools.engines().directory_rank();
+            Failure::new(Der::NOTLEADER, "", format!("the list of pools is kept by rank {rank}; ask it"))
+        };
+        self.directory.as_deref().ok_or_else(elsewhere)
+    }
+
+    async fn create_pool(&self, request: v1::PoolCreateRequest) -> Answer {
+        let spec = PoolSpec {
+            label: request.label,
+            size: request.size_bytes,
+            ranks: request.ranks.into_iter().map(Rank).collect(),
+            redundancy: request.redundancy_factor,
+            object_class: request.object_class,
+        };
+        let entry = self.directory()?.create(spec).await.map_err(convert::failure)?;
+        let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
+        Ok(v1::PoolCreateResponse { pool }.encode_to_vec())
+    }
+
+    /// What a pool's service says of it; what the list says when it doesn't answer.
+    async fn info_of(&self, entry: &DirectoryEntry, limit: Duration) -> v1::PoolInfo {
+        if entry.state != EntryState::Ready {
+            return convert::listed(entry);
+        }
+        let request = v1::PoolQueryRequest { pool: entry.pool.pool.to_string() };
+        let answer = if entry.pool.service == self.pools.engines().own_rank() {
+            self.query_pool(&request).await
+        } else {
+            self.forward(entry.pool.service, "Pools/Query", &request.encode_to_vec(), limit).await
+        };
+        let decoded = answer.ok().and_then(|bytes| v1::PoolQueryResponse::decode(bytes.as_slice()).ok());
+        decoded.and_then(|response| response.pool).unwrap_or_else(|| convert::listed(entry))
+    }
+
+    async fn list_pools(&self) -> Answer {
+        let entries = self.directory()?.list();
+        let mut pools = join_all(entries.iter().map(|entry| self.info_of(entry, LIST_LIMIT))).await;
+        pools.sort_by(|one, other| one.label.cmp(&other.label));
+        Ok(v1::PoolListResponse { pools }.encode_to_vec())
+    }
+
+    async fn resize_pool(&self, request: &v1::PoolResizeRequest) -> Answer {
+        let directory = self.directory()?;
+        let entry = directory.resize(&request.pool, request.size_bytes).await.map_err(convert::failure)?;
+        let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
+        Ok(v1::PoolResizeResponse { pool }.encode_to_vec())
+    }
+
+    async fn destroy_pool(&self, request: &v1::PoolDestroyRequest) -> Answer {
+        self.directory()?.destroy(&request.pool, request.force).await.map_err(convert::failure)?;
+        Ok(v1::PoolDestroyResponse {}.encode_to_vec())
+    }
+
+    /// The service of a pool named by label or UUID text, with its record.
+    fn service(&self, name: &str) -> Result<(Rc<PoolService>, TargetPoolCreate), Failure> {
+        let missing = || Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect());
+        let found = self.pools.find(name).ok_or_else(missing).map_err(convert::failure)?;
+        let service = self.pools.service(found.id()).map_err(convert::failure)?;
+        let record = service.pool().map_err(convert::failure)?;
+        Ok((service, record))
+    }
+
+    async fn query_pool(&self, request: &v1::PoolQueryRequest) -> Answer {
+        let (service, record) = self.service(&request.pool)?;
+        let gathered = service.gathered(SPACE_AGE_MAX).await.map_err(convert::failure)?;
+        let pool = Some(convert::pool(&record, &gathered, service.live_labels().len()));
+        Ok(v1::PoolQueryResponse { pool }.encode_to_vec())
+    }
+
+    async fn create_container(&self, request: v1::ContainerCreateRequest) -> Answer {
+        let (service, record) = self.service(&request.pool)?;
+        let rt = self.pools.engines().runtime();
+        let id = ContainerId(uuid::Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
+        let request = ContainerCreateRequest {
+            capability: unused_capability(record.pool),
+            container: id,
+            properties: convert::properties(request)?,
+            exclusive: false,
+        };
+        let info = service.create_container(request, true).await.map_err(convert::failure)?;
+        let container = Some(convert::container(info, &record));
+        Ok(v1::ContainerCreateResponse { container }.encode_to_vec())
+    }
+
+    async fn list_containers(&self, request: &v1::ContainerListRequest) -> Answer {
+        let (service, record) = self.service(&request.pool)?;
+        let infos = service.list_containers().await.map_err(convert::failure)?;
+        let containers = infos.into_iter().map(|info| convert::container(info, &record)).collect();
+        Ok(v1::ContainerListResponse { containers }.encode_to_vec())
+    }
+
+    async fn query_container(&self, request: &v1::ContainerQueryRequest) -> Answer {
+        let (service, record) = self.service(&request.pool)?;
+        let info = service.query_by_name(&request.container).await.map_err(convert::failure)?;
+        let container = Some(convert::container(info, &record));
+        Ok(v1::ContainerQueryResponse { container }.encode_to_vec())
+    }
+
+    async fn set_quota(&self, request: &v1::ContainerSetQuotaRequest) -> Answer {
+        let (service, record) = self.service(&request.pool)?;
+        let changed = service.set_quota_by_name(&request.container, request.quota_bytes).await;
+        let container = Some(convert::container(changed.map_err(convert::failure)?, &record));
+        Ok(v1::ContainerSetQuotaResponse { container }.encode_to_vec())
+    }
+
+    async fn destroy_container(&self, request: &v1::ContainerDestroyRequest) -> Answer {
+        if let Some(pool) = self.pools.find(&request.pool) {
+            let service = self.pools.service(pool.id()).map_err(convert::failure)?;
+            service.destroy_by_name(&request.container, request.force).await.map_err(convert::failure)?;
+        }
+        Ok(v1::ContainerDestroyResponse {}.encode_to_vec())
+    }
+}
+
+/// Management is authorised by its certificate; the field of a client's handle stays blank.
+fn unused_capability(pool: PoolId) -> Capability {
+    Capability { pool, container: None, rights: Rights::default(), handle: 0, seal: [0; 16] }
+}
+
+/// What a method does, for "… needs rank N".
+fn method_in_words(method: &str) -> &'static str {
+    match method {
+        "Pools/Create" => "creating a pool",
+        "Pools/List" => "listing pools",
+        "Pools/Query" => "describing a pool",
+        "Pools/Resize" => "resizing a pool",
+        "Pools/Destroy" => "destroying a pool",
+        "Containers/Create" => "creating a container",
+        "Containers/List" => "listing containers",
+        "Containers/Query" => "describing a container",
+        "Containers/SetQuota" => "changing a quota",
+        "Containers/Destroy" => "destroying a container",
+        _ => "answering the request",
+    }
+}

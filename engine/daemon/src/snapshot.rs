@@ -1,0 +1,182 @@
+//! Figures of a target as plain data that crosses threads: what the metrics exporter asks targets for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_object::LatencyCounts;
+use weir_pool::{OPERATIONS, TargetPool};
+use weir_proto::Der;
+use weir_store::StoreStats;
+
+use crate::target::Target;
+
+/// Most containers of which a target's counters are exported one by one; the others count together
+/// (`docs/reference/metrics.md`, cardinality budget).
+const CONTAINERS_MAX: usize = 256;
+
+/// Label of the containers beyond [`CONTAINERS_MAX`].
+const OTHER: &str = "other";
+
+/// How old the figures of a whole pool may be: scrapes come every few seconds, and asking all targets for each
+/// would multiply them.
+const POOL_AGE: Duration = Duration::from_secs(5);
+
+/// Counters of a container on a target.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerFigures {
+    /// Operations answered, by kind.
+    pub operations: [u64; OPERATIONS],
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Errors by number.
+    pub errors: BTreeMap<Der, u64>,
+}
+
+/// Space of a pool on a target, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShardFigures {
+    /// The pool's share.
+    pub total: u64,
+    /// Taken.
+    pub used: u64,
+    /// Not taken.
+    pub free: u64,
+    /// Waits to be reclaimed.
+    pub pending: u64,
+}
+
+/// A container as its pool's service knows it.
+#[derive(Clone, Debug)]
+pub struct ServedContainer {
+    /// Label.
+    pub label: String,
+    /// Quota in bytes; 0 for none.
+    pub quota: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Open handles.
+    pub handles: u32,
+}
+
+/// A pool whose service runs on the target.
+#[derive(Clone, Debug)]
+pub struct ServedPool {
+    /// Label.
+    pub label: String,
+    /// Bytes it may hold.
+    pub size: u64,
+    /// Bytes in use on the targets that answered.
+    pub used: u64,
+    /// Engines that did not answer.
+    pub unreachable: usize,
+    /// Version of its map.
+    pub map_version: u32,
+    /// Its containers.
+    pub containers: Vec<ServedContainer>,
+}
+
+/// Figures of a target.
+#[derive(Clone, Debug, Default)]
+pub struct TargetFigures {
+    /// CPU time of its thread.
+    pub busy: Duration,
+    /// Counters by pool and container label.
+    pub containers: BTreeMap<(String, String), ContainerFigures>,
+    /// Space by pool label.
+    pub shards: BTreeMap<String, ShardFigures>,
+    /// Request times by kind of operation.
+    pub latency: [LatencyCounts; OPERATIONS],
+    /// Requests to others that wait for their replies.
+    pub in_flight: u64,
+    /// Requests whose seal was wrong.
+    pub unauthenticated: u64,
+    /// The store.
+    pub store: StoreStats,
+    /// RPC counters by name.
+    pub rpc: BTreeMap<&'static str, u64>,
+    /// Pools whose service runs here.
+    pub served: Vec<ServedPool>,
+}
+
+/// CPU time of the calling thread.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanoseconds.unwrap_or(0))
+}
+
+/// Takes a target's figures, on its thread.
+pub async fn take(target: &Target) -> TargetFigures {
+    let mut figures = TargetFigures {
+        busy: thread_time(),
+        latency: target.io.metrics().latency(),
+        in_flight: target.rpc.in_flight() as u64,
+        unauthenticated: target.pools.engines().forged(),
+        store: target.store.stats(),
+        rpc: target.rpc.metrics().all().into_iter().collect(),
+        ..TargetFigures::default()
+    };
+    let mut room = CONTAINERS_MAX;
+    for pool in target.pools.all() {
+        let label = pool.label();
+        count_containers(&pool, &label, &mut room, &mut figures);
+        let space = pool.shard().space();
+        let pending = space.containers.iter().filter(|summary| summary.destroying);
+        let shard = ShardFigures {
+            total: space.total,
+            used: space.total.saturating_sub(space.free),
+            free: space.free,
+            pending: pending.map(|summary| summary.used).sum(),
+        };
+        figures.shards.insert(label, shard);
+        if let Some(served) = served(&pool).await {
+            figures.served.push(served);
+        }
+    }
+    figures
+}
+
+fn count_containers(pool: &TargetPool, label: &str, room: &mut usize, figures: &mut TargetFigures) {
+    for container in pool.containers() {
+        let counters = &container.counters;
+        let operations = counters.operations();
+        if operations.iter().all(|count| *count == 0) {
+            continue;
+        }
+        let name = if *room == 0 { OTHER.to_owned() } else { container.label.borrow().clone() };
+        *room = room.saturating_sub(1);
+        let sum = figures.containers.entry((label.to_owned(), name)).or_default();
+        for (total, count) in sum.operations.iter_mut().zip(operations) {
+            *total += count;
+        }
+        let (written, read) = counters.bytes();
+        sum.written += written;
+        sum.read += read;
+        for (der, count) in counters.errors() {
+            *sum.errors.entry(der).or_default() += count;
+        }
+    }
+}
+
+async fn served(pool: &TargetPool) -> Option<ServedPool> {
+    let service = pool.service()?;
+    let record = service.pool().ok()?;
+    let gathered = service.gathered(POOL_AGE).await.ok()?;
+    let (total, free) = gathered.total_and_free();
+    let containers = service.list_within(POOL_AGE).await.ok()?.into_iter().map(|info| ServedContainer {
+        used: gathered.used_by(info.container),
+        label: info.properties.label,
+        quota: info.properties.quota,
+        handles: info.handles,
+    });
+    Some(ServedPool {
+        label: record.label,
+        size: record.size.saturating_mul(record.map.targets.len() as u64),
+        used: total.saturating_sub(free),
+        unreachable: gathered.unreachable.len(),
+        map_version: record.map.version,
+        containers: containers.take(CONTAINERS_MAX).collect(),
+    })
+}

@@ -1,0 +1,189 @@
+//! One target: store, RPC and services, put together the same way on a real thread and in a simulated world.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_fabric::Endpoint;
+use weir_media::Device;
+use weir_object::IoService;
+use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPools, serve_clients};
+use weir_proto::capability::SystemKey;
+use weir_proto::pool::EngineReport;
+use weir_proto::{Clock, TargetIndex, opcode};
+use weir_rpc::{Request, Rpc, RpcConfig};
+use weir_runtime::{Handle, join_all};
+use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
+
+use crate::VERSION;
+use crate::management::Management;
+
+/// Longest wait for requests under way when a target stops: most take milliseconds.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often a stopping target looks whether requests are left.
+const DRAIN_STEP: Duration = Duration::from_millis(5);
+
+/// Longest wait for the report of a target of the same engine.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// What a target is made of.
+pub struct TargetContext {
+    /// Time, randomness and tasks.
+    pub rt: Handle,
+    /// The door to the network, at the target's address.
+    pub endpoint: Rc<dyn Endpoint>,
+    /// A formatted device.
+    pub device: Rc<dyn Device>,
+    /// Whose data it holds.
+    pub owner: Owner,
+    /// How the store behaves.
+    pub store: StoreConfig,
+    /// Every engine of the system.
+    pub engines: Vec<EngineInfo>,
+    /// The key that engines and clients share.
+    pub key: SystemKey,
+    /// libfabric provider, as clients are told.
+    pub provider: String,
+    /// Start of the process, seconds since 1970.
+    pub started: u64,
+}
+
+/// Why a target doesn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its store.
+    #[error("{0}")]
+    Store(#[from] OpenError),
+    /// The list of engines.
+    #[error("{0}")]
+    Engines(#[from] InvalidEngines),
+    /// The state of pools.
+    #[error("{0}")]
+    Pools(#[from] Failed),
+}
+
+/// A target that serves.
+pub struct Target {
+    pub(crate) rt: Handle,
+    pub(crate) rpc: Rc<Rpc>,
+    pub(crate) store: Rc<Store>,
+    pub(crate) pools: Rc<TargetPools>,
+    pub(crate) io: Rc<IoService>,
+    management: Option<Rc<Management>>,
+    stopping: Cell<bool>,
+}
+
+impl Target {
+    /// Recovers the store and serves from then on.
+    ///
+    /// # Errors
+    /// When the store can't be opened or its content makes no sense.
+    pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
+        let TargetContext { rt, endpoint, device, owner, store, engines, key, provider, started } = context;
+        let store = Store::open(&rt, device, &owner, store).await?;
+        let clock = Rc::new(Clock::default());
+        let rpc = Rpc::with_clock(rt.clone(), endpoint, RpcConfig::default(), Rc::clone(&clock));
+        let own = (owner.rank, owner.target);
+        let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
+        serve_ping(&rpc);
+        serve_report(&engines, &store, started);
+        let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), clock)?;
+        let io = IoService::start(&rpc, Rc::clone(&pools));
+        let management = if owner.target.0 == 0 {
+            serve_clients(&rpc, &pools);
+            let keeps = engines.directory_rank() == owner.rank;
+            let directory =
+                if keeps { Some(Directory::open(&store, Rc::clone(&engines)).await?) } else { None };
+            Some(Management::new(owner.system, provider, Rc::clone(&pools), directory))
+        } else {
+            None
+        };
+        let stopping = Cell::new(false);
+        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, stopping }))
+    }
+
+    /// What answers management requests; only target 0 has it.
+    #[must_use]
+    pub const fn management(&self) -> Option<&Rc<Management>> {
+        self.management.as_ref()
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &Rc<Store> {
+        &self.store
+    }
+
+    /// The RPC layer.
+    #[must_use]
+    pub const fn rpc(&self) -> &Rc<Rpc> {
+        &self.rpc
+    }
+
+    /// Whether [`Target::stop`] was called.
+    #[must_use]
+    pub const fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Finishes what is under way and writes a checkpoint.
+    ///
+    /// # Errors
+    /// When the device fails; what was acknowledged is safe all the same.
+    pub async fn stop(&self) -> Result<(), PoolError> {
+        self.stopping.set(true);
+        let until = self.rt.now() + DRAIN_LIMIT;
+        while self.rpc.metrics().running.get() > 0 && self.rt.now() < until {
+            self.rt.sleep(DRAIN_STEP).await;
+        }
+        self.store.close().await
+    }
+}
+
+fn serve_ping(rpc: &Rpc) {
+    rpc.serve(opcode::PING, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+}
+
+/// Answers how this target is and, at target 0, how the whole engine is.
+fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
+    let (weak, store) = (Rc::downgrade(engines), Rc::clone(store));
+    engines.serve(opcode::ENGINE_REPORT, move |_, (): ()| {
+        let (engines, store) = (weak.upgrade(), Rc::clone(&store));
+        async move {
+            let space = store.space();
+            let mut report = EngineReport {
+                version: VERSION.to_owned(),
+                targets: 1,
+                capacity: space.capacity,
+                free: space.capacity.saturating_sub(space.assigned),
+                started,
+                message: String::new(),
+            };
+            if let Some(engines) = engines.filter(|engines| engines.own_index().0 == 0) {
+                add_siblings(&engines, &mut report).await;
+            }
+            Ok(report)
+        }
+    });
+}
+
+async fn add_siblings(engines: &Engines, report: &mut EngineReport) {
+    let own = engines.own_rank();
+    let targets = engines.get(own).map_or(1, |info| info.targets);
+    let asked = join_all((1..targets).map(|index| {
+        engines.ask::<_, EngineReport>(own, TargetIndex(index), opcode::ENGINE_REPORT, &(), REPORT_LIMIT)
+    }));
+    for (index, answer) in (1..).zip(asked.await) {
+        match answer {
+            Ok(sibling) => {
+                report.targets += 1;
+                report.capacity += sibling.capacity;
+                report.free += sibling.free;
+            }
+            Err(error) => {
+                report.message = format!("target {index} does not answer: {error}");
+            }
+        }
+    }
+}
