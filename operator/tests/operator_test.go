@@ -163,6 +163,7 @@ func (i *installation) startOperator() {
 	})
 }
 
+// bindings are the role bindings of the chart for an operator that serves one namespace.
 func (i *installation) bindings(account rbacv1.Subject) []client.Object {
 	role := func(name string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
@@ -170,6 +171,14 @@ func (i *installation) bindings(account rbacv1.Subject) []client.Object {
 	bindings := []client.Object{&rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account.Namespace}, RoleRef: role(rolePrefix + "weir-operator-nodes"), Subjects: []rbacv1.Subject{account},
 	}}
+	own := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.operatorNamespace, Name: "weir-operator-own"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "patch"}}},
+	}
+	bindings = append(bindings, own, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.operatorNamespace, Name: own.Name}, Subjects: []rbacv1.Subject{account},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: own.Name},
+	})
 	for _, namespace := range []string{i.namespace, i.operatorNamespace} {
 		bindings = append(bindings, &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weir-operator"}, RoleRef: role(rolePrefix + "weir-operator"), Subjects: []rbacv1.Subject{account},

@@ -106,6 +106,29 @@ func checkClientSecret(i *installation) {
 	}
 }
 
+func TestPodsThatMountTheClientSecretAreToldOfIt(t *testing.T) {
+	t.Parallel()
+	i := install(t, 1)
+	mounter := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.operatorNamespace, Name: "mountd", Labels: map[string]string{v1alpha1.LabelAttaches: "true"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "mountd", Image: "weir/client:test"}}},
+	}
+	if err := admin.Create(t.Context(), mounter); err != nil {
+		t.Fatal(err)
+	}
+	i.machines.node("a")
+	i.apply(i.machines.cluster(1, ""))
+	i.eventually("the annotation that makes the kubelet look", func() string {
+		if err := admin.Get(context.Background(), client.ObjectKeyFromObject(mounter), mounter); err != nil {
+			return err.Error()
+		}
+		if mounter.Annotations["client.storage.weir.dev/weir"] == "" {
+			return fmt.Sprint(mounter.Annotations)
+		}
+		return ""
+	})
+}
+
 func TestReconcilingAgainChangesNothing(t *testing.T) {
 	t.Parallel()
 	i := install(t, 3)

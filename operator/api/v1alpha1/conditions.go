@@ -100,6 +100,8 @@ const (
 	LabelCluster = "storage.weir.dev/cluster"
 	// LabelRank is the rank of the engine that an object belongs to.
 	LabelRank = "storage.weir.dev/rank"
+	// LabelAttaches marks the pods that mount client Secrets, in the operator's namespace.
+	LabelAttaches = "storage.weir.dev/attaches"
 	// AnnotationCluster is "namespace/name" of the StorageCluster that a Secret in another namespace was copied from.
 	AnnotationCluster = "storage.weir.dev/cluster"
 )

@@ -78,7 +78,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	connections := management.NewConnections(mgr.GetClient(),
 		append([]management.Option{management.WithObserver(collector.CallFailed)}, o.Management...)...)
-	clusters := storagecluster.New(mgr.GetClient(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
+	clusters := storagecluster.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
 		storagecluster.Config{Namespace: o.Namespace, EngineImage: o.EngineImage})
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return err

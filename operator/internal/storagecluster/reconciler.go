@@ -68,6 +68,7 @@ type Config struct {
 // Reconciler makes StorageClusters so.
 type Reconciler struct {
 	client   client.Client
+	live     client.Reader
 	engines  Connector
 	reporter *status.Reporter
 	clock    clock.PassiveClock
@@ -76,10 +77,11 @@ type Reconciler struct {
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
-// New makes a reconciler.
-func New(c client.Client, engines Connector, recorder status.Recorder, passive clock.PassiveClock, config Config) *Reconciler {
+// New makes a reconciler. live reads past the cache, which holds only what the operator made.
+func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock, config Config) *Reconciler {
 	return &Reconciler{
 		client:   c,
+		live:     live,
 		engines:  engines,
 		reporter: status.NewReporter(recorder, passive),
 		clock:    passive,
