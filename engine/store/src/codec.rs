@@ -8,7 +8,6 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 /// Appends encoded fields to bytes.
 pub(crate) trait Encode {
     fn put_u8(&mut self, value: u8);
-    fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
     fn put_varint(&mut self, value: u64);
@@ -17,10 +16,6 @@ pub(crate) trait Encode {
 impl Encode for Vec<u8> {
     fn put_u8(&mut self, value: u8) {
         self.push(value);
-    }
-
-    fn put_u16(&mut self, value: u16) {
-        self.extend_from_slice(&value.to_le_bytes());
     }
 
     fn put_u32(&mut self, value: u32) {
@@ -73,10 +68,6 @@ impl<'a> Decoder<'a> {
 
     pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.array()?))
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {

@@ -258,6 +258,22 @@ pub enum UpdateError {
         /// The pool's share.
         size: u64,
     },
+    /// Free blocks are too scattered for the value.
+    #[error(
+        "the free blocks of this target are too scattered for a value of dkey \"{0}\"; delete data or grow the pool"
+    )]
+    Fragmented(Key),
+    /// The data isn't what the client sent.
+    #[error(
+        "data of akey \"{akey}\" does not match the checksum that came with it: it was damaged on the way; send it again"
+    )]
+    Checksum {
+        /// The akey.
+        akey: Key,
+    },
+    /// The device failed to take the data.
+    #[error(transparent)]
+    Media(#[from] MediaError),
     /// The container's quota is used up.
     #[error(
         "container {container} is at its quota of {quota} bytes on this target; delete data or raise the quota"
@@ -406,8 +422,9 @@ impl UpdateError {
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
             Self::Exists { .. } => Der::EXIST,
             Self::RecordSize { .. } => Der::REC_SIZE,
-            Self::NoSpace { .. } => Der::NOSPACE,
-            Self::Quota { .. } => Der::QUOTA_LIMIT,
+            Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
+            Self::Checksum { .. } => Der::CSUM,
+            Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,
         }
     }

@@ -1,7 +1,25 @@
-//! Fetching values.
+//! Fetches: the index says where the data is, then it is read and checked.
 
+use crate::codec::{Malformed, crc32c};
 use crate::error::FetchError;
-use weir_proto::object::Fetched;
+use crate::extents::{is_hole, newest_versions, paint};
+use crate::incarnation::{Life, life};
+use crate::key::{self, ContainerNumber, Path, Tail};
+use crate::shard::Shard;
+use crate::state::{Core, add};
+use crate::tree::Tree;
+use crate::update::check_keys;
+use crate::value::{Blocks, Kind, Payload, Version};
+use core::ops::ControlFlow;
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf};
+use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_runtime::join_all;
+
+/// Conditions that a fetch may name.
+const FETCH_CONDITIONS: Conditions =
+    Conditions(Conditions::DKEY_FETCH.0 | Conditions::AKEY_FETCH.0 | Conditions::PER_AKEY.0);
 
 /// What a fetch found of one akey.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,21 +31,76 @@ pub struct FetchedAkey {
     pub len: u64,
 }
 
+/// Where a part of an akey's data comes from.
+#[derive(Clone, Debug)]
+struct Piece {
+    /// Position within the akey's data.
+    at: usize,
+    len: usize,
+    payload: Rc<Payload>,
+    /// Position within the payload.
+    from: u64,
+    /// The records, for an array.
+    extent: Option<Extent>,
+}
+
+/// Keeps blocks from being given out again while they may be read.
+struct ReadGuard {
+    core: Rc<Core>,
+    number: u64,
+}
+
+impl ReadGuard {
+    fn new(core: &Rc<Core>) -> Self {
+        let number = core.space.borrow_mut().begin_read();
+        Self { core: Rc::clone(core), number }
+    }
+}
+
+impl Drop for ReadGuard {
+    fn drop(&mut self) {
+        let space = &mut *self.core.space.borrow_mut();
+        space.end_read(self.number);
+        space.settle(self.core.journal.durable());
+    }
+}
+
 /// A fetch whose places are known and whose data can be read. What it refers to stays on the device until it is
 /// dropped, so drop it soon.
-pub struct Fetch {}
+pub struct Fetch {
+    guard: ReadGuard,
+    akeys: Vec<FetchedAkey>,
+    /// In the order of their position, for each akey.
+    pieces: Vec<Vec<Piece>>,
+}
+
+impl core::fmt::Debug for Fetch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Fetch").field("akeys", &self.akeys).finish_non_exhaustive()
+    }
+}
+
+impl From<Malformed> for FetchError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(format!("its index is damaged: {malformed}"))
+    }
+}
+
+fn small(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
 
 impl Fetch {
     /// What was found, one entry for each akey of the request in its order.
     #[must_use]
     pub fn akeys(&self) -> &[FetchedAkey] {
-        todo!()
+        &self.akeys
     }
 
     /// Bytes of all akeys together.
     #[must_use]
     pub fn data_len(&self) -> u64 {
-        todo!()
+        self.akeys.iter().map(|akey| akey.len).sum()
     }
 
     /// Reads all data, in the order of the akeys and, within one, of the extents, to the start of `into`. Holes become
@@ -36,7 +109,18 @@ impl Fetch {
     /// # Errors
     /// When the buffer is too small, the device fails, or the data is damaged; the buffer's content is then undefined.
     pub async fn read(&self, into: &mut [u8]) -> Result<(), FetchError> {
-        todo!()
+        let (needed, given) = (self.data_len(), into.len() as u64);
+        if given < needed {
+            return Err(FetchError::Buffer { needed, given });
+        }
+        let mut rest = into;
+        let mut parts = Vec::new();
+        for (found, pieces) in self.akeys.iter().zip(&self.pieces) {
+            let (akey, after) = rest.split_at_mut(small(found.len));
+            parts.extend(self.parts(pieces, akey));
+            rest = after;
+        }
+        self.read_parts(parts).await
     }
 
     /// Reads the data of one akey.
@@ -44,6 +128,364 @@ impl Fetch {
     /// # Errors
     /// As [`Fetch::read`]; also when there is no such akey.
     pub async fn read_akey(&self, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
-        todo!()
+        let (Some(found), Some(pieces)) = (self.akeys.get(akey), self.pieces.get(akey)) else {
+            return Err(FetchError::Invalid(format!("the fetch has no akey number {akey}")));
+        };
+        let (needed, given) = (found.len, into.len() as u64);
+        if given < needed {
+            return Err(FetchError::Buffer { needed, given });
+        }
+        self.read_parts(self.parts(pieces, &mut into[..small(needed)])).await
     }
+
+    /// Zeros what no piece covers and gives each piece its part of the buffer.
+    fn parts<'a>(&self, pieces: &'a [Piece], into: &'a mut [u8]) -> Vec<(&'a Piece, &'a mut [u8])> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        let (mut rest, mut at) = (into, 0);
+        for piece in pieces {
+            let (gap, after) = rest.split_at_mut(piece.at - at);
+            gap.fill(0);
+            let (part, after) = after.split_at_mut(piece.len);
+            parts.push((piece, part));
+            rest = after;
+            at = piece.at + piece.len;
+        }
+        rest.fill(0);
+        parts
+    }
+
+    async fn read_parts(&self, parts: Vec<(&Piece, &mut [u8])>) -> Result<(), FetchError> {
+        let core = &self.guard.core;
+        let mut reads = Vec::new();
+        for (piece, part) in parts {
+            match &*piece.payload {
+                Payload::Hole => part.fill(0),
+                Payload::Inline(bytes) => {
+                    let from = small(piece.from);
+                    match bytes.get(from..from + part.len()) {
+                        Some(bytes) => part.copy_from_slice(bytes),
+                        None => return Err(Malformed("a value is shorter than its extent").into()),
+                    }
+                }
+                Payload::Blocks(blocks) => {
+                    reads.push(read_blocks(core, blocks, piece.from, piece.extent, part))
+                }
+            }
+        }
+        for result in join_all(reads).await {
+            result?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads bytes of a value in blocks, with whole checksummed pieces around them. Holds one buffer at a time, so that
+/// fetches never wait for each other's.
+pub(crate) async fn read_blocks(
+    core: &Core,
+    blocks: &Blocks,
+    from: u64,
+    extent: Option<Extent>,
+    into: &mut [u8],
+) -> Result<(), FetchError> {
+    let chunk = blocks.chunk_len();
+    let end = from + into.len() as u64;
+    if end > blocks.len {
+        return Err(Malformed("a value is shorter than its extent").into());
+    }
+    let first = from / chunk * chunk;
+    let mut run_start = 0;
+    for run in &blocks.runs {
+        let (start, stop) = (run_start, run_start + run.bytes());
+        run_start = stop;
+        // A run ends on a block; a piece may go on in the next run, so runs are read piece by piece when they do.
+        let (low, high) = (first.max(start), end.next_multiple_of(chunk).min(blocks.len).min(stop));
+        if low < high && start.is_multiple_of(chunk) && (stop.is_multiple_of(chunk) || stop >= blocks.len) {
+            let offset = core.layout.data(run.block) + (low - start);
+            let wanted = small((high - low).next_multiple_of(BLOCK as u64));
+            let buffer = core.device.read(offset, core.dma.take(wanted).await).await?;
+            check_and_copy(
+                core,
+                blocks,
+                (low, &buffer[..small(high - low)]),
+                offset,
+                (from, &mut *into, extent),
+            )?;
+        } else if low < high {
+            return read_scattered(core, blocks, (from, into, extent)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a value whose checksummed pieces straddle runs: all of it, into memory of its own.
+async fn read_scattered(
+    core: &Core,
+    blocks: &Blocks,
+    (from, into, extent): (u64, &mut [u8], Option<Extent>),
+) -> Result<(), FetchError> {
+    let mut all = DmaBuf::new(small(blocks.len));
+    let mut at = 0;
+    for run in &blocks.runs {
+        let buffer = core.dma.take(small(run.bytes())).await;
+        let buffer = core.device.read(core.layout.data(run.block), buffer).await?;
+        let len = buffer.len().min(all.len() - at);
+        all[at..at + len].copy_from_slice(&buffer[..len]);
+        at += len;
+    }
+    let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
+    check_and_copy(core, blocks, (0, &all[..small(blocks.len)]), offset, (from, into, extent))
+}
+
+/// Checks the pieces in `data`, which starts at `low` of the value and stands at `offset` of the device, and copies
+/// what is wanted of them.
+fn check_and_copy(
+    core: &Core,
+    blocks: &Blocks,
+    (low, data): (u64, &[u8]),
+    offset: u64,
+    (from, into, extent): (u64, &mut [u8], Option<Extent>),
+) -> Result<(), FetchError> {
+    let chunk = blocks.chunk_len();
+    for (at, piece) in (0u64..).zip(data.chunks(small(chunk))) {
+        let start = low + at * chunk;
+        if blocks.checksums.get(small(start / chunk)) != Some(&crc32c(piece)) {
+            add(&core.counters.checksum_errors, 1);
+            return Err(FetchError::Corrupt { location: core.location("data", offset + at * chunk), extent });
+        }
+    }
+    let (begin, end) = (from.max(low), (from + into.len() as u64).min(low + data.len() as u64));
+    if begin < end {
+        into[small(begin - from)..small(end - from)]
+            .copy_from_slice(&data[small(begin - low)..small(end - low)]);
+    }
+    Ok(())
+}
+
+/// What a reader asks of an akey that exists.
+struct AkeyView<'a> {
+    tree: &'a Tree,
+    path: &'a Path,
+    life: Life,
+    epoch: u64,
+}
+
+impl AkeyView<'_> {
+    /// The newest visible single value.
+    fn single(&self) -> Result<Option<Payload>, Malformed> {
+        Ok(newest_single(self.tree, self.path, self.life, self.epoch)?.map(|(_, payload)| payload))
+    }
+
+    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Vec<Piece>), Malformed> {
+        let payload = self.single()?.unwrap_or(Payload::Hole);
+        let size = payload.len();
+        let len = size.min(wanted);
+        let fetched = Fetched { size, present: Vec::new(), checksums: Vec::new() };
+        let piece = Piece { at: 0, len: small(len), payload: Rc::new(payload), from: 0, extent: None };
+        Ok((FetchedAkey { fetched, len }, if len > 0 { vec![piece] } else { Vec::new() }))
+    }
+
+    fn fetch_array(
+        &self,
+        record_size: u32,
+        wanted: u32,
+        extents: &[Extent],
+        classes: u32,
+    ) -> Result<(FetchedAkey, Vec<Piece>), Malformed> {
+        let size = u64::from(record_size);
+        let (mut present, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
+        for requested in extents {
+            let stored = newest_versions(self.tree, self.path, self.life, self.epoch, *requested, classes)?;
+            let mut payloads: Vec<Option<Rc<Payload>>> = vec![None; stored.len()];
+            for part in paint(&stored, *requested) {
+                let found = &stored[part.stored];
+                if is_hole(&found.value) {
+                    continue;
+                }
+                let joins = |last: &Extent| {
+                    last.end() == part.extent.index
+                        && last.index >= requested.index
+                        && part.extent.index > requested.index
+                };
+                match present.last_mut().filter(|last| joins(last)) {
+                    Some(last) => last.count += part.extent.count,
+                    None => present.push(part.extent),
+                }
+                if wanted == 0 {
+                    continue;
+                }
+                let payload = match &payloads[part.stored] {
+                    Some(payload) => Rc::clone(payload),
+                    None => Rc::new(Version::decode(&found.value)?.payload),
+                };
+                payloads[part.stored] = Some(Rc::clone(&payload));
+                pieces.push(Piece {
+                    at: small(at + (part.extent.index - requested.index) * size),
+                    len: small(part.extent.count * size),
+                    payload,
+                    from: (part.extent.index - found.extent.index) * size,
+                    extent: Some(part.extent),
+                });
+            }
+            at += requested.count * size;
+        }
+        let len = if wanted == 0 { 0 } else { at };
+        Ok((FetchedAkey { fetched: Fetched { size, present, checksums: Vec::new() }, len }, pieces))
+    }
+}
+
+/// The newest visible single value of an akey and its epoch.
+pub(crate) fn newest_single(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    epoch: u64,
+) -> Result<Option<(u64, Payload)>, Malformed> {
+    let prefix = akey.singles();
+    let found = tree.scan(&akey.single(epoch), |key, value| {
+        if !key.starts_with(&prefix) {
+            return ControlFlow::Break(Ok(None));
+        }
+        let tail = key::akey_tail(&key[akey.as_bytes().len()..]);
+        ControlFlow::Break(tail.and_then(|tail| match tail {
+            Tail::Single(at) if life.shows(at, epoch) => Ok(Some((at, Version::decode(value)?.payload))),
+            _ => Ok(None),
+        }))
+    });
+    found.unwrap_or(Ok(None))
+}
+
+impl Shard {
+    /// Finds values of akeys of one dkey as of an epoch ([`Epoch::MAX`]: the newest).
+    ///
+    /// # Errors
+    /// See [`FetchError`]. A missing key is no error unless a condition says so.
+    pub async fn fetch(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &Key,
+        epoch: Epoch,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Fetch, FetchError> {
+        let number = self.locate(container)?;
+        check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
+        let guard = ReadGuard::new(&self.core);
+        let planned = self.plan_fetch(number, object, dkey, epoch.0, conditions, akeys);
+        // What the answer rests on must not vanish in a crash.
+        self.see(number, object).await?;
+        let (akeys, pieces) = planned?.into_iter().unzip();
+        Ok(Fetch { guard, akeys, pieces })
+    }
+
+    /// Waits until everything that a reader of this object has seen is durable.
+    pub(crate) async fn see(&self, number: ContainerNumber, object: ObjectId) -> Result<(), FetchError> {
+        let seen = self.core.journal.touched(&(self.number, number, object));
+        self.core.make_durable(seen).await.map_err(FetchError::Failed)
+    }
+
+    fn plan_fetch(
+        &self,
+        number: ContainerNumber,
+        object: ObjectId,
+        dkey: &Key,
+        epoch: u64,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Vec<(FetchedAkey, Vec<Piece>)>, FetchError> {
+        let tree = &*self.core.tree.borrow();
+        let path = Path::object(self.number, number, object);
+        let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        let dkey_path = path.dkey(dkey);
+        let above = life(tree, &dkey_path, above, epoch)?;
+        if conditions.has(Conditions::DKEY_FETCH) && !above.exists {
+            return Err(FetchError::Missing(format!("dkey \"{dkey}\"")));
+        }
+        let mut found = Vec::with_capacity(akeys.len());
+        for fetch in akeys {
+            let path = dkey_path.akey(&fetch.akey);
+            let life = life(tree, &path, above, epoch)?;
+            let per_akey = conditions.has(Conditions::PER_AKEY);
+            let conditions = if per_akey { fetch.conditions } else { conditions };
+            if conditions.has(Conditions::AKEY_FETCH) && !life.exists {
+                return Err(FetchError::Missing(format!("akey \"{}\"", fetch.akey)));
+            }
+            let view = AkeyView { tree, path: &path, life, epoch };
+            found.push(fetch_akey(&view, fetch)?);
+        }
+        Ok(found)
+    }
+}
+
+fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Vec<Piece>), FetchError> {
+    let nothing = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
+    let Some((kind, record_size, classes)) = view.life.array_or_single() else {
+        return Ok((FetchedAkey { fetched: nothing, len: 0 }, Vec::new()));
+    };
+    match (&fetch.value, kind) {
+        (Value::Single { size }, Kind::Single) => Ok(view.fetch_single(*size)?),
+        // Only holes were stored: there is no record yet.
+        (Value::Array { .. }, Kind::Array) if record_size == 0 => {
+            Ok((FetchedAkey { fetched: nothing, len: 0 }, Vec::new()))
+        }
+        (Value::Array { record_size: given, extents }, Kind::Array) => {
+            if *given != 0 && *given != record_size {
+                let akey = fetch.akey.clone();
+                return Err(FetchError::RecordSize { akey, stored: record_size, given: *given });
+            }
+            Ok(view.fetch_array(record_size, *given, extents, classes)?)
+        }
+        (value, stored) => {
+            let given = if matches!(value, Value::Single { .. }) { Kind::Single } else { Kind::Array };
+            Err(FetchError::Kind { akey: fetch.akey.clone(), stored: stored.name(), given: given.name() })
+        }
+    }
+}
+
+fn check_fetch(
+    object: ObjectId,
+    dkey: &Key,
+    conditions: Conditions,
+    akeys: &[AkeyFetch],
+) -> Result<(), String> {
+    // A single value's size is only the most that is wanted, so it doesn't count towards the payload.
+    let bounded: Vec<Value> = akeys
+        .iter()
+        .map(|fetch| match &fetch.value {
+            Value::Single { .. } => Value::Single { size: 0 },
+            array @ Value::Array { .. } => array.clone(),
+        })
+        .collect();
+    validate(akeys.iter().zip(&bounded).map(|(fetch, value)| (&fetch.akey, value)))
+        .map_err(|error| error.to_string())?;
+    let per_akey = conditions.has(Conditions::PER_AKEY);
+    let stray = akeys.iter().any(|fetch| fetch.conditions.0 & !Conditions::AKEY_FETCH.0 != 0);
+    if conditions.0 & !FETCH_CONDITIONS.0 != 0
+        || (per_akey && (conditions.has(Conditions::AKEY_FETCH) || stray))
+    {
+        return Err(format!("conditions {:#x} make no sense for a fetch", conditions.0));
+    }
+    check_keys(object, [dkey], akeys.iter().map(|fetch| &fetch.akey))
+}
+
+/// A value read into memory, for lists. `None`: longer than `limit`.
+pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<Option<Vec<u8>>, FetchError> {
+    if payload.len() > limit {
+        return Ok(None);
+    }
+    match payload {
+        Payload::Hole => Ok(Some(Vec::new())),
+        Payload::Inline(bytes) => Ok(Some(bytes.clone())),
+        Payload::Blocks(blocks) => {
+            let mut bytes = vec![0; small(blocks.len)];
+            read_blocks(core, blocks, 0, None, &mut bytes).await?;
+            Ok(Some(bytes))
+        }
+    }
+}
+
+/// A guard for readers outside this file.
+pub(crate) fn hold_blocks(core: &Rc<Core>) -> impl Drop + use<> {
+    ReadGuard::new(core)
 }

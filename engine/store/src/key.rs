@@ -18,6 +18,8 @@ pub(crate) const USAGE: u8 = 3;
 pub(crate) const ATTRIBUTE: u8 = 4;
 /// Everything of an object.
 pub(crate) const OBJECT: u8 = 5;
+/// An epoch whose state a container keeps.
+pub(crate) const SNAPSHOT: u8 = 6;
 
 /// Behind an object, dkey or akey: its incarnations.
 const EVENT: u8 = 0;
@@ -94,6 +96,13 @@ pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) 
     key
 }
 
+/// Key of a snapshot.
+pub(crate) fn snapshot(pool: PoolNumber, number: ContainerNumber, epoch: u64) -> Vec<u8> {
+    let mut key = container(SNAPSHOT, pool, number);
+    key.extend_from_slice(&epoch.to_be_bytes());
+    key
+}
+
 /// What all attributes of a pool begin with.
 pub(crate) fn attributes(pool: PoolNumber) -> Vec<u8> {
     let mut key = vec![ATTRIBUTE];
@@ -132,6 +141,34 @@ pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
         OBJECT => Some((pool, u32::from_be_bytes(decoder.array().ok()?))),
         _ => None,
     }
+}
+
+/// Whether the entry of this key is a version of a value, which may refer to blocks.
+pub(crate) fn is_version(key: &[u8]) -> bool {
+    fn find(key: &[u8]) -> Result<bool, Malformed> {
+        let mut decoder = Decoder::new(key);
+        if decoder.u8()? != OBJECT {
+            return Ok(false);
+        }
+        decoder.bytes(8)?;
+        let object = ObjectId::from_bytes(decoder.array()?);
+        for integer in [has_integer_dkeys(object), has_integer_akeys(object)] {
+            if decoder.u8()? != BELOW {
+                return Ok(false);
+            }
+            skip_key(&mut decoder, integer)?;
+        }
+        Ok(decoder.u8()? != EVENT)
+    }
+    find(key).unwrap_or(false)
+}
+
+fn skip_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<(), Malformed> {
+    if integer {
+        return decoder.bytes(8).map(|_| ());
+    }
+    while decoder.u8()? != 0 || decoder.u8()? != 0 {}
+    Ok(())
 }
 
 /// What all keys of a container's objects begin with.
@@ -221,6 +258,11 @@ impl Path {
         self.with(&[&[EXTENT]])
     }
 
+    /// What extents of one length class begin with.
+    pub(crate) fn extents_class(&self, class: u8) -> Vec<u8> {
+        self.with(&[&[EXTENT, class]])
+    }
+
     /// What extents of one length class that start at or behind `index` are at or behind.
     pub(crate) fn extents_from(&self, class: u8, index: u64) -> Vec<u8> {
         self.with(&[&[EXTENT, class], &index.to_be_bytes()])
@@ -258,8 +300,6 @@ pub(crate) fn class_length_max(class: u8) -> u64 {
 pub(crate) enum Tail {
     /// An incarnation.
     Event(u64),
-    /// Something of a key below.
-    Below,
     /// A single value.
     Single(u64),
     /// An extent.
@@ -285,16 +325,6 @@ pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
         _ => return Err(Malformed("an index key has an unknown kind")),
     };
     Ok(tail)
-}
-
-/// What follows an object's or dkey's path.
-pub(crate) fn upper_tail(rest: &[u8]) -> Result<Tail, Malformed> {
-    let mut decoder = Decoder::new(rest);
-    match decoder.u8()? {
-        EVENT => Ok(Tail::Event(inverted(&mut decoder)?)),
-        BELOW => Ok(Tail::Below),
-        _ => Err(Malformed("an index key has an unknown kind")),
-    }
 }
 
 /// The dkey from what follows [`Path::below`] of an object.
@@ -342,7 +372,6 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             let _ = akey_tail(&bytes);
-            let _ = upper_tail(&bytes);
             let _ = attribute_name(&bytes);
             let _ = owner(&bytes);
             let _ = dkey_from(ObjectId::default(), &bytes);
@@ -365,6 +394,8 @@ mod tests {
         assert!(stored.starts_with(&akey.versions(extent)));
         assert_eq!(akey_tail(&stored[akey.as_bytes().len()..]), Ok(Tail::Extent(extent, 33)));
         assert_eq!(owner(&stored), Some((1, 2)));
+        assert!(is_version(&stored) && is_version(&akey.single(1)));
+        assert!(!is_version(&akey.event(1)) && !is_version(&pool(1)));
     }
 
     #[test]

@@ -8,24 +8,45 @@
 //!
 //! The on-disk format is described byte by byte in `docs/reference/format.md`.
 
+mod aggregate;
+mod attribute;
+mod catalog;
+mod checkpoint;
+mod chores;
 mod codec;
 mod config;
+
 mod error;
+mod extents;
 mod fetch;
+mod format;
+mod incarnation;
+mod journal;
 mod key;
+mod list;
+mod punch;
+mod query;
+mod record;
+mod recover;
+mod replay;
 mod shard;
 mod space;
+mod state;
 mod stats;
 mod store;
 mod tree;
+mod update;
 mod value;
 
+pub use attribute::AttributeChange;
 pub use config::{FormatOptions, Owner, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};
-pub use shard::{AttributeChange, Data, ListPage, Shard};
+pub use list::ListPage;
+pub use shard::Shard;
 pub use stats::{
-    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, LATENCY_BOUNDS_US, LatencyHistogram,
-    PoolSpace, PoolSummary, StoreSpace, StoreStats,
+    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, LATENCY_BOUNDS_US,
+    LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
+pub use update::Data;

@@ -1,61 +1,116 @@
-//! One pool on one target.
+//! One pool on one target: containers, space. The operations on objects and attributes are in files of their own.
 
-use crate::error::{AttributeError, FetchError, PoolError, UpdateError};
-use crate::fetch::Fetch;
+use crate::catalog::Container;
+use crate::error::{FetchError, PoolError, UpdateError};
+use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::record::Change;
+use crate::state::Core;
 use crate::stats::{ContainerSummary, PoolSpace};
-use weir_media::Slice;
-use weir_proto::object::{
-    AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, Listed, PunchScope, QueryKeyReply,
-};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
-
-/// Data of an update: the values in the order of the akeys and, within one, of the extents.
-#[derive(Clone, Debug)]
-pub enum Data<'a> {
-    /// Borrowed bytes; what doesn't go inline is copied once.
-    Borrowed(&'a [u8]),
-    /// Shared memory that the device reads directly where it is block-aligned (see [`Slice`]): registered buffers
-    /// that a payload was pulled into. Wrap it in an `Rc` and don't reuse it before the last clone is gone.
-    Shared(Slice),
-}
-
-/// A page of a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListPage {
-    /// Entries in order.
-    pub entries: Vec<Listed>,
-    /// Where the next page starts; `None` at the end. Stays meaningful when keys come and go meanwhile.
-    pub next: Option<Vec<u8>>,
-}
-
-/// One change of a batch of attributes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttributeChange {
-    /// Namespace of the name.
-    pub scope: Vec<u8>,
-    /// The name.
-    pub name: Vec<u8>,
-    /// The new value; `None` deletes.
-    pub value: Option<Vec<u8>>,
-}
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use weir_proto::{ContainerId, Epoch, PoolId};
 
 /// One pool on one target. Cheap to clone; operations on a destroyed pool fail.
 #[derive(Clone)]
-pub struct Shard {}
+pub struct Shard {
+    pub(crate) core: Rc<Core>,
+    pub(crate) number: PoolNumber,
+    id: PoolId,
+}
+
+impl core::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shard").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Why a container can't be used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Absent {
+    Pool(PoolId),
+    Container(ContainerId),
+    Destroying(ContainerId),
+}
+
+impl From<Absent> for PoolError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Pool(pool) => Self::Missing(pool),
+            Absent::Container(container) => Self::ContainerMissing(container),
+            Absent::Destroying(container) => Self::ContainerDestroying(container),
+        }
+    }
+}
+
+impl From<Absent> for UpdateError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Pool(pool) => Self::PoolMissing(pool),
+            Absent::Container(container) => Self::ContainerMissing(container),
+            Absent::Destroying(container) => Self::ContainerDestroying(container),
+        }
+    }
+}
+
+impl From<Absent> for FetchError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Pool(pool) => Self::PoolMissing(pool),
+            Absent::Container(container) => Self::ContainerMissing(container),
+            Absent::Destroying(container) => Self::ContainerDestroying(container),
+        }
+    }
+}
 
 impl Shard {
+    pub(crate) fn new(core: Rc<Core>, number: PoolNumber, id: PoolId) -> Self {
+        Self { core, number, id }
+    }
+
     /// The pool.
     #[must_use]
     pub fn id(&self) -> PoolId {
-        todo!()
+        self.id
+    }
+
+    pub(crate) fn check_pool(&self) -> Result<(), Absent> {
+        let catalog = self.core.catalog.borrow();
+        let live = catalog.pools.get(&self.number).is_some_and(|pool| !pool.destroying);
+        if live { Ok(()) } else { Err(Absent::Pool(self.id)) }
+    }
+
+    /// Number of a container that can be used.
+    pub(crate) fn locate(&self, container: ContainerId) -> Result<ContainerNumber, Absent> {
+        self.check_pool()?;
+        let catalog = self.core.catalog.borrow();
+        let pool = catalog.pools.get(&self.number).ok_or(Absent::Pool(self.id))?;
+        if let Some((number, _)) = pool.container(container) {
+            return Ok(number);
+        }
+        let destroying = pool.containers.values().any(|found| found.id == container);
+        Err(if destroying { Absent::Destroying(container) } else { Absent::Container(container) })
     }
 
     /// Creates a container. Creating it again succeeds.
     ///
     /// # Errors
-    /// While an earlier container of this id is still being destroyed, or when the pool is gone.
+    /// When the pool is gone or the store has failed.
     pub async fn create_container(&self, container: ContainerId) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        self.check_pool()?;
+        if self.locate(container).is_ok() {
+            // The one who created it may not have been told yet.
+            return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
+        }
+        let changes = {
+            let catalog = self.core.catalog.borrow();
+            let pool = catalog.pools.get(&self.number).ok_or(PoolError::Missing(self.id))?;
+            let number = pool.next_container;
+            let mut pool = crate::catalog::Pool::new(pool.id, pool.size);
+            pool.next_container = number + 1;
+            [pool.change(self.number), Container::new(container).change(self.number, number)]
+        };
+        self.core.change_catalog(&changes).await.map_err(PoolError::Failed)
     }
 
     /// Destroys a container at once; its space returns in the background. Destroying a missing one succeeds.
@@ -63,19 +118,39 @@ impl Shard {
     /// # Errors
     /// When the pool is gone or the store has failed.
     pub async fn destroy_container(&self, container: ContainerId) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        self.check_pool()?;
+        let Ok(number) = self.locate(container) else {
+            return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
+        };
+        let change = {
+            let mut state = Container::new(container);
+            state.destroying = true;
+            state.change(self.number, number)
+        };
+        self.core.change_catalog(&[change]).await.map_err(PoolError::Failed)?;
+        self.core.chores.notify_one();
+        Ok(())
     }
 
     /// Containers with their use, those being destroyed included.
     #[must_use]
     pub fn containers(&self) -> Vec<ContainerSummary> {
-        todo!()
+        let catalog = self.core.catalog.borrow();
+        let Some(pool) = catalog.pools.get(&self.number) else { return Vec::new() };
+        let summary = |container: &Container| ContainerSummary {
+            container: container.id,
+            used: container.usage.total(),
+            quota: container.quota,
+            destroying: container.destroying,
+        };
+        pool.containers.values().map(summary).collect()
     }
 
     /// Whether the container exists and isn't being destroyed.
     #[must_use]
     pub fn has_container(&self, container: ContainerId) -> bool {
-        todo!()
+        self.locate(container).is_ok()
     }
 
     /// Limits what a container may use on this target; 0 lifts the limit.
@@ -83,7 +158,11 @@ impl Shard {
     /// # Errors
     /// When the container is missing.
     pub async fn set_quota(&self, container: ContainerId, bytes: u64) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let number = self.locate(container)?;
+        let mut state = Container::new(container);
+        state.quota = bytes;
+        self.core.change_catalog(&[state.change(self.number, number)]).await.map_err(PoolError::Failed)
     }
 
     /// Replaces the list of epochs whose state aggregation keeps.
@@ -91,7 +170,26 @@ impl Shard {
     /// # Errors
     /// When the container is missing.
     pub async fn set_snapshots(&self, container: ContainerId, epochs: &[Epoch]) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let number = self.locate(container)?;
+        let wanted: BTreeSet<u64> = epochs.iter().map(|epoch| epoch.0).collect();
+        let present = self.snapshot_set(number);
+        let key = |epoch: &u64| key::snapshot(self.number, number, *epoch);
+        let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
+        let new = wanted.difference(&present).map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
+        let changes: Vec<Change> = gone.chain(new).collect();
+        self.core.change_catalog(&changes).await.map_err(PoolError::Failed)?;
+        if present.difference(&wanted).next().is_some() {
+            self.core.aggregation.borrow_mut().add_container(self.number, number);
+            self.core.chores.notify_one();
+        }
+        Ok(())
+    }
+
+    fn snapshot_set(&self, number: ContainerNumber) -> BTreeSet<u64> {
+        let catalog = self.core.catalog.borrow();
+        let container = catalog.pools.get(&self.number).and_then(|pool| pool.containers.get(&number));
+        container.map(|container| container.snapshots.clone()).unwrap_or_default()
     }
 
     /// The epochs whose state aggregation keeps, ascending.
@@ -99,124 +197,23 @@ impl Shard {
     /// # Errors
     /// When the container is missing.
     pub fn snapshots(&self, container: ContainerId) -> Result<Vec<Epoch>, PoolError> {
-        todo!()
-    }
-
-    /// Stores values of akeys of one dkey at an epoch, all or none. Durable when it returns, and visible to readers
-    /// only then. Operations on one object need distinct epochs.
-    ///
-    /// # Errors
-    /// See [`UpdateError`]; nothing is stored then.
-    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
-    pub async fn update(
-        &self,
-        container: ContainerId,
-        object: ObjectId,
-        dkey: &Key,
-        epoch: Epoch,
-        conditions: Conditions,
-        akeys: &[AkeyUpdate],
-        data: Data<'_>,
-    ) -> Result<Epoch, UpdateError> {
-        todo!()
-    }
-
-    /// Finds values of akeys of one dkey as of an epoch ([`Epoch::MAX`]: the newest).
-    ///
-    /// # Errors
-    /// See [`FetchError`]. A missing key is no error unless a condition says so.
-    pub async fn fetch(
-        &self,
-        container: ContainerId,
-        object: ObjectId,
-        dkey: &Key,
-        epoch: Epoch,
-        conditions: Conditions,
-        akeys: &[AkeyFetch],
-    ) -> Result<Fetch, FetchError> {
-        todo!()
-    }
-
-    /// Removes an object, dkeys or akeys at an epoch; earlier epochs still show them until aggregation. Durable when
-    /// it returns. Works when the pool is full.
-    ///
-    /// # Errors
-    /// See [`UpdateError`].
-    pub async fn punch(
-        &self,
-        container: ContainerId,
-        object: ObjectId,
-        scope: &PunchScope,
-        epoch: Epoch,
-        conditions: Conditions,
-    ) -> Result<Epoch, UpdateError> {
-        todo!()
-    }
-
-    /// Lists objects, dkeys, akeys or extents as of an epoch. `object` is ignored when objects are listed.
-    ///
-    /// # Errors
-    /// See [`FetchError`].
-    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
-    pub async fn list(
-        &self,
-        container: ContainerId,
-        object: ObjectId,
-        scope: &ListScope,
-        epoch: Epoch,
-        anchor: &[u8],
-        limit: u32,
-        with_value: Option<&Key>,
-    ) -> Result<ListPage, FetchError> {
-        todo!()
-    }
-
-    /// The greatest or smallest key or record, and the object's newest epoch.
-    ///
-    /// # Errors
-    /// See [`FetchError`].
-    pub async fn query_key(
-        &self,
-        container: ContainerId,
-        object: ObjectId,
-        epoch: Epoch,
-        query: &KeyQuery,
-    ) -> Result<QueryKeyReply, FetchError> {
-        todo!()
-    }
-
-    /// Epoch of the newest update or punch of an object; [`Epoch::ZERO`] when there is none.
-    ///
-    /// # Errors
-    /// When the container is missing.
-    pub async fn max_epoch(&self, container: ContainerId, object: ObjectId) -> Result<Epoch, FetchError> {
-        todo!()
+        let number = self.locate(container)?;
+        Ok(self.snapshot_set(number).into_iter().map(Epoch).collect())
     }
 
     /// Space of the pool on this target.
     #[must_use]
     pub fn space(&self) -> PoolSpace {
-        todo!()
-    }
-
-    /// Applies changes of attributes, all or none. Durable when it returns; a later call is never durable before an
-    /// earlier one.
-    ///
-    /// # Errors
-    /// See [`AttributeError`].
-    pub async fn change_attributes(&self, changes: &[AttributeChange]) -> Result<(), AttributeError> {
-        todo!()
-    }
-
-    /// The value of an attribute.
-    #[must_use]
-    pub fn attribute(&self, scope: &[u8], name: &[u8]) -> Option<Vec<u8>> {
-        todo!()
-    }
-
-    /// Names and values of a scope in order of the names, from the first name that is at least `from`.
-    #[must_use]
-    pub fn attributes(&self, scope: &[u8], from: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-        todo!()
+        let containers = self.containers();
+        let catalog = self.core.catalog.borrow();
+        let Some(pool) = catalog.pools.get(&self.number) else { return PoolSpace::default() };
+        let used = pool.used();
+        PoolSpace {
+            total: pool.size,
+            data: used.data(),
+            metadata: used.metadata(),
+            free: pool.free(),
+            containers,
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! durable or while a reader may still be reading it.
 
 use crate::tree::PageRef;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_media::BLOCK;
 
@@ -177,7 +177,7 @@ pub(crate) struct Space {
     /// Where the search for blocks starts, for each purpose.
     cursors: [u64; 2],
     deferred: VecDeque<Deferred>,
-    readers: BTreeMap<u64, u32>,
+    readers: BTreeSet<u64>,
     reader: u64,
 }
 
@@ -193,7 +193,7 @@ impl Space {
             // The index starts three quarters in, data at the front.
             cursors: [0, blocks / 4 * 3],
             deferred: VecDeque::new(),
-            readers: BTreeMap::new(),
+            readers: BTreeSet::new(),
             reader: 0,
         };
         for group in 0..count {
@@ -356,6 +356,21 @@ impl Space {
         });
     }
 
+    /// Recovery replays a record that freed these blocks; [`Space::finish_recovery`] makes them available.
+    pub(crate) fn free_replayed(&mut self, run: Run) {
+        self.clear_live(run);
+    }
+
+    /// After recovery nothing is reserved or being read: what isn't live is free.
+    pub(crate) fn finish_recovery(&mut self) {
+        for index in 0..self.groups.len() {
+            let live = Bits::clone(&self.groups[index].live);
+            let dirty = self.groups[index].dirty;
+            self.load(index, live);
+            self.groups[index].dirty = dirty;
+        }
+    }
+
     /// The index no longer refers to these blocks since the record of this number.
     pub(crate) fn free_after(&mut self, run: Run, record: u64) {
         self.clear_live(run);
@@ -369,7 +384,7 @@ impl Space {
 
     /// Gives out again what was freed by records up to this one and isn't being read.
     pub(crate) fn settle(&mut self, durable: u64) {
-        let oldest = self.readers.first_key_value().map_or(u64::MAX, |(reader, _)| *reader);
+        let oldest = self.readers.first().copied().unwrap_or(u64::MAX);
         while let Some(first) = self.deferred.front() {
             if first.record > durable || first.reader > oldest {
                 return;
@@ -383,7 +398,7 @@ impl Space {
     /// A reader begins: blocks that are freed from now on stay until [`Space::end_read`] with the returned number.
     pub(crate) fn begin_read(&mut self) -> u64 {
         self.reader += 1;
-        *self.readers.entry(self.reader - 1).or_default() += 1;
+        self.readers.insert(self.reader - 1);
         self.reader - 1
     }
 
@@ -404,7 +419,6 @@ impl Space {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn freed_blocks_wait_for_durability_and_readers() {

@@ -158,6 +158,8 @@ pub struct StoreStats {
     pub checkpoint_bytes: u64,
     /// Index nodes that the next checkpoint will write.
     pub dirty_nodes: u64,
+    /// Entries of the index.
+    pub entries: u64,
     /// Records waiting for the log now.
     pub queue_depth: u64,
     /// Space.

@@ -1,17 +1,58 @@
 //! The store of one target.
 
-use crate::config::{FormatOptions, Owner, StoreConfig};
+use crate::catalog::Pool;
+use crate::checkpoint::{self, maps_checksum};
+use crate::config::{FormatOptions, Owner, SYSTEM_NAME_MAX, StoreConfig};
 use crate::error::{FormatError, OpenError, PoolError};
+use crate::format::{
+    Checkpoint, Layout, Superblock, VERSION_NEWEST, checkpoint_offset, describe, encode_map, encode_node,
+};
+use crate::journal;
+use crate::key::PoolNumber;
+use crate::record::Change;
+use crate::recover::Opening;
 use crate::shard::Shard;
-use crate::stats::{PoolSummary, StoreSpace, StoreStats};
+use crate::space::{Purpose, Space};
+use crate::state::{Core, reserve_blocks};
+use crate::stats::{CommitStats, PoolSummary, StoreSpace, StoreStats};
+use crate::tree::{Body, Node, Packed};
+use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
-use weir_media::Device;
+use weir_media::{BLOCK, Device, DmaBuf};
 use weir_proto::PoolId;
-use weir_runtime::Handle;
+use weir_runtime::{Handle, JoinHandle};
 
-/// The store of one target.
-pub struct Store {}
+/// The store of one target. Dropping it stops its background work; everything acknowledged is durable.
+pub struct Store {
+    core: Rc<Core>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl core::fmt::Debug for Store {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Store")
+            .field("id", &self.core.id)
+            .field("device", &self.core.device.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.core.stop();
+        self.tasks.get_mut().iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What a device that isn't empty begins with.
+async fn found_on(device: &Rc<dyn Device>) -> Result<&'static str, FormatError> {
+    let start = device.read(0, DmaBuf::new(BLOCK)).await?;
+    if start.iter().any(|byte| *byte != 0) {
+        return Ok(describe(&start));
+    }
+    Ok("unknown data behind a start of zeros")
+}
 
 impl Store {
     /// Writes an empty store to an empty device and returns the identity it was given.
@@ -23,7 +64,30 @@ impl Store {
         device: &Rc<dyn Device>,
         options: &FormatOptions,
     ) -> Result<Uuid, FormatError> {
-        todo!()
+        let owner = options.owner.clone();
+        if owner.system.is_empty() || owner.system.len() > SYSTEM_NAME_MAX {
+            return Err(FormatError::SystemName(owner.system));
+        }
+        let layout = Layout::plan(device.size(), options.log_bytes).map_err(|needed| {
+            FormatError::TooSmall { device: device.name().to_owned(), size: device.size(), needed }
+        })?;
+        if let Some(offset) = device.first_data().await? {
+            let found = found_on(device).await?;
+            return Err(FormatError::NotEmpty { device: device.name().to_owned(), offset, found });
+        }
+        let random = (u128::from(rt.random_u64()) << 64) | u128::from(rt.random_u64());
+        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+        write_empty(device, &layout, id).await?;
+        // The superblock comes last: without it the device still counts as blank, and format can be tried again
+        // only after the rest was erased, so the error names what is there.
+        let formatted_ns = rt.wall_ns();
+        let superblock =
+            Superblock { version: VERSION_NEWEST, features: 0, id, owner, formatted_ns, layout }.encode();
+        device.flush().await?;
+        device.write(Layout::copy_offset(layout.size), vec![DmaBuf::copy_of(&superblock).into()]).await?;
+        device.write(0, vec![DmaBuf::copy_of(&superblock).into()]).await?;
+        device.flush().await?;
+        Ok(id)
     }
 
     /// Opens a store and recovers everything that was acknowledged.
@@ -36,13 +100,39 @@ impl Store {
         owner: &Owner,
         config: StoreConfig,
     ) -> Result<Rc<Self>, OpenError> {
-        todo!()
+        let begin = rt.now();
+        let opening = Opening::new(&device, owner).await?;
+        let core = opening.recover(rt, config).await?;
+        core.counters.recovery.set(rt.now() - begin);
+        let mut tasks =
+            vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
+        if core.config.background {
+            tasks.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
+        }
+        core.request_checkpoint_if_due();
+        Ok(Rc::new(Self { core, tasks: RefCell::new(tasks) }))
     }
 
     /// Identity given at format.
     #[must_use]
     pub fn id(&self) -> Uuid {
-        todo!()
+        self.core.id
+    }
+
+    fn shard(&self, number: PoolNumber, id: PoolId) -> Shard {
+        Shard::new(Rc::clone(&self.core), number, id)
+    }
+
+    /// Bytes that can be given to pools.
+    fn capacity(&self) -> u64 {
+        let blocks = self.core.layout.data_blocks;
+        (blocks - reserve_blocks(blocks).min(blocks)) * BLOCK as u64
+    }
+
+    /// Bytes given to pools: the shares of live ones, and what destroyed ones still hold.
+    fn assigned(&self) -> u64 {
+        let share = |pool: &Pool| if pool.destroying { pool.used().total() } else { pool.size };
+        self.core.catalog.borrow().pools.values().map(share).sum()
     }
 
     /// Creates a pool shard of `size` bytes. Creating it again with the same size succeeds.
@@ -50,7 +140,29 @@ impl Store {
     /// # Errors
     /// When it exists with another size or the target lacks the space.
     pub async fn create_pool(&self, pool: PoolId, size: u64) -> Result<Shard, PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let found = self.core.catalog.borrow().find(pool).map(|(number, pool)| (number, pool.size));
+        match found {
+            Some((number, existing)) if existing == size => {
+                self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed)?;
+                return Ok(self.shard(number, pool));
+            }
+            Some((_, size)) => return Err(PoolError::Exists { pool, size }),
+            None => {}
+        }
+        let free = self.capacity().saturating_sub(self.assigned());
+        if size > free {
+            return Err(PoolError::NoSpace { pool, asked: size, free });
+        }
+        let number = self.core.catalog.borrow().next_pool();
+        let change = Pool::new(pool, size).change(number);
+        self.core.change_catalog(&[change]).await.map_err(PoolError::Failed)?;
+        Ok(self.shard(number, pool))
+    }
+
+    fn find(&self, pool: PoolId) -> Result<(PoolNumber, Pool), PoolError> {
+        let catalog = self.core.catalog.borrow();
+        catalog.find(pool).map(|(number, pool)| (number, pool.clone())).ok_or(PoolError::Missing(pool))
     }
 
     /// Grows or shrinks a pool's share, down to what it uses.
@@ -58,7 +170,19 @@ impl Store {
     /// # Errors
     /// When the pool is missing, holds more, or the target lacks the space.
     pub async fn resize_pool(&self, pool: PoolId, size: u64) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let (number, mut state) = self.find(pool)?;
+        let used = state.used().total() + state.reserved;
+        if size < used {
+            return Err(PoolError::InUse { pool, asked: size, used });
+        }
+        let free = (self.capacity() + state.size).saturating_sub(self.assigned());
+        if size > free {
+            return Err(PoolError::NoSpace { pool, asked: size, free });
+        }
+        state.size = size;
+        let change: Change = state.change(number);
+        self.core.change_catalog(&[change]).await.map_err(PoolError::Failed)
     }
 
     /// Destroys a pool shard. Its space returns in the background. Destroying a missing pool succeeds.
@@ -66,46 +190,161 @@ impl Store {
     /// # Errors
     /// When the store has failed.
     pub async fn destroy_pool(&self, pool: PoolId) -> Result<(), PoolError> {
-        todo!()
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let Ok((number, mut state)) = self.find(pool) else {
+            return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
+        };
+        state.destroying = true;
+        self.core.change_catalog(&[state.change(number)]).await.map_err(PoolError::Failed)?;
+        self.core.chores.notify_one();
+        Ok(())
     }
 
     /// The pools, in the order of their creation.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolSummary> {
-        todo!()
+        let catalog = self.core.catalog.borrow();
+        let summary = |pool: &Pool| PoolSummary {
+            pool: pool.id,
+            size: pool.size,
+            used: pool.used().total(),
+            containers: pool.containers.values().filter(|container| !container.destroying).count() as u64,
+        };
+        catalog.pools.values().filter(|pool| !pool.destroying).map(summary).collect()
     }
 
     /// The shard of a pool.
     #[must_use]
     pub fn pool(&self, pool: PoolId) -> Option<Shard> {
-        todo!()
+        let number = self.core.catalog.borrow().find(pool)?.0;
+        Some(self.shard(number, pool))
     }
 
     /// Space of the whole target.
     #[must_use]
     pub fn space(&self) -> StoreSpace {
-        todo!()
+        let block = BLOCK as u64;
+        let space = self.core.space.borrow();
+        let total = self.core.layout.data_blocks * block;
+        StoreSpace {
+            device: self.core.layout.size,
+            capacity: self.capacity(),
+            assigned: self.assigned(),
+            used: total - space.free() * block,
+            free: space.free() * block,
+        }
     }
 
     /// Figures for metrics.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        todo!()
+        let core = &self.core;
+        let ring = *core.journal.ring.borrow();
+        StoreStats {
+            commit: CommitStats {
+                log_capacity: ring.len,
+                log_used: ring.used(),
+                log_written: core.journal.written.get(),
+                records: core.journal.records.get(),
+                batches: core.journal.batches.get(),
+                latency: *core.journal.latency.borrow(),
+            },
+            checkpoints: core.checkpoints.count.get(),
+            checkpoint_time: core.checkpoints.time.get(),
+            checkpoint_latency: *core.checkpoints.latency.borrow(),
+            checkpoint_failures: core.checkpoints.failures.get(),
+            checkpoint_last_ns: core.checkpoints.last_ns.get(),
+            replayed_records: core.counters.replayed.get(),
+            recovery_time: core.counters.recovery.get(),
+            checkpoint_bytes: core.checkpoints.bytes.get(),
+            dirty_nodes: core.tree.borrow().dirty_nodes() as u64,
+            entries: core.tree.borrow().len(),
+            queue_depth: core.journal.depth(),
+            space: self.space(),
+            aggregated: core.counters.aggregated.get(),
+            reclaimed: core.counters.reclaimed.get(),
+            checksum_errors: core.counters.checksum_errors.get(),
+            device: core.device.stats(),
+        }
     }
 
-    /// Writes a checkpoint, so that the next open has no log to replay.
+    /// Heap memory of the index in bytes. Walks the whole index: for benchmarks and inspection.
+    #[must_use]
+    pub fn index_memory(&self) -> usize {
+        self.core.tree.borrow().memory()
+    }
+
+    /// Writes a checkpoint, so that an open after it has no log to replay.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the store has failed.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
-        todo!()
+        let core = &self.core;
+        let before = core.checkpoints.count.get();
+        // One that is being written began earlier: the next one counts.
+        let wanted = before + 1 + u64::from(core.checkpoints.is_running());
+        while core.checkpoints.count.get() < wanted {
+            if let Some(reason) = core.failure() {
+                return Err(PoolError::Failed(reason));
+            }
+            let done = core.checkpoints.done.notified();
+            core.checkpoints.request.notify_one();
+            done.await;
+        }
+        Ok(())
     }
 
-    /// Stops background work, waits for what is in flight and writes a checkpoint. Later operations fail.
+    /// Waits for what is in flight, writes a checkpoint and stops. Later changes fail.
     ///
     /// # Errors
     /// When the device fails; acknowledged state is safe in the log all the same.
     pub async fn close(&self) -> Result<(), PoolError> {
-        todo!()
+        let core = &self.core;
+        core.make_durable(core.journal.last()).await.map_err(PoolError::Failed)?;
+        self.checkpoint().await?;
+        core.stop();
+        core.fail("it was closed");
+        let tasks = core::mem::take(&mut *self.tasks.borrow_mut());
+        tasks.iter().for_each(JoinHandle::abort);
+        Ok(())
     }
+}
+
+/// Writes an index of one empty leaf, all bitmaps and the first checkpoint.
+async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Result<(), FormatError> {
+    let mut space = Space::new(layout.data_blocks);
+    let root = Node::new(Body::Leaf(Packed::default()));
+    let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
+    let place = place.unwrap_or(crate::space::Run { block: 0, count: 1 });
+    space.set_live(place);
+    let mut page = DmaBuf::new(BLOCK);
+    let root = encode_node(&root, place.block, 0, id, &mut page)
+        .unwrap_or_else(|_| unreachable!("an empty node fits"));
+    device.write(layout.data(place.block), vec![page.into()]).await?;
+    let used = space.freeze();
+    for group in 0..space.groups() {
+        let bits = used
+            .iter()
+            .find(|(index, _)| *index == group)
+            .map(|(_, bits)| Rc::clone(bits))
+            .unwrap_or_default();
+        let map = encode_map(group as u64, 0, &bits, id);
+        device.write(layout.map(group as u64, 0), vec![DmaBuf::copy_of(&map).into()]).await?;
+    }
+    let maps = vec![(0, 0); space.groups()];
+    let header = Checkpoint {
+        generation: 0,
+        incarnation: 0,
+        root,
+        entries: 0,
+        log_position: 0,
+        log_sequence: 1,
+        log_previous: 0,
+        maps: maps_checksum(&maps),
+    };
+    for copy in 0..2 {
+        let block = DmaBuf::copy_of(&header.encode(id));
+        device.write(checkpoint_offset(0, copy), vec![block.into()]).await?;
+    }
+    Ok(())
 }

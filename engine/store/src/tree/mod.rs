@@ -54,10 +54,9 @@ impl Tree {
         (Rc::clone(&self.root), core::mem::take(&mut self.changes.retired))
     }
 
-    /// Takes back what [`Tree::freeze`] gave after its checkpoint failed.
-    pub(crate) fn unfreeze(&mut self, retired: Vec<Rc<Home>>, dirty: usize) {
-        self.changes.retired.extend(retired);
-        self.changes.dirty += dirty;
+    /// The root node as it is now.
+    pub(crate) fn root(&self) -> &Rc<Node> {
+        &self.root
     }
 
     /// The value of a key.

@@ -1,0 +1,297 @@
+//! Pools and containers of a store, in DRAM beside the index that holds them durably.
+
+use crate::codec::{Decoder, Encode, Malformed};
+use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::record::Change;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use uuid::Uuid;
+use weir_media::BLOCK;
+use weir_proto::{ContainerId, PoolId};
+
+/// Bytes that an entry takes in a node beyond key and value.
+const ENTRY_OVERHEAD: u64 = 6;
+
+/// Space of metadata is counted with half as much again: nodes are two thirds full on average (random inserts split
+/// nodes in half and fill them up again: ln 2 ≈ 69 %).
+const FILL_NUMERATOR: u64 = 3;
+const FILL_DENOMINATOR: u64 = 2;
+
+/// What a container, or a pool by itself, uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Blocks of data extents.
+    pub(crate) blocks: u64,
+    /// Bytes of keys and values in the index.
+    pub(crate) entries: u64,
+}
+
+impl Usage {
+    pub(crate) fn data(self) -> u64 {
+        self.blocks * BLOCK as u64
+    }
+
+    pub(crate) fn metadata(self) -> u64 {
+        self.entries * FILL_NUMERATOR / FILL_DENOMINATOR
+    }
+
+    pub(crate) fn total(self) -> u64 {
+        self.data() + self.metadata()
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u64(self.blocks);
+        out.put_u64(self.entries);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut decoder = Decoder::new(bytes);
+        Ok(Self { blocks: decoder.u64()?, entries: decoder.u64()? })
+    }
+}
+
+/// Bytes that an entry counts for.
+pub(crate) fn entry_bytes(key: usize, value: usize) -> u64 {
+    key as u64 + value as u64 + ENTRY_OVERHEAD
+}
+
+/// A container.
+#[derive(Clone, Debug)]
+pub(crate) struct Container {
+    pub(crate) id: ContainerId,
+    pub(crate) quota: u64,
+    pub(crate) destroying: bool,
+    pub(crate) snapshots: BTreeSet<u64>,
+    pub(crate) usage: Usage,
+    /// The usage differs from the stored one.
+    dirty: bool,
+}
+
+impl Container {
+    pub(crate) fn new(id: ContainerId) -> Self {
+        Self {
+            id,
+            quota: 0,
+            destroying: false,
+            snapshots: BTreeSet::new(),
+            usage: Usage::default(),
+            dirty: false,
+        }
+    }
+
+    /// The change that stores the container.
+    pub(crate) fn change(&self, pool: PoolNumber, number: ContainerNumber) -> Change {
+        let mut value = self.id.0.as_bytes().to_vec();
+        value.put_u64(self.quota);
+        value.put_u8(u8::from(self.destroying));
+        Change::Put { key: key::container(key::CONTAINER, pool, number), value }
+    }
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) size: u64,
+    pub(crate) destroying: bool,
+    /// Number of the next container.
+    pub(crate) next_container: ContainerNumber,
+    pub(crate) containers: BTreeMap<ContainerNumber, Container>,
+    numbers: HashMap<ContainerId, ContainerNumber>,
+    /// Attributes.
+    own: Usage,
+    own_dirty: bool,
+    total: Usage,
+    /// Bytes of updates that are writing their data.
+    pub(crate) reserved: u64,
+}
+
+impl Pool {
+    pub(crate) fn new(id: PoolId, size: u64) -> Self {
+        Self {
+            id,
+            size,
+            destroying: false,
+            next_container: 1,
+            containers: BTreeMap::new(),
+            numbers: HashMap::new(),
+            own: Usage::default(),
+            own_dirty: false,
+            total: Usage::default(),
+            reserved: 0,
+        }
+    }
+
+    pub(crate) fn used(&self) -> Usage {
+        self.total
+    }
+
+    /// Bytes that updates can still take.
+    pub(crate) fn free(&self) -> u64 {
+        self.size.saturating_sub(self.total.total() + self.reserved)
+    }
+
+    /// The container that isn't being destroyed.
+    pub(crate) fn container(&self, id: ContainerId) -> Option<(ContainerNumber, &Container)> {
+        let number = *self.numbers.get(&id)?;
+        Some((number, self.containers.get(&number)?))
+    }
+
+    /// The change that stores the pool.
+    pub(crate) fn change(&self, number: PoolNumber) -> Change {
+        let mut value = self.id.0.as_bytes().to_vec();
+        value.put_u64(self.size);
+        value.put_u32(self.next_container);
+        value.put_u8(u8::from(self.destroying));
+        Change::Put { key: key::pool(number), value }
+    }
+}
+
+/// All pools.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    pub(crate) pools: BTreeMap<PoolNumber, Pool>,
+}
+
+fn numbers(key: &[u8]) -> Result<(u8, PoolNumber, ContainerNumber), Malformed> {
+    let mut decoder = Decoder::new(key);
+    let kind = decoder.u8()?;
+    let pool = u32::from_be_bytes(decoder.array()?);
+    let container = if decoder.is_empty() { 0 } else { u32::from_be_bytes(decoder.array()?) };
+    Ok((kind, pool, container))
+}
+
+impl Catalog {
+    /// The pool that isn't being destroyed.
+    pub(crate) fn find(&self, id: PoolId) -> Option<(PoolNumber, &Pool)> {
+        let (number, pool) = self.pools.iter().find(|(_, pool)| pool.id == id && !pool.destroying)?;
+        Some((*number, pool))
+    }
+
+    pub(crate) fn next_pool(&self) -> PoolNumber {
+        self.pools.last_key_value().map_or(1, |(number, _)| number + 1)
+    }
+
+    /// Follows a change of the index, if it concerns pools or containers.
+    pub(crate) fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
+        match key.first() {
+            Some(&key::POOL) => self.follow_pool(numbers(key)?.1, value),
+            Some(&key::CONTAINER) => {
+                let (_, pool, container) = numbers(key)?;
+                self.follow_container(pool, container, value)
+            }
+            Some(&key::SNAPSHOT) => {
+                let (_, pool, container) = numbers(&key[..key.len().min(9)])?;
+                let epoch = key.last_chunk().map(|epoch| u64::from_be_bytes(*epoch));
+                let epoch = epoch.ok_or(Malformed("a snapshot's key is too short"))?;
+                let found = self.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
+                match (found, value) {
+                    (Some(container), Some(_)) => drop(container.snapshots.insert(epoch)),
+                    (Some(container), None) => drop(container.snapshots.remove(&epoch)),
+                    (None, _) => {}
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn follow_pool(&mut self, number: PoolNumber, value: Option<&[u8]>) -> Result<(), Malformed> {
+        let Some(value) = value else {
+            self.pools.remove(&number);
+            return Ok(());
+        };
+        let mut decoder = Decoder::new(value);
+        let id = PoolId(Uuid::from_bytes(decoder.array()?));
+        let pool = self.pools.entry(number).or_insert_with(|| Pool::new(id, 0));
+        pool.size = decoder.u64()?;
+        pool.next_container = decoder.u32()?;
+        pool.destroying = decoder.u8()? != 0;
+        Ok(())
+    }
+
+    fn follow_container(
+        &mut self,
+        pool: PoolNumber,
+        number: ContainerNumber,
+        value: Option<&[u8]>,
+    ) -> Result<(), Malformed> {
+        let Some(pool) = self.pools.get_mut(&pool) else { return Ok(()) };
+        let Some(value) = value else {
+            if let Some(container) = pool.containers.remove(&number) {
+                pool.total.blocks -= container.usage.blocks.min(pool.total.blocks);
+                pool.total.entries -= container.usage.entries.min(pool.total.entries);
+                if pool.numbers.get(&container.id) == Some(&number) {
+                    pool.numbers.remove(&container.id);
+                }
+            }
+            return Ok(());
+        };
+        let mut decoder = Decoder::new(value);
+        let id = ContainerId(Uuid::from_bytes(decoder.array()?));
+        let container = pool.containers.entry(number).or_insert_with(|| Container::new(id));
+        container.quota = decoder.u64()?;
+        container.destroying = decoder.u8()? != 0;
+        if !container.destroying {
+            pool.numbers.insert(id, number);
+        } else if pool.numbers.get(&id) == Some(&number) {
+            pool.numbers.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Counts what an entry gained or lost. Counters never go below zero: during recovery a record may be replayed
+    /// over a state that is ahead of it, and later records bring the sum right again.
+    pub(crate) fn count(&mut self, key: &[u8], old: Usage, new: Usage) {
+        let Some((number, container)) = key::owner(key) else { return };
+        let Some(pool) = self.pools.get_mut(&number) else { return };
+        let change = |usage: &mut Usage| {
+            usage.blocks = usage.blocks.saturating_add(new.blocks).saturating_sub(old.blocks);
+            usage.entries = usage.entries.saturating_add(new.entries).saturating_sub(old.entries);
+        };
+        if container == 0 {
+            change(&mut pool.own);
+            pool.own_dirty = true;
+        } else {
+            let Some(container) = pool.containers.get_mut(&container) else { return };
+            change(&mut container.usage);
+            container.dirty = true;
+        }
+        change(&mut pool.total);
+    }
+
+    /// Entries of usage that differ from the stored ones.
+    pub(crate) fn take_dirty_usage(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut entries = Vec::new();
+        for (pool_number, pool) in &mut self.pools {
+            if core::mem::take(&mut pool.own_dirty) {
+                entries.push((key::container(key::USAGE, *pool_number, 0), pool.own.encode()));
+            }
+            for (number, container) in &mut pool.containers {
+                if core::mem::take(&mut container.dirty) {
+                    entries
+                        .push((key::container(key::USAGE, *pool_number, *number), container.usage.encode()));
+                }
+            }
+        }
+        entries
+    }
+
+    /// Takes in a stored usage.
+    pub(crate) fn load_usage(&mut self, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+        let (_, pool, container) = numbers(key)?;
+        let usage = Usage::decode(value)?;
+        let Some(pool) = self.pools.get_mut(&pool) else { return Ok(()) };
+        if container == 0 {
+            pool.own = usage;
+        } else if let Some(container) = pool.containers.get_mut(&container) {
+            container.usage = usage;
+        } else {
+            return Ok(());
+        }
+        pool.total.blocks += usage.blocks;
+        pool.total.entries += usage.entries;
+        Ok(())
+    }
+}

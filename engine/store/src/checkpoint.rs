@@ -1,0 +1,295 @@
+//! Checkpoints: the index and the bitmaps as of one moment, written while the store serves.
+
+use crate::codec::{Malformed, crc32c};
+use crate::format::{Checkpoint, checkpoint_offset, encode_map, encode_node};
+use crate::journal::Ring;
+use crate::space::{Bits, Purpose, Run};
+use crate::state::{Core, add};
+use crate::stats::CheckpointHistogram;
+use crate::tree::{NODE_HEADER, Node, dirty_nodes};
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf, IoFuture, MediaError};
+use weir_runtime::sync::Notify;
+use weir_runtime::{Either, join_all, race};
+
+/// Bytes of nodes that go into one write.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Writes in flight at once: enough to keep a disk busy, few enough to leave it to others.
+const WRITES_MAX: usize = 4;
+
+/// State of checkpointing.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    pub(crate) request: NotifyCell,
+    /// A checkpoint ended, well or not.
+    pub(crate) done: NotifyCell,
+    /// Generation of the newest header.
+    generation: Cell<u64>,
+    /// Header of the newest checkpoint.
+    header: Cell<Checkpoint>,
+    /// Generation and slot of each group's newest bitmap.
+    maps: RefCell<Vec<(u64, u64)>>,
+    pub(crate) count: Cell<u64>,
+    pub(crate) time: Cell<Duration>,
+    pub(crate) bytes: Cell<u64>,
+    pub(crate) latency: RefCell<CheckpointHistogram>,
+    pub(crate) failures: Cell<u64>,
+    /// Wall time of the last one's end; 0 before it.
+    pub(crate) last_ns: Cell<u64>,
+    running: Cell<bool>,
+}
+
+/// A [`Notify`] that can be printed.
+#[derive(Default)]
+pub(crate) struct NotifyCell(Notify);
+
+impl core::ops::Deref for NotifyCell {
+    type Target = Notify;
+
+    fn deref(&self) -> &Notify {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for NotifyCell {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Notify")
+    }
+}
+
+/// Checksum over the generations of all bitmaps.
+pub(crate) fn maps_checksum(maps: &[(u64, u64)]) -> u32 {
+    let bytes: Vec<u8> = maps.iter().flat_map(|(generation, _)| generation.to_le_bytes()).collect();
+    crc32c(&bytes)
+}
+
+impl Checkpoints {
+    pub(crate) fn new(header: Checkpoint, maps: Vec<(u64, u64)>) -> Self {
+        Self {
+            request: NotifyCell::default(),
+            done: NotifyCell::default(),
+            generation: Cell::new(header.generation),
+            header: Cell::new(header),
+            maps: RefCell::new(maps),
+            count: Cell::new(0),
+            time: Cell::new(Duration::ZERO),
+            bytes: Cell::new(0),
+            latency: RefCell::default(),
+            failures: Cell::new(0),
+            last_ns: Cell::new(0),
+            running: Cell::new(false),
+        }
+    }
+
+    /// Whether one is being written.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.get()
+    }
+}
+
+/// What a checkpoint writes, all as of the same moment.
+struct Frozen {
+    /// Children before their parents, each with its place.
+    nodes: Vec<(Rc<Node>, Run)>,
+    root: Rc<Node>,
+    /// Places of nodes that the state no longer consists of.
+    retired: Vec<Run>,
+    maps: Vec<(usize, Rc<Bits>)>,
+    entries: u64,
+    ring: Ring,
+    generation: u64,
+}
+
+/// Why a checkpoint wasn't written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    #[error("no room for {0} blocks of index nodes; delete data")]
+    NoSpace(u64),
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    #[error("an index node can't be written: {0}")]
+    Node(#[from] Malformed),
+    #[error("the store has failed: {0}")]
+    Failed(String),
+}
+
+/// Writes checkpoints on request and by time until the store stops.
+pub(crate) async fn run(core: Rc<Core>) {
+    loop {
+        let timer = core.rt.sleep(core.config.checkpoint_interval);
+        if let Either::Second(()) = race(core.checkpoints.request.notified(), timer).await
+            && core.tree.borrow().dirty_nodes() == 0
+        {
+            continue;
+        }
+        if core.is_stopped() || core.failure().is_some() {
+            return;
+        }
+        core.checkpoints.running.set(true);
+        let result = write(&core).await;
+        core.checkpoints.running.set(false);
+        add(&core.checkpoints.failures, u64::from(result.is_err()));
+        match result {
+            // Space comes back with deletes and with what readers hold; log and index wait for it.
+            Ok(()) => {}
+            Err(CheckpointError::NoSpace(_)) => {
+                core.chores.notify_one();
+                core.rt.sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => {
+                core.fail(&error.to_string());
+                return;
+            }
+        }
+        core.checkpoints.done.notify_waiters();
+    }
+}
+
+/// Writes one checkpoint. Nobody else may be writing one.
+pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
+    if let Some(reason) = core.failure() {
+        return Err(CheckpointError::Failed(reason));
+    }
+    let begin = core.rt.now();
+    let frozen = freeze(core)?;
+    let mut bytes = write_nodes(core, &frozen).await?;
+    bytes += write_maps(core, &frozen).await?;
+    core.device.flush().await?;
+    let root = frozen.root.home.page.get().ok_or(Malformed("the root has no place"))?;
+    let header = Checkpoint {
+        generation: frozen.generation,
+        incarnation: core.journal.incarnation.get(),
+        root,
+        entries: frozen.entries,
+        log_position: frozen.ring.position,
+        log_sequence: frozen.ring.sequence,
+        log_previous: frozen.ring.previous,
+        maps: maps_checksum(&core.checkpoints.maps.borrow()),
+    };
+    write_header(core, header).await?;
+    let space = &mut *core.space.borrow_mut();
+    frozen.retired.iter().for_each(|run| space.release(*run));
+    core.journal.ring.borrow_mut().trimmed = frozen.ring.written;
+    core.journal.progress.notify_waiters();
+    let state = &core.checkpoints;
+    state.count.set(state.count.get() + 1);
+    let time = core.rt.now() - begin;
+    state.time.set(state.time.get() + time);
+    state.latency.borrow_mut().record(time);
+    state.last_ns.set(core.rt.wall_ns());
+    state.bytes.set(state.bytes.get() + bytes + 2 * BLOCK as u64);
+    Ok(())
+}
+
+/// Writes the header of the present checkpoint again under the present incarnation, at open.
+pub(crate) async fn renew_header(core: &Rc<Core>) -> Result<(), MediaError> {
+    let generation = core.checkpoints.generation.get() + 1;
+    let incarnation = core.journal.incarnation.get();
+    write_header(core, Checkpoint { generation, incarnation, ..core.checkpoints.header.get() }).await
+}
+
+async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {
+    let bytes = header.encode(core.id);
+    let copies = [0, 1].map(|copy| {
+        let offset = checkpoint_offset(header.generation, copy);
+        core.device.write(offset, vec![DmaBuf::copy_of(&bytes).into()])
+    });
+    for copy in copies {
+        copy.await?;
+    }
+    core.device.flush().await?;
+    core.checkpoints.generation.set(header.generation);
+    core.checkpoints.header.set(header);
+    Ok(())
+}
+
+fn node_blocks(node: &Node) -> u64 {
+    ((NODE_HEADER + node.size()) as u64).div_ceil(BLOCK as u64)
+}
+
+/// Freezes the present state and reserves what it takes to write it. Changes nothing when there is no room.
+fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
+    let tree = &mut *core.tree.borrow_mut();
+    for (key, value) in core.catalog.borrow_mut().take_dirty_usage() {
+        tree.put(&key, &value);
+    }
+    let space = &mut *core.space.borrow_mut();
+    let mut nodes = Vec::new();
+    for node in dirty_nodes(tree.root()) {
+        let count = node_blocks(&node);
+        let Some(run) = space.allocate(count, Purpose::Index, 1).and_then(|runs| runs.first().copied())
+        else {
+            nodes.into_iter().for_each(|(_, run)| space.release(run));
+            return Err(CheckpointError::NoSpace(count));
+        };
+        nodes.push((node, run));
+    }
+    nodes.iter().for_each(|(_, run)| space.set_live(*run));
+    let (root, retired) = tree.freeze();
+    let retired: Vec<Run> = retired.iter().filter_map(|home| home.page.get()).map(Run::from).collect();
+    retired.iter().for_each(|run| space.retire(*run));
+    Ok(Frozen {
+        nodes,
+        root,
+        retired,
+        maps: space.freeze(),
+        entries: tree.len(),
+        ring: *core.journal.ring.borrow(),
+        generation: core.checkpoints.generation.get() + 1,
+    })
+}
+
+/// Writes all nodes, neighbours together, and returns the bytes.
+async fn write_nodes(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, CheckpointError> {
+    let mut writes: Vec<IoFuture<()>> = Vec::new();
+    let (mut at, mut bytes) = (0, 0u64);
+    while at < frozen.nodes.len() {
+        let start = frozen.nodes[at].1.block;
+        let mut buffer = DmaBuf::new(WRITE_BYTES_MAX);
+        let mut used = 0;
+        while let Some((node, run)) = frozen.nodes.get(at) {
+            let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+            if run.block != start + (used / BLOCK) as u64 || used + len > WRITE_BYTES_MAX {
+                break;
+            }
+            let page = &mut buffer[used..used + len];
+            node.home.page.set(Some(encode_node(node, run.block, frozen.generation, core.id, page)?));
+            used += len;
+            at += 1;
+        }
+        buffer.truncate(used);
+        bytes += used as u64;
+        writes.push(core.device.write(core.layout.data(start), vec![buffer.into()]));
+        if writes.len() == WRITES_MAX {
+            for result in join_all(core::mem::take(&mut writes)).await {
+                result?;
+            }
+        }
+    }
+    for result in join_all(writes).await {
+        result?;
+    }
+    Ok(bytes)
+}
+
+/// Writes the bitmaps that changed beside their present versions, and returns the bytes.
+async fn write_maps(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, CheckpointError> {
+    for part in frozen.maps.chunks(WRITES_MAX * 16) {
+        let writes: Vec<IoFuture<()>> = part
+            .iter()
+            .map(|(group, bits)| {
+                let page = encode_map(*group as u64, frozen.generation, bits, core.id);
+                let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
+                core.checkpoints.maps.borrow_mut()[*group] = (frozen.generation, slot);
+                core.device.write(core.layout.map(*group as u64, slot), vec![DmaBuf::copy_of(&page).into()])
+            })
+            .collect();
+        for result in join_all(writes).await {
+            result?;
+        }
+    }
+    Ok((frozen.maps.len() * BLOCK) as u64)
+}

@@ -1,0 +1,117 @@
+//! The checkpoint header: which tree and which bitmaps are the stable state, and where the log goes on from there.
+//!
+//! Two slots of two copies each. A generation goes to the slot of its parity, so that the one before stays intact
+//! until the new one is stable.
+
+use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::tree::PageRef;
+use uuid::Uuid;
+use weir_media::BLOCK;
+
+const MAGIC: [u8; 8] = *b"WEIRCKPT";
+const CRC_AT: usize = 8;
+
+/// Blocks of all slots and copies.
+pub(crate) const CHECKPOINT_BLOCKS: u64 = 4;
+
+/// Offset of a copy (0 or 1) of a generation.
+pub(crate) const fn checkpoint_offset(generation: u64, copy: u64) -> u64 {
+    (1 + (generation % 2) * 2 + copy) * BLOCK as u64
+}
+
+/// A checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// Counts header writes.
+    pub(crate) generation: u64,
+    /// Counts opens of the store: log batches of an earlier one can't follow those of a later one.
+    pub(crate) incarnation: u64,
+    /// Root node of the index.
+    pub(crate) root: PageRef,
+    /// Entries of the index.
+    pub(crate) entries: u64,
+    /// Byte position in the log ring where replay starts.
+    pub(crate) log_position: u64,
+    /// Number of the batch expected there.
+    pub(crate) log_sequence: u64,
+    /// Checksum of the batch before.
+    pub(crate) log_previous: u32,
+    /// Checksum over the generations of all groups' bitmaps: tells that each one found is the right one.
+    pub(crate) maps: u32,
+}
+
+impl Checkpoint {
+    pub(crate) fn encode(&self, store: Uuid) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BLOCK);
+        out.extend_from_slice(&MAGIC);
+        out.put_u32(0);
+        out.put_u32(0);
+        out.extend_from_slice(store.as_bytes());
+        out.put_u64(self.generation);
+        out.put_u64(self.incarnation);
+        out.put_u64(self.root.block);
+        out.put_u32(self.root.len);
+        out.put_u32(self.root.crc);
+        out.put_u64(self.entries);
+        out.put_u64(self.log_position);
+        out.put_u64(self.log_sequence);
+        out.put_u32(self.log_previous);
+        out.put_u32(self.maps);
+        out.resize(BLOCK, 0);
+        let crc = crc32c_without(&out, CRC_AT);
+        out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header of this store.
+    pub(crate) fn decode(block: &[u8], store: Uuid) -> Result<Self, Malformed> {
+        let mut decoder = Decoder::new(block);
+        if decoder.array()? != MAGIC {
+            return Err(Malformed("it does not begin as a checkpoint header"));
+        }
+        let crc = decoder.u32()?;
+        if crc32c_without(block, CRC_AT) != crc {
+            return Err(Malformed("it does not match its checksum"));
+        }
+        decoder.u32()?;
+        if decoder.array()? != *store.as_bytes() {
+            return Err(Malformed("it belongs to another store"));
+        }
+        Ok(Self {
+            generation: decoder.u64()?,
+            incarnation: decoder.u64()?,
+            root: PageRef { block: decoder.u64()?, len: decoder.u32()?, crc: decoder.u32()? },
+            entries: decoder.u64()?,
+            log_position: decoder.u64()?,
+            log_sequence: decoder.u64()?,
+            log_previous: decoder.u32()?,
+            maps: decoder.u32()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_encoding_and_belong_to_one_store() {
+        let header = Checkpoint {
+            generation: 5,
+            incarnation: 2,
+            root: PageRef { block: 77, len: 4096, crc: 9 },
+            entries: 1000,
+            log_position: 8192,
+            log_sequence: 44,
+            log_previous: 3,
+            maps: 8,
+        };
+        let block = header.encode(Uuid::from_u128(1));
+        assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));
+        assert!(Checkpoint::decode(&block, Uuid::from_u128(2)).is_err());
+        let mut damaged = block;
+        damaged[100] ^= 1;
+        assert!(Checkpoint::decode(&damaged, Uuid::from_u128(1)).is_err());
+        assert_ne!(checkpoint_offset(4, 1), checkpoint_offset(5, 0));
+    }
+}

@@ -1,0 +1,116 @@
+//! What is where on the device, and how it is checked. `docs/reference/format.md` describes it byte by byte.
+
+mod batch;
+mod checkpoint;
+mod page;
+mod superblock;
+
+pub(crate) use batch::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
+pub(crate) use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, checkpoint_offset};
+pub(crate) use page::{StoredNode, decode_map, decode_node, encode_map, encode_node};
+pub(crate) use superblock::{Superblock, SuperblockFault, describe, read_superblock};
+
+use weir_media::BLOCK;
+
+/// Oldest format version that this release reads.
+pub(crate) const VERSION_OLDEST: u32 = 1;
+/// Newest format version that this release reads, and the one it writes.
+pub(crate) const VERSION_NEWEST: u32 = 1;
+
+/// Smallest log: four of the largest records ([`crate::journal::RECORD_MAX`]), so that a record fits while a
+/// checkpoint frees the rest.
+pub(crate) const LOG_BYTES_MIN: u64 = 8 << 20;
+/// Largest log that is chosen by itself: recovery reads it in well under a second on NVMe.
+const LOG_BYTES_DEFAULT_MAX: u64 = 512 << 20;
+/// Part of the device that the log takes by itself.
+const LOG_DIVISOR: u64 = 16;
+/// Smallest data region, in blocks.
+const DATA_BLOCKS_MIN: u64 = 1024;
+
+/// Where the regions of a device are, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Device size at format.
+    pub(crate) size: u64,
+    /// Two blocks for each group of data blocks.
+    pub(crate) map_offset: u64,
+    pub(crate) groups: u64,
+    pub(crate) log_offset: u64,
+    pub(crate) log_len: u64,
+    pub(crate) data_offset: u64,
+    pub(crate) data_blocks: u64,
+}
+
+impl Layout {
+    /// Lays out a device. `Err`: the smallest size that would do.
+    pub(crate) fn plan(size: u64, log_bytes: Option<u64>) -> Result<Self, u64> {
+        let block = BLOCK as u64;
+        let size = size - size % block;
+        let chosen = log_bytes.unwrap_or((size / LOG_DIVISOR).min(LOG_BYTES_DEFAULT_MAX));
+        let log_len = chosen.max(LOG_BYTES_MIN).next_multiple_of(block);
+        let map_offset = block + CHECKPOINT_BLOCKS * block;
+        // The last block holds the copy of the superblock.
+        let fixed = map_offset + log_len + block;
+        let smallest = fixed + DATA_BLOCKS_MIN * block + 2 * block;
+        if size < smallest {
+            return Err(smallest);
+        }
+        let groups = ((size - fixed) / block).div_ceil(crate::space::GROUP_BLOCKS);
+        let log_offset = map_offset + groups * 2 * block;
+        let data_offset = log_offset + log_len;
+        let data_blocks = (size - block - data_offset) / block;
+        Ok(Self { size, map_offset, groups, log_offset, log_len, data_offset, data_blocks })
+    }
+
+    /// Whether regions read from a device are in order and inside it.
+    pub(crate) fn is_sound(&self) -> bool {
+        let block = BLOCK as u64;
+        let aligned = [self.size, self.map_offset, self.log_offset, self.log_len, self.data_offset];
+        let ends = || {
+            let map_end = self.map_offset.checked_add(self.groups.checked_mul(2 * block)?)?;
+            let log_end = self.log_offset.checked_add(self.log_len)?;
+            let data_end = self.data_offset.checked_add(self.data_blocks.checked_mul(block)?)?;
+            Some(map_end <= self.log_offset && log_end <= self.data_offset && data_end <= self.size - block)
+        };
+        aligned.iter().all(|offset| offset.is_multiple_of(block))
+            && self.size > block
+            && self.map_offset >= block + CHECKPOINT_BLOCKS * block
+            && self.log_len >= LOG_BYTES_MIN
+            && self.groups == self.data_blocks.div_ceil(crate::space::GROUP_BLOCKS)
+            && self.data_blocks > 0
+            && ends() == Some(true)
+    }
+
+    /// Offset of the copy of the superblock.
+    pub(crate) fn copy_offset(size: u64) -> u64 {
+        size - size % BLOCK as u64 - BLOCK as u64
+    }
+
+    /// Offset of one of the two bitmaps of a group.
+    pub(crate) fn map(&self, group: u64, slot: u64) -> u64 {
+        self.map_offset + (group * 2 + slot) * BLOCK as u64
+    }
+
+    /// Offset of a block of the data region.
+    pub(crate) fn data(&self, block: u64) -> u64 {
+        self.data_offset + block * BLOCK as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_sound_and_use_the_device() {
+        for size in [14 << 20, 100 << 20, (1 << 30) + 4095, 1 << 40] {
+            let layout = Layout::plan(size, None).expect("large enough");
+            assert!(layout.is_sound(), "{layout:?}");
+            let data = layout.data_blocks * BLOCK as u64;
+            assert!(data + layout.log_len + (size >> 9) + (64 << 10) > size, "{layout:?} wastes space");
+        }
+        let smallest = Layout::plan(1 << 20, None).expect_err("too small");
+        assert!(Layout::plan(smallest, None).is_ok());
+        assert!(Layout::plan(smallest - 4096, None).is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! Pages of the data region and of the space map: index nodes and bitmaps.
+
+use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::space::{Bits, MAP_HEADER};
+use crate::tree::{Body, NODE_BYTES, NODE_HEADER, Node, Packed, PageRef};
+use uuid::Uuid;
+use weir_media::BLOCK;
+
+const NODE_MAGIC: u32 = u32::from_le_bytes(*b"WNOD");
+const MAP_MAGIC: u32 = u32::from_le_bytes(*b"WMAP");
+const CRC_AT: usize = 4;
+
+const LEAF: u8 = 0;
+const BRANCH: u8 = 1;
+
+fn store_mark(store: Uuid) -> u64 {
+    u64::from_le_bytes(store.as_bytes()[..8].try_into().unwrap_or_default())
+}
+
+fn seal(page: &mut [u8]) -> u32 {
+    let crc = crc32c_without(page, CRC_AT);
+    page[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
+/// Writes a node for its place into `page`, whose length is that of the place, and returns where it is. `children`
+/// have their places.
+pub(crate) fn encode_node(
+    node: &Node,
+    block: u64,
+    generation: u64,
+    store: Uuid,
+    page: &mut [u8],
+) -> Result<PageRef, Malformed> {
+    let (kind, entries) = match &node.body {
+        Body::Leaf(entries) => (LEAF, entries),
+        Body::Branch(keys, _) => (BRANCH, keys),
+    };
+    let mut out = Vec::with_capacity(page.len());
+    out.put_u32(NODE_MAGIC);
+    out.put_u32(0);
+    out.put_u64(store_mark(store));
+    out.put_u64(generation);
+    out.put_u64(block);
+    out.put_u8(kind);
+    out.extend_from_slice(&[0; 3]);
+    out.put_u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+    out.resize(NODE_HEADER, 0);
+    let (mut previous, mut key) = (Vec::new(), Vec::new());
+    for at in 0..entries.len() {
+        entries.copy_key(at, &mut key);
+        let shared = previous.iter().zip(&key).take_while(|(a, b)| a == b).count();
+        out.put_varint(shared as u64);
+        out.put_varint((key.len() - shared) as u64);
+        out.extend_from_slice(&key[shared..]);
+        match &node.body {
+            Body::Leaf(_) => {
+                out.put_varint(entries.value(at).len() as u64);
+                out.extend_from_slice(entries.value(at));
+            }
+            Body::Branch(_, children) => {
+                let child = children[at].home.page.get().ok_or(Malformed("a child has no place"))?;
+                out.put_u64(child.block);
+                out.put_u32(child.len);
+                out.put_u32(child.crc);
+            }
+        }
+        core::mem::swap(&mut previous, &mut key);
+    }
+    if out.len() > page.len() {
+        return Err(Malformed("a node is larger than its place"));
+    }
+    page[..out.len()].copy_from_slice(&out);
+    page[out.len()..].fill(0);
+    let crc = seal(page);
+    Ok(PageRef { block, len: u32::try_from(page.len()).unwrap_or(u32::MAX), crc })
+}
+
+/// A node as it was stored, with the places of its children.
+pub(crate) enum StoredNode {
+    Leaf(Packed),
+    Branch(Packed, Vec<PageRef>),
+}
+
+/// Reads a node from the page at its place. Nothing of a page is used before its checksum is right, and entries are
+/// checked all the same: a bug elsewhere must not become a panic here.
+pub(crate) fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<StoredNode, Malformed> {
+    let mut decoder = Decoder::new(page);
+    if decoder.u32()? != NODE_MAGIC {
+        return Err(Malformed("it does not begin as an index node"));
+    }
+    let crc = decoder.u32()?;
+    if crc != crc32c_without(page, CRC_AT) {
+        return Err(Malformed("it does not match its checksum"));
+    }
+    if crc != place.crc {
+        return Err(Malformed("it is not the node that its parent refers to: a write was lost"));
+    }
+    if decoder.u64()? != store_mark(store) {
+        return Err(Malformed("it belongs to another store"));
+    }
+    let _generation = decoder.u64()?;
+    if decoder.u64()? != place.block {
+        return Err(Malformed("it belongs to another place: a write was misdirected"));
+    }
+    let kind = decoder.u8()?;
+    decoder.bytes(3)?;
+    let count = decoder.u32()? as usize;
+    let mut decoder = Decoder::new(page.get(NODE_HEADER..).unwrap_or_default());
+    if count > NODE_BYTES {
+        return Err(Malformed("it has too many entries"));
+    }
+    let (mut entries, mut children, mut key) = (Packed::default(), Vec::new(), Vec::new());
+    for at in 0..count {
+        let shared = decoder.count(key.len())?;
+        let suffix_len = decoder.count(NODE_BYTES)?;
+        let suffix = decoder.bytes(suffix_len)?;
+        if at > 0 && suffix <= &key[shared..] {
+            return Err(Malformed("its keys are out of order"));
+        }
+        key.truncate(shared);
+        key.extend_from_slice(suffix);
+        if kind == BRANCH {
+            entries.push(&key, b"");
+            children.push(PageRef { block: decoder.u64()?, len: decoder.u32()?, crc: decoder.u32()? });
+        } else {
+            let len = decoder.count(NODE_BYTES)?;
+            entries.push(&key, decoder.bytes(len)?);
+        }
+    }
+    let entries = entries.range(0..entries.len());
+    match kind {
+        LEAF => Ok(StoredNode::Leaf(entries)),
+        BRANCH if count > 0 && entries.key(0).is_empty() => Ok(StoredNode::Branch(entries, children)),
+        BRANCH => Err(Malformed("it has no first child")),
+        _ => Err(Malformed("it is of unknown kind")),
+    }
+}
+
+/// The page of a group's bitmap.
+pub(crate) fn encode_map(group: u64, generation: u64, bits: &Bits, store: Uuid) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK);
+    out.put_u32(MAP_MAGIC);
+    out.put_u32(0);
+    out.put_u64(store_mark(store));
+    out.put_u64(generation);
+    out.put_u64(group);
+    debug_assert_eq!(out.len(), MAP_HEADER);
+    out.extend_from_slice(&bits.to_bytes());
+    seal(&mut out);
+    out
+}
+
+/// Reads the bitmap of a group with its generation.
+pub(crate) fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, Bits), Malformed> {
+    let mut decoder = Decoder::new(page);
+    if decoder.u32()? != MAP_MAGIC {
+        return Err(Malformed("it does not begin as a bitmap"));
+    }
+    if decoder.u32()? != crc32c_without(page, CRC_AT) {
+        return Err(Malformed("it does not match its checksum"));
+    }
+    if decoder.u64()? != store_mark(store) {
+        return Err(Malformed("it belongs to another store"));
+    }
+    let generation = decoder.u64()?;
+    if decoder.u64()? != group {
+        return Err(Malformed("it belongs to another group: a write was misdirected"));
+    }
+    let bits = Bits::from_bytes(decoder.rest()).ok_or(Malformed("it has another length"))?;
+    Ok((generation, bits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STORE: Uuid = Uuid::from_u128(5);
+
+    #[test]
+    fn nodes_survive_encoding_and_are_bound_to_their_place() {
+        let mut entries = Packed::default();
+        for number in 0..100u32 {
+            entries.push(&[b"prefix", number.to_be_bytes().as_slice()].concat(), &number.to_le_bytes());
+        }
+        let node = Node::new(Body::Leaf(entries.range(0..100)));
+        let mut page = vec![0; BLOCK];
+        let place = encode_node(&node, 9, 1, STORE, &mut page).expect("it fits");
+        let Ok(StoredNode::Leaf(found)) = decode_node(&page, place, STORE) else { panic!("not a leaf") };
+        assert_eq!(found.len(), 100);
+        assert!((0..100).all(|at| found.key(at) == entries.key(at) && found.value(at) == entries.value(at)));
+        assert!(decode_node(&page, PageRef { block: 8, ..place }, STORE).is_err());
+        assert!(decode_node(&page, PageRef { crc: 0, ..place }, STORE).is_err());
+        assert!(decode_node(&page, place, Uuid::from_u128(6)).is_err());
+        assert!(encode_node(&node, 9, 1, STORE, &mut [0; 100]).is_err());
+        page[200] ^= 4;
+        assert!(decode_node(&page, place, STORE).is_err());
+    }
+
+    #[test]
+    fn bitmaps_survive_encoding() {
+        let page = encode_map(3, 17, &Bits::default(), STORE);
+        assert_eq!(page.len(), BLOCK);
+        assert_eq!(decode_map(&page, 3, STORE), Ok((17, Bits::default())));
+        assert!(decode_map(&page, 4, STORE).is_err());
+        assert!(decode_map(&[0; BLOCK], 3, STORE).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_entries_with_a_right_checksum_decode_or_fail(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..3, count in 0u32..40) {
+            let mut page = Vec::new();
+            page.put_u32(NODE_MAGIC);
+            page.put_u32(0);
+            page.put_u64(store_mark(STORE));
+            page.put_u64(0);
+            page.put_u64(1);
+            page.put_u8(kind);
+            page.extend_from_slice(&[0; 3]);
+            page.put_u32(count);
+            page.resize(NODE_HEADER, 0);
+            page.extend_from_slice(&body);
+            let crc = seal(&mut page);
+            let _ = decode_node(&page, PageRef { block: 1, len: 0, crc }, STORE);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Group commit: records that are ready together share one write and one flush.
+//!
+//! One batch is in flight at a time. A batch is written only after the flush of the one before, so that a valid
+//! batch behind an invalid one means damage, not a crash; and one flush covers both the batch and the data extents
+//! that its records refer to, because recovery checks those of the last batch before it believes in it.
+
+use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
+use crate::record::{Change, encode_record};
+use crate::state::Core;
+use crate::stats::LatencyHistogram;
+use core::cell::{Cell, RefCell};
+use core::task::{Poll, Waker};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf, MediaError};
+use weir_proto::ObjectId;
+use weir_runtime::sync::Notify;
+
+use crate::key::{ContainerNumber, PoolNumber};
+
+/// Most bytes of one record: the inline values of one request ([`crate::update`]) with the longest keys.
+pub(crate) const RECORD_MAX: usize = 2 << 20;
+
+/// Bytes of records after which a batch takes no more: enough for full bandwidth, short enough for the last one in.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of data extents after which a batch takes no more records: recovery reads those of the last batch.
+const BATCH_DATA_MAX: u64 = 64 << 20;
+
+/// Bytes of records that may wait; beyond it updates wait before they begin.
+const PENDING_BYTES_MAX: usize = 4 << 20;
+
+/// An object, as the key of what isn't durable yet.
+pub(crate) type ObjectKey = (PoolNumber, ContainerNumber, ObjectId);
+
+/// Where the log ring stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    /// Bytes of the ring.
+    pub(crate) len: u64,
+    /// Where the next batch goes.
+    pub(crate) position: u64,
+    /// Its number.
+    pub(crate) sequence: u64,
+    /// Checksum of the batch before it.
+    pub(crate) previous: u32,
+    /// Bytes written since the ring was made, wrapped ends included.
+    pub(crate) written: u64,
+    /// Bytes of those that recovery no longer needs.
+    pub(crate) trimmed: u64,
+}
+
+impl Ring {
+    /// Bytes that recovery would read.
+    pub(crate) fn used(&self) -> u64 {
+        self.written - self.trimmed
+    }
+
+    /// Bytes at the end of the ring that must be skipped for a batch of `len` bytes.
+    fn skip(&self, len: u64) -> u64 {
+        let left = self.len - self.position;
+        if left < len { left } else { 0 }
+    }
+
+    fn has_room(&self, len: u64) -> bool {
+        // One block stays free, so that a full ring differs from an empty one.
+        self.used() + self.skip(len) + len + BLOCK as u64 <= self.len
+    }
+
+    pub(crate) fn advance(&mut self, len: u64) {
+        self.position = (self.position + len) % self.len;
+        self.written += len;
+        self.sequence += 1;
+    }
+}
+
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    records: u64,
+    /// Number of the last record.
+    last: u64,
+    /// Bytes of data extents that the records refer to.
+    data: u64,
+}
+
+/// The queue of the log.
+pub(crate) struct Journal {
+    pending: RefCell<VecDeque<Pending>>,
+    /// Number of the last record that was appended.
+    last: Cell<u64>,
+    /// Number of the last record that is durable.
+    durable: Cell<u64>,
+    pub(crate) ring: RefCell<Ring>,
+    pub(crate) incarnation: Cell<u64>,
+    /// Something is pending.
+    work: Notify,
+    /// Something was written or trimmed, or the store failed.
+    pub(crate) progress: Notify,
+    waiting: RefCell<Vec<(u64, Waker)>>,
+    /// Newest record of each object with records that aren't durable.
+    touched: RefCell<HashMap<ObjectKey, u64>>,
+    touched_order: RefCell<VecDeque<(u64, ObjectKey)>>,
+    pub(crate) records: Cell<u64>,
+    pub(crate) batches: Cell<u64>,
+    pub(crate) written: Cell<u64>,
+    pub(crate) latency: RefCell<LatencyHistogram>,
+}
+
+impl Journal {
+    pub(crate) fn new(ring: Ring, incarnation: u64) -> Self {
+        Self {
+            pending: RefCell::default(),
+            last: Cell::new(0),
+            durable: Cell::new(0),
+            ring: RefCell::new(ring),
+            incarnation: Cell::new(incarnation),
+            work: Notify::new(),
+            progress: Notify::new(),
+            waiting: RefCell::default(),
+            touched: RefCell::default(),
+            touched_order: RefCell::default(),
+            records: Cell::new(0),
+            batches: Cell::new(0),
+            written: Cell::new(0),
+            latency: RefCell::default(),
+        }
+    }
+
+    /// Number that the next record gets.
+    pub(crate) fn next(&self) -> u64 {
+        self.last.get() + 1
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.last.get()
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.get()
+    }
+
+    /// Records that aren't durable.
+    pub(crate) fn depth(&self) -> u64 {
+        self.last.get() - self.durable.get()
+    }
+
+    /// Whether updates have to wait before they begin.
+    pub(crate) fn is_congested(&self) -> bool {
+        let pending: usize = self.pending.borrow().iter().map(|pending| pending.bytes.len()).sum();
+        pending > PENDING_BYTES_MAX
+    }
+
+    /// Queues a record, whose changes are in the index already.
+    pub(crate) fn append(&self, changes: &[Change], data: u64, object: Option<ObjectKey>) -> u64 {
+        let number = self.next();
+        self.last.set(number);
+        let mut pending = self.pending.borrow_mut();
+        let full = |last: &Pending| last.bytes.len() >= BATCH_BYTES_MAX || last.data + data > BATCH_DATA_MAX;
+        if pending.back().is_none_or(full) {
+            pending.push_back(Pending::default());
+        }
+        if let Some(batch) = pending.back_mut() {
+            encode_record(changes, &mut batch.bytes);
+            batch.records += 1;
+            batch.last = number;
+            batch.data += data;
+        }
+        if let Some(object) = object {
+            self.touched.borrow_mut().insert(object, number);
+            self.touched_order.borrow_mut().push_back((number, object));
+        }
+        self.work.notify_one();
+        number
+    }
+
+    /// The record that must be durable before a reader may see this object.
+    pub(crate) fn touched(&self, object: &ObjectKey) -> u64 {
+        self.touched.borrow().get(object).copied().unwrap_or(0)
+    }
+
+    /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
+    fn take(&self, store: uuid::Uuid) -> Option<Placed> {
+        let mut pending = self.pending.borrow_mut();
+        let ring = &mut *self.ring.borrow_mut();
+        let len = BATCH_HEADER + pending.front()?.bytes.len();
+        let padded = (len as u64).next_multiple_of(BLOCK as u64);
+        if !ring.has_room(padded) {
+            return None;
+        }
+        let batch = pending.pop_front()?;
+        let header = |ring: &Ring, kind, len: usize| Batch {
+            kind,
+            sequence: ring.sequence,
+            incarnation: self.incarnation.get(),
+            previous: ring.previous,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            crc: 0,
+        };
+        let skip = ring.skip(padded);
+        let mut wrap = None;
+        if skip > 0 {
+            let mut buffer = DmaBuf::new(BLOCK);
+            buffer[..BATCH_HEADER]
+                .copy_from_slice(&batch_header(&header(ring, BatchKind::Wrap, BATCH_HEADER), store));
+            ring.previous = seal_batch(&mut buffer[..BATCH_HEADER]);
+            wrap = Some((ring.position, buffer));
+            ring.advance(skip);
+        }
+        let mut buffer = DmaBuf::new(len);
+        buffer[..BATCH_HEADER].copy_from_slice(&batch_header(&header(ring, BatchKind::Records, len), store));
+        buffer[BATCH_HEADER..len].copy_from_slice(&batch.bytes);
+        let crc = seal_batch(&mut buffer[..len]);
+        let position = ring.position;
+        ring.previous = crc;
+        ring.advance(padded);
+        Some(Placed { wrap, position, buffer, last: batch.last, records: batch.records })
+    }
+
+    /// Waits until a record is durable. `false`: the store failed first.
+    pub(crate) async fn wait(&self, core: &Core, record: u64) -> bool {
+        core::future::poll_fn(|cx| {
+            if self.durable.get() >= record {
+                return Poll::Ready(true);
+            }
+            if core.failure().is_some() {
+                return Poll::Ready(false);
+            }
+            self.waiting.borrow_mut().push((record, cx.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn set_durable(&self, record: u64) {
+        self.durable.set(record);
+        let mut order = self.touched_order.borrow_mut();
+        let mut touched = self.touched.borrow_mut();
+        while let Some((number, object)) = order.front().copied().filter(|(number, _)| *number <= record) {
+            order.pop_front();
+            if touched.get(&object) == Some(&number) {
+                touched.remove(&object);
+            }
+        }
+    }
+
+    /// Wakes those whose record is durable, or everybody.
+    pub(crate) fn wake(&self, everybody: bool) {
+        let durable = self.durable.get();
+        let ready: Vec<(u64, Waker)> =
+            self.waiting.borrow_mut().extract_if(.., |(record, _)| everybody || *record <= durable).collect();
+        for (_, waker) in ready {
+            waker.wake();
+        }
+        self.progress.notify_waiters();
+    }
+}
+
+struct Placed {
+    /// Marks that the log goes on at the start of the ring.
+    wrap: Option<(u64, DmaBuf)>,
+    position: u64,
+    buffer: DmaBuf,
+    last: u64,
+    records: u64,
+}
+
+/// Writes batches until the store closes or fails.
+pub(crate) async fn run(core: Rc<Core>) {
+    loop {
+        let placed = core.journal.take(core.id);
+        let Some(placed) = placed else {
+            if core.is_stopped() && core.journal.depth() == 0 {
+                return;
+            }
+            if core.journal.depth() == 0 {
+                core.journal.work.notified().await;
+            } else {
+                // The ring is full: a checkpoint makes room.
+                let progress = core.journal.progress.notified();
+                core.checkpoints.request.notify_one();
+                progress.await;
+            }
+            if core.failure().is_some() {
+                return;
+            }
+            continue;
+        };
+        let (last, records, len) = (placed.last, placed.records, placed.buffer.len() as u64);
+        let begin = core.rt.now();
+        if let Err(error) = write(&core, placed).await {
+            core.fail(&error.to_string());
+            return;
+        }
+        let journal = &core.journal;
+        journal.latency.borrow_mut().record(core.rt.now() - begin);
+        journal.records.set(journal.records.get() + records);
+        journal.batches.set(journal.batches.get() + 1);
+        journal.written.set(journal.written.get() + len);
+        journal.set_durable(last);
+        core.space.borrow_mut().settle(last);
+        journal.wake(false);
+        core.request_checkpoint_if_due();
+    }
+}
+
+async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
+    let offset = core.layout.log_offset;
+    let wrap =
+        placed.wrap.map(|(position, buffer)| core.device.write(offset + position, vec![buffer.into()]));
+    let batch = core.device.write(offset + placed.position, vec![placed.buffer.into()]);
+    if let Some(wrap) = wrap {
+        wrap.await?;
+    }
+    batch.await?;
+    core.device.flush().await
+}

@@ -1,0 +1,301 @@
+//! Lists of objects, dkeys, akeys and extents, a page at a time.
+//!
+//! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages.
+
+use crate::codec::Malformed;
+use crate::error::FetchError;
+use crate::extents::{is_hole, newest_versions, paint};
+use crate::fetch::{hold_blocks, load, newest_single};
+use crate::incarnation::{Life, life};
+use crate::key::{self, ContainerNumber, Path};
+use crate::shard::Shard;
+use crate::tree::Tree;
+use crate::update::check_keys;
+use crate::value::Payload;
+use core::ops::ControlFlow;
+use weir_proto::limits::{INLINE_MAX, LIST_KEYS_MAX};
+use weir_proto::object::{Extent, ListScope, Listed};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+
+/// Most bytes of one page, so that it fits an inline reply with its header.
+const PAGE_BYTES_MAX: usize = INLINE_MAX - 1024;
+
+/// Bytes of an entry in a reply beside key and value: lengths, flags, an extent with its epoch.
+const ENTRY_BYTES: usize = 40;
+
+/// Keys looked at in one page, existing or not: bounds its time when most are punched. The page then ends early.
+const LOOKS_MAX: u32 = 16 * 1024;
+
+/// Highest record index (exclusive): bit 63 is reserved.
+const INDEX_END: u64 = 1 << 63;
+
+/// A page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// Entries in order.
+    pub entries: Vec<Listed>,
+    /// Where the next page starts; `None` at the end. Stays meaningful when keys come and go meanwhile. A page may be
+    /// empty without being the last.
+    pub next: Option<Vec<u8>>,
+}
+
+/// A page being filled.
+struct Filling {
+    entries: Vec<(Listed, Option<Payload>)>,
+    bytes: usize,
+    limit: usize,
+    looks: u32,
+    next: Option<Vec<u8>>,
+}
+
+impl Filling {
+    fn new(limit: u32) -> Self {
+        let limit = limit.clamp(1, LIST_KEYS_MAX) as usize;
+        Self { entries: Vec::new(), bytes: 0, limit, looks: 0, next: None }
+    }
+
+    /// Adds an entry; `false` when the page is full without it.
+    fn add(&mut self, listed: Listed, value: Option<Payload>) -> bool {
+        let value = value.filter(|payload| payload.len() <= (PAGE_BYTES_MAX / 2) as u64);
+        let value_len = value.as_ref().map_or(0, |payload| usize::try_from(payload.len()).unwrap_or(0));
+        let bytes = ENTRY_BYTES + listed.key.len() + value_len;
+        if self.entries.len() >= self.limit
+            || (self.bytes + bytes > PAGE_BYTES_MAX && !self.entries.is_empty())
+        {
+            return false;
+        }
+        self.bytes += bytes;
+        self.entries.push((listed, value));
+        true
+    }
+}
+
+fn listed(key: Vec<u8>) -> Listed {
+    Listed { key, value: None, extent: None }
+}
+
+impl Shard {
+    /// Lists objects, dkeys, akeys or extents as of an epoch. `object` is ignored when objects are listed. A page
+    /// fits an inline reply.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub async fn list(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &ListScope,
+        epoch: Epoch,
+        anchor: &[u8],
+        limit: u32,
+        with_value: Option<&Key>,
+    ) -> Result<ListPage, FetchError> {
+        let number = self.locate(container)?;
+        check_list(object, scope, anchor, with_value).map_err(FetchError::Invalid)?;
+        let guard = hold_blocks(&self.core);
+        let mut page = Filling::new(limit);
+        let path = Path::object(self.number, number, object);
+        {
+            let tree = &*self.core.tree.borrow();
+            match scope {
+                ListScope::Objects => self.list_objects(tree, number, epoch.0, anchor, &mut page)?,
+                ListScope::Dkeys => list_dkeys(tree, object, &path, epoch.0, anchor, with_value, &mut page)?,
+                ListScope::Akeys(dkey) => list_akeys(tree, object, &path, dkey, epoch.0, anchor, &mut page)?,
+                ListScope::Extents(dkey, akey) => {
+                    list_extents(tree, &path, (dkey, akey), epoch.0, anchor, &mut page)?;
+                }
+            }
+        }
+        let seen = match scope {
+            ListScope::Objects => self.core.journal.last(),
+            _ => self.core.journal.touched(&(self.number, number, object)),
+        };
+        self.core.make_durable(seen).await.map_err(FetchError::Failed)?;
+        let mut entries = Vec::with_capacity(page.entries.len());
+        for (mut entry, payload) in page.entries {
+            if let Some(payload) = payload {
+                entry.value = load(&self.core, &payload, u64::MAX).await?.map(Into::into);
+            }
+            entries.push(entry);
+        }
+        drop(guard);
+        Ok(ListPage { entries, next: page.next })
+    }
+
+    fn list_objects(
+        &self,
+        tree: &Tree,
+        number: ContainerNumber,
+        epoch: u64,
+        anchor: &[u8],
+        page: &mut Filling,
+    ) -> Result<(), Malformed> {
+        let prefix = key::objects(self.number, number);
+        let path = |object: ObjectId| Path::object(self.number, number, object);
+        let from = match <[u8; 16]>::try_from(anchor) {
+            Ok(bytes) => key::after(path(ObjectId::from_bytes(bytes)).as_bytes()),
+            Err(_) => prefix.clone(),
+        };
+        walk(tree, &prefix, from, page, |rest, page| {
+            let object = key::object_from(rest)?;
+            let path = path(object);
+            let exists = life(tree, &path, Life::ALWAYS, epoch)?.exists;
+            let name = object.to_bytes().to_vec();
+            let added = !exists || page.add(listed(name.clone()), None);
+            Ok((added, key::after(path.as_bytes()), name))
+        })
+    }
+}
+
+/// Visits the keys below `prefix` one by one: `look` gets what follows the prefix and returns whether to go on, where
+/// the next key starts, and the anchor of this one.
+fn walk(
+    tree: &Tree,
+    prefix: &[u8],
+    mut from: Vec<u8>,
+    page: &mut Filling,
+    mut look: impl FnMut(&[u8], &mut Filling) -> Result<(bool, Vec<u8>, Vec<u8>), Malformed>,
+) -> Result<(), Malformed> {
+    let mut anchor = None;
+    loop {
+        let next =
+            tree.scan(&from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)));
+        let Some(Some(rest)) = next else { return Ok(()) };
+        page.looks += 1;
+        if page.looks > LOOKS_MAX {
+            page.next = anchor;
+            return Ok(());
+        }
+        let (added, after, name) = look(&rest, page)?;
+        if !added {
+            page.next = anchor;
+            return Ok(());
+        }
+        anchor = Some(name);
+        from = after;
+    }
+}
+
+fn list_dkeys(
+    tree: &Tree,
+    object: ObjectId,
+    path: &Path,
+    epoch: u64,
+    anchor: &[u8],
+    with_value: Option<&Key>,
+    page: &mut Filling,
+) -> Result<(), Malformed> {
+    let above = life(tree, path, Life::ALWAYS, epoch)?;
+    if !above.exists {
+        return Ok(());
+    }
+    let prefix = path.below();
+    let from =
+        Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.dkey(&last).as_bytes()));
+    walk(tree, &prefix, from, page, |rest, page| {
+        let dkey = key::dkey_from(object, rest)?;
+        let path = path.dkey(&dkey);
+        let found = life(tree, &path, above, epoch)?;
+        let name = dkey.as_bytes().to_vec();
+        if !found.exists {
+            return Ok((true, key::after(path.as_bytes()), name));
+        }
+        let value = match with_value {
+            None => None,
+            Some(akey) => {
+                let akey = path.akey(akey);
+                let found = life(tree, &akey, found, epoch)?;
+                if found.exists { newest_single(tree, &akey, found, epoch)? } else { None }
+            }
+        };
+        let value = value.map(|(_, payload)| payload).filter(|payload| *payload != Payload::Hole);
+        Ok((page.add(listed(name.clone()), value), key::after(path.as_bytes()), name))
+    })
+}
+
+fn list_akeys(
+    tree: &Tree,
+    object: ObjectId,
+    path: &Path,
+    dkey: &Key,
+    epoch: u64,
+    anchor: &[u8],
+    page: &mut Filling,
+) -> Result<(), Malformed> {
+    let above = life(tree, path, Life::ALWAYS, epoch)?;
+    let path = path.dkey(dkey);
+    let above = life(tree, &path, above, epoch)?;
+    if !above.exists {
+        return Ok(());
+    }
+    let prefix = path.below();
+    let from =
+        Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.akey(&last).as_bytes()));
+    walk(tree, &prefix, from, page, |rest, page| {
+        let akey = key::akey_from(object, rest)?;
+        let path = path.akey(&akey);
+        let name = akey.as_bytes().to_vec();
+        let exists = life(tree, &path, above, epoch)?.exists;
+        Ok((!exists || page.add(listed(name.clone()), None), key::after(path.as_bytes()), name))
+    })
+}
+
+fn list_extents(
+    tree: &Tree,
+    path: &Path,
+    (dkey, akey): (&Key, &Key),
+    epoch: u64,
+    anchor: &[u8],
+    page: &mut Filling,
+) -> Result<(), Malformed> {
+    let above = life(tree, path, Life::ALWAYS, epoch)?;
+    let path = path.dkey(dkey);
+    let above = life(tree, &path, above, epoch)?;
+    let path = path.akey(akey);
+    let found = life(tree, &path, above, epoch)?;
+    let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(()) };
+    let first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
+    let range = Extent { index: first, count: INDEX_END - first };
+    let stored = newest_versions(tree, &path, found, epoch, range, classes)?;
+    for part in paint(&stored, range) {
+        let version = &stored[part.stored];
+        if is_hole(&version.value) {
+            continue;
+        }
+        let extent = Some((part.extent, record_size, Epoch(version.epoch)));
+        if !page.add(Listed { key: Vec::new(), value: None, extent }, None) {
+            page.next = Some(part.extent.index.to_be_bytes().to_vec());
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn check_list(
+    object: ObjectId,
+    scope: &ListScope,
+    anchor: &[u8],
+    with_value: Option<&Key>,
+) -> Result<(), String> {
+    let anchored = |len: usize| anchor.is_empty() || anchor.len() == len;
+    let sound = match scope {
+        ListScope::Objects => anchored(16),
+        ListScope::Extents(..) => anchored(8),
+        ListScope::Dkeys => {
+            Key::new(anchor).map_or(anchor.is_empty(), |key| check_keys(object, [&key], []).is_ok())
+        }
+        ListScope::Akeys(_) => {
+            Key::new(anchor).map_or(anchor.is_empty(), |key| check_keys(object, [], [&key]).is_ok())
+        }
+    };
+    if !sound {
+        return Err("the anchor does not belong to a list of this kind".to_owned());
+    }
+    match scope {
+        ListScope::Objects => Ok(()),
+        ListScope::Dkeys => check_keys(object, [], with_value),
+        ListScope::Akeys(dkey) => check_keys(object, [dkey], []),
+        ListScope::Extents(dkey, akey) => check_keys(object, [dkey], [akey]),
+    }
+}

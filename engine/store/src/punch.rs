@@ -1,0 +1,131 @@
+//! Punches: the end of objects, dkeys and akeys at an epoch.
+
+use crate::error::UpdateError;
+use crate::incarnation::{Life, life};
+use crate::key::{ContainerNumber, Path};
+use crate::record::Change;
+use crate::shard::Shard;
+use crate::tree::Tree;
+use crate::update::{check_epoch, check_keys};
+use crate::value::Event;
+use weir_proto::limits::AKEYS_MAX;
+use weir_proto::object::{Conditions, PunchScope};
+use weir_proto::{ContainerId, Epoch, ObjectId};
+
+impl Shard {
+    /// Removes an object, dkeys or akeys at an epoch; earlier epochs still show them until aggregation. Punching what
+    /// doesn't exist changes nothing. Durable when it returns. Works when the pool is full.
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn punch(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        epoch: Epoch,
+        conditions: Conditions,
+    ) -> Result<Epoch, UpdateError> {
+        check_epoch(epoch)?;
+        if conditions.0 & !Conditions::PUNCH.0 != 0 {
+            let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
+            return Err(UpdateError::Invalid(text));
+        }
+        check_scope(object, scope).map_err(UpdateError::Invalid)?;
+        self.core.admit().await.map_err(UpdateError::Failed)?;
+        let number = self.locate(container)?;
+        let touched = (self.number, number, object);
+        let planned = self.plan_punch(&self.core.tree.borrow(), number, object, scope, epoch.0, conditions);
+        let record = match planned {
+            Ok(changes) if !changes.is_empty() => {
+                let record = self.core.commit(&changes, Some(touched)).map_err(|malformed| {
+                    self.core.fail(&malformed.to_string());
+                    UpdateError::from(malformed)
+                })?;
+                self.core.aggregation.borrow_mut().add_object(touched, epoch.0);
+                Ok(record)
+            }
+            Ok(_) => Ok(self.core.journal.touched(&touched)),
+            Err(error) => Err((error, self.core.journal.touched(&touched))),
+        };
+        // What was found must be durable before anybody is told.
+        match record {
+            Ok(record) => {
+                self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
+                Ok(epoch)
+            }
+            Err((error, seen)) => {
+                self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn plan_punch(
+        &self,
+        tree: &Tree,
+        number: ContainerNumber,
+        object: ObjectId,
+        scope: &PunchScope,
+        epoch: u64,
+        conditions: Conditions,
+    ) -> Result<Vec<Change>, UpdateError> {
+        let path = Path::object(self.number, number, object);
+        let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        let mut changes = Vec::new();
+        let mut end = |name: String, path: &Path, life: Life| {
+            if life.exists {
+                changes.push(Change::Put { key: path.event(epoch), value: Event::Punch.encode() });
+            } else if conditions.has(Conditions::PUNCH) {
+                return Err(UpdateError::Missing(name));
+            }
+            Ok(())
+        };
+        match scope {
+            PunchScope::Object => {
+                end(format!("object {object}"), &path, above)?;
+                return Ok(changes);
+            }
+            PunchScope::Dkeys(dkeys) => {
+                for dkey in dkeys {
+                    let path = path.dkey(dkey);
+                    end(format!("dkey \"{dkey}\""), &path, life(tree, &path, above, epoch)?)?;
+                }
+            }
+            PunchScope::Akeys(dkey, akeys) => {
+                let path = path.dkey(dkey);
+                let above = life(tree, &path, above, epoch)?;
+                for akey in akeys {
+                    let path = path.akey(akey);
+                    end(format!("akey \"{akey}\""), &path, life(tree, &path, above, epoch)?)?;
+                }
+            }
+        }
+        if let Some((at, Event::Object { newest })) = above.event
+            && !changes.is_empty()
+            && newest < epoch
+        {
+            changes
+                .push(Change::Put { key: path.event(at), value: Event::Object { newest: epoch }.encode() });
+        }
+        Ok(changes)
+    }
+}
+
+fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
+    let keys = match scope {
+        PunchScope::Object => return Ok(()),
+        PunchScope::Dkeys(dkeys) => {
+            check_keys(object, dkeys, [])?;
+            dkeys
+        }
+        PunchScope::Akeys(dkey, akeys) => {
+            check_keys(object, [dkey], akeys)?;
+            akeys
+        }
+    };
+    if keys.is_empty() || keys.len() > AKEYS_MAX {
+        return Err(format!("a punch names 1 to {AKEYS_MAX} keys, not {}", keys.len()));
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Replaying the log after the checkpoint.
+//!
+//! The log ends at the first batch that isn't intact. Since a batch was written only after the one before was
+//! durable, an intact batch behind the end means that an acknowledged one was damaged: the store is then not opened.
+//! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
+//! without them it is dropped: it was not acknowledged.
+
+use crate::codec::crc32c;
+use crate::error::OpenError;
+use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
+use crate::journal::RECORD_MAX;
+use crate::key;
+use crate::record::{Change, decode_records};
+use crate::recover::Opening;
+use crate::state::{Core, add};
+use crate::value::{Blocks, Payload, Version};
+use std::rc::Rc;
+use weir_media::{BLOCK, Device, DmaBuf};
+
+/// Bytes read at once.
+const WINDOW: u64 = 1 << 20;
+
+/// Longest batch: the bytes after which a batch takes no more records, one more record, and the header.
+const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
+
+/// The log ring through a window.
+struct Reader<'a> {
+    device: &'a Rc<dyn Device>,
+    offset: u64,
+    len: u64,
+    window: Option<(u64, DmaBuf)>,
+}
+
+impl Reader<'_> {
+    /// Bytes of the ring from `position`, up to its end at most.
+    async fn bytes(&mut self, position: u64, len: u64) -> Result<&[u8], OpenError> {
+        let len = len.min(self.len - position).next_multiple_of(BLOCK as u64);
+        let held = self.window.as_ref().is_some_and(|(start, window)| {
+            *start <= position && position + len <= start + window.len() as u64
+        });
+        if !held {
+            let wanted = usize::try_from(len.max(WINDOW).min(self.len - position)).unwrap_or(usize::MAX);
+            let window = self.device.read(self.offset + position, DmaBuf::new(wanted)).await?;
+            self.window = Some((position, window));
+        }
+        let Some((start, window)) = &self.window else { return Ok(&[]) };
+        let from = usize::try_from(position - start).unwrap_or(usize::MAX);
+        let to = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(window.len());
+        Ok(window.get(from..to).unwrap_or_default())
+    }
+
+    /// The intact batch at a position with its records.
+    async fn batch(
+        &mut self,
+        position: u64,
+        store: uuid::Uuid,
+    ) -> Result<Option<(Batch, Vec<u8>)>, OpenError> {
+        let header = self.bytes(position, BLOCK as u64).await?;
+        let Some(batch) = probe_batch(header, store) else { return Ok(None) };
+        if u64::from(batch.len) > BATCH_MAX || position + batch.blocks_len() > self.len {
+            return Ok(None);
+        }
+        let bytes = self.bytes(position, u64::from(batch.len)).await?;
+        let intact = batch.matches(bytes);
+        Ok(intact.then(|| (batch, bytes[BATCH_HEADER..batch.len as usize].to_vec())))
+    }
+}
+
+/// Replays the log into `core` and leaves its ring behind the last batch.
+pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(), OpenError> {
+    let layout = core.layout;
+    let mut reader =
+        Reader { device: &core.device, offset: layout.log_offset, len: layout.log_len, window: None };
+    let mut incarnation = 0;
+    // The batch before the present position, not yet applied, and the ring as it was before that batch.
+    let mut held: Option<(Vec<Vec<Change>>, crate::journal::Ring)> = None;
+    loop {
+        let ring = *core.journal.ring.borrow();
+        let found = reader.batch(ring.position, core.id).await?;
+        let fits = |batch: &Batch| {
+            batch.sequence == ring.sequence
+                && batch.previous == ring.previous
+                && batch.incarnation >= incarnation
+                && batch.incarnation <= core.journal.incarnation.get()
+        };
+        let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
+            if let Some(previous) = lost_wrap(core, &mut reader).await? {
+                skip_lost_wrap(core, previous);
+                continue;
+            }
+            break;
+        };
+        incarnation = batch.incarnation;
+        if let Some((records, _)) = held.take() {
+            apply(opening, core, records, ring.position)?;
+        }
+        let records = decode_records(&bytes).map_err(|malformed| {
+            opening.corrupt("a log batch", layout.log_offset + ring.position, malformed.0)
+        })?;
+        let state = &mut *core.journal.ring.borrow_mut();
+        state.previous = batch.crc;
+        match batch.kind {
+            BatchKind::Records => {
+                state.advance(batch.blocks_len());
+                held = Some((records, ring));
+            }
+            BatchKind::Wrap => state.advance(layout.log_len - ring.position),
+        }
+    }
+    check_end(opening, core, &mut reader).await?;
+    let Some((records, before)) = held else { return Ok(()) };
+    if data_is_intact(core, &records).await? {
+        return apply(opening, core, records, before.position);
+    }
+    *core.journal.ring.borrow_mut() = before;
+    Ok(())
+}
+
+/// Applies the records of a batch that ends at `position` of the ring.
+fn apply(
+    opening: &Opening<'_>,
+    core: &Core,
+    records: Vec<Vec<Change>>,
+    position: u64,
+) -> Result<(), OpenError> {
+    add(&core.counters.replayed, records.len() as u64);
+    for change in records.iter().flatten() {
+        core.apply(change, None).map_err(|malformed| {
+            opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
+        })?;
+    }
+    Ok(())
+}
+
+/// The batch that marks the end of the ring is written together with the one at the start, so a crash may keep only
+/// the latter. It holds nothing: when the chain of checksums fits over it, the log goes on. Returns its checksum.
+async fn lost_wrap(core: &Core, reader: &mut Reader<'_>) -> Result<Option<u32>, OpenError> {
+    let ring = *core.journal.ring.borrow();
+    let Some((next, _)) = reader.batch(0, core.id).await? else { return Ok(None) };
+    if next.sequence != ring.sequence + 1 || ring.position == 0 {
+        return Ok(None);
+    }
+    let wrap = Batch {
+        kind: BatchKind::Wrap,
+        sequence: ring.sequence,
+        incarnation: next.incarnation,
+        previous: ring.previous,
+        len: u32::try_from(BATCH_HEADER).unwrap_or(0),
+        crc: 0,
+    };
+    let crc = seal_batch(&mut batch_header(&wrap, core.id));
+    Ok((crc == next.previous).then_some(crc))
+}
+
+fn skip_lost_wrap(core: &Core, crc: u32) {
+    let state = &mut *core.journal.ring.borrow_mut();
+    let skipped = state.len - state.position;
+    state.previous = crc;
+    state.advance(skipped);
+}
+
+/// Looks for intact batches behind the end of the log.
+async fn check_end(opening: &Opening<'_>, core: &Core, reader: &mut Reader<'_>) -> Result<(), OpenError> {
+    let ring = *core.journal.ring.borrow();
+    let mut distance = 0;
+    while distance <= BATCH_MAX {
+        let position = (ring.position + distance) % ring.len;
+        let header = reader.bytes(position, BLOCK as u64).await?;
+        let later = probe_batch(header, core.id).is_some_and(|batch| batch.sequence > ring.sequence);
+        if later && reader.batch(position, core.id).await?.is_some() {
+            let offset = core.layout.log_offset + ring.position;
+            let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
+            return Err(opening.corrupt("the log", offset, reason));
+        }
+        distance += BLOCK as u64;
+    }
+    Ok(())
+}
+
+/// Whether the data extents that the last batch refers to are what it says.
+async fn data_is_intact(core: &Core, records: &[Vec<Change>]) -> Result<bool, OpenError> {
+    for change in records.iter().flatten() {
+        let Change::Put { key, value } = change else { continue };
+        if !key::is_version(key) {
+            continue;
+        }
+        if let Ok(Version { payload: Payload::Blocks(blocks), .. }) = Version::decode(value)
+            && !blocks_match(core, &blocks).await?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
+    let mut data = Vec::new();
+    for run in &blocks.runs {
+        if !core.space.borrow().contains(*run) {
+            return Ok(false);
+        }
+        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+        data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
+    }
+    data.truncate(usize::try_from(blocks.len).unwrap_or(usize::MAX));
+    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(usize::MAX);
+    Ok(data.chunks(chunk).map(crc32c).eq(blocks.checksums.iter().copied()))
+}

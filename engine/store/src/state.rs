@@ -1,0 +1,259 @@
+//! The state of an open store that all its parts share.
+
+use crate::catalog::{Catalog, Usage, entry_bytes};
+use crate::checkpoint::Checkpoints;
+use crate::codec::Malformed;
+use crate::config::StoreConfig;
+use crate::error::Location;
+use crate::format::Layout;
+use crate::journal::{Journal, ObjectKey};
+use crate::key;
+use crate::record::Change;
+use crate::space::{Run, Space};
+use crate::tree::{NODE_BYTES, Tree};
+use crate::value::Version;
+use core::cell::{Cell, RefCell};
+use std::rc::Rc;
+use uuid::Uuid;
+use weir_media::{BLOCK, Device, DmaPool};
+use weir_runtime::Handle;
+use weir_runtime::sync::Notify;
+
+/// Blocks that a node takes at most.
+const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
+
+/// Part of the data region that updates leave free, so that checkpoints, punches and reclaim always have blocks to
+/// write to: a checkpoint needs new places for all dirty nodes before the old ones are free.
+const RESERVE_DIVISOR: u64 = 32;
+/// Smallest reserve in blocks: 64 nodes, more than a small store's whole index has dirty at once.
+const RESERVE_BLOCKS_MIN: u64 = 256;
+/// Largest reserve in blocks: 256 MiB of dirty nodes at twice their size.
+const RESERVE_BLOCKS_MAX: u64 = 128 << 10;
+
+/// Blocks that updates leave free on a device with this many.
+pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
+    (data_blocks / RESERVE_DIVISOR).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+}
+
+/// Counters since open.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) aggregated: Cell<u64>,
+    pub(crate) reclaimed: Cell<u64>,
+    pub(crate) checksum_errors: Cell<u64>,
+    /// Log records that the open applied.
+    pub(crate) replayed: Cell<u64>,
+    /// How long the open took.
+    pub(crate) recovery: Cell<core::time::Duration>,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}
+
+/// An open store.
+pub(crate) struct Core {
+    pub(crate) rt: Handle,
+    pub(crate) device: Rc<dyn Device>,
+    pub(crate) config: StoreConfig,
+    pub(crate) id: Uuid,
+    pub(crate) layout: Layout,
+    pub(crate) dma: DmaPool,
+    pub(crate) tree: RefCell<Tree>,
+    pub(crate) space: RefCell<Space>,
+    pub(crate) catalog: RefCell<Catalog>,
+    pub(crate) journal: Journal,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
+    pub(crate) counters: Counters,
+    /// Why the store takes no more changes.
+    failed: RefCell<Option<String>>,
+    stopped: Cell<bool>,
+    /// Wakes background work: something was destroyed, or space is short.
+    pub(crate) chores: Notify,
+}
+
+/// What an open store is made of.
+pub(crate) struct Parts {
+    pub(crate) rt: Handle,
+    pub(crate) device: Rc<dyn Device>,
+    pub(crate) config: StoreConfig,
+    pub(crate) id: Uuid,
+    pub(crate) layout: Layout,
+    pub(crate) tree: Tree,
+    pub(crate) space: Space,
+    pub(crate) catalog: Catalog,
+    pub(crate) journal: Journal,
+    pub(crate) checkpoints: Checkpoints,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Rc<Self> {
+        Rc::new(Self {
+            rt: parts.rt,
+            device: parts.device,
+            dma: DmaPool::new(parts.config.dma_bytes),
+            config: parts.config,
+            id: parts.id,
+            layout: parts.layout,
+            tree: RefCell::new(parts.tree),
+            space: RefCell::new(parts.space),
+            catalog: RefCell::new(parts.catalog),
+            journal: parts.journal,
+            checkpoints: parts.checkpoints,
+            aggregation: RefCell::default(),
+            counters: Counters::default(),
+            failed: RefCell::new(None),
+            stopped: Cell::new(false),
+            chores: Notify::new(),
+        })
+    }
+
+    /// Why the store takes no more changes, if it doesn't.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.borrow().clone()
+    }
+
+    /// Stops taking changes: what is in DRAM may be ahead of the device for good.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.failed.borrow_mut().get_or_insert_with(|| reason.to_owned());
+        self.journal.wake(true);
+        self.checkpoints.done.notify_waiters();
+        self.chores.notify_waiters();
+    }
+
+    /// Asks background tasks to end.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.chores.notify_waiters();
+        self.chores.notify_one();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// Blocks that the next checkpoint needs at most.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        self.tree.borrow().dirty_nodes() as u64 * NODE_BLOCKS
+    }
+
+    pub(crate) fn reserve_blocks(&self) -> u64 {
+        reserve_blocks(self.layout.data_blocks)
+    }
+
+    /// Dirty blocks beyond which updates wait for a checkpoint. Two checkpoints' worth must fit in what is free: one
+    /// being written while the next one's nodes become dirty.
+    fn dirty_blocks_max(&self) -> u64 {
+        (self.reserve_blocks() / 2).max(self.space.borrow().free() / 8)
+    }
+
+    /// Asks for a checkpoint when log or index need one soon.
+    pub(crate) fn request_checkpoint_if_due(&self) {
+        let ring = *self.journal.ring.borrow();
+        let log_due = ring.used() * 100 >= ring.len * self.config.checkpoint_log_percent;
+        if log_due || self.dirty_blocks() >= self.dirty_blocks_max() / 2 {
+            self.checkpoints.request.notify_one();
+        }
+    }
+
+    /// Waits until log and index have room for one more update. `Err`: the store has failed.
+    pub(crate) async fn admit(&self) -> Result<(), String> {
+        loop {
+            if let Some(reason) = self.failure() {
+                return Err(reason);
+            }
+            let crowded = self.dirty_blocks() > self.dirty_blocks_max();
+            if !crowded && !self.journal.is_congested() {
+                return Ok(());
+            }
+            let progress = self.journal.progress.notified();
+            if crowded {
+                self.checkpoints.request.notify_one();
+            }
+            progress.await;
+        }
+    }
+
+    /// Whether updates may take this many more blocks.
+    pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
+        let space = self.space.borrow();
+        space.free() >= blocks + self.reserve_blocks() + self.dirty_blocks()
+    }
+
+    /// Whether small changes of metadata may still be made on a device that is full for updates.
+    pub(crate) fn has_room_for_metadata(&self) -> bool {
+        self.space.borrow().free() >= self.reserve_blocks() / 2 + self.dirty_blocks()
+    }
+
+    /// Changes the index and queues the record that makes the change durable. Returns the record's number.
+    pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, Malformed> {
+        let number = self.journal.next();
+        let mut data = 0;
+        for change in changes {
+            data += self.apply(change, Some(number))?;
+        }
+        Ok(self.journal.append(changes, data, object))
+    }
+
+    /// Applies one change to index, space and catalog. `record` is its record's number; `None` during recovery.
+    /// Returns the bytes of data extents that the change refers to.
+    pub(crate) fn apply(&self, change: &Change, record: Option<u64>) -> Result<u64, Malformed> {
+        let mut tree = self.tree.borrow_mut();
+        let (key, new) = match change {
+            Change::Put { key, value } => (key, Some(value.as_slice())),
+            Change::Remove { key } => (key, None),
+        };
+        let old = match new {
+            Some(value) => tree.put(key, value),
+            None => tree.remove(key),
+        };
+        drop(tree);
+        let is_version = key::is_version(key);
+        let runs = |value: Option<&[u8]>| match value {
+            Some(value) if is_version => Version::runs(value),
+            _ => Ok(Vec::new()),
+        };
+        let (old_runs, new_runs) = (runs(old.as_deref())?, runs(new)?);
+        let mut space = self.space.borrow_mut();
+        if new_runs.iter().any(|run| !space.contains(*run)) {
+            return Err(Malformed("a value refers to blocks outside the data region"));
+        }
+        for run in &old_runs {
+            match record {
+                Some(number) => space.free_after(*run, number),
+                None => space.free_replayed(*run),
+            }
+        }
+        new_runs.iter().for_each(|run| space.set_live(*run));
+        drop(space);
+        let usage = |value: Option<&[u8]>, runs: &[Run]| Usage {
+            blocks: runs.iter().map(|run| run.count).sum(),
+            entries: value.map_or(0, |value| entry_bytes(key.len(), value.len())),
+        };
+        let mut catalog = self.catalog.borrow_mut();
+        catalog.count(key, usage(old.as_deref(), &old_runs), usage(new, &new_runs));
+        catalog.follow(key, new)?;
+        Ok(new_runs.iter().map(|run| run.bytes()).sum())
+    }
+
+    /// Waits until a record is durable. `Err`: the store failed first.
+    pub(crate) async fn make_durable(&self, record: u64) -> Result<(), String> {
+        if self.journal.wait(self, record).await {
+            return Ok(());
+        }
+        Err(self.failure().unwrap_or_default())
+    }
+
+    /// Makes a change of pools or containers durable.
+    pub(crate) async fn change_catalog(&self, changes: &[Change]) -> Result<(), String> {
+        let number = self.commit(changes, None).map_err(|malformed| malformed.to_string())?;
+        self.make_durable(number).await
+    }
+
+    /// A place on the device, for errors.
+    pub(crate) fn location(&self, what: &'static str, offset: u64) -> Location {
+        Location { device: self.device.name().to_owned(), what, offset }
+    }
+}

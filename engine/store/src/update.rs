@@ -1,0 +1,554 @@
+//! Updates: data first, then one record that commits index changes and references.
+
+use crate::catalog::entry_bytes;
+use crate::codec::{Malformed, crc32c};
+use crate::error::UpdateError;
+use crate::incarnation::{Life, life};
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::record::Change;
+use crate::shard::Shard;
+use crate::space::{Purpose, RUNS_MAX, Run};
+use crate::state::Core;
+use crate::tree::{ENTRY_MAX, Tree};
+use crate::value::{Blocks, Event, Kind, Payload, Version};
+use core::ops::Range;
+use std::rc::Rc;
+use weir_media::{BLOCK, IoFuture, Slice};
+use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value, validate};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_runtime::join_all;
+
+/// Most inline bytes of one update: bounds its log record. What comes beyond takes blocks.
+const INLINE_TOTAL_MAX: usize = 256 * 1024;
+
+/// Most data bytes of one stored extent. Longer ones are cut at multiples of it, so that overwrites of the same range
+/// meet the same pieces, and a piece fits a contiguous run even on a fragmented device.
+const EXTENT_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a version beside its inline data, at most.
+const VERSION_OVERHEAD: usize = 16;
+
+/// Data of an update: the values in the order of the akeys and, within one, of the extents.
+#[derive(Clone, Debug)]
+pub enum Data<'a> {
+    /// Borrowed bytes; what doesn't go inline is copied once.
+    Borrowed(&'a [u8]),
+    /// Shared memory that the device reads directly where it is block-aligned (see [`Slice`]): registered buffers
+    /// that a payload was pulled into. Wrap it in an `Rc` and don't reuse it before the last clone is gone.
+    Shared(Slice),
+}
+
+impl Data<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Shared(slice) => slice,
+        }
+    }
+}
+
+/// Where a piece of the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Single,
+    Extent(Extent),
+}
+
+/// A piece of an update: one version to be stored.
+#[derive(Debug)]
+struct Piece {
+    /// Index of the akey in the request.
+    akey: usize,
+    slot: Slot,
+    record_size: u32,
+    data: Range<usize>,
+    payload: Payload,
+    in_blocks: bool,
+}
+
+/// An update as its parts need it.
+struct Request<'a> {
+    pool: PoolNumber,
+    container: ContainerNumber,
+    object: ObjectId,
+    dkey: &'a Key,
+    epoch: u64,
+    conditions: Conditions,
+    akeys: &'a [AkeyUpdate],
+}
+
+/// Conditions that an update may name.
+const UPDATE_CONDITIONS: Conditions = Conditions(
+    Conditions::DKEY_INSERT.0
+        | Conditions::DKEY_UPDATE.0
+        | Conditions::AKEY_INSERT.0
+        | Conditions::AKEY_UPDATE.0
+        | Conditions::PER_AKEY.0,
+);
+const AKEY_CONDITIONS: Conditions = Conditions(Conditions::AKEY_INSERT.0 | Conditions::AKEY_UPDATE.0);
+
+/// Checks that keys have the form that the object's type asks for.
+pub(crate) fn check_keys<'a>(
+    object: ObjectId,
+    dkeys: impl IntoIterator<Item = &'a Key>,
+    akeys: impl IntoIterator<Item = &'a Key>,
+) -> Result<(), String> {
+    let bad = |integer: bool, key: &&Key| integer && key.as_bytes().len() != 8;
+    if let Some(key) = dkeys.into_iter().find(|key| bad(key::has_integer_dkeys(object), key)) {
+        return Err(format!("dkeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+    }
+    if let Some(key) = akeys.into_iter().find(|key| bad(key::has_integer_akeys(object), key)) {
+        return Err(format!("akeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+    }
+    Ok(())
+}
+
+/// Checks that an epoch can be that of a change.
+pub(crate) fn check_epoch(epoch: Epoch) -> Result<(), UpdateError> {
+    if epoch == Epoch::ZERO || epoch == Epoch::MAX {
+        return Err(UpdateError::Invalid(format!("{epoch} is not the epoch of a change")));
+    }
+    Ok(())
+}
+
+impl Request<'_> {
+    fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
+        let invalid = |text: String| UpdateError::Invalid(text);
+        let len = validate(self.akeys.iter().map(|update| (&update.akey, &update.value)))
+            .map_err(|error| invalid(error.to_string()))?;
+        if len != data.len() as u64 {
+            return Err(invalid(format!("its values have {len} bytes, but {} came", data.len())));
+        }
+        check_epoch(Epoch(self.epoch))?;
+        let conditions = self.conditions;
+        let per_akey = conditions.has(Conditions::PER_AKEY);
+        let foreign = conditions.0 & !UPDATE_CONDITIONS.0 != 0;
+        let both = |conditions: Conditions, insert, update| conditions.has(insert) && conditions.has(update);
+        let contradiction = both(conditions, Conditions::DKEY_INSERT, Conditions::DKEY_UPDATE)
+            || both(conditions, Conditions::AKEY_INSERT, Conditions::AKEY_UPDATE)
+            || (per_akey && conditions.0 & AKEY_CONDITIONS.0 != 0)
+            || (per_akey && self.akeys.iter().any(|update| update.conditions.0 & !AKEY_CONDITIONS.0 != 0));
+        if foreign || contradiction {
+            return Err(invalid(format!("conditions {:#x} make no sense for an update", conditions.0)));
+        }
+        check_keys(self.object, [self.dkey], self.akeys.iter().map(|update| &update.akey)).map_err(invalid)
+    }
+
+    fn path(&self) -> Path {
+        Path::object(self.pool, self.container, self.object)
+    }
+
+    /// Cuts the data into the versions to be stored.
+    fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (mut at, mut inline) = (0usize, 0usize);
+        let dkey = self.path().dkey(self.dkey);
+        for (index, update) in self.akeys.iter().enumerate() {
+            let key_len = dkey.akey(&update.akey).as_bytes().len();
+            let mut add = |slot, record_size, len: u64| {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let small = len < inline_limit
+                    && inline + len <= INLINE_TOTAL_MAX
+                    && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
+                inline += if small { len } else { 0 };
+                let (data, payload) = (at..at + len, Payload::Hole);
+                pieces.push(Piece { akey: index, slot, record_size, data, payload, in_blocks: !small });
+                at += len;
+            };
+            match &update.value {
+                Value::Single { size } => add(Slot::Single, 0, *size),
+                Value::Array { record_size: 0, extents } => {
+                    extents.iter().for_each(|extent| add(Slot::Extent(*extent), 0, 0));
+                }
+                Value::Array { record_size, extents } => {
+                    let size = u64::from(*record_size);
+                    let step = (EXTENT_BYTES_MAX / size).max(1);
+                    for extent in extents {
+                        let mut index = extent.index;
+                        while index < extent.end() {
+                            let end = ((index / step + 1) * step).min(extent.end());
+                            let part = Extent { index, count: end - index };
+                            add(Slot::Extent(part), *record_size, part.count * size);
+                            index = end;
+                        }
+                    }
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Compares the data with the checksums that came with it.
+    fn verify(&self, data: &[u8]) -> Result<(), UpdateError> {
+        let mut at = 0;
+        for update in self.akeys {
+            let lens: Vec<u64> = match &update.value {
+                Value::Single { size } => vec![*size],
+                Value::Array { record_size, extents } => {
+                    extents.iter().map(|extent| extent.count * u64::from(*record_size)).collect()
+                }
+            };
+            if !update.checksums.is_empty() && update.checksums.len() != lens.len() {
+                let (expected, found) = (lens.len(), update.checksums.len());
+                let text = format!("akey \"{}\" has {expected} values but {found} checksums", update.akey);
+                return Err(UpdateError::Invalid(text));
+            }
+            for (index, len) in lens.into_iter().enumerate() {
+                let end = at + usize::try_from(len).unwrap_or(usize::MAX);
+                if update.checksums.get(index).is_some_and(|checksum| *checksum != crc32c(&data[at..end])) {
+                    return Err(UpdateError::Checksum { akey: update.akey.clone() });
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the conditions against the index and returns the changes that store the pieces.
+    fn plan(&self, tree: &Tree, pieces: &[Piece]) -> Result<(Vec<Change>, bool), UpdateError> {
+        let object_path = self.path();
+        let object = life(tree, &object_path, Life::ALWAYS, self.epoch)?;
+        let dkey_path = object_path.dkey(self.dkey);
+        let dkey = life(tree, &dkey_path, object, self.epoch)?;
+        if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
+            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)));
+        }
+        if self.conditions.has(Conditions::DKEY_INSERT) && dkey.exists {
+            return Err(UpdateError::Exists { level: "dkey", key: self.dkey.clone() });
+        }
+        if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
+            return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)));
+        }
+        let mut changes = Vec::with_capacity(3 + pieces.len());
+        changes.extend(self.object_change(&object_path, object));
+        if !dkey.exists {
+            changes.push(Change::Put { key: dkey_path.event(self.epoch), value: Event::Dkey.encode() });
+        }
+        let mut overwrites = false;
+        let mut pieces = pieces.iter().peekable();
+        for (index, update) in self.akeys.iter().enumerate() {
+            let path = dkey_path.akey(&update.akey);
+            let akey = life(tree, &path, dkey, self.epoch)?;
+            self.check_akey(update, akey)?;
+            overwrites |= akey.exists;
+            let start = changes.len();
+            let mut classes = 0;
+            while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
+                let version = Version { record_size: piece.record_size, payload: piece.payload.clone() };
+                let key = match piece.slot {
+                    Slot::Single => path.single(self.epoch),
+                    Slot::Extent(extent) => {
+                        classes |= 1 << key::length_class(extent.count);
+                        path.extent(extent, self.epoch)
+                    }
+                };
+                let value = version.encode();
+                if key.len() + value.len() > ENTRY_MAX {
+                    // Only runs scattered beyond measure make an entry this large.
+                    return Err(UpdateError::Fragmented(self.dkey.clone()));
+                }
+                changes.push(Change::Put { key, value });
+            }
+            if let Some(change) = self.akey_change(&path, update, akey, classes) {
+                changes.insert(start, change);
+            }
+        }
+        Ok((changes, overwrites))
+    }
+
+    fn object_change(&self, path: &Path, object: Life) -> Option<Change> {
+        let (at, newest) = match object.event {
+            Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return None,
+            Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
+            _ => (self.epoch, self.epoch),
+        };
+        Some(Change::Put { key: path.event(at), value: Event::Object { newest }.encode() })
+    }
+
+    fn akey_change(&self, path: &Path, update: &AkeyUpdate, akey: Life, classes: u32) -> Option<Change> {
+        let (kind, given) = match &update.value {
+            Value::Single { .. } => (Kind::Single, 0),
+            Value::Array { record_size, .. } => (Kind::Array, *record_size),
+        };
+        let (at, event) = match (akey.event, akey.array_or_single()) {
+            (Some((at, _)), Some((_, size, old))) => {
+                if (given == 0 || size == given) && old | classes == old {
+                    return None;
+                }
+                let record_size = if size == 0 { given } else { size };
+                (at, Event::Akey { kind, record_size, classes: old | classes })
+            }
+            _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
+        };
+        Some(Change::Put { key: path.event(at), value: event.encode() })
+    }
+
+    fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
+        let per_akey = self.conditions.has(Conditions::PER_AKEY);
+        let conditions = if per_akey { update.conditions } else { self.conditions };
+        if akey.punched_at(self.epoch) {
+            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)));
+        }
+        if conditions.has(Conditions::AKEY_INSERT) && akey.exists {
+            return Err(UpdateError::Exists { level: "akey", key: update.akey.clone() });
+        }
+        if conditions.has(Conditions::AKEY_UPDATE) && !akey.exists {
+            return Err(UpdateError::Missing(format!("akey \"{}\"", update.akey)));
+        }
+        let Some((stored, size, _)) = akey.array_or_single() else { return Ok(()) };
+        let (kind, given) = match update.value {
+            Value::Single { .. } => (Kind::Single, 0),
+            Value::Array { record_size, .. } => (Kind::Array, record_size),
+        };
+        if kind != stored {
+            let (stored, given) = (stored.name(), kind.name());
+            return Err(UpdateError::Kind { akey: update.akey.clone(), stored, given });
+        }
+        if given != 0 && size != 0 && given != size {
+            return Err(UpdateError::RecordSize { akey: update.akey.clone(), stored: size, given });
+        }
+        Ok(())
+    }
+}
+
+/// Blocks and pool space that an update holds until it is committed or given up.
+struct Reservation {
+    core: Rc<Core>,
+    pool: PoolNumber,
+    bytes: u64,
+    runs: Vec<Run>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut space = self.core.space.borrow_mut();
+        self.runs.iter().for_each(|run| space.release(*run));
+        if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.pool) {
+            pool.reserved -= self.bytes;
+        }
+    }
+}
+
+impl Shard {
+    /// Checks that an update of this size fits the container's quota, the pool's share and the device.
+    fn check_space(
+        &self,
+        id: ContainerId,
+        number: ContainerNumber,
+        bytes: u64,
+        blocks: u64,
+    ) -> Result<(), UpdateError> {
+        let catalog = self.core.catalog.borrow();
+        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
+        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
+        if container.quota > 0 && container.usage.total() + bytes > container.quota {
+            return Err(UpdateError::Quota { container: id, quota: container.quota });
+        }
+        let free = pool.free();
+        if bytes > free || !self.core.has_blocks(blocks) {
+            // Deleted data may be waiting for aggregation.
+            self.core.chores.notify_one();
+            let free = if bytes > free { free } else { 0 };
+            return Err(UpdateError::NoSpace { pool: self.id(), needed: bytes, free, size: pool.size });
+        }
+        Ok(())
+    }
+
+    /// Reserves blocks for the pieces that need them.
+    fn reserve(
+        &self,
+        id: ContainerId,
+        request: &Request<'_>,
+        pieces: &mut [Piece],
+    ) -> Result<Reservation, UpdateError> {
+        let padded = |piece: &Piece| (piece.data.len() as u64).next_multiple_of(BLOCK as u64);
+        let bytes: u64 = pieces.iter().filter(|piece| piece.in_blocks).map(padded).sum();
+        self.check_space(id, request.container, bytes, bytes / BLOCK as u64)?;
+        let mut reservation =
+            Reservation { core: Rc::clone(&self.core), pool: self.number, bytes: 0, runs: Vec::new() };
+        for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
+            let count = padded(piece) / BLOCK as u64;
+            let runs = self.core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX);
+            let runs = runs.ok_or_else(|| UpdateError::Fragmented(request.dkey.clone()))?;
+            reservation.runs.extend(&runs);
+            let len = piece.data.len() as u64;
+            let chunk_shift = Blocks::chunk_shift_for(len);
+            piece.payload = Payload::Blocks(Blocks { len, chunk_shift, runs, checksums: Vec::new() });
+        }
+        if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.number) {
+            pool.reserved += bytes;
+            reservation.bytes = bytes;
+        }
+        Ok(reservation)
+    }
+
+    /// Fills in inline data and checksums, and begins the writes of what goes to blocks.
+    async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<IoFuture<()>> {
+        let mut writes = Vec::new();
+        let bytes = data.bytes();
+        for piece in pieces {
+            let range = piece.data.clone();
+            let Payload::Blocks(blocks) = &mut piece.payload else {
+                // A single value without bytes and records without size are holes.
+                if !range.is_empty() {
+                    piece.payload = Payload::Inline(bytes[range].to_vec());
+                }
+                continue;
+            };
+            let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(usize::MAX);
+            blocks.checksums = bytes[range.clone()].chunks(chunk).map(crc32c).collect();
+            let mut slices = self.slices(data, range).await;
+            for run in &blocks.runs {
+                let part = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+                writes.push(self.core.device.write(self.core.layout.data(run.block), part));
+            }
+        }
+        writes
+    }
+
+    /// Block-aligned memory with these bytes of the data, zeros up to the next whole block.
+    async fn slices(&self, data: &Data<'_>, range: Range<usize>) -> Vec<Slice> {
+        let mut slices = Vec::new();
+        let mut rest = range.clone();
+        if let Data::Shared(slice) = data {
+            let whole = range.len() - range.len() % BLOCK;
+            let head = slice.part(range.start..range.start + whole);
+            if let Some(head) = head.filter(|head| whole > 0 && head.is_aligned()) {
+                slices.push(head);
+                rest.start += whole;
+            }
+        }
+        if !rest.is_empty() {
+            let len = rest.len();
+            let mut copy = self.core.dma.take(len).await;
+            copy[..len].copy_from_slice(&data.bytes()[rest]);
+            copy[len..].fill(0);
+            slices.push(copy.into());
+        }
+        slices
+    }
+
+    /// Stores values of akeys of one dkey at an epoch, all or none. Durable when it returns, and visible to readers
+    /// only then. Operations on one object need distinct epochs.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; nothing is stored then.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub async fn update(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &Key,
+        epoch: Epoch,
+        conditions: Conditions,
+        akeys: &[AkeyUpdate],
+        data: Data<'_>,
+    ) -> Result<Epoch, UpdateError> {
+        let number = self.locate(container)?;
+        let pool = self.number;
+        let request = Request { pool, container: number, object, dkey, epoch: epoch.0, conditions, akeys };
+        request.check(data.bytes())?;
+        request.verify(data.bytes())?;
+        self.core.admit().await.map_err(UpdateError::Failed)?;
+        let mut pieces = request.pieces(self.core.config.inline_limit);
+        let mut reservation = None;
+        if pieces.iter().any(|piece| piece.in_blocks) {
+            // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
+            self.check_now(&request, &pieces).await?;
+            let held = self.reserve(container, &request, &mut pieces)?;
+            let writes = self.stage(&mut pieces, &data).await;
+            // The task owns the reservation: blocks aren't given out again before the device is done with them, even
+            // when the caller gives up.
+            let task = self.core.rt.spawn(async move {
+                let results = join_all(writes).await;
+                (held, results.into_iter().collect::<Result<Vec<()>, _>>())
+            });
+            let (held, result) = task.await.map_err(|aborted| UpdateError::Failed(aborted.to_string()))?;
+            result?;
+            reservation = Some(held);
+        } else {
+            drop(self.stage(&mut pieces, &data).await);
+        }
+        let record = self.commit_update(container, &request, &pieces, reservation).await?;
+        self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
+        Ok(epoch)
+    }
+
+    /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
+    async fn check_now(&self, request: &Request<'_>, pieces: &[Piece]) -> Result<(), UpdateError> {
+        let checked = request.plan(&self.core.tree.borrow(), pieces).map(|_| ());
+        if checked.is_err() {
+            let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
+            self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
+        }
+        checked
+    }
+
+    async fn commit_update(
+        &self,
+        id: ContainerId,
+        request: &Request<'_>,
+        pieces: &[Piece],
+        reservation: Option<Reservation>,
+    ) -> Result<u64, UpdateError> {
+        // The container may have gone while data was written.
+        if self.locate(id)? != request.container {
+            return Err(UpdateError::ContainerMissing(id));
+        }
+        let planned = request.plan(&self.core.tree.borrow(), pieces);
+        let (changes, overwrites) = match planned {
+            Ok(planned) => planned,
+            Err(error) => {
+                drop(reservation);
+                let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
+                self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
+                return Err(error);
+            }
+        };
+        if let Some(reason) = self.core.failure() {
+            return Err(UpdateError::Failed(reason));
+        }
+        let entry = |change: &Change| match change {
+            Change::Put { key, value } => entry_bytes(key.len(), value.len()),
+            Change::Remove { .. } => 0,
+        };
+        self.check_space(id, request.container, changes.iter().map(entry).sum(), 0)?;
+        let object = (request.pool, request.container, request.object);
+        let record = self.core.commit(&changes, Some(object)).map_err(|malformed| {
+            self.core.fail(&malformed.to_string());
+            UpdateError::from(malformed)
+        })?;
+        if let Some(mut reservation) = reservation {
+            // The blocks belong to the index now.
+            reservation.runs.clear();
+        }
+        if overwrites {
+            self.core.aggregation.borrow_mut().add_object(object, request.epoch);
+        }
+        Ok(record)
+    }
+}
+
+/// Takes `len` bytes from the front of slices.
+fn take_front(slices: &mut Vec<Slice>, len: usize) -> Vec<Slice> {
+    let mut taken = Vec::new();
+    let mut left = len;
+    while left > 0 && !slices.is_empty() {
+        let first = &slices[0];
+        if first.len() <= left {
+            left -= first.len();
+            taken.push(slices.remove(0));
+        } else {
+            taken.extend(first.part(0..left));
+            slices[0] = first.part(left..first.len()).unwrap_or_else(|| first.clone());
+            left = 0;
+        }
+    }
+    taken
+}
+
+impl From<Malformed> for UpdateError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(format!("its index is damaged: {malformed}"))
+    }
+}

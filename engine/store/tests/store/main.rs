@@ -1,0 +1,6 @@
+//! The store as its users see it, on simulated, memory and real devices.
+
+#![expect(clippy::cast_possible_truncation, reason = "test data is made of the low bits of small numbers")]
+
+mod basics;
+mod setup;

@@ -1,0 +1,206 @@
+//! A store in a simulated world, and short forms of its operations.
+
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+use weir_media::Device;
+use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, PunchScope, Value};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+use weir_runtime::Handle;
+use weir_runtime::sim::{Node, World};
+use weir_store::{
+    Data, Fetch, FetchError, FormatOptions, OpenError, Owner, Shard, Store, StoreConfig, UpdateError,
+};
+
+pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
+pub const CONTAINER: ContainerId = ContainerId(Uuid::from_u128(0xcc));
+/// Keys of any form.
+pub const OBJECT: ObjectId = ObjectId { hi: 0, lo: 7 };
+/// Integer dkeys (`DAOS_OT_ARRAY_BYTE`).
+pub const ARRAY: ObjectId = ObjectId { hi: 13 << 56, lo: 8 };
+
+pub fn owner() -> Owner {
+    Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) }
+}
+
+pub fn format_options() -> FormatOptions {
+    FormatOptions { owner: owner(), log_bytes: None }
+}
+
+/// Background work is off, so that history stays until a test aggregates it.
+pub fn quiet() -> StoreConfig {
+    StoreConfig { background: false, ..StoreConfig::default() }
+}
+
+pub fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).expect("a short key")
+}
+
+/// A simulated disk and the node it is in.
+pub struct Machine {
+    pub world: World,
+    pub node: Node,
+    pub disk: SimDisk,
+}
+
+impl Machine {
+    pub fn new(seed: u64, size: u64) -> Self {
+        Self::with_options(seed, size, SimDiskOptions::default())
+    }
+
+    pub fn with_options(seed: u64, size: u64, options: SimDiskOptions) -> Self {
+        let world = World::new(seed);
+        let node = world.node("engine-0");
+        Self { disk: SimDisk::new("disk", size, seed, options), world, node }
+    }
+
+    pub fn handle(&self) -> Handle {
+        self.node.handle()
+    }
+
+    pub fn device(&self) -> Rc<dyn Device> {
+        self.disk.attach(&self.handle())
+    }
+
+    pub fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
+        self.world.block_on(&self.node, future)
+    }
+
+    pub fn format(&self) {
+        let (handle, device) = (self.handle(), self.device());
+        self.run(async move { Store::format(&handle, &device, &format_options()).await })
+            .expect("an empty disk");
+    }
+
+    pub fn try_open(&self, config: StoreConfig) -> Result<Rc<Store>, OpenError> {
+        let (handle, device) = (self.handle(), self.device());
+        self.run(async move { Store::open(&handle, device, &owner(), config).await })
+    }
+
+    pub fn open(&self, config: StoreConfig) -> Rc<Store> {
+        self.try_open(config).unwrap_or_else(|error| panic!("seed {}: {error}", self.world.seed()))
+    }
+
+    /// A formatted and opened store with a pool of half the disk and a container.
+    pub fn start(&self, config: StoreConfig) -> (Rc<Store>, Shard) {
+        self.format();
+        let store = self.open(config);
+        let (size, opened) = (store.space().capacity / 2, Rc::clone(&store));
+        let shard = self.run(async move {
+            let shard = opened.create_pool(POOL, size).await.expect("space");
+            shard.create_container(CONTAINER).await.expect("a container");
+            shard
+        });
+        (store, shard)
+    }
+
+    /// Power failure and restart.
+    pub fn crash(&self, keeps: CrashKeeps) {
+        self.world.crash(&self.node);
+        self.disk.crash(keeps);
+        self.world.restart(&self.node);
+    }
+
+    pub fn sleep(&self, duration: Duration) {
+        self.world.run_for(duration);
+    }
+}
+
+pub fn single(akey: &str, value: &[u8]) -> AkeyUpdate {
+    AkeyUpdate {
+        akey: key(akey),
+        value: Value::Single { size: value.len() as u64 },
+        conditions: Conditions::NONE,
+        checksums: Vec::new(),
+    }
+}
+
+pub fn array(akey: &str, record_size: u32, extents: &[(u64, u64)]) -> AkeyUpdate {
+    let extents = extents.iter().map(|&(index, count)| Extent { index, count }).collect();
+    AkeyUpdate {
+        akey: key(akey),
+        value: Value::Array { record_size, extents },
+        conditions: Conditions::NONE,
+        checksums: Vec::new(),
+    }
+}
+
+pub async fn put(
+    shard: &Shard,
+    dkey: &str,
+    akey: &str,
+    epoch: u64,
+    value: &[u8],
+) -> Result<Epoch, UpdateError> {
+    let update = [single(akey, value)];
+    shard
+        .update(CONTAINER, OBJECT, &key(dkey), Epoch(epoch), Conditions::NONE, &update, Data::Borrowed(value))
+        .await
+}
+
+pub async fn write(
+    shard: &Shard,
+    dkey: u64,
+    epoch: u64,
+    index: u64,
+    data: &[u8],
+) -> Result<Epoch, UpdateError> {
+    let update = [array("data", 1, &[(index, data.len() as u64)])];
+    let dkey = Key::from_u64(dkey);
+    shard.update(CONTAINER, ARRAY, &dkey, Epoch(epoch), Conditions::NONE, &update, Data::Borrowed(data)).await
+}
+
+pub async fn punch(
+    shard: &Shard,
+    object: ObjectId,
+    scope: PunchScope,
+    epoch: u64,
+) -> Result<Epoch, UpdateError> {
+    shard.punch(CONTAINER, object, &scope, Epoch(epoch), Conditions::NONE).await
+}
+
+pub async fn data_of(fetch: Fetch) -> Result<Vec<u8>, FetchError> {
+    // Filled, so that holes that aren't zeroed are noticed.
+    let mut data = vec![0xee; fetch.data_len() as usize];
+    fetch.read(&mut data).await?;
+    Ok(data)
+}
+
+/// The single value at an epoch; `None` when there is nothing.
+pub async fn get(shard: &Shard, dkey: &str, akey: &str, epoch: u64) -> Result<Option<Vec<u8>>, FetchError> {
+    let akey =
+        AkeyFetch { akey: key(akey), value: Value::Single { size: u64::MAX }, conditions: Conditions::NONE };
+    let fetch = shard.fetch(CONTAINER, OBJECT, &key(dkey), Epoch(epoch), Conditions::NONE, &[akey]).await?;
+    let found = fetch.akeys()[0].fetched.size > 0;
+    Ok(if found { Some(data_of(fetch).await?) } else { None })
+}
+
+/// Bytes of an extent at an epoch, and which of them are real.
+pub async fn read(
+    shard: &Shard,
+    dkey: u64,
+    epoch: u64,
+    index: u64,
+    count: u64,
+) -> Result<(Vec<u8>, Vec<Extent>), FetchError> {
+    let value = Value::Array { record_size: 1, extents: vec![Extent { index, count }] };
+    let akey = AkeyFetch { akey: key("data"), value, conditions: Conditions::NONE };
+    let dkey = Key::from_u64(dkey);
+    let fetch = shard.fetch(CONTAINER, ARRAY, &dkey, Epoch(epoch), Conditions::NONE, &[akey]).await?;
+    let present = fetch.akeys()[0].fetched.present.clone();
+    Ok((data_of(fetch).await?, present))
+}
+
+/// Bytes that tell from where they come.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
