@@ -18,7 +18,7 @@ pub(super) const FI_EAGAIN: i64 = 11;
 pub(super) const FI_EAVAIL: i64 = 259;
 pub(super) const FI_EADDRNOTAVAIL: i32 = 99;
 pub(super) const FI_ECANCELED: i32 = 125;
-pub(super) const FI_ENOKEY: i64 = 126;
+pub(super) const FI_ENOKEY: i64 = 266;
 
 /// `FI_ADDR_NOTAVAIL`: the sender is not in the address vector.
 pub(super) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;

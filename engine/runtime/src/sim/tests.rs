@@ -25,14 +25,14 @@ fn scenario(seed: u64) -> (u64, Vec<u64>) {
         inside.restart(&victim);
     });
     let collector = world.node("collector");
-    let received = world.block_on(&collector, async move {
+    let wakes = world.block_on(&collector, async move {
         let mut values = Vec::new();
         while let Some(value) = receiver.recv().await {
             values.push(value);
         }
         values
     });
-    (world.trace_hash(), received)
+    (world.trace_hash(), wakes)
 }
 
 #[test]
