@@ -1,1 +1,38 @@
-//! The DAOS C interface: libdaos.
+//! The DAOS C interface: `libdaos.so`.
+//!
+//! Every exported function checks its arguments, catches panics at the boundary, and either runs to its end on the
+//! calling thread's context (`ev` NULL) or is handed to the thread of an event queue. What C callers promise is what
+//! the headers in `include/` say: pointers are NULL or point to what their type says, and memory given to an
+//! asynchronous call stays valid and untouched until its event is complete. Each `unsafe` block rests on that promise.
+
+mod anchor;
+mod array;
+mod boundary;
+mod class;
+mod container;
+mod errors;
+mod event;
+mod handle;
+mod key_value;
+mod library;
+mod list;
+mod object;
+mod pool;
+mod property;
+mod queue;
+mod sg;
+mod types;
+
+pub use array::*;
+pub use class::*;
+pub use container::*;
+pub use errors::*;
+pub use event::*;
+pub use key_value::*;
+pub use library::{daos_fini, daos_init};
+pub use list::*;
+pub use object::*;
+pub use pool::*;
+pub use property::*;
+pub use queue::*;
+pub use types::*;

@@ -162,6 +162,15 @@ impl Array {
         Ok(Self { end: End::Marked(Arc::default()), ..array })
     }
 
+    /// An array that another context opened, or another process: cell and chunk size are what they were there. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    /// `INVAL` for an object that is no array, or for sizes of zero.
+    pub fn shared(container: &Container, oid: ObjectId, attributes: ArrayAttributes) -> Result<Self> {
+        Self::assemble(container, oid, attributes)
+    }
+
     fn assemble(container: &Container, oid: ObjectId, attributes: ArrayAttributes) -> Result<Self> {
         if !kind::is_array(oid.kind()) {
             return Err(Error::invalid("open array", format!("{oid:?} has another type")));

@@ -1,0 +1,145 @@
+//! The boundary to C: arguments in, return codes out, no panic across.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+
+use weir_client::{Context, Error};
+use weir_proto::Der;
+
+use crate::event::{self, Launch};
+use crate::types::daos_event_t;
+use crate::{daos_handle_t, library};
+
+/// Outcome of an operation: a DER number says why it failed.
+pub type Outcome = Result<(), Der>;
+
+/// The future of an operation, on the thread of its context.
+pub type Operation = Pin<Box<dyn Future<Output = Outcome>>>;
+
+/// Starts an operation on a context.
+pub type Start = Box<dyn FnOnce(Context) -> Operation>;
+
+/// The return code that stands for a DER number.
+pub fn code(der: Der) -> c_int {
+    c_int::try_from(der.0).map_or(-501_000, |number| -number)
+}
+
+/// Runs the body of an exported function. A panic is a defect of this library and becomes `-DER_MISC`.
+pub fn guarded(body: impl FnOnce() -> Outcome) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(der)) => code(der),
+        Err(_) => code(Der::MISC),
+    }
+}
+
+/// Runs an operation: to its end on this thread when `ev` is NULL, else on the thread of the event's queue. `check`
+/// reads the arguments, before anything is started.
+pub fn run(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, Der>) -> c_int {
+    guarded(|| {
+        let start = check()?;
+        if ev.is_null() {
+            let context = library::context()?;
+            return context.block_on(start(context.clone()));
+        }
+        event::launch(ev, Launch(start))
+    })
+}
+
+/// Boxes an operation for [`run`].
+pub fn operation<F, Fut>(body: F) -> Start
+where
+    F: FnOnce(Context) -> Fut + 'static,
+    Fut: Future<Output = Outcome> + 'static,
+{
+    Box::new(move |context| Box::pin(body(context)))
+}
+
+/// The DER number of a client error.
+#[expect(clippy::needless_pass_by_value, reason = "it ends results: map_err(der_of)")]
+pub fn der_of(error: Error) -> Der {
+    error.der()
+}
+
+/// A C string as bytes without its NUL.
+pub fn bytes_of<'a>(text: *const c_char) -> Result<&'a [u8], Der> {
+    if text.is_null() {
+        return Err(Der::INVAL);
+    }
+    // SAFETY: not NULL, so by the caller's promise it points to a string that ends with NUL and outlives the call.
+    Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+/// A C string as text.
+pub fn text_of(text: *const c_char) -> Result<String, Der> {
+    String::from_utf8(bytes_of(text)?.to_vec()).map_err(|_| Der::INVAL)
+}
+
+/// A place for a result that must be there.
+pub fn required<T>(place: *mut T) -> Result<Place<T>, Der> {
+    if place.is_null() { Err(Der::INVAL) } else { Ok(Place(place)) }
+}
+
+/// A place for a result that may be left out.
+pub fn optional<T>(place: *mut T) -> Option<Place<T>> {
+    (!place.is_null()).then_some(Place(place))
+}
+
+/// Memory of the caller that holds a `T`: not NULL, valid until the call or its event is complete.
+#[derive(Debug)]
+pub struct Place<T>(*mut T);
+
+impl<T> Clone for Place<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<T> {}
+
+impl<T> Place<T> {
+    /// Stores a result.
+    pub fn set(self, value: T) {
+        // SAFETY: not NULL; by the caller's promise it is valid and nobody else uses it until the call is complete.
+        // Nothing is dropped: what is there may be uninitialised.
+        unsafe { self.0.write(value) }
+    }
+
+    /// Reads what the caller put there.
+    pub fn get(self) -> T
+    where
+        T: Copy,
+    {
+        // SAFETY: as for `set`; arguments that are read are initialised by the caller.
+        unsafe { self.0.read() }
+    }
+
+    /// Changes what the caller put there.
+    pub fn change(self, change: impl FnOnce(&mut T)) {
+        // SAFETY: as for `set`; the reference ends with this call, and no other one exists meanwhile.
+        change(unsafe { &mut *self.0 });
+    }
+}
+
+/// Elements of an array argument; `INVAL` for NULL unless it is empty.
+pub fn elements<T: Copy>(first: *const T, count: usize) -> Result<Vec<T>, Der> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if first.is_null() {
+        return Err(Der::INVAL);
+    }
+    // SAFETY: not NULL; by the caller's promise `count` elements stand there, initialised.
+    Ok(unsafe { core::slice::from_raw_parts(first, count) }.to_vec())
+}
+
+/// The place of an array argument's element.
+pub fn element<T>(first: *mut T, index: usize) -> Place<T> {
+    Place(first.wrapping_add(index))
+}
+
+/// Only calls that are transactions of their own exist.
+pub fn no_transaction(th: daos_handle_t) -> Outcome {
+    if th.cookie == 0 { Ok(()) } else { Err(Der::NO_HDL) }
+}

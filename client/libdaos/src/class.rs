@@ -1,0 +1,64 @@
+//! Object classes.
+
+use core::ffi::{c_char, c_int};
+
+use weir_client::ObjectClass;
+use weir_proto::Der;
+
+use crate::boundary::{element, guarded, required, text_of};
+
+/// Longest class name with its NUL (`MAX_OBJ_CLASS_NAME_LEN`).
+const NAME_LEN: usize = 24;
+
+/// Number of the class of this name; 0 when there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_oclass_name2id(name: *const c_char) -> c_int {
+    let mut id = 0;
+    let result = guarded(|| {
+        let class: ObjectClass = text_of(name)?.parse().map_err(|_| Der::NONEXIST)?;
+        id = c_int::try_from(class.id()).unwrap_or(0);
+        Ok(())
+    });
+    if result == 0 { id } else { 0 }
+}
+
+/// Name of a class; -1 when the number has no meaning.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_oclass_id2name(oc_id: u32, name: *mut c_char) -> c_int {
+    let result = guarded(|| {
+        required(name)?;
+        let class = ObjectClass::from_id(oc_id).map_err(|_| Der::INVAL)?;
+        let text = class.to_string();
+        for (index, byte) in text.bytes().take(NAME_LEN - 1).chain([0]).enumerate() {
+            element(name, index).set(c_char::from_ne_bytes([byte]));
+        }
+        Ok(())
+    });
+    if result == 0 { 0 } else { -1 }
+}
+
+/// The class that a caller named by number; `None` leaves the choice to the container.
+pub(crate) fn chosen(cid: u32) -> Result<Option<ObjectClass>, Der> {
+    if cid == 0 {
+        return Ok(None);
+    }
+    ObjectClass::from_id(cid).map(Some).map_err(|_| Der::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_of_classes_match_the_header() {
+        assert_eq!(daos_oclass_name2id(c"S1".as_ptr()), 16_777_217);
+        assert_eq!(daos_oclass_name2id(c"SX".as_ptr()), 16_842_751);
+        assert_eq!(daos_oclass_name2id(c"EC_8P2G8".as_ptr()), 620_757_000);
+        assert_eq!(daos_oclass_name2id(c"S3".as_ptr()), 0);
+        assert_eq!(daos_oclass_name2id(core::ptr::null()), 0);
+        let mut name = [0; NAME_LEN];
+        assert_eq!(daos_oclass_id2name(134_217_729, name.as_mut_ptr()), 0);
+        assert_eq!(text_of(name.as_ptr()), Ok("RP_2G1".to_owned()));
+        assert_eq!(daos_oclass_id2name(3, name.as_mut_ptr()), -1);
+    }
+}

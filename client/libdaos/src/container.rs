@@ -1,0 +1,315 @@
+//! Containers.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use weir_client::{
+    Container, ContainerInfo, ContainerProperties, ContainerType, Epoch, ObjectClass, Pool, Rights,
+};
+use weir_proto::{ContainerId, Der};
+
+use crate::boundary::{der_of, guarded, operation, optional, required, run, text_of};
+use crate::handle::{self, Opened};
+use crate::pool::{export, import};
+use crate::property::{self, Given};
+use crate::types::{d_iov_t, daos_cont_info_t, daos_epoch_range_t, daos_event_t, daos_handle_t, daos_prop_t};
+
+const READ_ONLY: u32 = 1;
+const READ_WRITE: u32 = 2;
+const EXCLUSIVE: u32 = 4;
+const BASE_MASK: u32 = 7;
+
+/// Snapshot option: take one, and nothing else.
+const SNAPSHOT_ONLY: c_int = 1;
+
+const PROPERTY_LABEL: u32 = 4097;
+const PROPERTY_LAYOUT: u32 = 4098;
+const PROPERTY_REDUNDANCY_FACTOR: u32 = 4103;
+const LAYOUT_POSIX: u64 = 1;
+
+/// Bytes of a file in one dkey, for containers made here (`DFS_DEFAULT_CHUNK_SIZE`).
+const CHUNK_SIZE: u64 = 1 << 20;
+
+/// Mode of the root directory of POSIX containers made here.
+const ROOT_MODE: u32 = 0o755;
+
+/// Creates a container that is labelled by its properties or by its UUID.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_create2(
+    poh: daos_handle_t,
+    uuid: *mut [u8; 16],
+    cont_prop: *mut daos_prop_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    create(poh, None, cont_prop, uuid, ev)
+}
+
+/// Creates a container with a label.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_create_with_label(
+    poh: daos_handle_t,
+    label: *const c_char,
+    cont_prop: *mut daos_prop_t,
+    uuid: *mut [u8; 16],
+    ev: *mut daos_event_t,
+) -> c_int {
+    let label = match text_of(label) {
+        Ok(label) => label,
+        Err(der) => return crate::boundary::code(der),
+    };
+    create(poh, Some(label), cont_prop, uuid, ev)
+}
+
+fn create(
+    poh: daos_handle_t,
+    label: Option<String>,
+    cont_prop: *mut daos_prop_t,
+    uuid: *mut [u8; 16],
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (pool, uuid) = (handle::pool(poh)?, optional(uuid));
+        let mut properties = properties_of(&pool, cont_prop)?;
+        if let Some(label) = label {
+            if !properties.label.is_empty() && properties.label != label {
+                return Err(Der::INVAL);
+            }
+            properties.label = label;
+        }
+        Ok(operation(move |context| async move {
+            let mut random = [0; 16];
+            for half in random.chunks_mut(8) {
+                half.copy_from_slice(&context.runtime().random_u64().to_ne_bytes());
+            }
+            // The version and variant bits of a random UUID (RFC 9562 §5.4).
+            random[6] = (random[6] & 0x0f) | 0x40;
+            random[8] = (random[8] & 0x3f) | 0x80;
+            let id = ContainerId(uuid::Uuid::from_bytes(random));
+            if properties.label.is_empty() {
+                // A label can't have the form of a UUID, so it is set apart by a letter.
+                properties.label = format!("c-{}", id.0);
+            }
+            let info =
+                Container::create_with_id(&context, &pool, id, properties, true).await.map_err(der_of)?;
+            if let Some(uuid) = uuid {
+                uuid.set(*info.container.0.as_bytes());
+            }
+            Ok(())
+        }))
+    })
+}
+
+fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<ContainerProperties, Der> {
+    let mut properties = ContainerProperties {
+        label: String::new(),
+        kind: ContainerType::Object,
+        quota: 0,
+        object_class: if pool.object_class().is_empty() {
+            ObjectClass::SX.to_string()
+        } else {
+            pool.object_class().to_owned()
+        },
+        chunk_size: CHUNK_SIZE,
+        uid: 0,
+        gid: 0,
+        mode: ROOT_MODE,
+        attributes: std::collections::BTreeMap::new(),
+    };
+    for (kind, value) in property::given(list)? {
+        match (kind, value) {
+            (PROPERTY_LABEL, Given::Text(label)) => properties.label = label,
+            (PROPERTY_LAYOUT, Given::Number(LAYOUT_POSIX)) => properties.kind = ContainerType::Posix,
+            // Data has no redundancy yet: asking for some must not seem to succeed.
+            (PROPERTY_REDUNDANCY_FACTOR, Given::Number(factor)) if factor > 0 => {
+                return Err(Der::NOTSUPPORTED);
+            }
+            _ => {}
+        }
+    }
+    Ok(properties)
+}
+
+/// Opens a container.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_open2(
+    poh: daos_handle_t,
+    cont: *const c_char,
+    flags: u32,
+    coh: *mut daos_handle_t,
+    info: *mut daos_cont_info_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (pool, label) = (handle::pool(poh)?, text_of(cont)?);
+        let (place, info) = (required(coh)?, optional(info));
+        let rights = match flags & BASE_MASK {
+            READ_ONLY => Rights::READ,
+            READ_WRITE | EXCLUSIVE => Rights::READ.union(Rights::WRITE),
+            _ => return Err(Der::INVAL),
+        };
+        Ok(operation(move |context| async move {
+            let container = Container::open(&context, &pool, &label, rights).await.map_err(der_of)?;
+            if let Some(info) = info {
+                info.set(describe(container.info()));
+            }
+            place.set(handle::issue(Opened::Container(container)));
+            Ok(())
+        }))
+    })
+}
+
+/// Closes a container.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_close(coh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
+    run(ev, || {
+        let container = handle::container(coh)?;
+        Ok(operation(move |context| async move {
+            container.close(&context).await.map_err(der_of)?;
+            handle::forget(coh);
+            Ok(())
+        }))
+    })
+}
+
+/// Destroys a container.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_destroy2(
+    poh: daos_handle_t,
+    cont: *const c_char,
+    force: c_int,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (pool, label) = (handle::pool(poh)?, text_of(cont)?);
+        Ok(operation(move |context| async move {
+            Container::destroy(&context, &pool, &label, force != 0).await.map_err(der_of)
+        }))
+    })
+}
+
+/// Asks for the state of a container.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_query(
+    coh: daos_handle_t,
+    info: *mut daos_cont_info_t,
+    cont_prop: *mut c_void,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (container, info) = (handle::container(coh)?, optional(info));
+        if !cont_prop.is_null() {
+            return Err(Der::NOSYS);
+        }
+        Ok(operation(move |context| async move {
+            let found = container.query(&context).await.map_err(der_of)?;
+            if let Some(info) = info {
+                info.set(describe(&found));
+            }
+            Ok(())
+        }))
+    })
+}
+
+fn describe(info: &ContainerInfo) -> daos_cont_info_t {
+    daos_cont_info_t {
+        ci_uuid: *info.container.0.as_bytes(),
+        ci_lsnapshot: info.snapshots.last().map_or(0, |epoch| epoch.0),
+        ci_nhandles: info.handles,
+        ci_nsnapshots: u32::try_from(info.snapshots.len()).unwrap_or(u32::MAX),
+        ci_md_otime: 0,
+        ci_md_mtime: 0,
+    }
+}
+
+/// Reserves numbers for object ids.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_alloc_oids(
+    coh: daos_handle_t,
+    num_oids: u64,
+    oid: *mut u64,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (container, place) = (handle::container(coh)?, required(oid)?);
+        if num_oids == 0 {
+            return Err(Der::INVAL);
+        }
+        Ok(operation(move |context| async move {
+            place.set(container.allocate_oids(&context, num_oids).await.map_err(der_of)?);
+            Ok(())
+        }))
+    })
+}
+
+/// Takes a snapshot.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_create_snap_opt(
+    coh: daos_handle_t,
+    epoch: *mut u64,
+    _name: *mut c_char,
+    opts: c_int,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (container, place) = (handle::container(coh)?, required(epoch)?);
+        if opts != SNAPSHOT_ONLY {
+            return Err(Der::NOSYS);
+        }
+        Ok(operation(move |context| async move {
+            place.set(container.create_snapshot(&context).await.map_err(der_of)?.0);
+            Ok(())
+        }))
+    })
+}
+
+/// Takes a snapshot.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_create_snap(
+    coh: daos_handle_t,
+    epoch: *mut u64,
+    name: *mut c_char,
+    ev: *mut daos_event_t,
+) -> c_int {
+    daos_cont_create_snap_opt(coh, epoch, name, SNAPSHOT_ONLY, ev)
+}
+
+/// Removes a snapshot.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_destroy_snap(
+    coh: daos_handle_t,
+    epr: daos_epoch_range_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let container = handle::container(coh)?;
+        if epr.epr_lo != epr.epr_hi || epr.epr_hi == 0 {
+            return Err(Der::INVAL);
+        }
+        Ok(operation(move |context| async move {
+            container.destroy_snapshot(&context, Epoch(epr.epr_hi)).await.map_err(der_of)
+        }))
+    })
+}
+
+/// Writes a container handle to memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_local2global(coh: daos_handle_t, glob: *mut d_iov_t) -> c_int {
+    guarded(|| export(&handle::container(coh)?.to_bytes(), glob))
+}
+
+/// Makes a container handle of what another process wrote.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_global2local(
+    poh: daos_handle_t,
+    glob: d_iov_t,
+    coh: *mut daos_handle_t,
+) -> c_int {
+    guarded(|| {
+        let (pool, place) = (handle::pool(poh)?, required(coh)?);
+        let container = Container::from_bytes(&import(&glob)?).map_err(der_of)?;
+        if container.pool().id() != pool.id() {
+            return Err(Der::INVAL);
+        }
+        place.set(handle::issue(Opened::Container(container)));
+        Ok(())
+    })
+}

@@ -1,0 +1,281 @@
+//! Events: operations under way.
+//!
+//! The private words of a `daos_event_t` hold a mark and a reference to the library's own record of the event.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_client::Context;
+use weir_proto::Der;
+
+use crate::boundary::{Operation, Outcome, Start, guarded, required};
+use crate::handle;
+use crate::queue::Queue;
+use crate::types::{daos_event_t, daos_handle_t};
+
+/// Marks an event that was initialised and not finished.
+const MARK: u64 = 0x7765_6972_6576_656e;
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// An operation on its way to the thread that runs it.
+pub struct Launch(pub Start);
+
+// SAFETY: an operation holds handles, which are `Send`, and pointers to the caller's memory. By the promise made with
+// an event, nobody touches that memory until the event is complete, so one thread may use it at a time; the hand-over
+// through the queue's mutex orders the accesses.
+unsafe impl Send for Launch {}
+
+impl Launch {
+    /// Starts the operation, on the thread of the context.
+    pub fn start(self, context: Context) -> Operation {
+        (self.0)(context)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    Ready,
+    Running,
+    Complete,
+}
+
+struct Course {
+    status: Status,
+    /// Children, and for a parent with an operation of its own that operation, that are not complete.
+    open: usize,
+    /// Whether a barrier waits for the children.
+    barrier: bool,
+    result: c_int,
+}
+
+/// The library's record of an event.
+pub struct EventState {
+    number: u64,
+    /// The caller's structure, as a number: only its address is kept here.
+    user: usize,
+    queue: Option<Arc<Queue>>,
+    parent: Option<Arc<EventState>>,
+    course: Mutex<Course>,
+}
+
+impl EventState {
+    /// Distinguishes the event from all others.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The caller's structure.
+    pub fn user(&self) -> *mut daos_event_t {
+        self.user as *mut daos_event_t
+    }
+
+    /// Whether a poll reports it: children report to their parent only.
+    pub fn is_top(&self) -> bool {
+        self.parent.is_none()
+    }
+
+    /// Whether its operation is complete.
+    pub fn is_complete(&self) -> bool {
+        self.course().status == Status::Complete
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A poll has reported it: it may be used again.
+    pub fn taken(&self) {
+        self.course().status = Status::Ready;
+    }
+
+    /// Ends the event's own operation. Returns the events that are complete by that: itself, and its parent when it
+    /// was the last that the parent waited for.
+    pub fn finish(self: &Arc<Self>, result: c_int) -> Vec<Arc<Self>> {
+        {
+            let mut course = self.course();
+            course.open = course.open.saturating_sub(1);
+            if course.result == 0 {
+                course.result = result;
+            }
+            if course.open > 0 {
+                return Vec::new();
+            }
+            course.status = Status::Complete;
+            let place = self.user();
+            // SAFETY: the caller keeps its structure until `daos_event_fini`, which is refused while the event is
+            // running, and reads `ev_error` only after it has seen the event complete.
+            unsafe { (*place).ev_error = course.result };
+        }
+        let mut done = vec![Arc::clone(self)];
+        if let Some(parent) = &self.parent {
+            let result = self.course().result;
+            let mut course = parent.course();
+            let last = course.status == Status::Running && course.barrier && course.open == 1;
+            if !last {
+                course.open = course.open.saturating_sub(1);
+                course.result = if course.result == 0 { result } else { course.result };
+            }
+            drop(course);
+            if last {
+                done.extend(parent.finish(result));
+            }
+        }
+        done
+    }
+
+    fn the_queue(&self) -> Result<Arc<Queue>, Der> {
+        match &self.queue {
+            Some(queue) => Ok(Arc::clone(queue)),
+            None => Queue::common(),
+        }
+    }
+}
+
+/// The record of an event that was initialised.
+fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
+    required(ev)?;
+    // SAFETY: not NULL, so it is the caller's event, whose private words are initialised (by C or by us).
+    let words = unsafe { (*ev).ev_private };
+    if words[0] != MARK || words[1] == 0 {
+        return Err(Der::INVAL);
+    }
+    let pointer = words[1] as *const EventState;
+    // SAFETY: with the mark in place, the word is what `Arc::into_raw` gave in `daos_event_init`, and one count is
+    // the event's own until `daos_event_fini` clears the mark.
+    unsafe {
+        Arc::increment_strong_count(pointer);
+        Ok(Arc::from_raw(pointer))
+    }
+}
+
+/// Starts an operation for an event.
+pub fn launch(ev: *mut daos_event_t, launch: Launch) -> Outcome {
+    let state = state_of(ev)?;
+    let queue = state.the_queue()?;
+    {
+        let mut course = state.course();
+        if course.status == Status::Running {
+            return Err(Der::BUSY);
+        }
+        *course = Course { status: Status::Running, open: 1, barrier: false, result: 0 };
+        required(ev)?.change(|event| event.ev_error = 0);
+    }
+    if let Some(parent) = &state.parent {
+        let mut course = parent.course();
+        course.open += 1;
+    }
+    let submitted = queue.submit(&state, launch);
+    if submitted.is_err() {
+        state.course().status = Status::Ready;
+        if let Some(parent) = &state.parent {
+            let mut course = parent.course();
+            course.open = course.open.saturating_sub(1);
+        }
+    }
+    submitted
+}
+
+/// Prepares an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_init(
+    ev: *mut daos_event_t,
+    eqh: daos_handle_t,
+    parent: *mut daos_event_t,
+) -> c_int {
+    guarded(|| {
+        let place = required(ev)?;
+        let parent = if parent.is_null() { None } else { Some(state_of(parent)?) };
+        let queue = match (eqh.cookie, &parent) {
+            (0, Some(parent)) => parent.queue.clone(),
+            (0, None) => None,
+            _ => Some(handle::queue(eqh)?),
+        };
+        if parent.as_ref().is_some_and(|parent| parent.parent.is_some()) {
+            return Err(Der::INVAL);
+        }
+        let state = Arc::new(EventState {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            user: ev as usize,
+            queue,
+            parent,
+            course: Mutex::new(Course { status: Status::Ready, open: 0, barrier: false, result: 0 }),
+        });
+        let mut words = [0; 20];
+        words[0] = MARK;
+        words[1] = Arc::into_raw(state) as u64;
+        place.set(daos_event_t { ev_error: 0, ev_private: words, ev_debug: 0 });
+        Ok(())
+    })
+}
+
+/// Ends the use of an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_fini(ev: *mut daos_event_t) -> c_int {
+    guarded(|| {
+        let state = state_of(ev)?;
+        if state.course().status == Status::Running {
+            return Err(Der::BUSY);
+        }
+        if let Some(queue) = &state.queue {
+            queue.withdraw(&state);
+        } else if state.is_complete() {
+            Queue::common()?.withdraw(&state);
+        }
+        required(ev)?.change(|event| event.ev_private = [0; 20]);
+        // SAFETY: this is the count that `daos_event_init` gave to the event; the mark that led here is gone now.
+        unsafe { Arc::decrement_strong_count(Arc::as_ptr(&state)) };
+        Ok(())
+    })
+}
+
+/// Waits for an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_test(ev: *mut daos_event_t, timeout: i64, flag: *mut bool) -> c_int {
+    guarded(|| {
+        let (state, place) = (state_of(ev)?, required(flag)?);
+        if state.course().status == Status::Ready {
+            place.set(true);
+            return Ok(());
+        }
+        let queue = state.the_queue()?;
+        let complete = queue.wait_for(&state, timeout);
+        if complete {
+            queue.withdraw(&state);
+            state.taken();
+        }
+        place.set(complete);
+        Ok(())
+    })
+}
+
+/// Has a parent complete when its children are.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_parent_barrier(ev: *mut daos_event_t) -> c_int {
+    guarded(|| {
+        let state = state_of(ev)?;
+        let queue = state.the_queue()?;
+        let mut course = state.course();
+        if course.status == Status::Running {
+            return Err(Der::BUSY);
+        }
+        course.status = Status::Running;
+        course.barrier = true;
+        let waits = course.open > 0;
+        if !waits {
+            course.open = 1;
+        }
+        drop(course);
+        if !waits {
+            queue.complete(&state, 0);
+        }
+        Ok(())
+    })
+}
+
+/// Says that nobody waits for an operation any more; it runs to its end nevertheless.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_abort(ev: *mut daos_event_t) -> c_int {
+    guarded(|| state_of(ev).map(|_| ()))
+}

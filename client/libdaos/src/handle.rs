@@ -1,0 +1,103 @@
+//! Handles: numbers that stand for what is open. A number is never used twice, so that one that was closed is found
+//! to be so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use weir_client::{Array, Container, Kv, Object, Pool};
+use weir_proto::Der;
+
+use crate::queue::Queue;
+use crate::types::daos_handle_t;
+
+/// What a handle stands for.
+#[derive(Clone)]
+pub enum Opened {
+    /// A connected pool.
+    Pool(Pool),
+    /// An open container.
+    Container(Container),
+    /// An open object.
+    Object(Object),
+    /// An open key-value object.
+    Kv(Kv),
+    /// An open array.
+    Array(Array),
+    /// An event queue.
+    Queue(Arc<Queue>),
+}
+
+impl Opened {
+    /// Type of the handle (`DAOS_HTYPE_*`, daos-api §1.7).
+    const fn kind(&self) -> u64 {
+        match self {
+            Self::Queue(_) => 1,
+            Self::Pool(_) => 3,
+            Self::Container(_) => 5,
+            Self::Object(_) => 7,
+            Self::Array(_) => 9,
+            Self::Kv(_) => 13,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    opened: HashMap<u64, Opened>,
+    issued: u64,
+}
+
+/// Bits of a cookie that hold the handle's type.
+const KIND_BITS: u32 = 4;
+
+static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
+
+/// Issues a handle.
+pub fn issue(opened: Opened) -> daos_handle_t {
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    table.issued += 1;
+    let cookie = (table.issued << KIND_BITS) | opened.kind();
+    table.opened.insert(cookie, opened);
+    daos_handle_t { cookie }
+}
+
+fn find<T>(handle: daos_handle_t, pick: impl FnOnce(&Opened) -> Option<T>) -> Result<T, Der> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.opened.get(&handle.cookie).and_then(pick).ok_or(Der::NO_HDL)
+}
+
+macro_rules! finders {
+    ($($(#[$doc:meta])* $name:ident: $variant:ident($type:ty)),* $(,)?) => {
+        $($(#[$doc])* pub fn $name(handle: daos_handle_t) -> Result<$type, Der> {
+            find(handle, |opened| match opened {
+                Opened::$variant(found) => Some(found.clone()),
+                _ => None,
+            })
+        })*
+    };
+}
+
+finders! {
+    /// The pool that a handle stands for.
+    pool: Pool(Pool),
+    /// The container that a handle stands for.
+    container: Container(Container),
+    /// The object that a handle stands for.
+    object: Object(Object),
+    /// The key-value object that a handle stands for.
+    kv: Kv(Kv),
+    /// The array that a handle stands for.
+    array: Array(Array),
+    /// The event queue that a handle stands for.
+    queue: Queue(Arc<Queue>),
+}
+
+/// Ends the use of a handle.
+pub fn forget(handle: daos_handle_t) {
+    TABLE.write().unwrap_or_else(PoisonError::into_inner).opened.remove(&handle.cookie);
+}
+
+/// Ends the use of all handles.
+pub fn forget_all() {
+    TABLE.write().unwrap_or_else(PoisonError::into_inner).opened.clear();
+}

@@ -1,0 +1,150 @@
+//! Key-value objects.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use weir_client::Kv;
+use weir_proto::Der;
+
+use crate::boundary::{bytes_of, der_of, elements, no_transaction, operation, required, run};
+use crate::handle::{self, Opened};
+use crate::list::Listing;
+use crate::object::{conditions_of, id_of};
+use crate::types::{d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos_key_desc_t, daos_obj_id_t};
+
+/// Opens a key-value object.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_open(
+    coh: daos_handle_t,
+    oid: daos_obj_id_t,
+    _mode: u32,
+    oh: *mut daos_handle_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let (container, place) = (handle::container(coh)?, required(oh)?);
+        let kv = Kv::open(&container, id_of(oid)).map_err(der_of)?;
+        Ok(operation(move |_| async move {
+            place.set(handle::issue(Opened::Kv(kv)));
+            Ok(())
+        }))
+    })
+}
+
+/// Closes a key-value object.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
+    run(ev, || {
+        handle::kv(oh)?;
+        Ok(operation(move |_| async move {
+            handle::forget(oh);
+            Ok(())
+        }))
+    })
+}
+
+/// Removes a key-value object with all keys.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
+    run(ev, || {
+        let kv = handle::kv(oh)?;
+        no_transaction(th)?;
+        Ok(operation(move |context| async move { kv.destroy(&context).await.map_err(der_of) }))
+    })
+}
+
+/// Stores a value.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_put(
+    oh: daos_handle_t,
+    th: daos_handle_t,
+    flags: u64,
+    key: *const c_char,
+    size: u64,
+    buf: *const c_void,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let kv = handle::kv(oh)?;
+        no_transaction(th)?;
+        let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
+        if size == 0 || size > weir_proto::limits::PAYLOAD_MAX {
+            return Err(if size == 0 { Der::INVAL } else { Der::REC2BIG });
+        }
+        let value = elements(buf.cast::<u8>(), usize::try_from(size).map_err(|_| Der::REC2BIG)?)?;
+        Ok(operation(move |context| async move {
+            kv.put(&context, &key, &value, conditions).await.map_err(der_of)
+        }))
+    })
+}
+
+/// Reads a value, or asks for its size.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_get(
+    oh: daos_handle_t,
+    th: daos_handle_t,
+    flags: u64,
+    key: *const c_char,
+    size: *mut u64,
+    buf: *mut c_void,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let kv = handle::kv(oh)?;
+        no_transaction(th)?;
+        let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
+        let place = required(size)?;
+        let room = if buf.is_null() { 0 } else { place.get().min(weir_proto::limits::PAYLOAD_MAX) };
+        let room = usize::try_from(room).map_err(|_| Der::INVAL)?;
+        Ok(operation(move |context| async move {
+            let into: &mut [u8] = if room == 0 {
+                &mut []
+            } else {
+                // SAFETY: not NULL; by the caller's promise `*size` bytes stand there that nobody else uses until
+                // the call is complete.
+                unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), room) }
+            };
+            let found = kv.get_into(&context, &key, conditions, into).await.map_err(der_of)?;
+            place.set(found);
+            if room > 0 && found > room as u64 { Err(Der::REC2BIG) } else { Ok(()) }
+        }))
+    })
+}
+
+/// Removes a key.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_remove(
+    oh: daos_handle_t,
+    th: daos_handle_t,
+    flags: u64,
+    key: *const c_char,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let kv = handle::kv(oh)?;
+        no_transaction(th)?;
+        let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
+        Ok(operation(
+            move |context| async move { kv.remove(&context, &key, conditions).await.map_err(der_of) },
+        ))
+    })
+}
+
+/// Lists keys.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_kv_list(
+    oh: daos_handle_t,
+    th: daos_handle_t,
+    nr: *mut u32,
+    kds: *mut daos_key_desc_t,
+    sgl: *mut d_sg_list_t,
+    anchor: *mut daos_anchor_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    run(ev, || {
+        let kv = handle::kv(oh)?;
+        no_transaction(th)?;
+        let listing = Listing::check(nr, kds, sgl, anchor)?;
+        let object = kv.object().clone();
+        Ok(operation(move |context| listing.fill(context, object, None)))
+    })
+}

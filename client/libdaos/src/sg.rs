@@ -1,0 +1,108 @@
+//! Keys and scatter-gather lists of the caller.
+
+use weir_proto::{Der, Key};
+
+use crate::boundary::{Place, element, elements};
+use crate::types::{d_iov_t, d_sg_list_t};
+
+/// Most runs of memory in a list: as many as extents in a request.
+const RUNS_MAX: u32 = 65536;
+
+/// A key; integer keys are numbers of the host, 8 bytes long.
+pub fn key(iov: &d_iov_t, integer: bool) -> Result<Key, Der> {
+    if iov.iov_buf.is_null() || iov.iov_len == 0 || iov.iov_len > iov.iov_buf_len {
+        return Err(Der::INVAL);
+    }
+    let bytes = elements(iov.iov_buf.cast::<u8>().cast_const(), iov.iov_len)?;
+    if integer {
+        let number: [u8; 8] = bytes.as_slice().try_into().map_err(|_| Der::INVAL)?;
+        return Ok(Key::from_u64(u64::from_ne_bytes(number)));
+    }
+    Key::new(&bytes).map_err(|_| Der::KEY2BIG)
+}
+
+/// A key's bytes as the caller knows them.
+pub fn key_bytes(key: &[u8], integer: bool) -> Vec<u8> {
+    match Key::new(key).ok().and_then(|key| key.to_u64()) {
+        Some(number) if integer => number.to_ne_bytes().to_vec(),
+        _ => key.to_vec(),
+    }
+}
+
+/// A key argument that must be there.
+pub fn key_at(place: *mut d_iov_t, integer: bool) -> Result<Key, Der> {
+    key(&crate::boundary::required(place)?.get(), integer)
+}
+
+/// A caller's scatter-gather list.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    list: Place<d_sg_list_t>,
+    iovs: *mut d_iov_t,
+    runs: Vec<d_iov_t>,
+}
+
+impl Runs {
+    /// Reads a list. Runs of no bytes may be NULL.
+    pub fn read(list: Place<d_sg_list_t>) -> Result<Self, Der> {
+        let head = list.get();
+        if head.sg_nr > RUNS_MAX {
+            return Err(Der::INVAL);
+        }
+        let runs = elements(head.sg_iovs.cast_const(), head.sg_nr as usize)?;
+        if runs.iter().any(|run| run.iov_buf.is_null() && run.iov_buf_len > 0) {
+            return Err(Der::INVAL);
+        }
+        Ok(Self { list, iovs: head.sg_iovs, runs })
+    }
+
+    /// Room in the list, in bytes.
+    pub fn room(&self) -> u64 {
+        self.runs.iter().map(|run| run.iov_buf_len as u64).sum()
+    }
+
+    /// The first `len` bytes, to read from. The caller's memory: valid until the operation is complete.
+    pub fn source(&self, len: u64) -> Result<Vec<&'static [u8]>, Der> {
+        let mut left = usize::try_from(len).map_err(|_| Der::REC2BIG)?;
+        let mut slices = Vec::with_capacity(self.runs.len());
+        for run in &self.runs {
+            let take = left.min(run.iov_buf_len);
+            if take > 0 {
+                // SAFETY: not NULL (checked in `read`); by the caller's promise it holds `iov_buf_len` bytes that stay
+                // valid and unchanged until the operation, which is all that the slice is used for, is complete.
+                slices.push(unsafe { core::slice::from_raw_parts(run.iov_buf.cast::<u8>(), take) });
+                left -= take;
+            }
+        }
+        if left > 0 { Err(Der::REC2BIG) } else { Ok(slices) }
+    }
+
+    /// The first `len` bytes, to write to. The caller's memory: valid until the operation is complete.
+    pub fn sink(&self, len: u64) -> Result<Vec<&'static mut [u8]>, Der> {
+        let mut left = usize::try_from(len).map_err(|_| Der::REC2BIG)?;
+        let mut slices = Vec::with_capacity(self.runs.len());
+        for run in &self.runs {
+            let take = left.min(run.iov_buf_len);
+            if take > 0 {
+                // SAFETY: as in `source`; nobody else uses the memory until the operation is complete, and runs of
+                // one list don't overlap.
+                slices.push(unsafe { core::slice::from_raw_parts_mut(run.iov_buf.cast::<u8>(), take) });
+                left -= take;
+            }
+        }
+        if left > 0 { Err(Der::REC2BIG) } else { Ok(slices) }
+    }
+
+    /// Tells the caller that the first `len` bytes hold data.
+    pub fn report(&self, len: u64) {
+        let mut left = usize::try_from(len).unwrap_or(usize::MAX);
+        let mut filled = 0;
+        for (index, run) in self.runs.iter().enumerate() {
+            let take = left.min(run.iov_buf_len);
+            left -= take;
+            filled += u32::from(take > 0);
+            element(self.iovs, index).change(|iov| iov.iov_len = take);
+        }
+        self.list.change(|list| list.sg_nr_out = filled);
+    }
+}
