@@ -32,7 +32,7 @@ func parse(args []string) (options, error) {
 	var watched string
 	flags := flag.NewFlagSet("weir-operator", flag.ContinueOnError)
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "weir-operator %s makes StorageClusters, Pools and Containers of storage.weir.dev so.\n\nFlags:\n", version)
+		_, _ = fmt.Fprintf(flags.Output(), "weir-operator %s makes StorageClusters, Pools and Containers of storage.weir.dev so.\n\nFlags:\n", version)
 		flags.PrintDefaults()
 	}
 	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator: leader lease and copies of client Secrets live there (default $POD_NAMESPACE)")
@@ -45,7 +45,7 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	for _, name := range strings.Split(watched, ",") {
+	for name := range strings.SplitSeq(watched, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			o.watchNamespaces = append(o.watchNamespaces, name)
 		}

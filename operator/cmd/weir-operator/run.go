@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -40,7 +39,7 @@ func run(ctx context.Context, o options) error {
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       ptr.To(stopTimeout),
+		GracefulShutdownTimeout:       new(stopTimeout),
 	})
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)

@@ -46,7 +46,7 @@ func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container
 // blocker destroys the container if it may, and returns what stands in the way, nil for nothing.
 func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container) (*status.Condition, error) {
 	if container.Spec.DeletionPolicy != v1alpha1.DeletionDelete || container.Status.UUID == "" {
-		return nil, nil //nolint:nilnil // nothing blocks: the engines keep the container, or never had it
+		return nil, nil // nothing blocks: the engines keep the container, or never had it
 	}
 	blocked := func(reason, message string) (*status.Condition, error) {
 		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
@@ -57,7 +57,7 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	if apierrors.IsNotFound(err) {
 		r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf(
 			"container %s was not destroyed: Pool %s is gone", container.EngineLabel(), container.Spec.PoolRef.Name))
-		return nil, nil //nolint:nilnil // nobody is left to ask
+		return nil, nil // nobody is left to ask
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Pool %s: %w", poolKey(container), err)
@@ -67,7 +67,7 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	case err == nil:
 		r.reporter.Event(container, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf(
 			"container %s is destroyed; its space comes back in the background", container.EngineLabel()))
-		return nil, nil //nolint:nilnil // nothing blocks
+		return nil, nil // nothing blocks
 	case management.IsPrecondition(err):
 		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf(
 			"container %s is in use (%s): stop the pods that mount it, or set spec.deletionPolicy to Retain", container.EngineLabel(), management.Message(err)))
@@ -78,7 +78,7 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 		}
 		if abandoned != "" {
 			r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf("container %s could not be destroyed: %s", container.EngineLabel(), abandoned))
-			return nil, nil //nolint:nilnil // nobody is left to ask
+			return nil, nil // nobody is left to ask
 		}
 		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
 			"no engine of StorageCluster %s answers, and container %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",

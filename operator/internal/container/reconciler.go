@@ -242,7 +242,7 @@ func (r *Reconciler) refusal(ctx context.Context, container *v1alpha1.Container,
 	}
 	reason, message, failed := policy.ContainerAcceptable.Evaluate(facts)
 	if !failed {
-		return nil, nil //nolint:nilnil // nothing is wrong
+		return nil, nil // nothing is wrong
 	}
 	c := status.Of(v1alpha1.ConditionReady, false, reason, message)
 	return &c, nil

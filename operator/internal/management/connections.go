@@ -157,7 +157,7 @@ func (c *Connections) Close() {
 func secretSum(secret *corev1.Secret) [sha256.Size]byte {
 	h := sha256.New()
 	for _, key := range []string{manifest.KeyClient, manifest.KeyCA, manifest.KeyCert, manifest.KeyPrivate} {
-		fmt.Fprintf(h, "%d:", len(secret.Data[key]))
+		_, _ = fmt.Fprintf(h, "%d:", len(secret.Data[key]))
 		h.Write(secret.Data[key])
 	}
 	return [sha256.Size]byte(h.Sum(nil))

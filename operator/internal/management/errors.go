@@ -16,8 +16,7 @@ func (e *unreachableError) Unwrap() error { return e.cause }
 
 // IsUnreachable is true for errors that say nothing of the request: no engine answered in time.
 func IsUnreachable(err error) bool {
-	var unreachable *unreachableError
-	if errors.As(err, &unreachable) {
+	if _, ok := errors.AsType[*unreachableError](err); ok {
 		return true
 	}
 	switch status.Code(err) {

@@ -10,7 +10,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 )
@@ -30,7 +29,7 @@ const (
 func Fingerprint(parts ...[]byte) string {
 	h := sha256.New()
 	for _, part := range parts {
-		fmt.Fprintf(h, "%d:", len(part))
+		_, _ = fmt.Fprintf(h, "%d:", len(part))
 		h.Write(part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:fingerprintBytes])
@@ -57,14 +56,14 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
 		ObjectMeta: meta,
 		Spec: appsv1.StatefulSetSpec{
-			Replicas:    ptr.To[int32](1),
+			Replicas:    new(int32(1)),
 			ServiceName: EnginesName(c.Name),
 			Selector:    &metav1.LabelSelector{MatchLabels: selector},
 			Template:    template,
 			// Parallel lets a new template replace a pod that never became ready.
 			PodManagementPolicy:  appsv1.ParallelPodManagement,
 			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
-			RevisionHistoryLimit: ptr.To[int32](2),
+			RevisionHistoryLimit: new(int32(2)),
 			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 				WhenDeleted: whenDeleted,
 				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
@@ -92,18 +91,18 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 func EraseJob(c *v1alpha1.StorageCluster, rank int32, node, image string) *batchv1.Job {
 	const mount = "/data"
 	security := confined("DAC_OVERRIDE", "FOWNER")
-	security.RunAsUser = ptr.To[int64](0)
+	security.RunAsUser = new(int64(0))
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: Meta(c, EraseName(c.Name, rank)),
 		Spec: batchv1.JobSpec{
-			BackoffLimit: ptr.To[int32](eraseAttempts),
+			BackoffLimit: new(int32(eraseAttempts)),
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: Labels(c.Name)},
 				Spec: corev1.PodSpec{
 					RestartPolicy:                corev1.RestartPolicyNever,
-					AutomountServiceAccountToken: ptr.To(false),
-					EnableServiceLinks:           ptr.To(false),
+					AutomountServiceAccountToken: new(false),
+					EnableServiceLinks:           new(false),
 					Affinity:                     &corev1.Affinity{NodeAffinity: pinned(node)},
 					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: seccomp(c)},

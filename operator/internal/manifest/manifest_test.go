@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -102,7 +101,7 @@ func TestTargetBytes(t *testing.T) {
 func TestClaimsFollowTheDeletionPolicy(t *testing.T) {
 	c := cluster()
 	c.Spec.Storage = v1alpha1.StorageSpec{
-		Size: resource.MustParse("16Gi"), VolumeClaimTemplate: &v1alpha1.VolumeClaimStorage{StorageClassName: ptr.To("fast")},
+		Size: resource.MustParse("16Gi"), VolumeClaimTemplate: &v1alpha1.VolumeClaimStorage{StorageClassName: new("fast")},
 	}
 	for policy, want := range map[v1alpha1.DeletionPolicy]string{v1alpha1.DeletionRetain: "Retain", v1alpha1.DeletionDelete: "Delete"} {
 		c.Spec.DeletionPolicy = policy

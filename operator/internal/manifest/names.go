@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 )
@@ -117,8 +116,8 @@ func Meta(c *v1alpha1.StorageCluster, name string) metav1.ObjectMeta {
 		Kind:               "StorageCluster",
 		Name:               c.Name,
 		UID:                c.UID,
-		Controller:         ptr.To(true),
-		BlockOwnerDeletion: ptr.To(true),
+		Controller:         new(true),
+		BlockOwnerDeletion: new(true),
 	}}
 	return meta
 }

@@ -6,7 +6,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 )
@@ -36,7 +35,7 @@ func DisruptionBudget(c *v1alpha1.StorageCluster) *policyv1.PodDisruptionBudget 
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
 		ObjectMeta: Meta(c, EnginesName(c.Name)),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+			MaxUnavailable: new(intstr.FromInt32(1)),
 			Selector:       &metav1.LabelSelector{MatchLabels: EngineSelector(c.Name)},
 		},
 	}
@@ -46,9 +45,9 @@ func DisruptionBudget(c *v1alpha1.StorageCluster) *policyv1.PodDisruptionBudget 
 // read, and management to the operator's namespace and the cluster's own.
 func NetworkPolicy(c *v1alpha1.StorageCluster, operatorNamespace string) *networkingv1.NetworkPolicy {
 	port := func(first, count int32) networkingv1.NetworkPolicyPort {
-		p := networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(first))}
+		p := networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(first))}
 		if count > 1 {
-			p.EndPort = ptr.To(first + count - 1)
+			p.EndPort = new(first + count - 1)
 		}
 		return p
 	}

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 )
@@ -35,15 +34,15 @@ func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 		Affinity:                      affinity(c, node),
 		NodeSelector:                  c.Spec.Engines.NodeSelector,
 		Tolerations:                   c.Spec.Engines.Tolerations,
-		TerminationGracePeriodSeconds: ptr.To[int64](stopSeconds),
-		AutomountServiceAccountToken:  ptr.To(false),
-		EnableServiceLinks:            ptr.To(false),
+		TerminationGracePeriodSeconds: new(int64(stopSeconds)),
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:        ptr.To(true),
-			RunAsUser:           ptr.To[int64](engineUser),
-			RunAsGroup:          ptr.To[int64](engineUser),
-			FSGroup:             ptr.To[int64](engineUser),
-			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+			RunAsNonRoot:        new(true),
+			RunAsUser:           new(int64(engineUser)),
+			RunAsGroup:          new(int64(engineUser)),
+			FSGroup:             new(int64(engineUser)),
+			FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile:      seccomp(c),
 		},
 	}
@@ -118,8 +117,8 @@ func engineContainer(c *v1alpha1.StorageCluster, rank int32, image string) corev
 // confined is the security context of a container that needs no privilege.
 func confined(capabilities ...corev1.Capability) *corev1.SecurityContext {
 	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: ptr.To(false),
-		ReadOnlyRootFilesystem:   ptr.To(true),
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities},
 	}
 }
@@ -128,8 +127,8 @@ func confined(capabilities ...corev1.Capability) *corev1.SecurityContext {
 // the one capability it needs; the engine itself has none.
 func ownDataContainer(image string) corev1.Container {
 	security := confined("CHOWN")
-	security.RunAsNonRoot = ptr.To(false)
-	security.RunAsUser = ptr.To[int64](0)
+	security.RunAsNonRoot = new(false)
+	security.RunAsUser = new(int64(0))
 	return corev1.Container{
 		Name:            "own-data",
 		Image:           image,
@@ -155,7 +154,7 @@ func engineVolumes(c *v1alpha1.StorageCluster, rank int32) []corev1.Volume {
 	}
 	volumes := []corev1.Volume{
 		{Name: "config", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-			DefaultMode: ptr.To[int32](0o440),
+			DefaultMode: new(int32(0o440)),
 			Sources: []corev1.VolumeProjection{
 				{ConfigMap: &corev1.ConfigMapProjection{
 					LocalObjectReference: corev1.LocalObjectReference{Name: EnginesName(c.Name)}, Items: keys("", KeyConfig),
@@ -177,7 +176,7 @@ func engineVolumes(c *v1alpha1.StorageCluster, rank int32) []corev1.Volume {
 
 func hostDir(name, path string, kind corev1.HostPathType) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: path, Type: ptr.To(kind)},
+		HostPath: &corev1.HostPathVolumeSource{Path: path, Type: new(kind)},
 	}}
 }
 

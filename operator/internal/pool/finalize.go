@@ -56,13 +56,13 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("Pool %s is used by %s: delete them first", pool.Name, status.List(objects)))
 	}
 	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete || pool.Status.UUID == "" {
-		return nil, nil //nolint:nilnil // nothing blocks: the engines keep the pool, or never had it
+		return nil, nil // nothing blocks: the engines keep the pool, or never had it
 	}
 	err = r.destroy(ctx, pool)
 	switch {
 	case err == nil:
 		r.reporter.Event(pool, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf("pool %s and its data are destroyed", pool.EngineLabel()))
-		return nil, nil //nolint:nilnil // nothing blocks
+		return nil, nil // nothing blocks
 	case management.IsPrecondition(err):
 		return blocked(v1alpha1.ReasonContainersExist, fmt.Sprintf(
 			"pool %s still holds containers (%s): delete their PersistentVolumeClaims or Containers, or set spec.deletionPolicy to Retain",
@@ -74,7 +74,7 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 		}
 		if abandoned != "" {
 			r.reporter.Event(pool, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf("pool %s could not be destroyed: %s", pool.EngineLabel(), abandoned))
-			return nil, nil //nolint:nilnil // nobody is left to ask
+			return nil, nil // nobody is left to ask
 		}
 		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
 			"no engine of StorageCluster %s answers, and pool %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",

@@ -222,7 +222,7 @@ func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *
 	}
 	reason, message, failed := policy.PoolAcceptable.Evaluate(facts)
 	if !failed {
-		return nil, nil //nolint:nilnil // nothing is wrong
+		return nil, nil // nothing is wrong
 	}
 	c := status.Of(v1alpha1.ConditionReady, false, reason, message)
 	return &c, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -166,9 +167,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, auth
 	secret.Data = map[string][]byte{
 		manifest.KeyCA: authority.Cert, manifest.KeyCert: current.Cert, manifest.KeyPrivate: current.Key,
 	}
-	for key, value := range extra {
-		secret.Data[key] = value
-	}
+	maps.Copy(secret.Data, extra)
 	return current, renewAt, apply.Object(ctx, r.client, secret)
 }
 
@@ -260,7 +259,7 @@ func (r *Reconciler) readSecret(ctx context.Context, like *corev1.Secret) (*core
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: like.Namespace, Name: like.Name}, &secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // an absent Secret is an ordinary answer
+		return nil, nil // an absent Secret is an ordinary answer
 	case err != nil:
 		return nil, fmt.Errorf("read Secret %s/%s: %w", like.Namespace, like.Name, err)
 	default:

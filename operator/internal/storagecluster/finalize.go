@@ -64,7 +64,7 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 	}
 	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete || cluster.Spec.Storage.HostPath == nil {
 		// Owned objects go with the cluster; claims by the retention policy of their StatefulSets.
-		return nil, nil //nolint:nilnil // nothing blocks
+		return nil, nil // nothing blocks
 	}
 	pods, err := r.stopEngines(ctx, cluster)
 	if err != nil {
@@ -156,7 +156,7 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 	case len(running) > 0:
 		return blocked(v1alpha1.ReasonErasingData, "erasing "+status.List(running)+escape), nil
 	default:
-		return nil, nil //nolint:nilnil // nothing blocks
+		return nil, nil // nothing blocks
 	}
 }
 
