@@ -67,6 +67,19 @@ pub(crate) fn common_version(ours: &RangeInclusive<u16>, theirs: &RangeInclusive
     (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)
 }
 
+/// An answer that is waited for; when the wait ends, however it ends, it is not expected any more.
+struct Expected<'a> {
+    inner: &'a Inner,
+    request: u64,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        let pending = self.inner.pending.borrow_mut().remove(&self.request);
+        drop(pending);
+    }
+}
+
 impl Inner {
     pub(crate) fn peer_state(&self, peer: &Peer) -> Rc<PeerState> {
         if let Some(state) = self.peers.borrow().get(peer) {
@@ -139,13 +152,13 @@ impl Inner {
         header.body_len = body.len().try_into().unwrap_or(0);
         let (sender, receiver) = oneshot::channel();
         self.pending.borrow_mut().insert(request, Pending { peer: id, sender });
+        let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let sent = self.transmit(id, request, &header, address.as_bytes(), &[], &body);
         let outcome = match sent {
             Ok(()) => self.rt.timeout_at(until, receiver).await,
             Err(error) => Ok(Ok(Outcome::Failed(error))),
         };
-        self.pending.borrow_mut().remove(&request);
         let answer = match outcome {
             Err(_) => return Err(unreachable("no answer to the hello")),
             Ok(Err(_)) => return Err(RpcError::Closed),

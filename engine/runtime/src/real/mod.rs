@@ -34,6 +34,9 @@ const TASKS_PER_TURN: usize = 64;
 /// Readable descriptors taken from one `epoll_wait`. What they mean is found out by polling the sources.
 const EVENTS_MAX: usize = 8;
 
+/// Sleep in place of an `epoll_pwait2` that the system refuses, for instance by a seccomp profile.
+const REFUSED_WAIT: Duration = Duration::from_millis(1);
+
 /// Owner of every task of this executor in the task table.
 const OWNER: u64 = 0;
 
@@ -309,8 +312,11 @@ impl Core {
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        // An interrupted or failed wait means nothing worse than polling once more.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        // An interrupted wait means nothing worse than polling once more; a refused one must not burn the core.
+        if waited.is_err_and(|error| error != rustix::io::Errno::INTR) {
+            std::thread::sleep(REFUSED_WAIT);
+        }
     }
 }
 
