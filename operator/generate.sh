@@ -23,3 +23,6 @@ generate rbac:roleName=weir-operator \
 	output:rbac:dir=charts/weir/files/rbac/namespaced
 generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement \
 	output:rbac:dir=charts/weir/files/rbac/cluster
+go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
+	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \
+	>docs/reference/crds.md

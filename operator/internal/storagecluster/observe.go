@@ -3,6 +3,7 @@ package storagecluster
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -103,9 +104,9 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// up is true while the pod is ready and the system says that the engine answers.
+// up is true while the pod is ready and the system says that the engine and all its targets answer.
 func (e engine) up() bool {
-	return e.pod != nil && podReady(e.pod) && e.state.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP
+	return e.pod != nil && podReady(e.pod) && e.state.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP && e.state.GetMessage() == ""
 }
 
 // problem says why the engine is not up.
@@ -123,6 +124,8 @@ func (e engine) problem(where nodes) string {
 		return shorten(podProblem(e.pod))
 	case e.state == nil:
 		return "the pod is ready, the management service does not answer"
+	case e.state.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP:
+		return shorten(e.state.GetMessage())
 	default:
 		return shorten("other engines can't reach it: " + e.state.GetMessage())
 	}
@@ -156,9 +159,12 @@ func podProblem(pod *corev1.Pod) string {
 	return "the pod is starting"
 }
 
+// colours of a log on a terminal.
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
 // lastLine is the last line of a log that says something.
 func lastLine(log string) string {
-	lines := strings.Split(strings.TrimSpace(log), "\n")
+	lines := strings.Split(strings.TrimSpace(colours.ReplaceAllString(log, "")), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
