@@ -15,7 +15,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
 
 here=$WEIR_REPO/e2e/cluster
 cluster=${WEIR_CLUSTER:-weir}
-export KUBECONFIG=${KUBECONFIG:-$WEIR_REPO/target/kubeconfig}
+KUBECONFIG=$(realpath -m "${KUBECONFIG:-$WEIR_REPO/target/kubeconfig}")
+export KUBECONFIG
 export PATH=$WEIR_CACHE/bin:$PATH
 # How long the control plane and the system's pods may take on a busy machine. Seconds.
 READY_DEADLINE=600
@@ -55,6 +56,8 @@ prepare() {
 }
 
 create() {
+    # kind.yaml names files of the repository.
+    cd "$WEIR_REPO"
     kind_command create cluster --name "$cluster" --config "$here/kind.yaml" --image "$1" --kubeconfig "$KUBECONFIG" \
         --wait "${READY_DEADLINE}s"
 }
