@@ -29,6 +29,9 @@ const OPEN_LIMIT: Duration = Duration::from_mins(1);
 /// How long the last users may take after the mount was detached by a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long giving the handles back may take: less than the daemon waits for the process of an unmounted file system.
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+
 /// Read-ahead of the mount in KiB: two requests of the largest size, so that one is under way while the other is used.
 const READ_AHEAD_KIB: u32 = 2048;
 
@@ -57,7 +60,8 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
         Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
     })?;
     let (dfs, identity) = open(spec, &attach, options, started)?;
-    let shared = Arc::new(Shared::new(dfs, attach, options, spec));
+    let container = dfs.container().clone();
+    let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
     let mut session = mount(spec, options, &shared)?;
     let _ = &mut session;
     shared.set_notifier(session.notifier());
@@ -86,7 +90,22 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     })?;
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
+    give_back(&attach, &container);
     outcome
+}
+
+/// Gives the handles of container and pool back: a container with open handles cannot be destroyed without force.
+fn give_back(attach: &Attach, container: &Container) {
+    let closed = Context::real(attach).and_then(|context| {
+        context.set_deadline(CLOSE_LIMIT);
+        context.block_on(async {
+            container.close(&context).await?;
+            container.pool().disconnect(&context).await
+        })
+    });
+    if let Err(error) = closed {
+        tracing::warn!(%error, "the container's handle stays open at its pool service");
+    }
 }
 
 /// Connects to the pool and opens the container as a file system.
