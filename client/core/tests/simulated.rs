@@ -1,0 +1,332 @@
+//! The client on a simulated system.
+
+mod cluster;
+
+use core::time::Duration;
+use std::rc::Rc;
+
+use cluster::{ALL, Cluster, POOL, open_container, properties};
+use weir_client::{
+    AkeyRead, AkeyWrite, Anchor, Array, ArrayAttributes, Conditions, Container, ContainerType, Context, Der, Error,
+    Extent, Key, Kv, Object, ObjectClass, Pool, Range, Rights, kind,
+};
+use weir_runtime::random::Random;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).expect("a short key")
+}
+
+async fn object(context: &Context, container: &Container, class: ObjectClass) -> Object {
+    let oid = container.new_object_id(context, kind::MULTI_HASHED, Some(class)).await.expect("an id");
+    Object::open(container, oid).expect("opens")
+}
+
+#[test]
+fn pools_and_containers_are_found_queried_and_destroyed() {
+    let cluster = Cluster::start(1, 3, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let missing = Pool::connect(&context, "nowhere", Rights::READ).await.expect_err("there is none");
+        assert!(missing.is(Der::NONEXIST), "{missing}");
+        let pool = Pool::connect(&context, POOL, ALL).await.expect("connects");
+        assert_eq!(pool.query(&context).await.expect("answers").space.len(), 6);
+        let made = properties("box", ContainerType::Object);
+        let first = Container::create(&context, &pool, made.clone(), false).await.expect("creates");
+        let second = Container::create(&context, &pool, made.clone(), false).await.expect("is the same");
+        assert_eq!(first.container, second.container);
+        let taken = Container::create(&context, &pool, made, true).await.expect_err("taken");
+        assert!(taken.is(Der::EXIST), "{taken}");
+        let container = Container::open(&context, &pool, "box", Rights::READ).await.expect("opens");
+        let names = vec![("a".to_owned(), Some(b"1".to_vec().into())), ("b".to_owned(), None)];
+        let refused = container.set_attributes(&context, names).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NO_PERM)), "the handle allows reading only");
+        let shared = Container::from_bytes(&container.to_bytes()).expect("portable");
+        assert_eq!(shared.query(&context).await.expect("answers").container, first.container);
+        let busy = Container::destroy(&context, &pool, "box", false).await.expect_err("is open");
+        assert!(busy.is(Der::BUSY), "{busy}");
+        container.close(&context).await.expect("closes");
+        Container::destroy(&context, &pool, "box", false).await.expect("destroys");
+        let gone = Container::open(&context, &pool, "box", Rights::READ).await.expect_err("is gone");
+        assert!(gone.is(Der::NONEXIST) || gone.is(Der::CONT_NONEXIST), "{gone}");
+        pool.disconnect(&context).await.expect("disconnects");
+    });
+}
+
+#[test]
+fn a_wrong_system_key_is_refused() {
+    let cluster = Cluster::start(2, 1, 1);
+    let mut attach = cluster.attach();
+    attach.system_key.0[0] ^= 1;
+    let endpoint = cluster.fabric.endpoint(&cluster.client, None);
+    let context = Context::sim(cluster.client.handle(), endpoint, &attach, weir_client::ContextOptions::default());
+    cluster.run(async move {
+        let refused = Pool::connect(&context, POOL, Rights::READ).await.expect_err("refused");
+        assert!(refused.is(Der::NO_PERM), "{refused}");
+    });
+}
+
+#[test]
+fn values_of_every_size_come_back_and_conditions_hold() {
+    let cluster = Cluster::start(3, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("values", ContainerType::Object)).await;
+        let object = object(&context, &container, ObjectClass::SX).await;
+        for size in [1, 100, 5000, 16_000, 20_000, 300_000, 3_000_000] {
+            let value: Vec<u8> = (0..size).map(|index| u8::try_from(index % 251).expect("small")).collect();
+            let half = size / 2;
+            let (dkey, single, array) = (key(&format!("d{size}")), key("single"), key("array"));
+            let extents = vec![Extent { index: 7, count: size as u64 }];
+            let writes = [
+                AkeyWrite::single(single.clone(), &value),
+                AkeyWrite::array(array.clone(), 1, extents.clone(), vec![&value[..half], &value[half..]]),
+            ];
+            object.update(&context, &dkey, Conditions::DKEY_INSERT, &writes).await.expect("stored");
+            let again = object.update(&context, &dkey, Conditions::DKEY_INSERT, &writes).await;
+            assert!(again.is_err_and(|error| error.is(Der::EXIST)));
+            let (mut one, mut two) = (vec![0; size + 10], vec![9; size + 3]);
+            let wanted = vec![Extent { index: 5, count: size as u64 + 3 }];
+            let mut reads = [
+                AkeyRead::single(single, &mut one),
+                AkeyRead::array(array, 1, wanted, vec![&mut two]),
+            ];
+            let found = object.fetch(&context, &dkey, Conditions::NONE, &mut reads).await.expect("found");
+            assert_eq!(found[0].size, size as u64);
+            assert_eq!(found[1].present, extents);
+            assert_eq!(one[..size], value);
+            assert_eq!((&two[..2], &two[2..size + 2], two[size + 2]), (&[9, 9][..], &value[..], 9));
+        }
+        let missing = [AkeyWrite::single(key("a"), b"x")];
+        let refused = object.update(&context, &key("none"), Conditions::DKEY_UPDATE, &missing).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
+        let mut nothing = [0; 4];
+        let mut reads = [AkeyRead::single(key("a"), &mut nothing)];
+        let found = object.fetch(&context, &key("none"), Conditions::NONE, &mut reads).await.expect("no error");
+        assert_eq!(found[0].size, 0);
+        let refused = object.fetch(&context, &key("none"), Conditions::DKEY_FETCH, &mut reads).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
+        let mut listed = Vec::new();
+        let mut anchor = Anchor::START;
+        while !anchor.is_end() {
+            let page = object.list_dkeys(&context, &anchor, 3, None).await.expect("lists");
+            listed.extend(page.entries.into_iter().map(|entry| entry.key));
+            anchor = page.next;
+        }
+        assert_eq!(listed.len(), 7);
+        object.punch_dkeys(&context, Conditions::PUNCH, &[key("d1"), key("d100")]).await.expect("removed");
+        let refused = object.punch_dkeys(&context, Conditions::PUNCH, &[key("d1")]).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
+        object.punch(&context).await.expect("removed");
+        let page = object.list_dkeys(&context, &Anchor::START, 100, None).await.expect("lists");
+        assert!(page.entries.is_empty() && page.next.is_end());
+    });
+}
+
+#[test]
+fn an_update_that_removes_under_conditions_is_all_or_none() {
+    let cluster = Cluster::start(4, 1, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("guards", ContainerType::Object)).await;
+        let object = object(&context, &container, ObjectClass::S1).await;
+        let (dkey, record, old, new) = (key("entry"), key("i"), key("g1"), key("g2"));
+        let insert = [AkeyWrite::single(record.clone(), b"one"), AkeyWrite::single(old.clone(), b"x")];
+        object.update(&context, &dkey, Conditions::AKEY_INSERT, &insert).await.expect("inserted");
+        let replace = [
+            AkeyWrite::single(record.clone(), b"two").when(Conditions::AKEY_UPDATE),
+            AkeyWrite::single(new.clone(), b"x").when(Conditions::AKEY_INSERT),
+            AkeyWrite::remove(old.clone()).when(Conditions::AKEY_UPDATE),
+        ];
+        object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await.expect("replaced");
+        let refused = object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await;
+        assert!(refused.is_err(), "the old guard is gone and the new one is there");
+        let page = object.list_akeys(&context, &dkey, &Anchor::START, 10).await.expect("lists");
+        let keys: Vec<_> = page.entries.iter().map(|entry| entry.key.clone()).collect();
+        assert_eq!(keys, [b"g2".to_vec(), b"i".to_vec()]);
+        let remove = [
+            AkeyWrite::remove(record.clone()).when(Conditions::AKEY_UPDATE),
+            AkeyWrite::remove(new).when(Conditions::AKEY_UPDATE),
+        ];
+        object.update(&context, &dkey, Conditions::PER_AKEY, &remove).await.expect("removed");
+        let refused = object.update(&context, &dkey, Conditions::PER_AKEY, &remove).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
+        let page = object.list_dkeys(&context, &Anchor::START, 10, Some(&record)).await.expect("lists");
+        assert!(page.entries.iter().all(|entry| entry.value.is_none()), "{:?}", page.entries);
+        object.update(&context, &dkey, Conditions::AKEY_INSERT, &insert).await.expect("inserted again");
+    });
+}
+
+#[test]
+fn key_value_objects_put_get_list_and_remove() {
+    let cluster = Cluster::start(5, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("kv", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("opens");
+        for number in 0..200 {
+            let name = format!("key-{number:03}");
+            kv.put(&context, name.as_bytes(), &vec![b'v'; number + 1], Conditions::NONE).await.expect("put");
+        }
+        assert_eq!(kv.get(&context, b"key-007").await.expect("get"), Some(vec![b'v'; 8]));
+        assert_eq!(kv.get(&context, b"other").await.expect("get"), None);
+        let long = vec![3; 70_000];
+        kv.put(&context, b"key-000", &long, Conditions::DKEY_UPDATE).await.expect("updated");
+        assert_eq!(kv.get(&context, b"key-000").await.expect("get"), Some(long));
+        let refused = kv.put(&context, b"key-000", b"x", Conditions::DKEY_INSERT).await;
+        assert!(refused.is_err_and(|error| error.is(Der::EXIST)));
+        let mut keys = Vec::new();
+        let mut anchor = Anchor::START;
+        while !anchor.is_end() {
+            let page = kv.list(&context, &anchor, 17).await.expect("lists");
+            keys.extend(page.entries.into_iter().map(|entry| entry.key));
+            anchor = page.next;
+        }
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 200);
+        kv.remove(&context, b"key-007", Conditions::PUNCH).await.expect("removed");
+        assert_eq!(kv.get(&context, b"key-007").await.expect("get"), None);
+        kv.destroy(&context).await.expect("destroyed");
+        assert_eq!(kv.get(&context, b"key-008").await.expect("get"), None);
+    });
+}
+
+/// One random operation on an array and on a vector of bytes that models it.
+async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, random: &Random, seed: u64) {
+    const CELLS_MAX: u64 = 400;
+    let at = random.below(CELLS_MAX);
+    let count = 1 + random.below(90);
+    match random.below(8) {
+        0..=3 => {
+            let data: Vec<u8> = (0..count).map(|_| u8::try_from(1 + random.below(255)).expect("a byte")).collect();
+            let cut = usize::try_from(random.below(count + 1)).expect("small");
+            let range = [Range { index: at, count }];
+            array.write(context, &range, &[&data[..cut], &data[cut..]]).await.expect("written");
+            let (start, end) = (at as usize, (at + count) as usize);
+            if model.len() < end {
+                model.resize(end, 0);
+            }
+            model[start..end].copy_from_slice(&data);
+        }
+        4 => {
+            let size = random.below(CELLS_MAX);
+            array.set_size(context, size).await.expect("resized");
+            model.resize(size as usize, 0);
+        }
+        5 => {
+            let size = array.size(context).await.expect("a size");
+            assert_eq!(size, model.len() as u64, "seed {seed}");
+        }
+        _ => {
+            let ranges = [Range { index: at, count }, Range { index: at / 2, count: 5 }];
+            let mut found = vec![77; (count + 5) as usize];
+            let outcome =
+                array.read(context, &ranges, vec![found.as_mut_slice()], None).await.expect("read");
+            let cells: Vec<u64> = ranges.iter().flat_map(|range| range.index..range.index + range.count).collect();
+            let expected: Vec<u8> =
+                cells.iter().map(|cell| model.get(*cell as usize).copied().unwrap_or(0)).collect();
+            assert_eq!(found, expected, "seed {seed}");
+            let before_end = cells.iter().filter(|cell| **cell < model.len() as u64).count() as u64;
+            assert_eq!((outcome.cells, outcome.cells + outcome.short), (before_end, count + 5), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn arrays_behave_as_a_vector_of_bytes() {
+    for seed in 0..40 {
+        let cluster = Cluster::start(seed, 2, 2);
+        let context = cluster.context(MINUTE);
+        cluster.run(async move {
+            let container = open_container(&context, properties("arrays", ContainerType::Object)).await;
+            let random = Random::new(seed);
+            let chunk_cells = 1 + random.below(120);
+            let attributes = ArrayAttributes { cell_size: 1, chunk_cells };
+            let stored = container.new_object_id(&context, kind::ARRAY, None).await.expect("an id");
+            let array = Array::create(&context, &container, stored, attributes).await.expect("creates");
+            let twice = Array::create(&context, &container, stored, attributes).await;
+            assert!(twice.is_err_and(|error| error.is(Der::EXIST)));
+            let opened = Array::open(&context, &container, stored).await.expect("opens");
+            assert_eq!(opened.attributes(), attributes);
+            let compact = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
+            let compact = Array::compact_bytes(&container, compact, chunk_cells).expect("opens");
+            let (mut one, mut two) = (Vec::new(), Vec::new());
+            for _ in 0..40 {
+                array_step(&context, &array, &mut one, &random, seed).await;
+                array_step(&context, &compact, &mut two, &random, seed).await;
+            }
+            // Somebody who has just opened it sees the same.
+            let fresh = Array::compact_bytes(&container, compact.object().id(), chunk_cells).expect("opens");
+            assert_eq!(fresh.size(&context).await.expect("a size"), two.len() as u64, "seed {seed}");
+            compact.discard(&context).await.expect("discarded");
+            assert_eq!(fresh.size(&context).await.expect("a size"), 0, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn acknowledged_updates_survive_crashes_and_conditional_ones_happen_once() {
+    for seed in 0..60 {
+        let cluster = Rc::new(Cluster::start(seed, 2, 2));
+        let random = Random::new(seed);
+        for crash in 0..3_u64 {
+            let after = Duration::from_micros(500 + 40_000 * crash + random.below(40_000));
+            let rank = u32::try_from(random.below(2)).expect("small");
+            cluster.schedule_crash(rank, after, Duration::from_micros(1000 + random.below(30_000)));
+        }
+        let context = cluster.context(MINUTE);
+        let inserted = cluster.run(async move {
+            let container = open_container(&context, properties("crash", ContainerType::Object)).await;
+            let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+            let kv = Kv::open(&container, oid).expect("opens");
+            for number in 0_u32..120 {
+                let name = number.to_be_bytes();
+                kv.put(&context, &name, &[7; 33], Conditions::DKEY_INSERT).await.expect("inserted once");
+                if number % 3 == 0 {
+                    kv.remove(&context, &name, Conditions::PUNCH).await.expect("removed once");
+                }
+            }
+            for number in 0_u32..120 {
+                let expected = (number % 3 != 0).then(|| vec![7; 33]);
+                let found = kv.get(&context, &number.to_be_bytes()).await.expect("read");
+                assert_eq!(found, expected, "seed {seed}, key {number}");
+            }
+            context.traffic().requests
+        });
+        assert!(inserted > 280);
+    }
+}
+
+#[test]
+fn an_engine_that_stays_away_is_named_after_the_deadline() {
+    let cluster = Cluster::start(7, 2, 1);
+    let context = cluster.context(Duration::from_secs(8));
+    let opened = {
+        let context = context.clone();
+        cluster.run(async move {
+            let container = open_container(&context, properties("away", ContainerType::Object)).await;
+            let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+            Kv::open(&container, oid).expect("opens")
+        })
+    };
+    cluster.crash(1);
+    let started = cluster.world.now();
+    let outcomes = cluster.run(async move {
+        let mut outcomes = Vec::new();
+        for number in 0_u32..8 {
+            outcomes.push(opened.put(&context, &number.to_be_bytes(), b"x", Conditions::NONE).await);
+        }
+        outcomes
+    });
+    let failed: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
+    assert!(!failed.is_empty() && failed.len() < 8, "keys of one engine of two fail: {}", failed.len());
+    for error in &failed {
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("engine 1 target 0"), "{error}");
+    }
+    let waited = cluster.world.now() - started;
+    assert!(waited >= Duration::from_secs(8) * u32::try_from(failed.len()).expect("few"));
+}
