@@ -20,12 +20,16 @@ pub(crate) fn ungranted(quota: u64, grants: &BTreeMap<u32, Option<u64>>) -> u64 
     quota.saturating_sub(given)
 }
 
+/// Fraction of the free quota that a target gets at most, when its share is less than [`STEP_MIN`]: of small quotas,
+/// too, something is left for those that ask next.
+const SMALL_DIVISOR: u64 = 8;
+
 /// What a target that holds `used` bytes and is short of `wanted` gets in total, when `free` bytes are not granted
 /// and the target has `granted`. Less than `used + wanted` means that the quota doesn't suffice.
 pub(crate) fn enlarge(granted: u64, used: u64, wanted: u64, free: u64, targets: usize) -> u64 {
     let needed = used.saturating_add(wanted).saturating_sub(granted);
     let targets = u64::try_from(targets.max(1)).unwrap_or(u64::MAX);
-    let generous = (free / SHARE_DIVISOR / targets).max(STEP_MIN.min(free / SHARE_DIVISOR));
+    let generous = (free / SHARE_DIVISOR / targets).max(STEP_MIN.min(free / SMALL_DIVISOR));
     granted.saturating_add(needed.max(generous).min(free))
 }
 

@@ -79,20 +79,20 @@ impl PoolService {
         let granted = grants.get(&target).copied().flatten().unwrap_or(request.used);
         grants.insert(target, Some(granted));
         let needed = request.used.saturating_add(request.wanted);
-        if granted.saturating_add(ungranted(quota, grants)) < needed && self.may_reclaim(container) {
+        if granted.saturating_add(ungranted(quota, grants)) < needed {
+            self.wait_to_reclaim(container).await;
             self.reclaim(container, Some(target), grants).await;
         }
         Some(enlarge(granted, request.used, request.wanted, ungranted(quota, grants), targets))
     }
 
-    fn may_reclaim(&self, container: &Container) -> bool {
-        let now = self.engines.runtime().now();
-        let recent = |at| now.saturating_duration_since(at) < RECLAIM_INTERVAL;
-        if container.reclaimed.get().is_some_and(recent) {
-            return false;
+    /// Waits, if grants were taken back a moment ago: what was given since may not have been used yet.
+    async fn wait_to_reclaim(&self, container: &Container) {
+        let rt = self.engines.runtime();
+        if let Some(last) = container.reclaimed.get() {
+            rt.sleep_until(last + RECLAIM_INTERVAL).await;
         }
-        container.reclaimed.set(Some(now));
-        true
+        container.reclaimed.set(Some(rt.now()));
     }
 
     /// Asks targets to hold no more than they do, and notes what that is. Returns the ranks that didn't answer;

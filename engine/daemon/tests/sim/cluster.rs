@@ -1,0 +1,308 @@
+//! Engines and clients in a simulated world.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use prost::Message;
+use weir_client::{Attach, Context, ContextOptions, EngineAddress};
+use weir_daemon::target::{Target, TargetContext};
+use weir_fabric::sim::Fabric;
+use weir_management::{Failure, v1};
+use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
+use weir_pool::EngineInfo;
+use weir_proto::capability::SystemKey;
+use weir_proto::{Der, Rank, TargetIndex};
+use weir_runtime::sim::{Node, World};
+use weir_store::{FormatOptions, Owner, Store, StoreConfig};
+
+/// Bytes of a simulated disk: a pool share of the least size, and what the store needs itself.
+const DISK_BYTES: u64 = 160 << 20;
+
+/// Bytes of a pool on each target.
+pub const SHARE_BYTES: u64 = 32 << 20;
+
+/// Port of target 0 on every engine.
+const PORT: u16 = 10_100;
+
+const KEY: SystemKey = SystemKey([5; 32]);
+
+/// How many of what.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub engines: u32,
+    pub targets: u32,
+    pub clients: usize,
+}
+
+pub struct Engine {
+    pub node: Node,
+    disks: Vec<SimDisk>,
+    /// Alive as long as the engine's tasks.
+    targets: RefCell<Vec<Option<Weak<Target>>>>,
+}
+
+/// The cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    pub world: World,
+    pub fabric: Fabric,
+    pub shape: Shape,
+    pub engines: Rc<Vec<Engine>>,
+    pub clients: Rc<Vec<Node>>,
+    admin: Node,
+}
+
+fn host(rank: u32) -> String {
+    format!("engine-{rank}")
+}
+
+fn owner(rank: u32, target: u32) -> Owner {
+    Owner { system: "sim".to_owned(), rank: Rank(rank), target: TargetIndex(target) }
+}
+
+impl Cluster {
+    /// Formats disks and starts all engines.
+    pub fn start(seed: u64, shape: Shape) -> Self {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        let engines = (0..shape.engines).map(|rank| {
+            let node = world.node(&host(rank));
+            let disks = (0..shape.targets).map(|target| {
+                let name = format!("engine-{rank}/target-{target}");
+                let disk = SimDisk::new(
+                    &name,
+                    DISK_BYTES,
+                    seed ^ u64::from(rank << 8 | target),
+                    SimDiskOptions::default(),
+                );
+                let (rt, device) = (node.handle(), disk.attach(&node.handle()));
+                world.block_on(&node, async move {
+                    let options = FormatOptions { owner: owner(rank, target), log_bytes: Some(4 << 20) };
+                    Store::format(&rt, &device, &options).await.expect("an empty disk");
+                });
+                disk
+            });
+            Engine { disks: disks.collect(), targets: RefCell::default(), node }
+        });
+        let engines = Rc::new(engines.collect::<Vec<_>>());
+        let clients = (0..shape.clients).map(|index| world.node(&format!("client-{index}")));
+        let clients = Rc::new(clients.collect());
+        let admin = world.node("admin");
+        let cluster = Self { world, fabric, shape, engines, clients, admin };
+        for rank in 0..shape.engines {
+            cluster.boot(rank);
+        }
+        cluster.settle();
+        cluster
+    }
+
+    fn infos(&self) -> Vec<EngineInfo> {
+        let info = |rank| EngineInfo {
+            rank: Rank(rank),
+            host: host(rank),
+            fabric_port: PORT,
+            targets: self.shape.targets,
+            management: String::new(),
+        };
+        (0..self.shape.engines).map(info).collect()
+    }
+
+    /// Starts the targets of an engine whose node is up.
+    fn boot(&self, rank: u32) {
+        let engine = &self.engines[rank as usize];
+        *engine.targets.borrow_mut() = vec![None; self.shape.targets as usize];
+        for (target, disk) in (0..).zip(&engine.disks) {
+            let rt = engine.node.handle();
+            let context = TargetContext {
+                rt: rt.clone(),
+                endpoint: self.fabric.endpoint(&engine.node, Some(PORT + target)),
+                device: disk.attach(&rt),
+                owner: owner(rank, u32::from(target)),
+                store: StoreConfig::default(),
+                engines: self.infos(),
+                key: KEY,
+                provider: "sim".to_owned(),
+                started: 0,
+            };
+            let (engines, index) = (Rc::clone(&self.engines), usize::from(target));
+            let seed = self.world.seed();
+            let work = async move {
+                let served = Target::start(context).await;
+                let served =
+                    served.unwrap_or_else(|error| panic!("seed {seed}: target does not recover: {error}"));
+                engines[rank as usize].targets.borrow_mut()[index] = Some(Rc::downgrade(&served));
+                // The target lives until its node crashes.
+                core::future::pending::<()>().await;
+                drop(served);
+            };
+            rt.spawn(work);
+        }
+    }
+
+    pub fn is_up(&self, rank: u32) -> bool {
+        self.engines[rank as usize].node.is_up()
+    }
+
+    /// Power failure of an engine.
+    pub fn crash(&self, rank: u32, keeps: CrashKeeps) {
+        let engine = &self.engines[rank as usize];
+        self.world.crash(&engine.node);
+        for disk in &engine.disks {
+            disk.crash(keeps);
+        }
+    }
+
+    /// Brings a crashed engine back.
+    pub fn restart(&self, rank: u32) {
+        self.world.restart(&self.engines[rank as usize].node);
+        self.boot(rank);
+    }
+
+    /// Waits until every target of every engine that is up serves.
+    pub fn settle(&self) {
+        for _ in 0..1000 {
+            let ready = |engine: &Engine| {
+                let live = |target: &Option<Weak<Target>>| {
+                    target.as_ref().is_some_and(|weak| weak.upgrade().is_some())
+                };
+                !engine.node.is_up() || engine.targets.borrow().iter().all(live)
+            };
+            if self.engines.iter().all(ready) {
+                return;
+            }
+            self.world.run_for(Duration::from_millis(10));
+        }
+        panic!("seed {}: engines don't start", self.world.seed());
+    }
+
+    pub fn skew_clocks(&self, most: Duration) {
+        let most = i64::try_from(most.as_nanos()).expect("a small skew");
+        for engine in self.engines.iter() {
+            let drawn = self.world.rng().below(2 * most.unsigned_abs());
+            engine.node.set_clock_skew(i64::try_from(drawn).expect("small") - most);
+        }
+    }
+
+    /// What clients are told.
+    pub fn attach(&self) -> Attach {
+        let engines = self.infos().into_iter().map(|info| EngineAddress {
+            rank: info.rank.0,
+            host: info.host,
+            fabric_port: info.fabric_port,
+            targets: info.targets,
+            management: info.management,
+        });
+        Attach {
+            system: "sim".to_owned(),
+            provider: "sim".to_owned(),
+            engines: engines.collect(),
+            system_key: KEY,
+        }
+    }
+
+    /// A client on a node, which gives operations up after `deadline`.
+    pub fn context(&self, node: &Node, deadline: Duration) -> Context {
+        let endpoint = self.fabric.endpoint(node, None);
+        let options = ContextOptions { deadline, uid: 1000, gid: 1000 };
+        Context::sim(node.handle(), endpoint, &self.attach(), options)
+    }
+
+    /// A node for work beside the clients'.
+    pub const fn admin(&self) -> &Node {
+        &self.admin
+    }
+
+    /// Sends a management request to an engine.
+    pub fn manage<Req: Message, Rep: Message + Default>(
+        &self,
+        rank: u32,
+        method: &'static str,
+        request: &Req,
+    ) -> Result<Rep, Failure> {
+        let engine = &self.engines[rank as usize];
+        let target = engine.targets.borrow().first().cloned().flatten().and_then(|weak| weak.upgrade());
+        let Some(target) = target else { return Err(Failure::new(Der::UNREACH, "", "the engine is down")) };
+        let bytes = request.encode_to_vec();
+        let answer = self.world.try_block_on(&engine.node, Duration::from_secs(120), async move {
+            let management = target.management().map(Rc::clone).expect("target 0 has it");
+            management.call(method, &bytes).await
+        });
+        match answer {
+            Ok(answer) => answer.map(|bytes| Rep::decode(bytes.as_slice()).expect("an answer decodes")),
+            Err(error) => Err(Failure::new(Der::UNREACH, "", error.to_string())),
+        }
+    }
+
+    pub fn pool_request(&self, label: &str) -> v1::PoolCreateRequest {
+        let targets = u64::from(self.shape.engines * self.shape.targets);
+        v1::PoolCreateRequest {
+            label: label.to_owned(),
+            size_bytes: targets * SHARE_BYTES,
+            ..v1::PoolCreateRequest::default()
+        }
+    }
+
+    pub fn create_pool(&self, label: &str) {
+        let last = self.shape.engines - 1;
+        let created: v1::PoolCreateResponse =
+            self.manage(last, "Pools/Create", &self.pool_request(label)).expect("room for a pool");
+        let pool = created.pool.expect("an answer");
+        assert_eq!(pool.state(), v1::PoolState::Ready);
+        assert_eq!(pool.ranks.len(), self.shape.engines as usize);
+    }
+
+    /// Creates and destroys a pool while engines crash; in the end there is exactly one, or none.
+    pub fn create_and_destroy_under_faults(&self) {
+        let seed = self.world.seed();
+        for round in 0..3 {
+            let victim = u32::try_from(self.world.rng().below(u64::from(self.shape.engines))).expect("small");
+            let (other, delay) = (self.clone(), Duration::from_micros(self.world.rng().below(8_000)));
+            self.world.schedule(delay, move || other.crash(victim, CrashKeeps::Any));
+            let asked = (victim + 1) % self.shape.engines;
+            let created =
+                self.manage::<_, v1::PoolCreateResponse>(asked, "Pools/Create", &self.pool_request("p"));
+            self.world.run_for(Duration::from_millis(20));
+            self.restart(victim);
+            self.settle();
+            // Whatever became of the first attempt, it can be repeated.
+            let again = self.create_repeatedly("p");
+            if let Ok(created) = created {
+                assert_eq!(
+                    created.pool.map(|pool| pool.uuid),
+                    Some(again.clone()),
+                    "seed {seed}, round {round}"
+                );
+            }
+            let listed: v1::PoolListResponse =
+                self.manage(asked, "Pools/List", &v1::PoolListRequest {}).expect("all engines are up");
+            let uuids: Vec<_> = listed.pools.into_iter().map(|pool| pool.uuid).collect();
+            assert_eq!(uuids, [again], "seed {seed}, round {round}");
+            let destroy = v1::PoolDestroyRequest { pool: "p".to_owned(), force: false };
+            let _: v1::PoolDestroyResponse =
+                self.manage(asked, "Pools/Destroy", &destroy).expect("an empty pool goes");
+        }
+        let query: v1::SystemQueryResponse =
+            self.manage(0, "System/Query", &v1::SystemQueryRequest {}).expect("all engines are up");
+        for engine in query.engines {
+            assert_eq!(engine.health(), v1::EngineHealth::Up);
+            let kept = engine.capacity_bytes - engine.free_bytes;
+            assert!(
+                kept <= SHARE_BYTES,
+                "seed {seed}: rank {} still gives {kept} bytes to pools",
+                engine.rank
+            );
+        }
+    }
+
+    fn create_repeatedly(&self, label: &str) -> String {
+        for _ in 0..20 {
+            match self.manage::<_, v1::PoolCreateResponse>(0, "Pools/Create", &self.pool_request(label)) {
+                Ok(created) => return created.pool.expect("an answer").uuid,
+                Err(error) if error.der == Der::INPROGRESS => self.world.run_for(Duration::from_secs(1)),
+                Err(error) => panic!("seed {}: {error}", self.world.seed()),
+            }
+        }
+        panic!("seed {}: the pool is never created", self.world.seed());
+    }
+}

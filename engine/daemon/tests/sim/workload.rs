@@ -1,0 +1,317 @@
+//! What clients do.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_client::{
+    AkeyRead, AkeyWrite, Conditions, Container, ContainerProperties, ContainerType, Context, Der, Error, Key,
+    Kv, Object, ObjectClass, ObjectId, Pool, Result, Rights, kind,
+};
+
+use crate::cluster::{Cluster, SHARE_BYTES};
+use crate::history::{Action, Entry, History};
+
+const BOTH: Rights = Rights::READ.union(Rights::WRITE);
+const ALL: Rights = BOTH.union(Rights::CREATE_CONTAINER).union(Rights::DESTROY_CONTAINER);
+
+/// Operations of one client in one run.
+const OPERATIONS: u64 = 40;
+
+/// Keys that all clients share: few, so that they meet.
+const KEYS: u64 = 6;
+
+/// Longest time that a client tries an operation: longer than most faults, shorter than some.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest pause between two operations of a client.
+const PAUSE_MAX_US: u64 = 8_000;
+
+/// Clients at work, and what they saw.
+pub struct Run {
+    history: Rc<RefCell<History>>,
+    left: Rc<Cell<usize>>,
+    pool: String,
+    oid: ObjectId,
+}
+
+fn properties(label: &str, quota: u64) -> ContainerProperties {
+    ContainerProperties {
+        label: label.to_owned(),
+        kind: ContainerType::Object,
+        quota,
+        object_class: "SX".to_owned(),
+        chunk_size: 0,
+        uid: 0,
+        gid: 0,
+        mode: 0,
+        attributes: std::collections::BTreeMap::default(),
+    }
+}
+
+async fn make_container(context: &Context, pool: &str, label: &str, quota: u64) -> Result<Container> {
+    let pool = Pool::connect(context, pool, ALL).await?;
+    Container::create(context, &pool, properties(label, quota), false).await?;
+    Container::open(context, &pool, label, BOTH).await
+}
+
+/// Creates a container, and has every client work on one object of it.
+pub fn start(cluster: &Cluster, pool: &str) -> Run {
+    let context = cluster.context(cluster.admin(), Duration::from_secs(10));
+    let label = pool.to_owned();
+    let (container, oid) = cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &label, "box", 0).await.expect("no faults yet");
+        let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("no faults yet");
+        (container, oid)
+    });
+    let run = Run {
+        history: Rc::default(),
+        left: Rc::new(Cell::new(cluster.clients.len())),
+        pool: pool.to_owned(),
+        oid,
+    };
+    for (client, node) in (0..).zip(cluster.clients.iter()) {
+        let context = cluster.context(node, PATIENCE);
+        let kv = Kv::open(&container, oid).expect("a class without redundancy");
+        let (history, left) = (Rc::clone(&run.history), Rc::clone(&run.left));
+        node.handle().spawn(async move {
+            work(&context, &kv, client, &history).await;
+            left.set(left.get() - 1);
+        });
+    }
+    run
+}
+
+async fn work(context: &Context, kv: &Kv, client: u64, history: &RefCell<History>) {
+    let rt = context.runtime();
+    for number in 0..OPERATIONS {
+        rt.sleep(Duration::from_micros(rt.random_u64() % PAUSE_MAX_US)).await;
+        let key = rt.random_u64() % KEYS;
+        let value = client << 32 | number;
+        let began = rt.now().as_nanos();
+        let action = act(context, kv, key, value, rt.random_u64() % 8).await;
+        let ended = Some(rt.now().as_nanos());
+        let entry = match action {
+            Outcome::Answered(action) => Entry { began, ended, action },
+            Outcome::Unknown(action) => Entry { began, ended: None, action },
+            Outcome::Nothing => continue,
+        };
+        history.borrow_mut().add(key, entry);
+    }
+}
+
+enum Outcome {
+    Answered(Action),
+    Unknown(Action),
+    /// It read, and got no answer.
+    Nothing,
+}
+
+/// A value is its number at the front of data that is sometimes inline, sometimes in extents of its own, and
+/// sometimes moved by RMA.
+fn data(value: u64) -> Vec<u8> {
+    let len = [16, 300, 5_000, 40_000][usize::try_from(value % 4).expect("small")];
+    let mut data = vec![u8::try_from(value % 251).expect("small"); len];
+    data[..8].copy_from_slice(&value.to_le_bytes());
+    data
+}
+
+fn number(found: &[u8]) -> u64 {
+    let value = u64::from_le_bytes(found[..8].try_into().expect("values are longer"));
+    assert_eq!(found, data(value), "a value is whole or not there");
+    value
+}
+
+async fn act(context: &Context, kv: &Kv, key: u64, value: u64, choice: u64) -> Outcome {
+    let name = key.to_le_bytes();
+    match choice {
+        0..=2 => written(Action::Put(value), kv.put(context, &name, &data(value), Conditions::NONE).await),
+        3 => match kv.put(context, &name, &data(value), Conditions::DKEY_INSERT).await {
+            Err(error) if error.is(Der::EXIST) => Outcome::Answered(Action::Insert(value, false)),
+            done => written(Action::Insert(value, true), done),
+        },
+        4 => written(Action::Remove, kv.remove(context, &name, Conditions::NONE).await),
+        _ => match kv.get(context, &name).await {
+            Ok(found) => Outcome::Answered(Action::Get(found.map(|bytes| number(&bytes)))),
+            Err(error) => {
+                assert_unavailable(&error);
+                Outcome::Nothing
+            }
+        },
+    }
+}
+
+fn written(action: Action, done: Result<()>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::Answered(action),
+        Err(error) => {
+            assert_unavailable(&error);
+            Outcome::Unknown(action)
+        }
+    }
+}
+
+/// Faults make engines unavailable; they never make them answer nonsense.
+fn assert_unavailable(error: &Error) {
+    let passing = [Der::TIMEDOUT, Der::UNREACH, Der::AGAIN, Der::NOMEM, Der::HLC_SYNC, Der::TX_UNCERTAIN];
+    assert!(passing.contains(&error.der()), "an unexpected error: {error} {error:?}");
+}
+
+impl Run {
+    /// Whether all clients have done their work.
+    pub fn is_finished(&self) -> bool {
+        self.left.get() == 0
+    }
+
+    /// Waits for the clients, reads every key once more, and returns what was seen.
+    pub fn finish(self, cluster: &Cluster) -> History {
+        let seed = cluster.world.seed();
+        for _ in 0..1_000 {
+            if self.is_finished() {
+                break;
+            }
+            cluster.world.run_for(Duration::from_millis(500));
+        }
+        assert!(self.is_finished(), "seed {seed}: clients hang");
+        let context = cluster.context(cluster.admin(), Duration::from_secs(20));
+        let history = Rc::clone(&self.history);
+        let (pool, oid) = (self.pool, self.oid);
+        cluster.world.block_on(cluster.admin(), async move {
+            let pool = Pool::connect(&context, &pool, BOTH).await.expect("all engines are back");
+            let container =
+                Container::open(&context, &pool, "box", BOTH).await.expect("the container is there");
+            let found = pool.containers(&context).await.expect("all engines are back");
+            assert_eq!(found.len(), 1, "seed {seed}");
+            let kv = Kv::open(&container, oid).expect("a class without redundancy");
+            for key in 0..KEYS {
+                let began = context.runtime().now().as_nanos();
+                let found = kv.get(&context, &key.to_le_bytes()).await.expect("all engines are back");
+                let ended = Some(context.runtime().now().as_nanos());
+                let action = Action::Get(found.map(|bytes| number(&bytes)));
+                history.borrow_mut().add(key, Entry { began, ended, action });
+            }
+        });
+        let history = self.history.borrow().clone();
+        assert!(history.len() > 40, "seed {seed}: only {} operations were answered", history.len());
+        history
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+/// Writes pieces of a MiB under numbered keys until an error; how many were taken, and the error.
+async fn fill(context: &Context, kv: &Kv, first: u64) -> (u64, Error) {
+    let piece = vec![7; MIB];
+    for number in first.. {
+        if let Err(error) = kv.put(context, &number.to_le_bytes(), &piece, Conditions::NONE).await {
+            return (number - first, error);
+        }
+    }
+    unreachable!("the disks are finite")
+}
+
+async fn empty(context: &Context, kv: &Kv, count: u64) {
+    for number in 0..count {
+        kv.remove(context, &number.to_le_bytes(), Conditions::NONE).await.expect("a full pool lets data go");
+    }
+}
+
+/// Waits until a write succeeds again: space comes back in the background.
+async fn wait_for_room(context: &Context, kv: &Kv) {
+    for _ in 0..120 {
+        if kv.put(context, b"again", &vec![1; MIB], Conditions::NONE).await.is_ok() {
+            return;
+        }
+        context.runtime().sleep(Duration::from_millis(500)).await;
+    }
+    panic!("no room came back within a minute");
+}
+
+/// A container with a quota takes about that much, wherever its data lies.
+pub fn fill_to_quota(cluster: &Cluster, pool: &str) {
+    const QUOTA_MIB: u64 = 20;
+    let context = cluster.context(cluster.admin(), Duration::from_secs(20));
+    let pool = pool.to_owned();
+    cluster.world.block_on(cluster.admin(), async move {
+        for (label, class) in [("spread", ObjectClass::SX), ("narrow", ObjectClass::S1)] {
+            let quota = QUOTA_MIB * MIB as u64;
+            let container = make_container(&context, &pool, label, quota).await.expect("room");
+            let oid = container.new_object_id(&context, kind::KV_HASHED, Some(class)).await.expect("an id");
+            let kv = Kv::open(&container, oid).expect("a class without redundancy");
+            let (taken, error) = fill(&context, &kv, 0).await;
+            assert!(
+                (QUOTA_MIB - 2..=QUOTA_MIB).contains(&taken),
+                "{label}: {taken} MiB of {QUOTA_MIB}: {error}"
+            );
+            assert!(error.is(Der::NOSPACE) && error.to_string().contains(label), "{error}");
+            let used = container.query(&context).await.expect("figures").used;
+            assert!(used <= quota, "{used} bytes against a quota of {quota}");
+            let larger = quota + (4 * MIB) as u64;
+            Container::set_quota(&context, container.pool(), label, larger).await.expect("a greater quota");
+            context.runtime().sleep(Duration::from_secs(1)).await;
+            let (more, _) = fill(&context, &kv, taken).await;
+            assert!((3..=5).contains(&more), "{label}: {more} MiB more of 4");
+            let smaller = Container::set_quota(&context, container.pool(), label, quota).await;
+            assert!(smaller.is_err_and(|error| error.is(Der::BUSY)), "more is held than the smaller quota");
+            empty(&context, &kv, taken + more).await;
+            wait_for_room(&context, &kv).await;
+        }
+    });
+}
+
+/// A full pool says so, lets data go, and takes data again.
+pub fn fill_to_the_brim(cluster: &Cluster, pool: &str) {
+    let context = cluster.context(cluster.admin(), Duration::from_secs(20));
+    let pool = pool.to_owned();
+    cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &pool, "box", 0).await.expect("room");
+        let oid = container.new_object_id(&context, kind::KV_HASHED, Some(ObjectClass::S1)).await;
+        let kv = Kv::open(&container, oid.expect("an id")).expect("a class without redundancy");
+        let (taken, error) = fill(&context, &kv, 0).await;
+        let share = SHARE_BYTES / MIB as u64;
+        assert!((share * 3 / 4..=share).contains(&taken), "{taken} MiB of {share}: {error}");
+        let text = error.to_string();
+        assert!(error.is(Der::NOSPACE) && text.contains(&pool) && text.contains("rank"), "{text}");
+        let first = kv.get(&context, &0_u64.to_le_bytes()).await.expect("a full pool is readable");
+        assert_eq!(first.map(|piece| piece.len()), Some(MIB));
+        empty(&context, &kv, taken).await;
+        wait_for_room(&context, &kv).await;
+    });
+}
+
+/// Snapshots cut exactly between what was acknowledged before and what began after, although clocks differ.
+pub fn snapshots(cluster: &Cluster, pool: &str) {
+    const KEYS: u64 = 16;
+    let context = cluster.context(cluster.admin(), Duration::from_secs(20));
+    let pool = pool.to_owned();
+    cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &pool, "box", 0).await.expect("room");
+        let oid = container.new_object_id(&context, kind::MULTI_HASHED, None).await.expect("an id");
+        let object = Object::open(&container, oid).expect("a class without redundancy");
+        let akey = Key::new(b"v").expect("short");
+        let mut taken = Vec::new();
+        for round in 0..4_u64 {
+            for key in 0..KEYS {
+                let bytes = (round * 1000 + key).to_le_bytes();
+                let write = [AkeyWrite::single(akey.clone(), &bytes)];
+                let dkey = Key::from_u64(key);
+                object.update(&context, &dkey, Conditions::NONE, &write).await.expect("no faults");
+            }
+            taken.push(container.create_snapshot(&context).await.expect("all engines are up"));
+        }
+        for (round, epoch) in (0..).zip(&taken) {
+            let past = object.at(*epoch);
+            for key in 0..KEYS {
+                let mut bytes = [0; 8];
+                let mut read = [AkeyRead::single(akey.clone(), &mut bytes)];
+                past.fetch(&context, &Key::from_u64(key), Conditions::NONE, &mut read)
+                    .await
+                    .expect("a snapshot");
+                assert_eq!(u64::from_le_bytes(bytes), round * 1000 + key, "round {round}");
+            }
+        }
+        container.destroy_snapshot(&context, taken[1]).await.expect("all engines are up");
+        let left = container.snapshots(&context).await.expect("all engines are up");
+        assert_eq!(left, [taken[0], taken[2], taken[3]]);
+    });
+}
