@@ -287,7 +287,7 @@ func TestRolloutStopsAtAnEngineThatDoesNotComeBack(t *testing.T) {
 	i.ready(&cluster, "weir")
 }
 
-func TestRolloutWaitsWhileTheOperatorCanNotReachTheEngines(t *testing.T) {
+func TestRolloutGoesByReadinessWhileManagementIsSilent(t *testing.T) {
 	t.Parallel()
 	i := install(t, 3)
 	threeNodes(i)
@@ -300,14 +300,46 @@ func TestRolloutWaitsWhileTheOperatorCanNotReachTheEngines(t *testing.T) {
 	}
 	i.patch(&v1alpha1.StorageCluster{}, "weir", `{"spec": {"image": "weir/engine:next"}}`)
 	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonEnginesNotReady, "management service does not answer")
-	if got := i.machines.starts(); len(got) != 3 {
-		t.Errorf("engines whose pods serve were restarted: %v", got)
-	}
-	for rank := range 3 {
-		i.engines.StartEngine(rank)
-	}
-	i.unreachable.set(false)
 	i.condition(&cluster, "weir", v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+	if want, got := []string{"weir-engine-0", "weir-engine-1", "weir-engine-2"}, i.machines.starts()[3:]; !slices.Equal(got, want) {
+		t.Errorf("restarted %v, want %v", got, want)
+	}
+	if away := i.machines.awayAtOnce(); away != 1 {
+		t.Errorf("%d engines were away at once", away)
+	}
+}
+
+func TestAuthorityIsReplacedWhenItsSecretIsDeleted(t *testing.T) {
+	t.Parallel()
+	i := install(t, 2)
+	i.machines.node("a")
+	i.machines.node("b")
+	i.apply(i.machines.cluster(2, ""))
+	var cluster v1alpha1.StorageCluster
+	i.ready(&cluster, "weir")
+	before := certificate(i, "weir-ca")
+	i.remove(&corev1.Secret{}, "weir-ca")
+	i.eventually("a new authority, and an engine certificate of it", func() string {
+		if err := i.get(&corev1.Secret{}, "weir-ca"); err != nil {
+			return err.Error()
+		}
+		now := certificate(i, "weir-ca")
+		if bytes.Equal(now.Raw, before.Raw) {
+			return "the old one is there"
+		}
+		if err := certificate(i, "weir-engine-tls").CheckSignatureFrom(now); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	i.eventually("both engines were restarted to read it", func() string {
+		if starts := i.machines.starts(); len(starts) != 4 {
+			return strings.Join(starts, " ")
+		}
+		return ""
+	})
+	i.condition(&cluster, "weir", v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonSettled)
+	i.ready(&cluster, "weir")
 	if away := i.machines.awayAtOnce(); away != 1 {
 		t.Errorf("%d engines were away at once", away)
 	}

@@ -2,6 +2,7 @@ package storagecluster
 
 import (
 	"context"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -20,7 +21,8 @@ type rolloutEngine struct {
 	// serving is true while the pod is ready, which the kubelet judges: clients may be using the engine even if the
 	// operator can't reach it.
 	serving bool
-	// settled is true when the running pod has the StatefulSet's template and the engine is up.
+	// settled is true when the running pod has the StatefulSet's template and the engine is up. If nobody answers the
+	// operator, being ready is all there is to go by: a rollout may be what mends management.
 	settled bool
 }
 
@@ -53,6 +55,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 	fingerprint := c.fingerprint(manifest.EngineConfig(cluster))
 	desired := make([]*appsv1.StatefulSet, len(engines))
 	seen := make([]rolloutEngine, len(engines))
+	silent := !slices.ContainsFunc(engines, func(e engine) bool { return e.state != nil })
 	for i, e := range engines {
 		set, err := manifest.StatefulSet(cluster, e.rank, where.assigned[e.rank], r.image(cluster), fingerprint)
 		if err != nil {
@@ -65,7 +68,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			exists:   e.set != nil,
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
 			serving:  e.pod != nil && podReady(e.pod),
-			settled:  e.up() && setSettled(e.set),
+			settled:  (e.up() || (silent && e.pod != nil && podReady(e.pod))) && setSettled(e.set),
 		}
 		if seen[i].current {
 			if err := apply.Object(ctx, r.client, set); err != nil {
