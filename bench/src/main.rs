@@ -4,6 +4,7 @@
 //! A bare number says more about the machine than about the program, so that each row carries a reference measured
 //! by the same code in the same run, and the ratio to it.
 
+mod fabric;
 mod files;
 mod report;
 mod restart;
@@ -20,6 +21,8 @@ use crate::system::System;
 /// What can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Group {
+    /// The RPC layer beside the bare fabric.
+    Fabric,
     /// Files through a mount beside the local file system.
     Files,
     /// Start, restart with data, connect, memory at rest.
@@ -45,6 +48,9 @@ struct Arguments {
     /// Files made in the small-file rows.
     #[arg(long, default_value_t = 2000)]
     small_files: u32,
+    /// Serve as the other side of the fabric rows.
+    #[arg(long, hide = true)]
+    serve_fabric: Option<String>,
     /// MiB written and read in the sequential rows.
     #[arg(long, default_value_t = 512)]
     sequential_mib: u32,
@@ -64,6 +70,17 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     let wanted = |group| arguments.groups.is_empty() || arguments.groups.contains(&group);
     let mut report = Report::load(&arguments.output)?;
+    if let Some(server) = &arguments.serve_fabric {
+        return fabric::serve(server);
+    }
+    if wanted(Group::Fabric) {
+        fabric::measure(&mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if !wanted(Group::Files) && !wanted(Group::Life) {
+        report.print();
+        return Ok(());
+    }
     let mut system = System::start(&arguments.binaries, &arguments.scratch, &mut report)?;
     if wanted(Group::Files) {
         files::measure(&system, arguments.small_files, arguments.sequential_mib, &mut report)?;
