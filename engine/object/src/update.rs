@@ -195,7 +195,7 @@ pub(crate) fn check_conditions(
 fn check_punch(punch: &PunchRequest) -> Result<(), Status> {
     let keys = match &punch.scope {
         PunchScope::Object => 1,
-        PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) => keys.len(),
+        PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) | PunchScope::DkeyWith(_, keys) => keys.len(),
     };
     if keys == 0 || keys > AKEYS_MAX {
         return Err(refusal::invalid(format!("a punch names 1 to {AKEYS_MAX} keys, not {keys}")));

@@ -195,6 +195,9 @@ pub enum PunchScope {
     Dkeys(Vec<Key>),
     /// Akeys of one dkey.
     Akeys(Key, Vec<Key>),
+    /// A whole dkey, provided that all of these akeys exist in it; otherwise the punch fails with `NONEXIST` whatever
+    /// the conditions say. What was decided on an old look at a dkey can't remove its successor this way.
+    DkeyWith(Key, Vec<Key>),
 }
 
 /// Removes an object, dkeys or akeys.

@@ -100,6 +100,16 @@ impl Shard {
                     end(format!("akey \"{akey}\""), &path, life(tree, &path, above, epoch)?)?;
                 }
             }
+            PunchScope::DkeyWith(dkey, akeys) => {
+                let path = path.dkey(dkey);
+                let found = life(tree, &path, above, epoch)?;
+                for akey in akeys {
+                    if !life(tree, &path.akey(akey), found, epoch)?.exists {
+                        return Err(UpdateError::Missing(format!("akey \"{akey}\"")));
+                    }
+                }
+                end(format!("dkey \"{dkey}\""), &path, found)?;
+            }
         }
         if let Some((at, Event::Object { newest })) = above.event
             && !changes.is_empty()
@@ -119,7 +129,7 @@ fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
             check_keys(object, dkeys, [])?;
             dkeys
         }
-        PunchScope::Akeys(dkey, akeys) => {
+        PunchScope::Akeys(dkey, akeys) | PunchScope::DkeyWith(dkey, akeys) => {
             check_keys(object, [dkey], akeys)?;
             akeys
         }
