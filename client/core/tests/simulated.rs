@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use cluster::{ALL, Cluster, POOL, open_container, properties};
 use weir_client::{
-    AkeyRead, AkeyWrite, Anchor, Array, ArrayAttributes, Conditions, Container, ContainerType, Context, Der, Error,
-    Extent, Key, Kv, Object, ObjectClass, Pool, Range, Rights, kind,
+    AkeyRead, AkeyWrite, Anchor, Array, ArrayAttributes, Conditions, Container, ContainerType, Context, Der,
+    Error, Extent, Key, Kv, Object, ObjectClass, Pool, Range, Rights, kind,
 };
 use weir_runtime::random::Random;
 
@@ -60,7 +60,8 @@ fn a_wrong_system_key_is_refused() {
     let mut attach = cluster.attach();
     attach.system_key.0[0] ^= 1;
     let endpoint = cluster.fabric.endpoint(&cluster.client, None);
-    let context = Context::sim(cluster.client.handle(), endpoint, &attach, weir_client::ContextOptions::default());
+    let context =
+        Context::sim(cluster.client.handle(), endpoint, &attach, weir_client::ContextOptions::default());
     cluster.run(async move {
         let refused = Pool::connect(&context, POOL, Rights::READ).await.expect_err("refused");
         assert!(refused.is(Der::NO_PERM), "{refused}");
@@ -88,10 +89,8 @@ fn values_of_every_size_come_back_and_conditions_hold() {
             assert!(again.is_err_and(|error| error.is(Der::EXIST)));
             let (mut one, mut two) = (vec![0; size + 10], vec![9; size + 3]);
             let wanted = vec![Extent { index: 5, count: size as u64 + 3 }];
-            let mut reads = [
-                AkeyRead::single(single, &mut one),
-                AkeyRead::array(array, 1, wanted, vec![&mut two]),
-            ];
+            let mut reads =
+                [AkeyRead::single(single, &mut one), AkeyRead::array(array, 1, wanted, vec![&mut two])];
             let found = object.fetch(&context, &dkey, Conditions::NONE, &mut reads).await.expect("found");
             assert_eq!(found[0].size, size as u64);
             assert_eq!(found[1].present, extents);
@@ -103,7 +102,8 @@ fn values_of_every_size_come_back_and_conditions_hold() {
         assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
         let mut nothing = [0; 4];
         let mut reads = [AkeyRead::single(key("a"), &mut nothing)];
-        let found = object.fetch(&context, &key("none"), Conditions::NONE, &mut reads).await.expect("no error");
+        let found =
+            object.fetch(&context, &key("none"), Conditions::NONE, &mut reads).await.expect("no error");
         assert_eq!(found[0].size, 0);
         let refused = object.fetch(&context, &key("none"), Conditions::DKEY_FETCH, &mut reads).await;
         assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
@@ -125,7 +125,7 @@ fn values_of_every_size_come_back_and_conditions_hold() {
 }
 
 #[test]
-fn an_update_that_removes_under_conditions_is_all_or_none() {
+fn a_dkey_is_replaced_and_removed_only_while_it_holds_its_guard() {
     let cluster = Cluster::start(4, 1, 1);
     let context = cluster.context(MINUTE);
     cluster.run(async move {
@@ -134,26 +134,25 @@ fn an_update_that_removes_under_conditions_is_all_or_none() {
         let (dkey, record, old, new) = (key("entry"), key("i"), key("g1"), key("g2"));
         let insert = [AkeyWrite::single(record.clone(), b"one"), AkeyWrite::single(old.clone(), b"x")];
         object.update(&context, &dkey, Conditions::AKEY_INSERT, &insert).await.expect("inserted");
+        let again = object.update(&context, &dkey, Conditions::AKEY_INSERT, &insert).await;
+        assert!(again.is_err_and(|error| error.is(Der::EXIST)));
         let replace = [
             AkeyWrite::single(record.clone(), b"two").when(Conditions::AKEY_UPDATE),
             AkeyWrite::single(new.clone(), b"x").when(Conditions::AKEY_INSERT),
-            AkeyWrite::remove(old.clone()).when(Conditions::AKEY_UPDATE),
+            AkeyWrite::single(old.clone(), b"x").when(Conditions::AKEY_UPDATE),
         ];
         object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await.expect("replaced");
         let refused = object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await;
-        assert!(refused.is_err(), "the old guard is gone and the new one is there");
+        assert!(refused.is_err_and(|error| error.is(Der::EXIST)), "the new guard is there");
+        object.punch_akeys(&context, Conditions::PUNCH, &dkey, &[old.clone()]).await.expect("removed");
+        let refused = object.punch_dkey_with(&context, &dkey, &[old]).await;
+        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
         let page = object.list_akeys(&context, &dkey, &Anchor::START, 10).await.expect("lists");
         let keys: Vec<_> = page.entries.iter().map(|entry| entry.key.clone()).collect();
         assert_eq!(keys, [b"g2".to_vec(), b"i".to_vec()]);
-        let remove = [
-            AkeyWrite::remove(record.clone()).when(Conditions::AKEY_UPDATE),
-            AkeyWrite::remove(new).when(Conditions::AKEY_UPDATE),
-        ];
-        object.update(&context, &dkey, Conditions::PER_AKEY, &remove).await.expect("removed");
-        let refused = object.update(&context, &dkey, Conditions::PER_AKEY, &remove).await;
-        assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
+        object.punch_dkey_with(&context, &dkey, &[new]).await.expect("removed");
         let page = object.list_dkeys(&context, &Anchor::START, 10, Some(&record)).await.expect("lists");
-        assert!(page.entries.iter().all(|entry| entry.value.is_none()), "{:?}", page.entries);
+        assert!(page.entries.is_empty(), "{:?}", page.entries);
         object.update(&context, &dkey, Conditions::AKEY_INSERT, &insert).await.expect("inserted again");
     });
 }
@@ -201,7 +200,8 @@ async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, rando
     let count = 1 + random.below(90);
     match random.below(8) {
         0..=3 => {
-            let data: Vec<u8> = (0..count).map(|_| u8::try_from(1 + random.below(255)).expect("a byte")).collect();
+            let data: Vec<u8> =
+                (0..count).map(|_| u8::try_from(1 + random.below(255)).expect("a byte")).collect();
             let cut = usize::try_from(random.below(count + 1)).expect("small");
             let range = [Range { index: at, count }];
             array.write(context, &range, &[&data[..cut], &data[cut..]]).await.expect("written");
@@ -223,14 +223,18 @@ async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, rando
         _ => {
             let ranges = [Range { index: at, count }, Range { index: at / 2, count: 5 }];
             let mut found = vec![77; (count + 5) as usize];
-            let outcome =
-                array.read(context, &ranges, vec![found.as_mut_slice()], None).await.expect("read");
-            let cells: Vec<u64> = ranges.iter().flat_map(|range| range.index..range.index + range.count).collect();
+            let outcome = array.read(context, &ranges, vec![found.as_mut_slice()], None).await.expect("read");
+            let cells: Vec<u64> =
+                ranges.iter().flat_map(|range| range.index..range.index + range.count).collect();
             let expected: Vec<u8> =
                 cells.iter().map(|cell| model.get(*cell as usize).copied().unwrap_or(0)).collect();
             assert_eq!(found, expected, "seed {seed}");
             let before_end = cells.iter().filter(|cell| **cell < model.len() as u64).count() as u64;
-            assert_eq!((outcome.cells, outcome.cells + outcome.short), (before_end, count + 5), "seed {seed}");
+            assert_eq!(
+                (outcome.cells, outcome.cells + outcome.short),
+                (before_end, count + 5),
+                "seed {seed}"
+            );
         }
     }
 }

@@ -5,6 +5,7 @@
 //! that was removed, or replaced by another inode, meanwhile.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
+use weir_proto::limits::AKEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::mount::Dfs;
@@ -185,26 +186,36 @@ impl Dfs {
     }
 
     /// Puts an inode in the place of another one.
+    ///
+    /// The old inode's guard goes right after: for that moment a change that was decided on the old inode still
+    /// passes.
     pub(crate) async fn replace_entry(&self, context: &Context, old: &Node, record: &Record) -> Result<()> {
         let insertion = Insertion::of(record)?;
         let mut writes = insertion.writes();
         writes[0].conditions = Conditions::AKEY_UPDATE;
         writes[1].conditions = Conditions::AKEY_INSERT;
-        writes.push(AkeyWrite::remove(guard_key(old.oid())?).when(Conditions::AKEY_UPDATE));
-        let doomed = self.xattr_keys(context, old).await?;
-        writes.extend(doomed.into_iter().map(AkeyWrite::remove));
-        self.change_entry(context, old.parent, &old.name, &writes).await
+        let old_guard = guard_key(old.oid())?;
+        writes.push(AkeyWrite::single(old_guard.clone(), GUARD).when(Conditions::AKEY_UPDATE));
+        let mut doomed = self.xattr_keys(context, old).await?;
+        self.change_entry(context, old.parent, &old.name, &writes).await?;
+        doomed.push(old_guard);
+        let key = entry_key(old.parent, &old.name)?;
+        let object = self.object(old.parent)?;
+        for batch in doomed.chunks(AKEYS_MAX) {
+            object.punch_akeys(context, Conditions::NONE, &key, batch).await?;
+        }
+        Ok(())
     }
 
     /// Removes an inode's entry with everything under it.
     pub(crate) async fn remove_entry(&self, context: &Context, node: &Node) -> Result<()> {
-        let mut writes = vec![
-            AkeyWrite::remove(record_key()?).when(Conditions::AKEY_UPDATE),
-            AkeyWrite::remove(guard_key(node.oid())?).when(Conditions::AKEY_UPDATE),
-        ];
-        let doomed = self.xattr_keys(context, node).await?;
-        writes.extend(doomed.into_iter().map(AkeyWrite::remove));
-        self.change_entry(context, node.parent, &node.name, &writes).await
+        let key = entry_key(node.parent, &node.name)?;
+        let guard = guard_key(node.oid())?;
+        match self.object(node.parent)?.punch_dkey_with(context, &key, &[guard]).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(shown(&node.name))),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Changes an entry under conditions of its akeys; what does not hold means that the entry is another one now.

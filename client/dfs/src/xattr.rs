@@ -1,6 +1,6 @@
 //! Extended attributes: further akeys of an inode's entry.
 
-use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context, Object};
+use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context};
 use weir_proto::limits::LIST_KEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
@@ -142,11 +142,10 @@ impl Dfs {
     pub async fn remove_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<()> {
         self.ensure_writable()?;
         let key = xattr_key(node.oid(), name)?;
-        let writes = [AkeyWrite::remove(key)];
         let dkey = entry_key(node.parent, &node.name)?;
-        let object: Object = self.object(node.parent)?;
-        match object.update(context, &dkey, Conditions::AKEY_UPDATE, &writes).await {
-            Ok(_) => Ok(()),
+        let object = self.object(node.parent)?;
+        match object.punch_akeys(context, Conditions::PUNCH, &dkey, &[key]).await {
+            Ok(()) => Ok(()),
             Err(error) if error.is(Der::NONEXIST) => Err(Error::NoAttribute(shown(name))),
             Err(error) => Err(error.into()),
         }

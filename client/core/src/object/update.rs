@@ -211,6 +211,15 @@ impl Object {
         self.punch_scope(context, Place::Dkey(dkey), scope, conditions).await
     }
 
+    /// Removes a whole dkey, provided that it has all of these akeys; decided and done in one step.
+    ///
+    /// # Errors
+    /// `NONEXIST` when one is missing; or no answer in time.
+    pub async fn punch_dkey_with(&self, context: &Context, dkey: &Key, akeys: &[Key]) -> Result<()> {
+        let scope = PunchScope::DkeyWith(dkey.clone(), akeys.to_vec());
+        self.punch_scope(context, Place::Dkey(dkey), scope, Conditions::NONE).await
+    }
+
     async fn punch_scope(
         &self,
         context: &Context,

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use prost::Message;
 use weir_client::{
-    Attach, Container, ContainerProperties, ContainerType, Context, ContextOptions, EngineAddress, Pool, Rights,
+    Attach, Container, ContainerProperties, ContainerType, Context, ContextOptions, EngineAddress, Pool,
+    Rights,
 };
 use weir_daemon::target::{Target, TargetContext};
 use weir_fabric::sim::Fabric;
@@ -188,12 +189,7 @@ impl Cluster {
             targets: info.targets,
             management: String::new(),
         });
-        Attach {
-            system: "weir".into(),
-            provider: "sim".into(),
-            engines: engines.collect(),
-            system_key: KEY,
-        }
+        Attach { system: "weir".into(), provider: "sim".into(), engines: engines.collect(), system_key: KEY }
     }
 
     /// A context on the client's node.
