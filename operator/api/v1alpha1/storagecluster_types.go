@@ -109,8 +109,8 @@ type EnginesSpec struct {
 	// +optional
 	// +kubebuilder:default=Required
 	Spread EngineSpread `json:"spread,omitempty"`
-	// seccompProfile of the engine's pods; RuntimeDefault when absent. Where the container runtime's default profile
-	// denies io_uring, a Localhost profile that allows it makes the engine's disk path faster.
+	// seccompProfile of the engine's pods. Absent means the one that the chart puts on every node: it allows io_uring,
+	// which engines need and the default profile of newer container runtimes denies.
 	// +optional
 	SeccompProfile *corev1.SeccompProfile `json:"seccompProfile,omitempty"`
 	// logLevel of the engines.

@@ -18,13 +18,14 @@ var version = "dev"
 
 // options are the command line.
 type options struct {
-	namespace       string
-	watchNamespaces []string
-	engineImage     string
-	metricsAddress  string
-	probeAddress    string
-	leaderElect     bool
-	logLevel        string
+	namespace            string
+	watchNamespaces      []string
+	engineImage          string
+	engineSeccompProfile string
+	metricsAddress       string
+	probeAddress         string
+	leaderElect          bool
+	logLevel             string
 }
 
 func parse(args []string) (options, error) {
@@ -38,6 +39,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator: leader lease and copies of client Secrets live there (default $POD_NAMESPACE)")
 	flags.StringVar(&watched, "watch-namespaces", "", "comma-separated `namespaces` to serve; empty means all")
 	flags.StringVar(&o.engineImage, "engine-image", os.Getenv("WEIR_ENGINE_IMAGE"), "`image` of engines whose StorageCluster names none (default $WEIR_ENGINE_IMAGE)")
+	flags.StringVar(&o.engineSeccompProfile, "engine-seccomp-profile", "", "Localhost `profile` of engines whose StorageCluster names none; empty means the container runtime's own")
 	flags.StringVar(&o.metricsAddress, "metrics-address", ":8080", "`address` of /metrics; 0 turns it off")
 	flags.StringVar(&o.probeAddress, "probe-address", ":8081", "`address` of /healthz and /readyz")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the lease, so that several replicas may run")

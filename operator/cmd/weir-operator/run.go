@@ -45,11 +45,12 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 	err = assembly.Setup(mgr, assembly.Options{
-		Namespace:   o.namespace,
-		EngineImage: o.engineImage,
-		Version:     version,
-		Clock:       clock.RealClock{},
-		Registry:    metrics.Registry,
+		Namespace:            o.namespace,
+		EngineImage:          o.engineImage,
+		EngineSeccompProfile: o.engineSeccompProfile,
+		Version:              version,
+		Clock:                clock.RealClock{},
+		Registry:             metrics.Registry,
 	})
 	if err != nil {
 		return err

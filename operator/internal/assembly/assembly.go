@@ -30,6 +30,8 @@ type Options struct {
 	Namespace string
 	// EngineImage of StorageClusters whose spec names none.
 	EngineImage string
+	// EngineSeccompProfile of StorageClusters whose spec names none; empty means the container runtime's own.
+	EngineSeccompProfile string
 	// Version of the operator.
 	Version string
 	Clock   clock.PassiveClock
@@ -79,7 +81,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	connections := management.NewConnections(mgr.GetClient(),
 		append([]management.Option{management.WithObserver(collector.CallFailed)}, o.Management...)...)
 	clusters := storagecluster.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
-		storagecluster.Config{Namespace: o.Namespace, EngineImage: o.EngineImage})
+		storagecluster.Config{Namespace: o.Namespace, EngineImage: o.EngineImage, EngineSeccompProfile: o.EngineSeccompProfile})
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return err
 	}

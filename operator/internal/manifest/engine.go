@@ -35,10 +35,32 @@ func Fingerprint(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:fingerprintBytes])
 }
 
-// StatefulSet runs the engine of a rank. node is where its data is; empty when the data is in a claim that the
+// Complete returns a copy of the cluster in which image and seccomp profile are set: where the spec leaves them open, to
+// those that the operator was installed with. An empty profile stands for the container runtime's.
+func Complete(c *v1alpha1.StorageCluster, image, seccompProfile string) *v1alpha1.StorageCluster {
+	complete := c.DeepCopy()
+	if complete.Spec.Image == "" {
+		complete.Spec.Image = image
+	}
+	engines := &complete.Spec.Engines
+	switch {
+	case engines.SeccompProfile != nil:
+	case seccompProfile == "":
+		engines.SeccompProfile = runtimeDefault()
+	default:
+		engines.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &seccompProfile}
+	}
+	return complete
+}
+
+func runtimeDefault() *corev1.SeccompProfile {
+	return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+}
+
+// StatefulSet runs the engine of a rank of a complete cluster. node is where its data is; empty when the data is in a claim that the
 // scheduler follows.
-func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprint string) (*appsv1.StatefulSet, error) {
-	template := podTemplate(c, rank, node, image, fingerprint)
+func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint string) (*appsv1.StatefulSet, error) {
+	template := podTemplate(c, rank, node, fingerprint)
 	encoded, err := json.Marshal(template)
 	if err != nil {
 		return nil, fmt.Errorf("encode pod template of rank %d of StorageCluster %s/%s: %w", rank, c.Namespace, c.Name, err)
@@ -86,9 +108,9 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 	return set, nil
 }
 
-// EraseJob erases the directory of a rank on its node. It mounts the directory's parent, so that the directory itself
+// EraseJob erases the directory of a rank of a complete cluster on its node. It mounts the directory's parent, so that the directory itself
 // goes too, and may write whatever the engine's user may.
-func EraseJob(c *v1alpha1.StorageCluster, rank int32, node, image string) *batchv1.Job {
+func EraseJob(c *v1alpha1.StorageCluster, rank int32, node string) *batchv1.Job {
 	const mount = "/data"
 	security := confined("DAC_OVERRIDE", "FOWNER")
 	security.RunAsUser = new(int64(0))
@@ -105,11 +127,11 @@ func EraseJob(c *v1alpha1.StorageCluster, rank int32, node, image string) *batch
 					EnableServiceLinks:           new(false),
 					Affinity:                     &corev1.Affinity{NodeAffinity: pinned(node)},
 					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: seccomp(c)},
+					SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: runtimeDefault()},
 					Volumes:                      []corev1.Volume{hostDir("data", clusterPath(c), corev1.HostPathDirectoryOrCreate)},
 					Containers: []corev1.Container{{
 						Name:                     "erase",
-						Image:                    image,
+						Image:                    c.Spec.Image,
 						ImagePullPolicy:          corev1.PullIfNotPresent,
 						Command:                  []string{"rm", "-rf", fmt.Sprintf("%s/rank-%d", mount, rank)},
 						VolumeMounts:             []corev1.VolumeMount{{Name: "data", MountPath: mount}},

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -62,12 +63,12 @@ func TestGoldenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "client.json", string(attach))
-	set, err := StatefulSet(c, 1, "node-b", "weir/engine:1", "fingerprint")
+	set, err := StatefulSet(Complete(c, "weir/engine:1", "weir-engine.json"), 1, "node-b", "fingerprint")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, obj := range map[string]any{
-		"statefulset.yaml": set, "erase-job.yaml": EraseJob(c, 1, "node-b", "weir/engine:1"), "network-policy.yaml": NetworkPolicy(c, "weir-system"),
+		"statefulset.yaml": set, "erase-job.yaml": EraseJob(Complete(c, "weir/engine:1", ""), 1, "node-b"), "network-policy.yaml": NetworkPolicy(c, "weir-system"),
 	} {
 		text, err := yaml.Marshal(obj)
 		if err != nil {
@@ -105,7 +106,7 @@ func TestClaimsFollowTheDeletionPolicy(t *testing.T) {
 	}
 	for policy, want := range map[v1alpha1.DeletionPolicy]string{v1alpha1.DeletionRetain: "Retain", v1alpha1.DeletionDelete: "Delete"} {
 		c.Spec.DeletionPolicy = policy
-		set, err := StatefulSet(c, 0, "", "image", "")
+		set, err := StatefulSet(c, 0, "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +125,7 @@ func TestTemplateChangesOnlyWithWhatTheEngineReads(t *testing.T) {
 	template := func(change func(*v1alpha1.StorageCluster), image, fingerprint string) string {
 		c := cluster()
 		change(c)
-		set, err := StatefulSet(c, 0, "node-a", image, fingerprint)
+		set, err := StatefulSet(Complete(c, image, ""), 0, "node-a", fingerprint)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,12 +160,40 @@ func TestNamesFit(t *testing.T) {
 func TestShmSharesTheNodesMemory(t *testing.T) {
 	c := cluster()
 	c.Spec.Fabric.Provider, c.Spec.Engines.Replicas = "shm", 1
-	set, err := StatefulSet(c, 0, "node-a", "image", "")
+	set, err := StatefulSet(c, 0, "node-a", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	mounts := set.Spec.Template.Spec.Containers[0].VolumeMounts
 	if last := mounts[len(mounts)-1]; last.MountPath != "/dev/shm" {
 		t.Errorf("last mount: %+v", last)
+	}
+}
+
+func TestCompleteFillsInWhatTheSpecLeavesOpen(t *testing.T) {
+	own := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
+	tests := map[string]struct {
+		image, profile         string
+		specImage              string
+		specProfile            *corev1.SeccompProfile
+		wantImage, wantProfile string
+	}{
+		"the operator's image and profile":              {"i", "p.json", "", nil, "i", "Localhost p.json"},
+		"without a profile the runtime's":               {"i", "", "", nil, "i", "RuntimeDefault "},
+		"what the spec says goes before the operator's": {"i", "p.json", "mine", own, "mine", "Unconfined "},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := cluster()
+			c.Spec.Image, c.Spec.Engines.SeccompProfile = tc.specImage, tc.specProfile
+			got := Complete(c, tc.image, tc.profile)
+			profile := got.Spec.Engines.SeccompProfile
+			if got.Spec.Image != tc.wantImage || string(profile.Type)+" "+ptr.Deref(profile.LocalhostProfile, "") != tc.wantProfile {
+				t.Errorf("image %s, profile %v", got.Spec.Image, profile)
+			}
+			if c.Spec.Image != tc.specImage {
+				t.Error("the cluster itself was changed")
+			}
+		})
 	}
 }

@@ -27,9 +27,9 @@ const (
 
 // podTemplate is the pod of the engine of a rank. fingerprint changes whenever something that the engine reads only at
 // its start changes.
-func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprint string) corev1.PodTemplateSpec {
+func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, fingerprint string) corev1.PodTemplateSpec {
 	spec := corev1.PodSpec{
-		Containers:                    []corev1.Container{engineContainer(c, rank, image)},
+		Containers:                    []corev1.Container{engineContainer(c, rank)},
 		Volumes:                       engineVolumes(c, rank),
 		Affinity:                      affinity(c, node),
 		NodeSelector:                  c.Spec.Engines.NodeSelector,
@@ -43,11 +43,11 @@ func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 			RunAsGroup:          new(int64(engineUser)),
 			FSGroup:             new(int64(engineUser)),
 			FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
-			SeccompProfile:      seccomp(c),
+			SeccompProfile:      c.Spec.Engines.SeccompProfile,
 		},
 	}
 	if c.Spec.Storage.HostPath != nil {
-		spec.InitContainers = []corev1.Container{ownDataContainer(image)}
+		spec.InitContainers = []corev1.Container{ownDataContainer(c.Spec.Image)}
 	}
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
@@ -63,14 +63,7 @@ func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, image, fingerprin
 	}
 }
 
-func seccomp(c *v1alpha1.StorageCluster) *corev1.SeccompProfile {
-	if c.Spec.Engines.SeccompProfile != nil {
-		return c.Spec.Engines.SeccompProfile
-	}
-	return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
-}
-
-func engineContainer(c *v1alpha1.StorageCluster, rank int32, image string) corev1.Container {
+func engineContainer(c *v1alpha1.StorageCluster, rank int32) corev1.Container {
 	probe := func(path string) corev1.ProbeHandler {
 		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("metrics"), Scheme: corev1.URISchemeHTTP}}
 	}
@@ -84,7 +77,7 @@ func engineContainer(c *v1alpha1.StorageCluster, rank int32, image string) corev
 	}
 	return corev1.Container{
 		Name:            EngineContainer,
-		Image:           image,
+		Image:           c.Spec.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"weir-engine"},
 		Args:            []string{"--config", configDir + "/" + KeyConfig},

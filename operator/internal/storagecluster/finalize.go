@@ -124,7 +124,7 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 	}
 	var running, failed []string
 	for rank, node := range held {
-		job := manifest.EraseJob(cluster, rank, node, r.image(cluster))
+		job := manifest.EraseJob(r.complete(cluster), rank, node)
 		var existing batchv1.Job
 		err := r.client.Get(ctx, client.ObjectKeyFromObject(job), &existing)
 		if apierrors.IsNotFound(err) {

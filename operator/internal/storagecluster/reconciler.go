@@ -63,6 +63,8 @@ type Config struct {
 	Namespace string
 	// EngineImage of clusters whose spec names none.
 	EngineImage string
+	// EngineSeccompProfile is the Localhost profile of clusters whose spec names none; empty means the runtime's own.
+	EngineSeccompProfile string
 }
 
 // Reconciler makes StorageClusters so.
@@ -179,12 +181,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, cluster, base *v1alpha1.St
 	return nil
 }
 
-// image is the image of the cluster's engines.
-func (r *Reconciler) image(cluster *v1alpha1.StorageCluster) string {
-	if cluster.Spec.Image != "" {
-		return cluster.Spec.Image
-	}
-	return r.config.EngineImage
+// complete is the cluster with what its spec leaves to the operator.
+func (r *Reconciler) complete(cluster *v1alpha1.StorageCluster) *v1alpha1.StorageCluster {
+	return manifest.Complete(cluster, r.config.EngineImage, r.config.EngineSeccompProfile)
 }
 
 func clusterOfLabel(_ context.Context, obj client.Object) []reconcile.Request {

@@ -53,11 +53,12 @@ func due(engines []rolloutEngine) []int32 {
 // somebody edited them.
 func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster, where nodes, c credentials, engines []engine) error {
 	fingerprint := c.fingerprint(manifest.EngineConfig(cluster))
+	complete := r.complete(cluster)
 	desired := make([]*appsv1.StatefulSet, len(engines))
 	seen := make([]rolloutEngine, len(engines))
 	silent := !slices.ContainsFunc(engines, func(e engine) bool { return e.state != nil })
 	for i, e := range engines {
-		set, err := manifest.StatefulSet(cluster, e.rank, where.assigned[e.rank], r.image(cluster), fingerprint)
+		set, err := manifest.StatefulSet(complete, e.rank, where.assigned[e.rank], fingerprint)
 		if err != nil {
 			return err
 		}
