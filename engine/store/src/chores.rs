@@ -2,6 +2,7 @@
 
 use crate::aggregate::visit_object;
 use crate::error::PoolError;
+use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::record::Change;
 use crate::shard::Shard;
@@ -35,6 +36,18 @@ pub(crate) async fn run(core: Rc<Core>) {
             // A request for space must not turn into a loop that never sleeps.
             core.rt.sleep(Duration::from_millis(1)).await;
         }
+    }
+}
+
+impl Core {
+    /// Has an object visited that has versions of this epoch, which may hide others. Wakes background work that has
+    /// nothing else to wait for.
+    pub(crate) fn queue_for_aggregation(&self, object: ObjectKey, epoch: u64) {
+        let mut queue = self.aggregation.borrow_mut();
+        if queue.is_empty() {
+            self.chores.notify_one();
+        }
+        queue.add_object(object, epoch);
     }
 }
 

@@ -42,7 +42,7 @@ impl Shard {
                     self.core.fail(&malformed.to_string());
                     UpdateError::from(malformed)
                 })?;
-                self.core.aggregation.borrow_mut().add_object(touched, epoch.0);
+                self.core.queue_for_aggregation(touched, epoch.0);
                 Ok(record)
             }
             Ok(_) => Ok(self.core.journal.touched(&touched)),

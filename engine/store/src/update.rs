@@ -158,7 +158,9 @@ impl Request<'_> {
             match &update.value {
                 Value::Single { size } => add(Slot::Single, 0, *size),
                 Value::Array { record_size: 0, extents } => {
-                    extents.iter().for_each(|extent| add(Slot::Extent(*extent), 0, 0));
+                    for extent in extents {
+                        add(Slot::Extent(*extent), 0, 0);
+                    }
                 }
                 Value::Array { record_size, extents } => {
                     let size = u64::from(*record_size);
@@ -523,7 +525,7 @@ impl Shard {
             reservation.runs.clear();
         }
         if overwrites {
-            self.core.aggregation.borrow_mut().add_object(object, request.epoch);
+            self.core.queue_for_aggregation(object, request.epoch);
         }
         Ok(record)
     }

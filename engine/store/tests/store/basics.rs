@@ -1,11 +1,12 @@
 //! Every operation once, with its rules.
 
 use crate::setup::*;
+use std::time::Duration;
 use weir_media::sim::CrashKeeps;
 use weir_media::{DmaBuf, Slice};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
 use weir_proto::{Epoch, Key};
-use weir_store::{AttributeChange, Data, FetchError, Shard, UpdateError};
+use weir_store::{AttributeChange, Data, FetchError, Shard, StoreConfig, UpdateError};
 
 const MAX: u64 = u64::MAX;
 
@@ -240,6 +241,28 @@ async fn names(shard: &Shard, scope: ListScope, epoch: u64, limit: u32) -> Vec<S
             None => return found,
         }
     }
+}
+
+#[test]
+fn space_of_what_was_punched_or_overwritten_returns_by_itself() {
+    let machine = machine();
+    let (_store, shard) = machine.start(StoreConfig::default());
+    // Background work has found nothing to do, and sleeps.
+    machine.sleep(Duration::from_secs(30));
+    let handle = machine.handle();
+    let (writer, clock) = (shard.clone(), handle.clone());
+    machine.run(async move {
+        put(&writer, "d", "a", clock.wall_ns(), &pattern(1, 4 << 20)).await.expect("stored");
+        put(&writer, "d", "a", clock.wall_ns() + 1, b"short").await.expect("overwritten");
+        write(&writer, 1, clock.wall_ns() + 2, 0, &pattern(2, 4 << 20)).await.expect("stored");
+    });
+    assert!(shard.space().data >= 8 << 20, "what was written counts");
+    let writer = shard.clone();
+    machine.run(async move {
+        punch(&writer, ARRAY, PunchScope::Object, handle.wall_ns() + 3).await.expect("punched");
+    });
+    machine.sleep(Duration::from_secs(30));
+    assert_eq!(shard.space().data, 0);
 }
 
 #[test]
