@@ -5,6 +5,7 @@ package sanity
 import (
 	_ "embed"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,10 +21,14 @@ const Pool = "tank"
 //go:embed skips.txt
 var skips string
 
-// Run runs the suite against the driver that serves on two sockets. Paths of volumes are in folder. It fails if a case
+// Run runs the suite against the driver that serves on two sockets. Paths of volumes are in folder, which
+// is made if need be. It fails if a case
 // is skipped that skips.txt does not explain, or if skips.txt explains one that was not skipped.
 func Run(t *testing.T, nodeEndpoint, controllerEndpoint, folder string) {
 	t.Helper()
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	config := sanity.NewTestConfig()
 	config.Address = "unix://" + nodeEndpoint
 	config.ControllerAddress = "unix://" + controllerEndpoint

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -26,19 +28,29 @@ type Systems interface {
 	All() ([]*dial.System, error)
 }
 
+// handleGrace is how long a volume that is to be deleted may be open. Kubernetes deletes a volume after the last pod that
+// used it is gone; a node has unmounted it seconds later, or minutes later when engines are slow. Handles that are open
+// after that belong to nodes that were lost, and nobody closes them.
+const handleGrace = 5 * time.Minute
+
 // Server serves csi.Controller.
 type Server struct {
 	csi.UnimplementedControllerServer
 
 	systems Systems
 	locks   oplock.Locks
+	now     func() time.Time
+
+	mu sync.Mutex
+	// refused holds when the deletion of a volume was first refused because it was open.
+	refused map[string]time.Time
 }
 
 var _ csi.ControllerServer = (*Server)(nil)
 
-// New returns a controller service of the given systems.
-func New(systems Systems) *Server {
-	return &Server{systems: systems}
+// New returns a controller service of the given systems. now tells the time.
+func New(systems Systems, now func() time.Time) *Server {
+	return &Server{systems: systems, now: now, refused: map[string]time.Time{}}
 }
 
 // ControllerGetCapabilities says what the service does.
@@ -216,6 +228,7 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	defer release()
 	system, container, err := s.find(ctx, id)
 	if status.Code(err) == codes.NotFound {
+		s.forgetRefusal(request.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	if err != nil {
@@ -226,11 +239,40 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 			"delete volume %s: the driver did not make container %s of pool %s and does not destroy it: delete the Container, or set the reclaim policy of the PersistentVolume to Retain",
 			id, container.GetLabel(), container.GetPoolLabel())
 	}
-	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container})
+	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{
+		Pool: id.Pool, Container: id.Container, Force: s.graceIsOver(request.GetVolumeId()),
+	})
+	if dial.Code(err) == codes.FailedPrecondition {
+		s.noteRefusal(request.GetVolumeId())
+		return nil, failed(err, "delete volume %s (it is deleted all the same if it is still open in %v)", id, handleGrace)
+	}
 	if err != nil && dial.Code(err) != codes.NotFound {
 		return nil, failed(err, "delete volume %s", id)
 	}
+	s.forgetRefusal(request.GetVolumeId())
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// graceIsOver tells whether the deletion of a volume has been refused for longer than handles may outlive their pods.
+func (s *Server) graceIsOver(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, waits := s.refused[id]
+	return waits && s.now().Sub(first) >= handleGrace
+}
+
+func (s *Server) noteRefusal(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, waits := s.refused[id]; !waits {
+		s.refused[id] = s.now()
+	}
+}
+
+func (s *Server) forgetRefusal(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, id)
 }
 
 // ValidateVolumeCapabilities confirms capabilities that a volume serves.

@@ -30,7 +30,7 @@ func start(t *testing.T) (*Server, *managementtest.System) {
 	system.MakePool("tank", poolBytes)
 	systems := clusters.New(filepath.Dir(system.AttachFile()))
 	t.Cleanup(func() { _ = systems.Close() })
-	return New(systems), system
+	return New(systems, time.Now), system
 }
 
 func bounded(t *testing.T) context.Context {
@@ -242,6 +242,26 @@ func TestDeleteVolume(t *testing.T) {
 	wantStatus(t, remove("weir/gone/never-was"), codes.OK)
 	wantStatus(t, remove("not an id"), codes.OK)
 	wantStatus(t, remove(""), codes.InvalidArgument)
+}
+
+func TestAVolumeThatALostNodeHasOpenIsDeletedAfterAWhile(t *testing.T) {
+	s, system := start(t)
+	clock := time.Unix(1_700_000_000, 0)
+	s.now = func() time.Time { return clock }
+	made := mustCreate(t, s, creation("pvc-1", nil))
+	system.SetOpenHandles("tank", "pvc-1", 1)
+	remove := func() error {
+		_, err := s.DeleteVolume(bounded(t), &csi.DeleteVolumeRequest{VolumeId: made.GetVolumeId()})
+		return err
+	}
+	wantStatus(t, remove(), codes.FailedPrecondition, "open handles")
+	clock = clock.Add(handleGrace - time.Second)
+	wantStatus(t, remove(), codes.FailedPrecondition, "open handles")
+	clock = clock.Add(time.Second)
+	wantStatus(t, remove(), codes.OK)
+	if len(s.refused) != 0 {
+		t.Errorf("remembered after the deletion: %v", s.refused)
+	}
 }
 
 func TestExpandVolume(t *testing.T) {

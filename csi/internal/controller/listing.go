@@ -23,7 +23,8 @@ type found struct {
 	pool   *managementv1.PoolInfo
 }
 
-// ListVolumes lists the volumes that the driver made, in order of id.
+// ListVolumes lists what can be mounted: every POSIX container of every pool, also those that the driver has not made, in
+// order of id.
 func (s *Server) ListVolumes(ctx context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	page, next, err := s.page(ctx, request.GetStartingToken(), request.GetMaxEntries())
 	if err != nil {
@@ -174,7 +175,7 @@ func (s *Server) page(ctx context.Context, token string, limit int32) (page []fo
 	return all, next, nil
 }
 
-// volumes returns the volumes that the driver made, in order of id.
+// volumes returns the POSIX containers of all pools, in order of id.
 func (s *Server) volumes(ctx context.Context) ([]found, error) {
 	systems, err := s.systems.All()
 	if err != nil {
@@ -196,7 +197,7 @@ func (s *Server) volumes(ctx context.Context) ([]found, error) {
 				return nil, failed(err, "list volumes: list containers of pool %s", pool.GetLabel())
 			}
 			for _, container := range containers.GetContainers() {
-				if _, dynamic := container.GetAttributes()[volume.AttributeName]; dynamic {
+				if container.GetType() == managementv1.ContainerType_CONTAINER_TYPE_POSIX {
 					all = append(all, found{volume: describe(system, container), pool: pool})
 				}
 			}

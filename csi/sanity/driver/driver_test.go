@@ -208,6 +208,7 @@ func TestADeadMountIsRepairedForTheNextPodAndCanBeTakenDown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	v.orphaned = true
 	if _, err := (mounts.Linux{}).Usage(target); !mounts.Dead(err) {
 		t.Fatalf("the mount is not dead: %v", err)
 	}
@@ -262,9 +263,11 @@ func TestDeletingAVolumeReturnsItsSpace(t *testing.T) {
 		t.Errorf("%d bytes were taken, want at least %d", taken, size*mebibyte)
 	}
 	v.takeDown()
+	begin := time.Now()
 	if _, err := v.controllers().DeleteVolume(v.ctx(), &csi.DeleteVolumeRequest{VolumeId: v.id}); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("deleted %d MiB in %v", size, time.Since(begin))
 	deadline := time.Now().Add(startLimit)
 	// A twentieth may remain in metadata and rounding.
 	for before-free() > size*mebibyte/20 {

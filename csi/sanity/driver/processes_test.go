@@ -16,7 +16,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"weir.dev/weir/csi/internal/isolation"
 	"weir.dev/weir/csi/sanity"
@@ -285,6 +287,8 @@ type volume struct {
 	capability *csi.VolumeCapability
 	targets    []string
 	stagings   []string
+	// orphaned says that a client was killed that had the volume open, so that it counts as open for a while.
+	orphaned bool
 }
 
 // ctx returns a context with the time that a call may take.
@@ -326,8 +330,13 @@ func newVolume(t *testing.T, bytes int64) *volume {
 	v.id = made.GetVolume().GetVolumeId()
 	t.Cleanup(func() {
 		v.takeDown()
-		if _, err := v.controllers().DeleteVolume(v.ctx(), &csi.DeleteVolumeRequest{VolumeId: v.id}); err != nil {
-			t.Errorf("delete volume: %v", err)
+		_, err := v.controllers().DeleteVolume(v.ctx(), &csi.DeleteVolumeRequest{VolumeId: v.id})
+		want := codes.OK
+		if v.orphaned {
+			want = codes.FailedPrecondition
+		}
+		if status.Code(err) != want {
+			t.Errorf("delete volume: %v, want %v", err, want)
 		}
 	})
 	return v

@@ -114,7 +114,10 @@ func (s containersService) List(_ context.Context, request *managementv1.Contain
 	}
 	answer := &managementv1.ContainerListResponse{}
 	for _, c := range p.containers {
-		answer.Containers = append(answer.Containers, proto.CloneOf(c))
+		listed := proto.CloneOf(c)
+		// Only Query shows attributes.
+		listed.Attributes = nil
+		answer.Containers = append(answer.Containers, listed)
 	}
 	return answer, nil
 }
