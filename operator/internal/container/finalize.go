@@ -7,12 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -23,24 +22,20 @@ const blockedInterval = 5 * time.Second
 // finalize lets the container go; under deletionPolicy Delete, after the engines destroyed it. The DeletionBlocked
 // condition says what it waits for.
 func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(container, v1alpha1.Finalizer) {
+	if !lifecycle.Held(container) {
 		return reconcile.Result{}, nil
 	}
-	base := container.DeepCopy()
 	blocked, err := r.blocker(ctx, container)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if blocked != nil {
+		base := container.DeepCopy()
 		container.Status.ObservedGeneration = container.Generation
 		r.report(ctx, container, *blocked)
-		return reconcile.Result{RequeueAfter: blockedInterval}, r.patchStatus(ctx, container, base)
+		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, container, base)
 	}
-	controllerutil.RemoveFinalizer(container, v1alpha1.Finalizer)
-	if err := r.client.Patch(ctx, container, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("remove finalizer of Container %s/%s: %w", container.Namespace, container.Name, err)
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, lifecycle.Release(ctx, r.client, container)
 }
 
 // blocker destroys the container if it may, and returns what stands in the way, nil for nothing.

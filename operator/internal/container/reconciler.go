@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -24,6 +22,7 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
@@ -85,19 +84,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !container.DeletionTimestamp.IsZero() {
 		return r.finalize(ctx, &container)
 	}
-	if !controllerutil.ContainsFinalizer(&container, v1alpha1.Finalizer) {
-		base := container.DeepCopy()
-		controllerutil.AddFinalizer(&container, v1alpha1.Finalizer)
-		if err := r.client.Patch(ctx, &container, client.MergeFrom(base)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("add finalizer to Container %s: %w", request, err)
-		}
+	if err := lifecycle.Hold(ctx, r.client, &container); err != nil {
+		return reconcile.Result{}, err
 	}
 	base := container.DeepCopy()
 	after, err := r.converge(ctx, &container)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, r.patchStatus(ctx, &container, base)
+	return reconcile.Result{RequeueAfter: after}, lifecycle.PatchStatus(ctx, r.client, &container, base)
 }
 
 // converge brings the container in the engines in line with the spec, writes the status and says when to look again.
@@ -262,16 +257,6 @@ func (r *Reconciler) twin(ctx context.Context, container *v1alpha1.Container) (s
 		}
 	}
 	return "", nil
-}
-
-func (r *Reconciler) patchStatus(ctx context.Context, container, base *v1alpha1.Container) error {
-	if equality.Semantic.DeepEqual(container.Status, base.Status) {
-		return nil
-	}
-	if err := r.client.Status().Patch(ctx, container, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("patch status of Container %s/%s: %w", container.Namespace, container.Name, err)
-	}
-	return nil
 }
 
 func poolKey(container *v1alpha1.Container) types.NamespacedName {

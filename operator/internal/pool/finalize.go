@@ -7,11 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -22,24 +22,20 @@ const blockedInterval = 5 * time.Second
 // finalize lets the pool go: after its containers and, under deletionPolicy Delete, after the engines destroyed it. The
 // DeletionBlocked condition says what it waits for.
 func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(pool, v1alpha1.Finalizer) {
+	if !lifecycle.Held(pool) {
 		return reconcile.Result{}, nil
 	}
 	blocked, err := r.blocker(ctx, pool)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	base := pool.DeepCopy()
 	if blocked != nil {
+		base := pool.DeepCopy()
 		pool.Status.ObservedGeneration = pool.Generation
 		r.report(ctx, pool, *blocked)
-		return reconcile.Result{RequeueAfter: blockedInterval}, r.patchStatus(ctx, pool, base)
+		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, pool, base)
 	}
-	controllerutil.RemoveFinalizer(pool, v1alpha1.Finalizer)
-	if err := r.client.Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("remove finalizer of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, lifecycle.Release(ctx, r.client, pool)
 }
 
 // blocker destroys the pool if it may, and returns what stands in the way, nil for nothing.

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -21,6 +19,7 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
@@ -81,19 +80,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !pool.DeletionTimestamp.IsZero() {
 		return r.finalize(ctx, &pool)
 	}
-	if !controllerutil.ContainsFinalizer(&pool, v1alpha1.Finalizer) {
-		base := pool.DeepCopy()
-		controllerutil.AddFinalizer(&pool, v1alpha1.Finalizer)
-		if err := r.client.Patch(ctx, &pool, client.MergeFrom(base)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("add finalizer to Pool %s: %w", request, err)
-		}
+	if err := lifecycle.Hold(ctx, r.client, &pool); err != nil {
+		return reconcile.Result{}, err
 	}
 	base := pool.DeepCopy()
 	after, err := r.converge(ctx, &pool)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, r.patchStatus(ctx, &pool, base)
+	return reconcile.Result{RequeueAfter: after}, lifecycle.PatchStatus(ctx, r.client, &pool, base)
 }
 
 // converge brings the pool in the engines in line with the spec, writes the status and says when to look again.
@@ -242,16 +237,6 @@ func (r *Reconciler) twin(ctx context.Context, pool *v1alpha1.Pool) (string, err
 		}
 	}
 	return "", nil
-}
-
-func (r *Reconciler) patchStatus(ctx context.Context, pool, base *v1alpha1.Pool) error {
-	if equality.Semantic.DeepEqual(pool.Status, base.Status) {
-		return nil
-	}
-	if err := r.client.Status().Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("patch status of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
-	}
-	return nil
 }
 
 func clusterKey(pool *v1alpha1.Pool) types.NamespacedName {

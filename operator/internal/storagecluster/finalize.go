@@ -10,11 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -22,7 +22,7 @@ import (
 // finalize lets the cluster go: after its pools, with its data erased under deletionPolicy Delete. Everything that it
 // waits for comes by watch, and the DeletionBlocked condition says what that is.
 func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(cluster, v1alpha1.Finalizer) {
+	if !lifecycle.Held(cluster) {
 		return reconcile.Result{}, nil
 	}
 	blocked, err := r.blockers(ctx, cluster)
@@ -34,18 +34,13 @@ func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageClus
 		cluster.Status.ObservedGeneration = cluster.Generation
 		r.reporter.Report(ctx, cluster, &cluster.Status.Conditions, *blocked)
 		// A Pool, a pod or a Job that goes, or comes to its end, starts the next look.
-		return reconcile.Result{}, r.patchStatus(ctx, cluster, base)
+		return reconcile.Result{}, lifecycle.PatchStatus(ctx, r.client, cluster, base)
 	}
 	if err := r.deleteLasting(ctx, cluster); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.engines.Forget(client.ObjectKeyFromObject(cluster))
-	base := cluster.DeepCopy()
-	controllerutil.RemoveFinalizer(cluster, v1alpha1.Finalizer)
-	if err := r.client.Patch(ctx, cluster, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("remove finalizer of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, lifecycle.Release(ctx, r.client, cluster)
 }
 
 // blockers does what can be done towards the deletion and returns what it has to wait for, nil for nothing.

@@ -10,19 +10,18 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/status"
@@ -120,14 +119,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !cluster.DeletionTimestamp.IsZero() {
 		return r.finalize(ctx, &cluster)
 	}
-	if controllerutil.ContainsFinalizer(&cluster, v1alpha1.Finalizer) {
-		return r.converge(ctx, &cluster)
-	}
-	// The finalizer comes before anything is made, so that nothing is left behind.
-	base := cluster.DeepCopy()
-	controllerutil.AddFinalizer(&cluster, v1alpha1.Finalizer)
-	if err := r.client.Patch(ctx, &cluster, client.MergeFrom(base)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("add finalizer to StorageCluster %s: %w", request, err)
+	if err := lifecycle.Hold(ctx, r.client, &cluster); err != nil {
+		return reconcile.Result{}, err
 	}
 	return r.converge(ctx, &cluster)
 }
@@ -161,7 +154,7 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 	}
 	base := cluster.DeepCopy()
 	ready := r.describe(ctx, cluster, credentials, nodes, observed)
-	if err := r.patchStatus(ctx, cluster, base); err != nil {
+	if err := lifecycle.PatchStatus(ctx, r.client, cluster, base); err != nil {
 		return reconcile.Result{}, err
 	}
 	after := startingInterval
@@ -169,16 +162,6 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 		after = settledInterval
 	}
 	return reconcile.Result{RequeueAfter: min(after, max(time.Second, credentials.renewAt.Sub(r.clock.Now())))}, nil
-}
-
-func (r *Reconciler) patchStatus(ctx context.Context, cluster, base *v1alpha1.StorageCluster) error {
-	if equality.Semantic.DeepEqual(cluster.Status, base.Status) {
-		return nil
-	}
-	if err := r.client.Status().Patch(ctx, cluster, client.MergeFrom(base)); err != nil {
-		return fmt.Errorf("patch status of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
-	}
-	return nil
 }
 
 // complete is the cluster with what its spec leaves to the operator.

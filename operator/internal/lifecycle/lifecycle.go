@@ -1,0 +1,56 @@
+// Package lifecycle writes the two things that a controller writes to its own objects: the finalizer, and the status.
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+)
+
+// Hold puts our finalizer on an object, which comes before anything is made for it, so that nothing is left behind.
+func Hold(ctx context.Context, c client.Client, obj client.Object) error {
+	base, ok := obj.DeepCopyObject().(client.Object)
+	if !ok || !controllerutil.AddFinalizer(obj, v1alpha1.Finalizer) {
+		return nil
+	}
+	if err := c.Patch(ctx, obj, exactly(base)); err != nil {
+		return fmt.Errorf("add finalizer to %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
+	}
+	return nil
+}
+
+// Held tells whether our finalizer is on an object.
+func Held(obj client.Object) bool { return controllerutil.ContainsFinalizer(obj, v1alpha1.Finalizer) }
+
+// Release takes our finalizer off an object. That the object is gone is as good.
+func Release(ctx context.Context, c client.Client, obj client.Object) error {
+	base, ok := obj.DeepCopyObject().(client.Object)
+	if !ok || !controllerutil.RemoveFinalizer(obj, v1alpha1.Finalizer) {
+		return nil
+	}
+	if err := c.Patch(ctx, obj, exactly(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove finalizer of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
+	}
+	return nil
+}
+
+// exactly patches base and nothing newer: a merge patch replaces the list of finalizers, those of others too.
+func exactly(base client.Object) client.Patch {
+	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+}
+
+// PatchStatus writes the status of obj if it differs from that of base, the object as it was read.
+func PatchStatus(ctx context.Context, c client.Client, obj, base client.Object) error {
+	if equality.Semantic.DeepEqual(obj, base) {
+		return nil
+	}
+	if err := c.Status().Patch(ctx, obj, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch status of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
+	}
+	return nil
+}
