@@ -15,8 +15,9 @@ use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 
-/// Largest message that is put together on the stack for the provider to copy: what `shm` takes that way.
-const INJECT_MAX: usize = 4096;
+/// Largest message that is put together on the stack for the provider to copy. Larger ones go from a send buffer
+/// even where the provider would copy them: then they are copied as often.
+const INJECT_MAX: usize = 512;
 
 /// Tries to find a registration key that is free; keys are drawn from 64 bits.
 const KEY_TRIES: usize = 8;

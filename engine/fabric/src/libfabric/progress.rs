@@ -21,6 +21,12 @@ use weir_runtime::{EventSource, Handle};
 /// Completions taken at once.
 const BATCH: usize = 64;
 
+/// Room for what the completion queue hands out; kept, because clearing it costs more than reading the queue.
+struct Batch {
+    entries: [sys::Completion; BATCH],
+    sources: [u64; BATCH],
+}
+
 /// Batches per poll: bounds how long tasks wait for their turn.
 const BATCHES_MAX: usize = 4;
 
@@ -48,6 +54,7 @@ pub(super) struct Core {
     bell: Option<Bell>,
     armed: Cell<bool>,
     returns: Rc<SlabReturns>,
+    batch: Cell<Option<Box<Batch>>>,
     posted: Cell<usize>,
     copy_below: usize,
     /// Keeps the slabs' bytes counted; slabs come from a pool of their own.
@@ -81,6 +88,7 @@ impl Core {
             bell,
             armed: Cell::new(false),
             returns: Rc::default(),
+            batch: Cell::default(),
             posted: Cell::new(0),
             copy_below: options.copy_below.min(options.slabs.max(2) - 1),
             _slab_pool: slab_pool.clone(),
@@ -314,11 +322,22 @@ impl Core {
 
     /// Takes what has completed. Returns whether there was anything.
     fn reap(&self) -> bool {
+        // Taken out meanwhile: what is called from here may poll again.
+        let mut batch = self.batch.take().unwrap_or_else(|| {
+            Box::new(Batch {
+                entries: [sys::Completion::EMPTY; BATCH],
+                sources: [sys::FI_ADDR_NOTAVAIL; BATCH],
+            })
+        });
+        let any = self.reap_into(&mut batch);
+        self.batch.set(Some(batch));
+        any
+    }
+
+    fn reap_into(&self, batch: &mut Batch) -> bool {
         let mut any = false;
         for _ in 0..BATCHES_MAX {
-            let mut entries = [sys::Completion::EMPTY; BATCH];
-            let mut sources = [sys::FI_ADDR_NOTAVAIL; BATCH];
-            let code = self.raw.read_queue(&mut entries, &mut sources);
+            let code = self.raw.read_queue(&mut batch.entries, &mut batch.sources);
             if code == -sys::FI_EAVAIL {
                 any = true;
                 if let Some(failure) = self.raw.read_failure() {
@@ -328,8 +347,8 @@ impl Core {
             }
             let Ok(count) = usize::try_from(code) else { return any };
             any |= count > 0;
-            for (entry, source) in entries.iter().zip(sources).take(count) {
-                self.completed(entry, source);
+            for (entry, source) in batch.entries.iter().zip(&batch.sources).take(count) {
+                self.completed(entry, *source);
             }
             if count < BATCH {
                 return any;

@@ -83,6 +83,9 @@ struct Core {
     stats: Cell<Stats>,
     /// The future of `block_on` was woken.
     main_ready: Cell<bool>,
+    /// What the clock said when the task that runs now was started; absent while none runs. A task asks for the time
+    /// many times in a poll of a microsecond, and reading the clock is a good part of that.
+    clock: Cell<Option<Instant>>,
 }
 
 /// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
@@ -123,6 +126,7 @@ impl Executor {
             options,
             stats: Cell::default(),
             main_ready: Cell::new(false),
+            clock: Cell::new(None),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -167,7 +171,10 @@ impl Executor {
                 core.main_ready.set(false);
                 progress = true;
                 flag.begin();
-                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                core.clock.set(Some(core.read_clock()));
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                core.clock.set(None);
+                if let Poll::Ready(value) = polled {
                     return value;
                 }
             }
@@ -205,6 +212,10 @@ impl Core {
         self.stats.set(stats);
     }
 
+    fn read_clock(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Runs what is ready, fires timers, polls sources. Returns whether there was anything to do.
     fn turn(self: &Rc<Self>) -> bool {
         self.count(|stats| stats.turns += 1);
@@ -231,7 +242,10 @@ impl Core {
         self.count(|stats| stats.polls += 1);
         flag.begin();
         let waker = flag.waker();
-        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        self.clock.set(Some(self.read_clock()));
+        let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+        self.clock.set(None);
+        if polled.is_ready() {
             let removed = self.tasks.borrow_mut().remove(id);
             drop(removed);
         } else {
@@ -322,7 +336,7 @@ impl Core {
 
 impl Backend for Core {
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.clock.get().unwrap_or_else(|| self.read_clock())
     }
 
     fn wall_ns(&self) -> u64 {
