@@ -72,6 +72,9 @@ impl Queue {
     }
 }
 
+/// Keys that can go, and where to go on.
+type Step = (Vec<Vec<u8>>, Option<Vec<u8>>);
+
 /// One visit of an object.
 struct Visit<'a> {
     object: ObjectId,
@@ -129,7 +132,7 @@ pub(crate) async fn visit_object(
 
 impl Visit<'_> {
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
-    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Malformed> {
+    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Malformed> {
         let prefix = self.path.below();
         let next = tree
             .scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec)));
@@ -304,9 +307,9 @@ impl Visit<'_> {
             .copied()
             .filter(|at| is_hole(&extents[*at].value) && !hides(&extents[*at], extent_needed))
             .collect();
-        idle.iter().for_each(|at| {
-            extent_needed.remove(at);
-        });
+        for at in idle {
+            extent_needed.remove(&at);
+        }
     }
 
     /// Versions above the floor: single values newest first (with whether each is a hole), and extents, whose data

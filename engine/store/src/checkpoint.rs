@@ -28,9 +28,11 @@ pub(crate) struct Checkpoints {
     pub(crate) done: NotifyCell,
     /// Generation of the newest header.
     generation: Cell<u64>,
+    /// Number of the last checkpoint that was begun.
+    number: Cell<u64>,
     /// Header of the newest checkpoint.
     header: Cell<Checkpoint>,
-    /// Generation and slot of each group's newest bitmap.
+    /// Number and slot of each group's newest bitmap.
     maps: RefCell<Vec<(u64, u64)>>,
     pub(crate) count: Cell<u64>,
     pub(crate) time: Cell<Duration>,
@@ -60,18 +62,20 @@ impl core::fmt::Debug for NotifyCell {
     }
 }
 
-/// Checksum over the generations of all bitmaps.
+/// Checksum over the numbers of all bitmaps.
 pub(crate) fn maps_checksum(maps: &[(u64, u64)]) -> u32 {
-    let bytes: Vec<u8> = maps.iter().flat_map(|(generation, _)| generation.to_le_bytes()).collect();
+    let bytes: Vec<u8> = maps.iter().flat_map(|(number, _)| number.to_le_bytes()).collect();
     crc32c(&bytes)
 }
 
 impl Checkpoints {
-    pub(crate) fn new(header: Checkpoint, maps: Vec<(u64, u64)>) -> Self {
+    /// `number` is the highest that any bitmap has.
+    pub(crate) fn new(header: Checkpoint, number: u64, maps: Vec<(u64, u64)>) -> Self {
         Self {
             request: NotifyCell::default(),
             done: NotifyCell::default(),
             generation: Cell::new(header.generation),
+            number: Cell::new(number.max(header.number)),
             header: Cell::new(header),
             maps: RefCell::new(maps),
             count: Cell::new(0),
@@ -100,7 +104,7 @@ struct Frozen {
     maps: Vec<(usize, Rc<Bits>)>,
     entries: u64,
     ring: Ring,
-    generation: u64,
+    number: u64,
 }
 
 /// Why a checkpoint wasn't written.
@@ -160,7 +164,8 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     core.device.flush().await?;
     let root = frozen.root.home.page.get().ok_or(Malformed("the root has no place"))?;
     let header = Checkpoint {
-        generation: frozen.generation,
+        generation: core.checkpoints.generation.get() + 1,
+        number: frozen.number,
         incarnation: core.journal.incarnation.get(),
         root,
         entries: frozen.entries,
@@ -171,7 +176,9 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     };
     write_header(core, header).await?;
     let space = &mut *core.space.borrow_mut();
-    frozen.retired.iter().for_each(|run| space.release(*run));
+    for run in &frozen.retired {
+        space.release(*run);
+    }
     core.journal.ring.borrow_mut().trimmed = frozen.ring.written;
     core.journal.progress.notify_waiters();
     let state = &core.checkpoints;
@@ -222,15 +229,22 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
         let count = node_blocks(&node);
         let Some(run) = space.allocate(count, Purpose::Index, 1).and_then(|runs| runs.first().copied())
         else {
-            nodes.into_iter().for_each(|(_, run)| space.release(run));
+            for (_, run) in nodes {
+                space.release(run);
+            }
             return Err(CheckpointError::NoSpace(count));
         };
         nodes.push((node, run));
     }
-    nodes.iter().for_each(|(_, run)| space.set_live(*run));
+    for (_, run) in &nodes {
+        space.set_live(*run);
+    }
     let (root, retired) = tree.freeze();
     let retired: Vec<Run> = retired.iter().filter_map(|home| home.page.get()).map(Run::from).collect();
-    retired.iter().for_each(|run| space.retire(*run));
+    for run in &retired {
+        space.retire(*run);
+    }
+    core.checkpoints.number.set(core.checkpoints.number.get() + 1);
     Ok(Frozen {
         nodes,
         root,
@@ -238,7 +252,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
         maps: space.freeze(),
         entries: tree.len(),
         ring: *core.journal.ring.borrow(),
-        generation: core.checkpoints.generation.get() + 1,
+        number: core.checkpoints.number.get(),
     })
 }
 
@@ -256,7 +270,7 @@ async fn write_nodes(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, Checkpoint
                 break;
             }
             let page = &mut buffer[used..used + len];
-            node.home.page.set(Some(encode_node(node, run.block, frozen.generation, core.id, page)?));
+            node.home.page.set(Some(encode_node(node, run.block, frozen.number, core.id, page)?));
             used += len;
             at += 1;
         }
@@ -281,9 +295,9 @@ async fn write_maps(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, CheckpointE
         let writes: Vec<IoFuture<()>> = part
             .iter()
             .map(|(group, bits)| {
-                let page = encode_map(*group as u64, frozen.generation, bits, core.id);
+                let page = encode_map(*group as u64, frozen.number, bits, core.id);
                 let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
-                core.checkpoints.maps.borrow_mut()[*group] = (frozen.generation, slot);
+                core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
                 core.device.write(core.layout.map(*group as u64, slot), vec![DmaBuf::copy_of(&page).into()])
             })
             .collect();

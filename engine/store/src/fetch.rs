@@ -117,7 +117,7 @@ impl Fetch {
         let mut parts = Vec::new();
         for (found, pieces) in self.akeys.iter().zip(&self.pieces) {
             let (akey, after) = rest.split_at_mut(small(found.len));
-            parts.extend(self.parts(pieces, akey));
+            parts.extend(Self::parts(pieces, akey));
             rest = after;
         }
         self.read_parts(parts).await
@@ -135,11 +135,11 @@ impl Fetch {
         if given < needed {
             return Err(FetchError::Buffer { needed, given });
         }
-        self.read_parts(self.parts(pieces, &mut into[..small(needed)])).await
+        self.read_parts(Self::parts(pieces, &mut into[..small(needed)])).await
     }
 
     /// Zeros what no piece covers and gives each piece its part of the buffer.
-    fn parts<'a>(&self, pieces: &'a [Piece], into: &'a mut [u8]) -> Vec<(&'a Piece, &'a mut [u8])> {
+    fn parts<'a>(pieces: &'a [Piece], into: &'a mut [u8]) -> Vec<(&'a Piece, &'a mut [u8])> {
         let mut parts = Vec::with_capacity(pieces.len());
         let (mut rest, mut at) = (into, 0);
         for piece in pieces {
@@ -168,7 +168,7 @@ impl Fetch {
                     }
                 }
                 Payload::Blocks(blocks) => {
-                    reads.push(read_blocks(core, blocks, piece.from, piece.extent, part))
+                    reads.push(read_blocks(core, blocks, piece.from, piece.extent, part));
                 }
             }
         }

@@ -224,7 +224,9 @@ impl Path {
     fn with(&self, tail: &[&[u8]]) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.bytes.len() + 32);
         key.extend_from_slice(&self.bytes);
-        tail.iter().for_each(|part| key.extend_from_slice(part));
+        for part in tail {
+            key.extend_from_slice(part);
+        }
         key
     }
 
@@ -286,7 +288,7 @@ impl Path {
 /// one class are sorted by start, so that those which reach into a range are found by looking back no further than
 /// the class's longest length.
 pub(crate) fn length_class(count: u64) -> u8 {
-    (count.max(1).ilog2() / 2) as u8
+    u8::try_from(count.max(1).ilog2() / 2).unwrap_or(u8::MAX)
 }
 
 /// Most records of an extent of this class.

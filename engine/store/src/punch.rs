@@ -26,7 +26,22 @@ impl Shard {
         epoch: Epoch,
         conditions: Conditions,
     ) -> Result<Epoch, UpdateError> {
-        check_epoch(epoch)?;
+        self.punch_by_clock(container, object, scope, &|| epoch, conditions).await
+    }
+
+    /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits; see
+    /// [`Shard::update_by_clock`].
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn punch_by_clock(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        clock: &dyn Fn() -> Epoch,
+        conditions: Conditions,
+    ) -> Result<Epoch, UpdateError> {
         if conditions.0 & !Conditions::PUNCH.0 != 0 {
             let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
             return Err(UpdateError::Invalid(text));
@@ -34,6 +49,8 @@ impl Shard {
         check_scope(object, scope).map_err(UpdateError::Invalid)?;
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let number = self.locate(container)?;
+        let epoch = clock();
+        check_epoch(epoch)?;
         let touched = (self.number, number, object);
         let planned = self.plan_punch(&self.core.tree.borrow(), number, object, scope, epoch.0, conditions);
         let record = match planned {

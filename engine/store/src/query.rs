@@ -16,6 +16,9 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 /// All records that can be named: bit 63 of an index is reserved.
 const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
 
+/// What was found below a dkey: the akey, and the record with its size.
+type Below = (Option<Key>, Option<(Extent, u32)>);
+
 /// A search for keys of one object.
 struct Search<'a> {
     tree: &'a Tree,
@@ -86,7 +89,7 @@ fn search(
         return Ok(reply);
     }
     // Below the dkey: an akey, searched or given, and a record if one is wanted.
-    let look = |dkey_path: &Path| -> Result<Option<(Option<Key>, Option<(Extent, u32)>)>, Malformed> {
+    let look = |dkey_path: &Path| -> Result<Option<Below>, Malformed> {
         let above = life(tree, dkey_path, above, epoch)?;
         if !above.exists {
             return Ok(None);
@@ -137,11 +140,7 @@ impl Search<'_> {
         }
     }
 
-    fn akeys(
-        &self,
-        dkey: &Path,
-        above: Life,
-    ) -> Result<Option<(Option<Key>, Option<(Extent, u32)>)>, Malformed> {
+    fn akeys(&self, dkey: &Path, above: Life) -> Result<Option<Below>, Malformed> {
         self.each(&dkey.below(), |rest| {
             let akey = key::akey_from(self.object, rest)?;
             let path = dkey.akey(&akey);
@@ -150,12 +149,7 @@ impl Search<'_> {
     }
 
     /// The greatest or smallest record of an akey, if one is wanted.
-    fn record(
-        &self,
-        path: &Path,
-        above: Life,
-        akey: &Key,
-    ) -> Result<Option<(Option<Key>, Option<(Extent, u32)>)>, Malformed> {
+    fn record(&self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, Malformed> {
         let found = life(self.tree, path, above, self.epoch)?;
         if !found.exists {
             return Ok(None);

@@ -108,7 +108,7 @@ impl<'a> Opening<'a> {
             let block = read_block(self.device, (1 + copy) * BLOCK as u64).await?;
             match Checkpoint::decode(&block, self.superblock.id) {
                 Ok(found) if newest.is_none_or(|newest| newest.generation < found.generation) => {
-                    newest = Some(found)
+                    newest = Some(found);
                 }
                 Ok(_) => {}
                 Err(malformed) => reason = malformed.0,
@@ -117,29 +117,37 @@ impl<'a> Opening<'a> {
         newest.ok_or_else(|| self.corrupt("the checkpoint header", checkpoint_offset(0, 0), reason))
     }
 
-    /// Reads the bitmaps as of the checkpoint, and where the newest of each group is.
-    async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Space, Vec<(u64, u64)>), OpenError> {
+    /// Reads the bitmaps as of the checkpoint, where the newest of each group is, and the highest number that any has.
+    async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Space, Vec<(u64, u64)>, u64), OpenError> {
         let mut space = Space::new(self.layout().data_blocks);
-        let mut maps = Vec::new();
+        let (mut maps, mut highest) = (Vec::new(), 0);
         for group in 0..space.groups() as u64 {
             let pages = self.device.read(self.layout().map(group, 0), DmaBuf::new(2 * BLOCK)).await?;
             let read = |slot: u64, page: &[u8]| {
-                let (generation, bits) = decode_map(page, group, self.superblock.id).ok()?;
-                (generation <= checkpoint.generation).then_some((generation, slot, bits))
+                let (number, bits) = decode_map(page, group, self.superblock.id).ok()?;
+                Some((number, slot, bits))
             };
-            let (first, second) = (read(0, &pages[..BLOCK]), read(1, &pages[BLOCK..]));
-            let newest = first.into_iter().chain(second).max_by_key(|(generation, ..)| *generation);
-            let (generation, slot, bits) = newest.ok_or_else(|| {
+            let found = read(0, &pages[..BLOCK]).into_iter().chain(read(1, &pages[BLOCK..]));
+            let (valid, stale): (Vec<_>, Vec<_>) =
+                found.partition(|(number, ..)| *number <= checkpoint.number);
+            let newest = valid.into_iter().max_by_key(|(number, ..)| *number);
+            let (number, slot, bits) = newest.ok_or_else(|| {
                 self.corrupt("the space map", self.layout().map(group, 0), "both copies are unreadable")
             })?;
-            space.load(usize::try_from(group).unwrap_or(usize::MAX), bits);
-            maps.push((generation, slot));
+            let index = usize::try_from(group).unwrap_or(usize::MAX);
+            space.load(index, bits);
+            maps.push((number, slot));
+            for (number, ..) in stale {
+                // Left by a checkpoint that failed. The next one's number is higher, so it has to be overwritten.
+                highest = number.max(highest);
+                space.mark_dirty(index);
+            }
         }
         if maps_checksum(&maps) != checkpoint.maps {
             let reason = "a bitmap is older than the checkpoint says: its newest version is unreadable or was never written";
             return Err(self.corrupt("the space map", self.layout().map_offset, reason));
         }
-        Ok((space, maps))
+        Ok((space, maps, highest))
     }
 
     async fn load_node(&self, place: PageRef, space: &Space) -> Result<StoredNode, OpenError> {
@@ -213,7 +221,7 @@ impl<'a> Opening<'a> {
             let offset = checkpoint_offset(checkpoint.generation, 0);
             return Err(self.corrupt("the checkpoint header", offset, "its log position is outside the log"));
         }
-        let (space, maps) = self.load_space(&checkpoint).await?;
+        let (space, maps, highest) = self.load_space(&checkpoint).await?;
         let tree = self.load_tree(&checkpoint, &space).await?;
         let catalog = load_catalog(&tree).map_err(|malformed| {
             self.corrupt("the index", layout.data(checkpoint.root.block), malformed.0)
@@ -236,7 +244,7 @@ impl<'a> Opening<'a> {
             space,
             catalog,
             journal: Journal::new(ring, checkpoint.incarnation),
-            checkpoints: Checkpoints::new(checkpoint, maps),
+            checkpoints: Checkpoints::new(checkpoint, highest, maps),
         });
         crate::replay::replay(&self, &core).await?;
         core.space.borrow_mut().finish_recovery();

@@ -92,7 +92,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
         };
         incarnation = batch.incarnation;
         if let Some((records, _)) = held.take() {
-            apply(opening, core, records, ring.position)?;
+            apply(opening, core, &records, ring.position)?;
         }
         let records = decode_records(&bytes).map_err(|malformed| {
             opening.corrupt("a log batch", layout.log_offset + ring.position, malformed.0)
@@ -110,7 +110,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
     check_end(opening, core, &mut reader).await?;
     let Some((records, before)) = held else { return Ok(()) };
     if data_is_intact(core, &records).await? {
-        return apply(opening, core, records, before.position);
+        return apply(opening, core, &records, before.position);
     }
     *core.journal.ring.borrow_mut() = before;
     Ok(())
@@ -120,7 +120,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
 fn apply(
     opening: &Opening<'_>,
     core: &Core,
-    records: Vec<Vec<Change>>,
+    records: &[Vec<Change>],
     position: u64,
 ) -> Result<(), OpenError> {
     add(&core.counters.replayed, records.len() as u64);

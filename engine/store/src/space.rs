@@ -229,17 +229,24 @@ impl Space {
         self.live += group.live.count();
     }
 
+    /// Has the next checkpoint store the bits of a group even if they don't change.
+    pub(crate) fn mark_dirty(&mut self, group: usize) {
+        self.groups[group].dirty = true;
+    }
+
     /// Blocks that can be given out now.
     pub(crate) fn free(&self) -> u64 {
         self.free
     }
 
     /// Blocks that the index refers to, its own nodes included.
+    #[cfg(test)]
     pub(crate) fn live(&self) -> u64 {
         self.live
     }
 
     /// Blocks that were freed and can be given out once durable and unread.
+    #[cfg(test)]
     pub(crate) fn deferred(&self) -> u64 {
         self.deferred.iter().map(|deferred| deferred.run.count).sum()
     }
@@ -282,7 +289,9 @@ impl Space {
                 }
                 None if piece > 1 => piece = piece.div_ceil(2),
                 _ => {
-                    runs.into_iter().for_each(|run| self.release(run));
+                    for run in runs {
+                        self.release(run);
+                    }
                     return None;
                 }
             }

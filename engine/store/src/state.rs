@@ -226,7 +226,9 @@ impl Core {
                 None => space.free_replayed(*run),
             }
         }
-        new_runs.iter().for_each(|run| space.set_live(*run));
+        for run in &new_runs {
+            space.set_live(*run);
+        }
         drop(space);
         let usage = |value: Option<&[u8]>, runs: &[Run]| Usage {
             blocks: runs.iter().map(|run| run.count).sum(),

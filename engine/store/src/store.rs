@@ -334,6 +334,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
     let maps = vec![(0, 0); space.groups()];
     let header = Checkpoint {
         generation: 0,
+        number: 0,
         incarnation: 0,
         root,
         entries: 0,

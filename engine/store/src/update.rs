@@ -446,9 +446,30 @@ impl Shard {
         akeys: &[AkeyUpdate],
         data: Data<'_>,
     ) -> Result<Epoch, UpdateError> {
+        self.update_by_clock(container, object, dkey, &|| epoch, conditions, akeys, data).await
+    }
+
+    /// Like [`Shard::update`], at the epoch that `clock` gives when the update commits, after its data was written.
+    /// With a clock that only grows, updates commit in the order of their epochs, so that conditions see everything
+    /// that was committed before.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; nothing is stored then.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub async fn update_by_clock(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &Key,
+        clock: &dyn Fn() -> Epoch,
+        conditions: Conditions,
+        akeys: &[AkeyUpdate],
+        data: Data<'_>,
+    ) -> Result<Epoch, UpdateError> {
         let number = self.locate(container)?;
         let pool = self.number;
-        let request = Request { pool, container: number, object, dkey, epoch: epoch.0, conditions, akeys };
+        let epoch = clock().0;
+        let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
         request.check(data.bytes())?;
         request.verify(data.bytes())?;
         self.core.admit().await.map_err(UpdateError::Failed)?;
@@ -456,24 +477,38 @@ impl Shard {
         let mut reservation = None;
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
+            request.epoch = clock().0;
             self.check_now(&request, &pieces).await?;
-            let held = self.reserve(container, &request, &mut pieces)?;
-            let writes = self.stage(&mut pieces, &data).await;
-            // The task owns the reservation: blocks aren't given out again before the device is done with them, even
-            // when the caller gives up.
-            let task = self.core.rt.spawn(async move {
-                let results = join_all(writes).await;
-                (held, results.into_iter().collect::<Result<Vec<()>, _>>())
-            });
-            let (held, result) = task.await.map_err(|aborted| UpdateError::Failed(aborted.to_string()))?;
-            result?;
-            reservation = Some(held);
+            reservation = Some(self.write_blocks(container, &request, &mut pieces, &data).await?);
         } else {
             drop(self.stage(&mut pieces, &data).await);
         }
+        request.epoch = clock().0;
+        check_epoch(Epoch(request.epoch))?;
         let record = self.commit_update(container, &request, &pieces, reservation).await?;
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
-        Ok(epoch)
+        Ok(Epoch(request.epoch))
+    }
+
+    /// Writes what doesn't go inline.
+    async fn write_blocks(
+        &self,
+        container: ContainerId,
+        request: &Request<'_>,
+        pieces: &mut [Piece],
+        data: &Data<'_>,
+    ) -> Result<Reservation, UpdateError> {
+        let held = self.reserve(container, request, pieces)?;
+        let writes = self.stage(pieces, data).await;
+        // The task owns the reservation: blocks aren't given out again before the device is done with them, even
+        // when the caller gives up.
+        let task = self.core.rt.spawn(async move {
+            let results = join_all(writes).await;
+            (held, results.into_iter().collect::<Result<Vec<()>, _>>())
+        });
+        let (held, result) = task.await.map_err(|aborted| UpdateError::Failed(aborted.to_string()))?;
+        result?;
+        Ok(held)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.

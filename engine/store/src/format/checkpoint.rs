@@ -24,6 +24,9 @@ pub(crate) const fn checkpoint_offset(generation: u64, copy: u64) -> u64 {
 pub(crate) struct Checkpoint {
     /// Counts header writes.
     pub(crate) generation: u64,
+    /// Number of the checkpoint: bitmaps and nodes with a higher one are left from an attempt that failed. Never used
+    /// again after such an attempt.
+    pub(crate) number: u64,
     /// Counts opens of the store: log batches of an earlier one can't follow those of a later one.
     pub(crate) incarnation: u64,
     /// Root node of the index.
@@ -48,6 +51,7 @@ impl Checkpoint {
         out.put_u32(0);
         out.extend_from_slice(store.as_bytes());
         out.put_u64(self.generation);
+        out.put_u64(self.number);
         out.put_u64(self.incarnation);
         out.put_u64(self.root.block);
         out.put_u32(self.root.len);
@@ -79,6 +83,7 @@ impl Checkpoint {
         }
         Ok(Self {
             generation: decoder.u64()?,
+            number: decoder.u64()?,
             incarnation: decoder.u64()?,
             root: PageRef { block: decoder.u64()?, len: decoder.u32()?, crc: decoder.u32()? },
             entries: decoder.u64()?,
@@ -98,6 +103,7 @@ mod tests {
     fn headers_survive_encoding_and_belong_to_one_store() {
         let header = Checkpoint {
             generation: 5,
+            number: 4,
             incarnation: 2,
             root: PageRef { block: 77, len: 4096, crc: 9 },
             entries: 1000,

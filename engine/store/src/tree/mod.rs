@@ -159,7 +159,9 @@ pub(crate) fn dirty_nodes(root: &Rc<Node>) -> Vec<Rc<Node>> {
             return;
         }
         if let Body::Branch(_, children) = &node.body {
-            children.iter().for_each(|child| walk(child, found));
+            for child in children {
+                walk(child, found);
+            }
         }
         found.push(Rc::clone(node));
     }

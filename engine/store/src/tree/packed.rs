@@ -171,7 +171,7 @@ impl Packed {
         let mut key = Vec::new();
         self.copy_key(range.start, &mut key);
         key.truncate(prefix_len);
-        copy.prefix = key.clone();
+        copy.prefix.clone_from(&key);
         copy.positions.reserve_exact(range.len());
         for index in range {
             self.copy_key(index, &mut key);

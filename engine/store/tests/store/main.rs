@@ -3,4 +3,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "test data is made of the low bits of small numbers")]
 
 mod basics;
+mod crash;
+mod model;
 mod setup;

@@ -1,0 +1,179 @@
+//! Power failures after every single write and flush of a workload: what was acknowledged is there, whatever was kept
+//! of the sectors that weren't flushed; what wasn't acknowledged is there as a whole or not at all.
+
+use crate::model::{AKEYS, Change, DKEYS, Model};
+use crate::setup::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use weir_media::sim::CrashKeeps;
+use weir_runtime::random::Random;
+use weir_runtime::{Handle, join_all};
+use weir_store::{AttributeChange, Shard, Store};
+
+const DISK: u64 = 24 << 20;
+
+/// What a workload has done, seen from outside.
+#[derive(Default)]
+struct Record {
+    acknowledged: Model,
+    /// Begun and not acknowledged.
+    open: Vec<(u64, Change)>,
+    next_epoch: u64,
+    /// Values of attributes that were acknowledged, by name.
+    attributes: Vec<(String, Vec<u8>)>,
+    /// Attributes whose change was begun.
+    open_attributes: Vec<(String, Vec<u8>)>,
+}
+
+fn draw(random: &Random, dkey: u8) -> Change {
+    let akey = random.below(u64::from(AKEYS)) as u8;
+    let len = if random.below(3) == 0 { random.between(4096, 9000) } else { random.between(1, 300) } as usize;
+    match random.below(10) {
+        0 => Change::PunchDkey { dkey },
+        1 => Change::PunchAkey { dkey, akey },
+        _ if akey < 2 => Change::Put { dkey, akey, len },
+        2 => Change::Hole { dkey, akey, index: random.below(500), count: random.between(1, 600) },
+        _ => Change::Write { dkey, akey, index: random.below(2000), len },
+    }
+}
+
+/// One worker for each dkey, so that changes in flight don't meet; one more changes attributes.
+async fn work(
+    handle: Handle,
+    shard: Shard,
+    store: Rc<Store>,
+    record: Rc<RefCell<Record>>,
+    seed: u64,
+    steps: u64,
+) {
+    let workers = (0..DKEYS).map(|dkey| {
+        let (shard, record, store) = (shard.clone(), Rc::clone(&record), Rc::clone(&store));
+        async move {
+            let random = Random::new(seed ^ (u64::from(dkey) << 32));
+            for step in 0..steps {
+                let change = draw(&random, dkey);
+                let epoch = {
+                    let mut record = record.borrow_mut();
+                    record.next_epoch += 1;
+                    let epoch = record.next_epoch;
+                    record.open.push((epoch, change.clone()));
+                    epoch
+                };
+                change.apply(&shard, epoch).await.expect("a healthy disk");
+                let mut record = record.borrow_mut();
+                record.open.retain(|(open, _)| *open != epoch);
+                record.acknowledged.add(epoch, change);
+                drop(record);
+                if dkey == 0 && step % 4 == 3 {
+                    store.checkpoint().await.expect("a healthy disk");
+                }
+            }
+        }
+    });
+    let attributes = handle.spawn(change_attributes(shard.clone(), Rc::clone(&record), seed, steps));
+    join_all(workers).await;
+    attributes.await.expect("it runs to its end");
+}
+
+async fn change_attributes(shard: Shard, record: Rc<RefCell<Record>>, seed: u64, steps: u64) {
+    let random = Random::new(seed ^ 0xa77);
+    for step in 0..steps {
+        let name = format!("n{}", random.below(3));
+        let value = pattern(step ^ seed, random.between(1, 9000) as usize);
+        let change = AttributeChange {
+            scope: Vec::new(),
+            name: name.clone().into_bytes(),
+            value: Some(value.clone()),
+        };
+        record.borrow_mut().open_attributes = vec![(name.clone(), value.clone())];
+        shard.change_attributes(&[change]).await.expect("a healthy disk");
+        let mut record = record.borrow_mut();
+        record.open_attributes.clear();
+        record.attributes.retain(|(other, _)| *other != name);
+        record.attributes.push((name, value));
+    }
+}
+
+/// Compares the recovered state with what was acknowledged, after finding out which open changes made it.
+async fn check(shard: &Shard, record: &Record, seed: u64, at: u64) {
+    let mut model = record.acknowledged.clone();
+    let mut open = record.open.clone();
+    open.sort_by_key(|(epoch, _)| *epoch);
+    for (epoch, change) in open {
+        // Each open change is on a dkey of its own, so the question is settled change by change.
+        let without = model.clone();
+        model.add(epoch, change);
+        if model.check(shard, epoch).await.is_err() {
+            model = without;
+        }
+    }
+    for epoch in model.epochs().into_iter().chain([u64::MAX]) {
+        let checked = model.check(shard, epoch).await;
+        assert!(checked.is_ok(), "seed {seed}, halt at {at}: {checked:?}");
+    }
+    for (name, value) in &record.attributes {
+        let found = shard.attribute(b"", name.as_bytes());
+        let newer =
+            record.open_attributes.iter().any(|(open, value)| open == name && found.as_ref() == Some(value));
+        assert!(newer || found.as_ref() == Some(value), "seed {seed}, halt at {at}: attribute {name}");
+    }
+}
+
+/// Runs the workload up to a device operation, cuts the power, recovers and checks; then once more with what is left.
+/// Returns whether the power was cut before the workload's end.
+fn crash_at(seed: u64, at: u64, steps: u64, keeps: CrashKeeps) -> bool {
+    let machine = Machine::new(seed, DISK);
+    let (store, shard) = machine.start(quiet());
+    let record = Rc::new(RefCell::new(Record::default()));
+    machine.disk.halt_at(machine.disk.operations() + at);
+    let workload = work(machine.handle(), shard, Rc::clone(&store), Rc::clone(&record), seed, steps);
+    let finished = machine.world.try_block_on(&machine.node, Duration::from_mins(10), workload).is_ok();
+    drop(store);
+    machine.crash(keeps);
+    for round in 0..2 {
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).unwrap_or_else(|| panic!("seed {seed}, halt at {at}: the pool is lost"));
+        let checked = Rc::clone(&record);
+        machine.run(async move {
+            check(&shard, &checked.borrow(), seed, at).await;
+            // A recovered store takes changes; they survive the next failure.
+            let epoch = 1_000_000 + round;
+            let change = Change::Put { dkey: 0, akey: 0, len: 5000 };
+            change.apply(&shard, epoch).await.expect("a recovered store");
+            let mut record = checked.borrow_mut();
+            let open = core::mem::take(&mut record.open);
+            for (epoch, change) in open {
+                record.acknowledged.add(epoch, change);
+                if record.acknowledged.check(&shard, epoch).await.is_err() {
+                    record.acknowledged.remove(epoch);
+                }
+            }
+            record.acknowledged.add(epoch, change);
+        });
+        drop(store);
+        machine.crash(keeps);
+    }
+    !finished
+}
+
+#[test]
+fn every_halt_of_a_workload_recovers_what_was_acknowledged() {
+    let mut cuts = 0;
+    for (seed, keeps) in [(1, CrashKeeps::Nothing), (2, CrashKeeps::Everything), (3, CrashKeeps::Any)] {
+        let mut at = 0;
+        while crash_at(seed, at, 6, keeps) {
+            at += 1;
+        }
+        cuts += at;
+    }
+    assert!(cuts > 100, "the workload has only {cuts} writes and flushes");
+}
+
+#[test]
+fn random_halts_of_many_workloads_recover_what_was_acknowledged() {
+    for seed in 100..400 {
+        let random = Random::new(seed);
+        crash_at(seed, random.below(90), 6, CrashKeeps::Any);
+    }
+}
