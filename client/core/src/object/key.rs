@@ -12,12 +12,6 @@ use crate::context::Context;
 use crate::list::{Anchor, Page};
 use crate::request::{Payload, Question};
 
-/// Entries with values that fit one message: a page of no more asks for no memory.
-const SHORT_PAGE: u32 = 64;
-
-/// Room for a page of entries with values: a thousand directory entries.
-const PAGE_REPLY: usize = 256 * 1024;
-
 /// The greatest or smallest key or record of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExtremeKey {
@@ -151,12 +145,8 @@ impl Object {
                 with_value: with_value.cloned(),
             })
         };
-        let payload = match with_value {
-            Some(_) if limit > SHORT_PAGE => Payload::LongReply(PAGE_REPLY),
-            _ => Payload::None,
-        };
         let exchange = self
-            .exchange(context, &question, place, &payload, &build)
+            .exchange(context, &question, place, &Payload::None, &build)
             .await
             .map_err(|refusal| refusal.error)?;
         let reply: ListReply = exchange.decode(&question)?;
