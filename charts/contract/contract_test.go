@@ -1,4 +1,3 @@
-// Package contract checks that what the chart shows and alerts on is what the reference documents.
 package contract
 
 import (
@@ -22,15 +21,7 @@ const (
 	ruleTests = "../weir/alerts/*_test.yaml"
 )
 
-// documented is a metric of the reference.
-type documented struct {
-	kind   string
-	labels []string
-}
-
 var (
-	tableRow   = regexp.MustCompile("(?m)^\\| `((?:weir)_[a-z_]+)` \\| (counter|gauge|histogram) \\|([^|]*)\\|")
-	foreign    = regexp.MustCompile("`((?:process|controller_runtime|workqueue)_[a-z_]+)`")
 	identifier = regexp.MustCompile(`\b(?:weir|process|controller_runtime|workqueue)_[a-z_]+\b`)
 	quoted     = regexp.MustCompile(`"[^"]*"`)
 	selector   = regexp.MustCompile(`(weir_[a-z_]+)\{([^}]*)\}`)
@@ -49,25 +40,11 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-func metrics(t *testing.T) map[string]documented {
+func metrics(t *testing.T) map[string]Metric {
 	t.Helper()
-	text := read(t, reference)
-	found := map[string]documented{}
-	for _, row := range tableRow.FindAllStringSubmatch(text, -1) {
-		if _, twice := found[row[1]]; twice {
-			t.Errorf("%s documents %s twice", reference, row[1])
-		}
-		found[row[1]] = documented{kind: row[2], labels: strings.FieldsFunc(row[3], func(r rune) bool { return strings.ContainsRune("`, ", r) })}
-	}
-	if len(found) < 50 {
-		t.Fatalf("only %d metrics found in %s: has its layout changed?", len(found), reference)
-	}
-	for _, name := range foreign.FindAllStringSubmatch(text, -1) {
-		kind := "counter"
-		if strings.HasSuffix(name[1], "_time_seconds") && strings.HasPrefix(name[1], "controller_runtime") {
-			kind = "histogram"
-		}
-		found[name[1]] = documented{kind: kind}
+	found, err := Metrics(reference)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return found
 }
@@ -136,12 +113,12 @@ func alerts(t *testing.T) []alert {
 }
 
 // base returns the metric that a series name belongs to: a histogram's series have suffixes.
-func base(name string, known map[string]documented) (string, bool) {
+func base(name string, known map[string]Metric) (string, bool) {
 	if _, ok := known[name]; ok {
 		return name, true
 	}
 	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
-		if trimmed, cut := strings.CutSuffix(name, suffix); cut && known[trimmed].kind == "histogram" {
+		if trimmed, cut := strings.CutSuffix(name, suffix); cut && known[trimmed].Kind == "histogram" {
 			return trimmed, true
 		}
 	}
@@ -158,14 +135,14 @@ func TestDashboardAndAlertsUseOnlyDocumentedMetricsAndLabels(t *testing.T) {
 					t.Errorf("%s uses %s, which %s does not document", where, name, reference)
 					continue
 				}
-				if known[metric].kind == "histogram" && metric == name {
+				if known[metric].Kind == "histogram" && metric == name {
 					t.Errorf("%s uses the histogram %s without _bucket, _count or _sum", where, name)
 				}
 			}
 			for _, match := range selector.FindAllStringSubmatch(expression, -1) {
 				metric, _ := base(match[1], known)
 				for _, label := range matcher.FindAllStringSubmatch(quoted.ReplaceAllString(match[2], `""`), -1) {
-					if !slices.Contains(targetLabels, label[1]) && !slices.Contains(known[metric].labels, label[1]) {
+					if !slices.Contains(targetLabels, label[1]) && !slices.Contains(known[metric].Labels, label[1]) {
 						t.Errorf("%s selects %s by label %s, which it does not have", where, metric, label[1])
 					}
 				}
@@ -215,10 +192,10 @@ func TestCountersAndUnitsAreNamedAsPrometheusAsks(t *testing.T) {
 		if !strings.HasPrefix(name, "weir_") {
 			continue
 		}
-		if (metric.kind == "counter") != strings.HasSuffix(name, "_total") {
-			t.Errorf("%s is a %s: a counter, and only a counter, ends in _total", name, metric.kind)
+		if (metric.Kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %s: a counter, and only a counter, ends in _total", name, metric.Kind)
 		}
-		if metric.kind == "histogram" && !strings.HasSuffix(name, "_seconds") {
+		if metric.Kind == "histogram" && !strings.HasSuffix(name, "_seconds") {
 			t.Errorf("%s is a histogram without unit", name)
 		}
 	}
@@ -265,13 +242,13 @@ func TestComponentsExportWhatIsDocumentedAndNothingElse(t *testing.T) {
 		sources := exported(t, folder)
 		for name, metric := range known {
 			// Some libraries add the suffix of counters by themselves.
-			if own(name) && !sources[name] && (metric.kind != "counter" || !sources[strings.TrimSuffix(name, "_total")]) {
+			if own(name) && !sources[name] && (metric.Kind != "counter" || !sources[strings.TrimSuffix(name, "_total")]) {
 				t.Errorf("%s is documented, but not in the sources of %s", name, folder)
 			}
 		}
 		for name := range sources {
 			_, documented := base(name, known)
-			if own(name) && !documented && known[name+"_total"].kind != "counter" {
+			if own(name) && !documented && known[name+"_total"].Kind != "counter" {
 				t.Errorf("%s is in the sources of %s, but not documented", name, folder)
 			}
 		}

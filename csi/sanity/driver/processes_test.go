@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,8 @@ type machine struct {
 	mountd     *process
 	node       *process
 	controller *process
+	// mountdMetrics and nodeMetrics are where the mount daemon and the node plugin serve metrics.
+	mountdMetrics, nodeMetrics string
 }
 
 var shared *machine
@@ -132,7 +135,7 @@ func theMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared = &machine{folder: folder}
+	shared = &machine{folder: folder, mountdMetrics: freeAddress(t), nodeMetrics: freeAddress(t)}
 	build := exec.Command("go", "build", "-o", shared.path("weir-csi"), "weir.dev/weir/csi/cmd/weir-csi")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build weir-csi: %v\n%s", err, output)
@@ -148,6 +151,17 @@ func theMachine(t *testing.T) *machine {
 	shared.await(t, shared.controller, "controller.sock")
 	shared.up = true
 	return shared
+}
+
+// freeAddress returns an address of this machine that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
 }
 
 // program returns the path of a program that cargo builds.
@@ -206,7 +220,8 @@ func (m *machine) startMountd(t *testing.T) {
 	t.Helper()
 	var err error
 	m.mountd, err = start(m.folder, "mountd", nil, program(t, "weir-mountd"), "--socket", m.path("mountd.sock"),
-		"--state", m.path("mountd"), "--attach", m.path("dev"), "--root", m.folder, "--engine-wait", "60")
+		"--state", m.path("mountd"), "--attach", m.path("dev"), "--root", m.folder, "--engine-wait", "60",
+		"--metrics", m.mountdMetrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +233,7 @@ func (m *machine) startNode(t *testing.T) {
 	var err error
 	m.node, err = start(m.folder, "node", nil, m.path("weir-csi"), "node", "--endpoint", m.path("node.sock"), "--node-name", "node-1",
 		"--mountd-socket", m.path("mountd.sock"), "--registration-socket", m.path("reg/csi.weir.dev-reg.sock"),
-		"--metrics-address", "", "--log-level", "debug")
+		"--metrics-address", m.nodeMetrics, "--log-level", "debug")
 	if err != nil {
 		t.Fatal(err)
 	}
