@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -136,9 +137,7 @@ func TestWhatTheProgramsMeasureIsDocumentedAndTellsWhatHappened(t *testing.T) {
 		for _, problem := range undocumented(families, known) {
 			t.Errorf("%s: %s", part, problem)
 		}
-		for name, family := range families {
-			nodes[name] = family
-		}
+		maps.Copy(nodes, families)
 	}
 	own := map[string]string{"pool": sanity.Pool, "container": v.name}
 	with := func(name, value string) map[string]string {
