@@ -1,5 +1,6 @@
 //! The storage engine of a Weir system.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -37,7 +38,7 @@ fn start_log(config: Config) -> Result<Config, ConfigError> {
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {
-        LogFormat::Text => builder.init(),
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(config)

@@ -109,7 +109,7 @@ impl Value {
             Self::Gauge(value) => ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(encoder),
             Self::GaugeSeconds(value) => ConstGauge::new(*value).encode(encoder),
             Self::Histogram(Histogram { bounds, buckets, sum }) => {
-                let bounds = bounds.iter().copied().chain([f64::MAX]);
+                let bounds = bounds.iter().copied().chain([f64::INFINITY]);
                 let pairs: Vec<(f64, u64)> = bounds.zip(buckets.iter().copied()).collect();
                 let count = buckets.iter().sum();
                 encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(*sum, count, &pairs, None)

@@ -86,11 +86,11 @@ impl IoService {
         let shard = access.pool.shard();
         for _ in 0..GRANT_TRIES {
             let stored = shard
-                .update(
+                .update_by_clock(
                     access.container.id,
                     update.object,
                     &update.dkey,
-                    self.epoch(),
+                    &|| self.epoch(),
                     update.conditions,
                     &update.akeys,
                     data.data(),
@@ -117,7 +117,13 @@ impl IoService {
         self.counted(Operation::Punch, &access, async |place| {
             let shard = access.pool.shard();
             let punched = shard
-                .punch(access.container.id, punch.object, &punch.scope, self.epoch(), punch.conditions)
+                .punch_by_clock(
+                    access.container.id,
+                    punch.object,
+                    &punch.scope,
+                    &|| self.epoch(),
+                    punch.conditions,
+                )
                 .await;
             let epoch = punched.map_err(|error| refusal::update(&error, place))?;
             Ok((codec::encode(&UpdateReply { epoch }), 0))

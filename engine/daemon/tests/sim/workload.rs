@@ -218,13 +218,16 @@ async fn empty(context: &Context, kv: &Kv, count: u64) {
 
 /// Waits until a write succeeds again: space comes back in the background.
 async fn wait_for_room(context: &Context, kv: &Kv) {
+    let mut last = None;
     for _ in 0..120 {
-        if kv.put(context, b"again", &vec![1; MIB], Conditions::NONE).await.is_ok() {
-            return;
+        match kv.put(context, b"again", &vec![1; MIB], Conditions::NONE).await {
+            Ok(()) => return,
+            Err(error) => last = Some(error),
         }
         context.runtime().sleep(Duration::from_millis(500)).await;
     }
-    panic!("no room came back within a minute");
+    let used = kv.object().container().query(context).await.map(|info| info.used);
+    panic!("no room came back within a minute: {used:?} bytes are used, {last:?}");
 }
 
 /// A container with a quota takes about that much, wherever its data lies.
