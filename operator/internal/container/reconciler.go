@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -33,6 +34,9 @@ const (
 	settledInterval = 30 * time.Second
 	// waitingInterval is how often engines that did not answer, or refused, are asked again.
 	waitingInterval = 5 * time.Second
+	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from
+	// holding up those of others.
+	concurrency = 4
 	// reasonContainerLost says that the engines don't have the container of this object any more.
 	reasonContainerLost = "ContainerLost"
 )
@@ -68,6 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("container").
 		For(&v1alpha1.Container{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(r.containersOfPool), builder.WithPredicates(readinessChanged{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up Container controller: %w", err)

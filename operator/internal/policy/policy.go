@@ -43,8 +43,17 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%d", n)
 }
 
-// Quantity is n bytes as a quantity in binary units.
+// exactBelow is the number of units below which a rounded quantity would lose its second digit.
+const exactBelow = 64
+
+// Quantity is n bytes as a quantity that people can read: large amounts are rounded down to whole Mi, then Ki.
 func Quantity(n int64) *resource.Quantity {
+	for _, unit := range []int64{1 << 20, 1 << 10} {
+		if n >= exactBelow*unit {
+			n = n / unit * unit
+			break
+		}
+	}
 	return resource.NewQuantity(n, resource.BinarySI)
 }
 

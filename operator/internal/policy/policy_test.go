@@ -30,7 +30,8 @@ func TestParseClass(t *testing.T) {
 }
 
 func TestPoolAcceptable(t *testing.T) {
-	engines := []Engine{{Rank: 0, Free: 10 * gi}, {Rank: 1, Free: 4 * gi}, {Rank: 2, Free: 10 * gi}}
+	engines := []Engine{{Rank: 0, Up: true, Free: 10 * gi}, {Rank: 1, Up: true, Free: 4 * gi}, {Rank: 2, Up: true, Free: 10 * gi}}
+	away := []Engine{engines[0], {Rank: 1}, {Rank: 2}}
 	good := Pool{Label: "tank", Cluster: "weir", Size: 12 * gi, ObjectClass: "SX", Engines: engines}
 	tests := map[string]struct {
 		change func(*Pool)
@@ -51,6 +52,9 @@ func TestPoolAcceptable(t *testing.T) {
 		"losing two of three can":                               {func(p *Pool) { p.RedundancyFactor = 2 }, "", ""},
 		"an unknown class comes before everything it would ask": {func(p *Pool) { p.ObjectClass = "RP_9GX"; p.Size = 99 * gi }, v1alpha1.ReasonUnknownObjectClass, `"RP_9GX" does not exist`},
 		"unknown ranks are all named":                           {func(p *Pool) { p.Ranks = []int32{9, 0, 7, 8} }, v1alpha1.ReasonUnknownRank, "names 7, 8 and 9, StorageCluster weir has ranks 0 to 2"},
+		"engines that are away are waited for":                  {func(p *Pool) { p.Engines = away }, v1alpha1.ReasonClusterNotReady, "waits for engines of rank 1 and 2"},
+		"engines of other ranks are not":                        {func(p *Pool) { p.Engines = away; p.Ranks = []int32{0}; p.Size = gi }, "", ""},
+		"nor are they for a pool that is there":                 {func(p *Pool) { p.Engines = away; p.Current = p.Size }, "", ""},
 		"a twin comes first of all":                             {func(p *Pool) { p.Twin = "older"; p.ObjectClass = "?" }, v1alpha1.ReasonLabelInUse, "Pool older"},
 	}
 	for name, tc := range tests {
@@ -135,6 +139,14 @@ func checkVerdict(t *testing.T, reason, message string, failed bool, wantReason,
 	}
 	if !strings.Contains(message, words) {
 		t.Errorf("message %q does not say %q", message, words)
+	}
+}
+
+func TestQuantity(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 302: "302", 65535: "65535", 70000: "68Ki", 6 << 30: "6Gi", 975069184: "929Mi", 4<<40 + 1: "4Ti"} {
+		if got := Quantity(n).String(); got != want {
+			t.Errorf("Quantity(%d) = %s, want %s", n, got, want)
+		}
 	}
 }
 

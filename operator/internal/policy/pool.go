@@ -41,6 +41,7 @@ var PoolAcceptable = Chain[Pool]{
 	poolClassKnown,      // the class has a meaning
 	poolRanksKnown,      // each rank is an engine of the cluster
 	poolEnginesSuffice,  // each copy has an engine of its own
+	poolEnginesUp,       // a pool made now would leave out engines that are away
 	poolCapacitySuffice, // each engine has room for its share
 }
 
@@ -102,6 +103,24 @@ func poolEnginesSuffice(p Pool) (string, string, bool) {
 	return v1alpha1.ReasonTooFewEngines, fmt.Sprintf(
 		"pool %s: %s needs %s, the pool has %d: raise spec.engines.replicas of StorageCluster %s to %d, or make a Pool with less redundancy",
 		p.Label, asks, plural(need, "engine"), have, p.Cluster, need), true
+}
+
+func poolEnginesUp(p Pool) (string, string, bool) {
+	if p.Size <= p.Current {
+		return "", "", false
+	}
+	var away []int32
+	for _, e := range p.members() {
+		if !e.Up {
+			away = append(away, e.Rank)
+		}
+	}
+	if len(away) == 0 {
+		return "", "", false
+	}
+	return v1alpha1.ReasonClusterNotReady, fmt.Sprintf(
+		"pool %s waits for engines of rank %s: see the conditions of StorageCluster %s, or name other ranks in spec.ranks of a new Pool",
+		p.Label, rankList(away), p.Cluster), true
 }
 
 func poolCapacitySuffice(p Pool) (string, string, bool) {

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -30,6 +31,9 @@ const (
 	settledInterval = 30 * time.Second
 	// waitingInterval is how often engines that did not answer, or refused, are asked again.
 	waitingInterval = 5 * time.Second
+	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from
+	// holding up those of others.
+	concurrency = 4
 )
 
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=pools,verbs=get;list;watch;patch
@@ -64,6 +68,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Pool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfCluster), builder.WithPredicates(engineCountChanged{})).
 		Watches(&v1alpha1.Container{}, handler.EnqueueRequestsFromMapFunc(poolOfContainer), builder.WithPredicates(comesOrGoes{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up Pool controller: %w", err)
