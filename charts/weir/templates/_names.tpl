@@ -58,6 +58,7 @@ prometheus.io/port: {{ . | quote }}
 {{- define "weir.clientVolume" -}}
 name: clients
 projected:
+  defaultMode: 0440
   sources:
     {{- range .Values.clusters }}
     {{- $cluster := . }}
