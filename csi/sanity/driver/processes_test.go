@@ -122,7 +122,7 @@ func (m *machine) stop() {
 }
 
 // theMachine returns the machine that the tests share, started by the first of them.
-func theMachine(t *testing.T) *machine {
+func theMachine(t testing.TB) *machine {
 	t.Helper()
 	if shared != nil {
 		if !shared.up {
@@ -154,7 +154,7 @@ func theMachine(t *testing.T) *machine {
 }
 
 // freeAddress returns an address of this machine that nobody listens on.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -165,7 +165,7 @@ func freeAddress(t *testing.T) string {
 }
 
 // program returns the path of a program that cargo builds.
-func program(t *testing.T, name string) string {
+func program(t testing.TB, name string) string {
 	t.Helper()
 	target := os.Getenv("CARGO_TARGET_DIR")
 	if target == "" {
@@ -182,7 +182,7 @@ func program(t *testing.T, name string) string {
 }
 
 // startEngines starts three engines and makes the pool.
-func (m *machine) startEngines(t *testing.T) {
+func (m *machine) startEngines(t testing.TB) {
 	t.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -216,7 +216,7 @@ func (m *machine) startEngines(t *testing.T) {
 	}
 }
 
-func (m *machine) startMountd(t *testing.T) {
+func (m *machine) startMountd(t testing.TB) {
 	t.Helper()
 	var err error
 	m.mountd, err = start(m.folder, "mountd", nil, program(t, "weir-mountd"), "--socket", m.path("mountd.sock"),
@@ -228,7 +228,7 @@ func (m *machine) startMountd(t *testing.T) {
 }
 
 // startNode starts the node plugin and waits until it is ready, which it is when the mount daemon is.
-func (m *machine) startNode(t *testing.T) {
+func (m *machine) startNode(t testing.TB) {
 	t.Helper()
 	var err error
 	m.node, err = start(m.folder, "node", nil, m.path("weir-csi"), "node", "--endpoint", m.path("node.sock"), "--node-name", "node-1",
@@ -241,7 +241,7 @@ func (m *machine) startNode(t *testing.T) {
 }
 
 // await waits until the plugin that serves on socket says that it is ready.
-func (m *machine) await(t *testing.T, p *process, socket string) {
+func (m *machine) await(t testing.TB, p *process, socket string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
@@ -261,7 +261,7 @@ func (m *machine) await(t *testing.T, p *process, socket string) {
 	}
 }
 
-func (m *machine) dial(t *testing.T, socket string) *grpc.ClientConn {
+func (m *machine) dial(t testing.TB, socket string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+m.path(socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -272,7 +272,7 @@ func (m *machine) dial(t *testing.T, socket string) *grpc.ClientConn {
 }
 
 // management connects to the engines.
-func (m *machine) management(t *testing.T) *dial.System {
+func (m *machine) management(t testing.TB) *dial.System {
 	t.Helper()
 	system, err := dial.Open(m.path("dev/client.json"))
 	if err != nil {
@@ -283,7 +283,7 @@ func (m *machine) management(t *testing.T) *dial.System {
 }
 
 // mountServers returns the processes that serve the mount at path.
-func mountServers(t *testing.T, path string) []int {
+func mountServers(t testing.TB, path string) []int {
 	t.Helper()
 	pids, err := isolation.Processes("weir-mountd", "serve", path)
 	if err != nil {
@@ -294,7 +294,7 @@ func mountServers(t *testing.T, path string) []int {
 
 // volume is a volume of the machine's pool, staged and published for the length of a test.
 type volume struct {
-	t       *testing.T
+	t       testing.TB
 	machine *machine
 	id      string
 	// name is the container's label.
@@ -329,7 +329,7 @@ func mountCapability(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapab
 }
 
 // newVolume makes a volume that is taken down and deleted when the test ends.
-func newVolume(t *testing.T, bytes int64) *volume {
+func newVolume(t testing.TB, bytes int64) *volume {
 	t.Helper()
 	v := &volume{
 		t: t, machine: theMachine(t), name: "pvc-" + strings.ToLower(t.Name()),
