@@ -49,6 +49,9 @@ pub struct MountArguments {
     /// Report to whoever started this process, on standard output.
     #[arg(long, hide = true)]
     pub report: bool,
+    /// File that the mount's log goes to; a mount in the background has no other.
+    #[arg(long, env = "WEIR_LOG_FILE")]
+    pub log_file: Option<PathBuf>,
     /// Log: error, warn, info, debug or trace.
     #[arg(long, env = "WEIR_LOG", default_value = "warn")]
     pub log: String,
@@ -100,6 +103,10 @@ pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -
 
 /// Serves the mount in this process.
 fn serve_here(spec: &MountSpec, arguments: &MountArguments) -> Result<Answer, CliError> {
+    if arguments.report {
+        // Started by another process: no signal of its terminal is meant for the mount.
+        let _ = rustix::process::setsid();
+    }
     serve::init_log(&arguments.log);
     let tell = |report: &Report| {
         if arguments.report {
@@ -149,7 +156,7 @@ pub fn parse_report(line: &str) -> Result<Identity, CliError> {
         Ok(Report::Serving(identity)) => Ok(identity),
         Ok(Report::Failed(failure)) => Err(failure.into()),
         Err(_) => {
-            let message = "the mount's process ended before it served; its messages above say why";
+            let message = "the mount's process ended before it served; --log-file keeps what it says";
             Err(Failure::new(FailureKind::Internal, message).into())
         }
     }
@@ -158,7 +165,18 @@ pub fn parse_report(line: &str) -> Result<Identity, CliError> {
 /// Starts a process that serves the mount and waits until it does.
 fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result<Answer, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
+    let log = match &arguments.log_file {
+        None => Stdio::null(),
+        Some(path) => std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|error| CliError::io(path.display().to_string(), error))?
+            .into(),
+    };
+    // Its standard error must not be the caller's: whoever waits for that to end would wait for the mount to end.
     let mut child = command_of(&program, spec, arguments.control.as_deref(), &arguments.log)
+        .stderr(log)
         .spawn()
         .map_err(|error| CliError::io(format!("start {}", program.display()), error))?;
     let mut line = String::new();

@@ -337,7 +337,6 @@ async fn mount_one(plan: &Plan, request: &MountRequest, roster: &Roster) -> Resu
     };
     let mut command = Command::from(mount::command_of(&plan.own_program, &spec, None, &plan.log));
     let mut child = command
-        .process_group(0)
         .stderr(append(&plan.folder.log())?)
         .spawn()
         .map_err(|error| CliError::io(format!("start {}", plan.own_program.display()), error))?;

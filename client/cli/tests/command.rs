@@ -1,0 +1,124 @@
+//! The command line against real engines.
+
+mod harness;
+
+use std::process::Command;
+
+use harness::DevSystem;
+use serde_json::json;
+
+#[test]
+fn pools_and_containers_are_made_described_and_removed() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB", "--bare"]);
+    let pool = system.json(&["pool", "create", "--size", "256MiB", "tank"]);
+    assert_eq!((&pool["label"], &pool["total_targets"], &pool["state"]), (&json!("tank"), &json!(4), &json!("Ready")));
+    let again = system.json(&["pool", "create", "--size", "256MiB", "tank"]);
+    assert_eq!(again["uuid"], pool["uuid"], "the same request again is the same pool");
+    assert_eq!(system.fails(&["pool", "create", "--size", "512MiB", "tank"]).0, 4);
+    assert_eq!(system.fails(&["pool", "create", "--size", "900TiB", "huge"]).0, 7);
+    assert_eq!(system.fails(&["pool", "query", "none"]).0, 3);
+    let container = system.json(&["cont", "create", "tank", "home", "--type", "POSIX", "--attr", "team=a"]);
+    assert_eq!(container["container_type"], "POSIX");
+    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    let list = system.json(&["container", "list", "tank"]);
+    let mut labels: Vec<&str> = list.as_array().expect("a list").iter().filter_map(|c| c["label"].as_str()).collect();
+    labels.sort_unstable();
+    assert_eq!(labels, ["home", "objects"]);
+    assert_eq!(system.run(&["container", "get-attr", "tank", "home", "team"]), "team=a\n");
+    system.run(&["container", "set-attr", "tank", "home", "team=b", "x=y"]);
+    assert_eq!(system.run(&["container", "get-attr", "tank", "home"]), "team=b\nx=y\n");
+    assert_eq!(system.fails(&["container", "get-attr", "tank", "home", "none"]).0, 3);
+    let (code, error) = system.fails(&["pool", "destroy", "tank"]);
+    assert_eq!(code, 8, "{error}");
+    assert!(error.contains("home") && error.contains("objects"), "it says what is in the way: {error}");
+    system.run(&["container", "destroy", "tank", "home"]);
+    system.run(&["pool", "destroy", "tank", "--force"]);
+    assert_eq!(system.json(&["pool", "list"])["pools"], json!([]));
+}
+
+#[test]
+fn values_are_put_listed_and_removed() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    for (key, value) in [("a", "1"), ("b", "two"), ("c", "drei")] {
+        system.run(&["kv", "put", "tank", "objects", "42", key, value]);
+    }
+    assert_eq!(system.run(&["kv", "get", "tank", "objects", "42", "b"]), "two");
+    let mut keys: Vec<String> = system.run(&["kv", "list", "tank", "objects", "42"]).lines().map(String::from).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert_eq!(system.fails(&["kv", "put", "tank", "objects", "42", "b", "x", "--insert"]).0, 4);
+    system.run(&["kv", "remove", "tank", "objects", "42", "b"]);
+    assert_eq!(system.fails(&["kv", "get", "tank", "objects", "42", "b"]).0, 3);
+    assert_eq!(system.fails(&["kv", "get", "tank", "objects", "one.two", "b"]).0, 2);
+}
+
+#[test]
+fn the_names_of_daos_reach_the_same_commands() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB", "--bare"]);
+    let link = |name: &str| {
+        let path = system.folder().join(name);
+        std::os::unix::fs::symlink(harness::WEIR, &path).expect("linked");
+        let mut command = Command::new(path);
+        command.env("WEIR_ATTACH", system.folder().join("client.json"));
+        command
+    };
+    let output = link("dmg").args(["pool", "create", "--size=200MiB", "tank", "-j"]).output().expect("runs");
+    let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&envelope["status"], &envelope["error"]), (&json!(0), &json!(null)));
+    let mut daos = link("daos");
+    let output = daos.args(["container", "create", "tank", "home", "--type", "POSIX"]).output().expect("runs");
+    assert!(output.status.success(), "{}", harness::text(&output));
+    let list = system.json(&["container", "list", "tank"]);
+    assert_eq!(list[0]["label"], "home");
+}
+
+#[test]
+fn errors_are_in_the_envelope_and_say_what_to_do() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let output = system.weir().args(["--json", "pool", "query", "none"]).output().expect("runs");
+    let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&envelope["response"], &envelope["status"]), (&json!(null), &json!(-1005)));
+    assert!(envelope["error"].as_str().is_some_and(|error| error.contains("none")), "{envelope}");
+    let (code, error) = system.fails(&["mount", "tank", "nowhere", "/tmp"]);
+    assert_eq!(code, 3, "{error}");
+    assert!(error.contains("nowhere"), "{error}");
+    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
+    assert_eq!(code, 8, "{error}");
+    assert!(error.contains("POSIX"), "{error}");
+    let second = system.weir().args(["dev", "up", "--detach"]).output().expect("runs");
+    assert!(!second.status.success(), "a folder holds one system");
+}
+
+#[test]
+fn manifests_and_mounts_come_up_with_the_system() {
+    let manifest = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(
+        manifest.path(),
+        "apiVersion: storage.weir.dev/v1alpha1\nkind: StorageCluster\nmetadata: {name: dev}\nspec:\n  \
+         engines: {replicas: 2, targetsPerEngine: 1}\n  storage: {size: 512Mi}\n---\n\
+         apiVersion: storage.weir.dev/v1alpha1\nkind: Pool\nmetadata: {name: fast}\nspec:\n  \
+         {clusterRef: {name: dev}, label: tank, size: 256Mi}\n---\n\
+         apiVersion: storage.weir.dev/v1alpha1\nkind: Container\nmetadata: {name: home}\nspec:\n  \
+         {poolRef: {name: fast}, quota: 100Mi, owner: {uid: 7, gid: 8, mode: \"0750\"}}\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {name: ignored}\n",
+    )
+    .expect("written");
+    let directory = tempfile::tempdir().expect("a folder");
+    let mount = format!("home={}", directory.path().display());
+    let manifest = manifest.path().to_str().expect("plain");
+    let system = DevSystem::start(&["--apply", manifest, "--mount", &mount]);
+    std::fs::write(directory.path().join("f"), "x").expect("written");
+    use std::os::unix::fs::MetadataExt;
+    let root = std::fs::metadata(directory.path()).expect("stat");
+    assert_eq!((root.uid(), root.gid(), root.mode() & 0o7777), (7, 8, 0o750));
+    let query = system.json(&["container", "query", "tank", "home"]);
+    assert_eq!(query["quota_bytes"], 100 << 20);
+    assert_eq!(system.json(&["system", "query"])["members"].as_array().map(Vec::len), Some(2));
+    system.run(&["dev", "down"]);
+    let left = std::fs::read_dir(directory.path()).expect("listed").count();
+    assert_eq!(left, 0, "it is unmounted");
+    system.up(&["--apply", manifest, "--mount", &mount]);
+    assert_eq!(std::fs::read_to_string(directory.path().join("f")).expect("read"), "x");
+}

@@ -1,0 +1,119 @@
+//! Engines that are killed under load: what was acknowledged is there, and applications see no error meanwhile.
+
+mod harness;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::DevSystem;
+
+#[test]
+fn every_write_that_was_acknowledged_survives_kills_of_engines() {
+    let system = DevSystem::start(&["--engines", "3", "--size", "1GiB"]);
+    let mount = system.mount("home", &[]);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let lines: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3_u64)
+            .map(|writer| {
+                let (mount, stop, written) = (&mount, &stop, &written);
+                scope.spawn(move || {
+                    let mut file = File::create(mount.path(&format!("w{writer}"))).expect("created");
+                    let mut line = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        file.write_all(&record(writer, line)).expect("written although engines are killed");
+                        file.sync_data().expect("synced");
+                        line += 1;
+                        written.fetch_add(1, Ordering::Relaxed);
+                    }
+                    line
+                })
+            })
+            .collect();
+        for round in 0..6_u64 {
+            let before = written.load(Ordering::Relaxed);
+            harness::eventually("writers go on", Duration::from_secs(60), || {
+                written.load(Ordering::Relaxed) > before + 20
+            });
+            system.run(&["dev", "kill", &(round % 3).to_string()]);
+        }
+        let before = written.load(Ordering::Relaxed);
+        harness::eventually("writers go on after the last kill", Duration::from_secs(60), || {
+            written.load(Ordering::Relaxed) > before + 20
+        });
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().expect("no error")).collect()
+    });
+    let fresh = system.mount("home", &[]);
+    for (writer, count) in (0_u64..).zip(lines) {
+        let content = fs::read(fresh.path(&format!("w{writer}"))).expect("read");
+        let expected: Vec<u8> = (0..count).flat_map(|line| record(writer, line)).collect();
+        assert!(content == expected, "writer {writer}: {} bytes of {} differ", content.len(), expected.len());
+    }
+}
+
+/// A line whose length varies, so that writes cross chunks and blocks.
+fn record(writer: u64, line: u64) -> Vec<u8> {
+    let filling = usize::try_from((line * 977 + writer * 131) % 9000).expect("small");
+    format!("writer {writer} line {line} {}\n", "*".repeat(filling)).into_bytes()
+}
+
+#[test]
+fn an_operation_waits_for_an_engine_that_is_stopped_and_then_goes_on() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let mount = system.mount("home", &[]);
+    let file = File::create(mount.path("f")).expect("created");
+    file.write_all_at(&vec![1; 8 << 20], 0).expect("written");
+    for rank in 0..2 {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(system.engine_pid(rank)).expect("a pid"));
+        let pid = pid.expect("not zero");
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let write = scope.spawn(|| file.write_all_at(&vec![2; 8 << 20], 0));
+            std::thread::sleep(Duration::from_millis(1500));
+            rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+            write.join().expect("no panic").expect("no error");
+        });
+        assert!(begun.elapsed() > Duration::from_secs(1), "the write did not wait for engine {rank}");
+    }
+    drop(file);
+    assert_eq!(fs::read(mount.path("f")).expect("read"), vec![2; 8 << 20]);
+}
+
+#[test]
+fn an_engine_that_stays_away_is_an_io_error_when_the_mount_has_waited_long_enough() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let mount = system.mount("home", &["--engine-wait", "2"]);
+    let file = File::create(mount.path("f")).expect("created");
+    let pid = rustix::process::Pid::from_raw(i32::try_from(system.engine_pid(0)).expect("a pid")).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let begun = Instant::now();
+    let error = file.write_all_at(b"x", 0).expect_err("the engine is away");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(begun.elapsed() > Duration::from_millis(1900), "it waited only {:?}", begun.elapsed());
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+    harness::eventually("the mount works again", Duration::from_secs(30), || file.write_all_at(b"y", 0).is_ok());
+    drop(file);
+    assert_eq!(fs::read(mount.path("f")).expect("read"), b"y");
+}
+
+#[test]
+fn a_system_that_is_stopped_and_started_again_has_everything() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let mount = system.mount("home", &[]);
+    fs::create_dir(mount.path("d")).expect("made");
+    for number in 0..50 {
+        fs::write(mount.path(&format!("d/{number}")), vec![7; number * 1000]).expect("written");
+    }
+    mount.unmount();
+    system.run(&["dev", "down"]);
+    system.up(&[]);
+    let mount = system.mount("home", &[]);
+    assert_eq!(fs::read_dir(mount.path("d")).expect("listed").count(), 50);
+    for number in 0..50 {
+        assert_eq!(fs::read(mount.path(&format!("d/{number}"))).expect("read"), vec![7; number * 1000]);
+    }
+}

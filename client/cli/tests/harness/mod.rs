@@ -1,0 +1,180 @@
+//! A system of engines on this machine for one test, made and removed by `weir dev` itself.
+
+#![allow(dead_code, reason = "each test program uses a part of the harness")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A system that ends with the test.
+pub struct DevSystem {
+    folder: tempfile::TempDir,
+}
+
+/// The command line that is tested.
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// Makes sure that the engine beside the command line is of the same source: cargo builds only what belongs to the
+/// package under test.
+fn engine() -> &'static Path {
+    static ENGINE: OnceLock<PathBuf> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        let engine = Path::new(WEIR).with_file_name("weir-engine");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "weir-daemon", "--bin", "weir-engine"]);
+        if WEIR.contains("/release/") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the engine does not build");
+        assert!(engine.is_file(), "{} is not there", engine.display());
+        engine
+    })
+}
+
+impl DevSystem {
+    /// Starts a system with further arguments of `weir dev up`.
+    pub fn start(arguments: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("weir-").tempdir_in("/tmp").expect("a folder");
+        let system = Self { folder };
+        system.up(arguments);
+        system
+    }
+
+    /// Starts the system (again).
+    pub fn up(&self, arguments: &[&str]) {
+        let mut command = self.weir();
+        command.args(["dev", "up", "--detach", "--engine"]).arg(engine()).args(arguments);
+        let output = command.output().expect("weir runs");
+        assert!(output.status.success(), "weir dev up: {}\n{}", text(&output), self.logs());
+    }
+
+    /// `weir` for this system.
+    pub fn weir(&self) -> Command {
+        let mut command = Command::new(WEIR);
+        command.env("WEIR_DEV_DIR", self.folder()).env("WEIR_ATTACH", self.folder().join("client.json"));
+        command.env("WEIR_LOG", "info").env("WEIR_LOG_FILE", self.folder().join("mounts.log"));
+        command
+    }
+
+    /// Runs `weir` and returns what it prints; it must succeed.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.weir().args(arguments).output().expect("weir runs");
+        assert!(output.status.success(), "weir {}: {}\n{}", arguments.join(" "), text(&output), self.logs());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs `weir --json` and returns the `response` of the envelope.
+    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        let mut all = vec!["--json"];
+        all.extend(arguments);
+        let envelope: serde_json::Value = serde_json::from_str(&self.run(&all)).expect("JSON");
+        assert_eq!(envelope["status"], 0, "{envelope}");
+        envelope["response"].clone()
+    }
+
+    /// Runs `weir`, which must fail; returns exit code and error text.
+    pub fn fails(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.weir().args(arguments).output().expect("weir runs");
+        assert!(!output.status.success(), "weir {} succeeded", arguments.join(" "));
+        (output.status.code().unwrap_or(-1), text(&output))
+    }
+
+    /// Folder of the system.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A fresh directory that a container is mounted at with these further arguments.
+    pub fn mount(&self, container: &str, arguments: &[&str]) -> Mounted<'_> {
+        let directory = self.folder().join(format!("mnt-{}", self.mounts()));
+        std::fs::create_dir(&directory).expect("a directory");
+        let mut all = vec!["mount", "tank", container, directory.to_str().expect("plain")];
+        all.extend(arguments);
+        self.run(&all);
+        Mounted { system: self, directory }
+    }
+
+    fn mounts(&self) -> usize {
+        let entries = std::fs::read_dir(self.folder()).expect("a folder");
+        entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("mnt-")).count()
+    }
+
+    /// The ends of all logs, for a failed assertion.
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for name in ["mounts.log", "log", "engine-0/log", "engine-1/log", "engine-2/log"] {
+            if let Ok(log) = std::fs::read_to_string(self.folder().join(name)) {
+                let lines: Vec<&str> = log.lines().rev().take(12).collect();
+                text.push_str(&format!("--- {name}\n"));
+                text.extend(lines.iter().rev().map(|line| format!("{line}\n")));
+            }
+        }
+        text
+    }
+
+    /// Process id of an engine.
+    pub fn engine_pid(&self, rank: u64) -> u64 {
+        let status = self.json(&["dev", "status"]);
+        let members = status["members"].as_array().expect("members");
+        let engine = members.iter().find(|member| member["rank"] == rank).expect("the engine runs");
+        engine["pid"].as_u64().expect("a process id")
+    }
+}
+
+impl Drop for DevSystem {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        let output = self.weir().args(["dev", "down", "--wipe"]).output();
+        if let Some(output) = output.ok().filter(|output| !output.status.success()) {
+            eprintln!("weir dev down: {}", text(&output));
+        }
+    }
+}
+
+/// A container mounted for a test; unmounted when dropped.
+pub struct Mounted<'a> {
+    system: &'a DevSystem,
+    directory: PathBuf,
+}
+
+impl Mounted<'_> {
+    /// A path below the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Unmounts it now; must succeed.
+    pub fn unmount(self) {
+        self.system.run(&["umount", self.directory.to_str().expect("plain")]);
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // One that a test has unmounted already, or that is in use because the test failed.
+        let _ = self.system.weir().args(["umount", "--lazy"]).arg(&self.directory).output();
+    }
+}
+
+/// What a command printed.
+pub fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
