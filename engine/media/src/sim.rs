@@ -313,7 +313,7 @@ impl Device for SimDevice {
     }
 
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let bytes: Vec<u8> = data.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
         let len = bytes.len() as u64;
         if let Err(error) = self.check(offset, bytes.len()) {
             return Box::pin(core::future::ready(Err(error)));
