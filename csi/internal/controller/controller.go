@@ -79,7 +79,7 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "create volume %q: %v", request.GetName(), err)
 	}
-	release, err := s.locks.Acquire(request.GetName(), "CreateVolume")
+	release, err := s.locks.Acquire(ctx, request.GetName(), "CreateVolume", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	if err != nil {
 		return &csi.DeleteVolumeResponse{}, nil // No volume ever had such an id.
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "DeleteVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "DeleteVolume", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.Contro
 	if request.GetVolumeCapability().GetBlock() != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "expand volume %s: %v", id, volume.ErrBlockAccess)
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "ControllerExpandVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "ControllerExpandVolume", 0)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,10 @@ import (
 	"weir.dev/weir/csi/internal/oplock"
 	"weir.dev/weir/csi/internal/volume"
 )
+
+// patience is how long an operation waits for another one on the same volume: pods of one node that start together are
+// published one after the other, in milliseconds each, and see no error. A longer one waits for engines.
+const patience = 5 * time.Second
 
 // directoryMode is the mode of directories that a volume is mounted on. It is seen only while nothing is mounted.
 const directoryMode = 0o750
@@ -80,7 +85,7 @@ func (s *Server) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolu
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeStageVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "NodeStageVolume", patience)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +156,7 @@ func (s *Server) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstage
 	if err := absolute(path, "staging_target_path", "unstage volume "+request.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeUnstageVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "NodeUnstageVolume", patience)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +206,7 @@ func (s *Server) NodePublishVolume(ctx context.Context, request *csi.NodePublish
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "NodePublishVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "NodePublishVolume", patience)
 	if err != nil {
 		return nil, err
 	}
@@ -279,7 +284,7 @@ func (s *Server) publish(staged mounts.Mount, request *csi.NodePublishVolumeRequ
 }
 
 // NodeUnpublishVolume takes a volume from a pod. Already taken is well.
-func (s *Server) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (s *Server) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if request.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "unpublish volume: the volume id is missing")
 	}
@@ -287,7 +292,7 @@ func (s *Server) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpubli
 	if err := absolute(target, "target_path", operation); err != nil {
 		return nil, err
 	}
-	release, err := s.locks.Acquire(request.GetVolumeId(), "NodeUnpublishVolume")
+	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "NodeUnpublishVolume", patience)
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -217,6 +219,24 @@ func TestOneVolumeServesManyPodsOfANode(t *testing.T) {
 			want(t, f.unpublish("pod-3"), codes.OK)
 			want(t, f.unstage(), codes.OK)
 		})
+	}
+}
+
+func TestPodsOfANodeThatStartTogetherSeeNoError(t *testing.T) {
+	f := start(t)
+	shared := capability(writeMany)
+	want(t, f.stageAs(shared), codes.OK)
+	var pods sync.WaitGroup
+	for i := range 20 {
+		pods.Go(func() {
+			if err := f.publishAs(fmt.Sprintf("pod-%d", i), shared, false); err != nil {
+				t.Errorf("pod %d: %v", i, err)
+			}
+		})
+	}
+	pods.Wait()
+	if entries, _ := f.node.List(); len(entries) != 21 {
+		t.Errorf("%d mounts, want the staging mount and 20 pods", len(entries))
 	}
 }
 
