@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +74,36 @@ func TestAReadOnlyVolumeRefusesWrites(t *testing.T) {
 	}
 	if err := os.WriteFile(filepath.Join(readOnly, "other"), []byte("x"), 0o600); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("write: %v, want EROFS", err)
+	}
+}
+
+func TestThePodsGroupOwnsTheVolume(t *testing.T) {
+	const group = 2000
+	v := newVolume(t, 64*mebibyte)
+	v.capability.GetMount().VolumeMountGroup = "2000"
+	target := v.mount("pod", false)
+	if err := os.WriteFile(filepath.Join(target, "file"), []byte("x"), 0o660); err != nil {
+		t.Fatal(err)
+	}
+	for path, mode := range map[string]os.FileMode{target: os.ModeSetgid | 0o070, filepath.Join(target, "file"): 0o040} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if owner := info.Sys().(*syscall.Stat_t).Gid; owner != group || info.Mode()&mode != mode {
+			t.Errorf("%s has group %d and mode %v, want group %d and at least %v", path, owner, info.Mode(), group, mode)
+		}
+	}
+}
+
+func TestUnknownMountOptionsAreRefusedByName(t *testing.T) {
+	v := newVolume(t, 64*mebibyte)
+	v.capability.GetMount().MountFlags = []string{"nodev", "sync"}
+	_, err := v.nodes().NodeStageVolume(v.ctx(), &csi.NodeStageVolumeRequest{
+		VolumeId: v.id, StagingTargetPath: v.machine.path(v.name), VolumeCapability: v.capability,
+	})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `"sync"`) {
+		t.Errorf("got %v, want InvalidArgument that names the option", err)
 	}
 }
 
