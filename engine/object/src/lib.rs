@@ -9,6 +9,7 @@ mod keys;
 mod metrics;
 mod payload;
 mod refusal;
+mod repeats;
 mod service;
 mod update;
 

@@ -1,6 +1,7 @@
 //! The I/O service: wiring, and what all operations have in common.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use weir_pool::{Operation, TargetContainer, TargetPool, TargetPools};
 use weir_proto::{Capability, Der, Epoch, Rights, opcode};
@@ -10,12 +11,17 @@ use weir_runtime::Handle;
 use crate::metrics::IoMetrics;
 use crate::payload::PayloadMemory;
 use crate::refusal::Place;
+use crate::repeats::Repeats;
+
+/// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serves the object requests of one target.
 pub struct IoService {
     pub(crate) rt: Handle,
     pub(crate) pools: Rc<TargetPools>,
     pub(crate) memory: PayloadMemory,
+    pub(crate) repeats: Repeats,
     metrics: IoMetrics,
 }
 
@@ -31,7 +37,9 @@ impl IoService {
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
         let memory = PayloadMemory::new(rpc);
-        let service = Rc::new(Self { rt, pools, memory, metrics: IoMetrics::default() });
+        let service =
+            Rc::new(Self { rt, pools, memory, repeats: Repeats::default(), metrics: IoMetrics::default() });
+        service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
@@ -118,5 +126,14 @@ impl IoService {
                 Err(status)
             }
         }
+    }
+}
+
+/// Forgets identities of old requests for as long as the service lives.
+async fn sweep(service: Weak<IoService>, rt: Handle) {
+    loop {
+        rt.sleep(SWEEP_INTERVAL).await;
+        let Some(service) = service.upgrade() else { return };
+        service.repeats.sweep(&rt, &service.pools.all()).await;
     }
 }

@@ -14,6 +14,7 @@ use weir_store::{Data, UpdateError};
 
 use crate::checksum::{of_pieces, pieces};
 use crate::refusal::{self, Place};
+use crate::repeats::Marks;
 use crate::service::{Access, IoService};
 
 /// Most times an update asks for more quota: others may use up what was granted before its turn comes.
@@ -48,9 +49,14 @@ impl IoService {
         let len = check(&update)?;
         let access = self.access(&update.capability, Rights::WRITE, update.map_version).await?;
         self.counted(Operation::Update, &access, async |place| {
+            if self.repeats.is_executed(&access.pool, &request) {
+                return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), len));
+            }
             let data = self.arrive(&request, inline, len).await?;
             verify(&update.akeys, data.bytes(), place)?;
-            let epoch = self.store(&access, &update, &data, place).await?;
+            let marks = self.repeats.marks(&self.rt, &access.pool, &request);
+            let epoch = self.store(&access, &update, &data, &marks, place).await?;
+            self.repeats.committed(&access.pool, &marks);
             Ok((codec::encode(&UpdateReply { epoch }), len))
         })
         .await
@@ -81,6 +87,7 @@ impl IoService {
         access: &Access,
         update: &UpdateRequest,
         data: &Arrived<'_>,
+        marks: &Marks,
         place: &Place<'_>,
     ) -> Result<Epoch, Status> {
         let shard = access.pool.shard();
@@ -94,6 +101,7 @@ impl IoService {
                     update.conditions,
                     &update.akeys,
                     data.data(),
+                    &marks.along,
                 )
                 .await;
             match stored {
@@ -115,6 +123,10 @@ impl IoService {
         check_punch(&punch)?;
         let access = self.access(&punch.capability, Rights::WRITE, punch.map_version).await?;
         self.counted(Operation::Punch, &access, async |place| {
+            if self.repeats.is_executed(&access.pool, request) {
+                return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), 0));
+            }
+            let marks = self.repeats.marks(&self.rt, &access.pool, request);
             let shard = access.pool.shard();
             let punched = shard
                 .punch_by_clock(
@@ -123,9 +135,11 @@ impl IoService {
                     &punch.scope,
                     &|| self.epoch(),
                     punch.conditions,
+                    &marks.along,
                 )
                 .await;
             let epoch = punched.map_err(|error| refusal::update(&error, place))?;
+            self.repeats.committed(&access.pool, &marks);
             Ok((codec::encode(&UpdateReply { epoch }), 0))
         })
         .await

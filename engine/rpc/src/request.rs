@@ -80,6 +80,12 @@ impl Request {
         self.header.request
     }
 
+    /// The client has finished with all its requests of lower numbers than this: none of them is sent again.
+    #[must_use]
+    pub fn acked(&self) -> u64 {
+        self.header.acked
+    }
+
     /// The client's clock when it sent the request.
     #[must_use]
     pub fn epoch(&self) -> Epoch {

@@ -83,6 +83,13 @@ impl Shard {
         self.core.make_durable(record).await.map_err(AttributeError::Failed)
     }
 
+    /// The index changes of changes that commit along with others.
+    pub(crate) fn add_attributes(&self, changes: &[AttributeChange], entries: &mut Vec<Change>) {
+        for change in changes.iter().filter(|change| check(change).is_ok()) {
+            self.change_one(change, entries);
+        }
+    }
+
     fn change_one(&self, change: &AttributeChange, entries: &mut Vec<Change>) {
         let prefix = key::attribute(self.number, &change.scope, &change.name);
         let piece_key = |number: u16| [prefix.as_slice(), &number.to_be_bytes()].concat();

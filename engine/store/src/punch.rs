@@ -1,5 +1,6 @@
 //! Punches: the end of objects, dkeys and akeys at an epoch.
 
+use crate::attribute::AttributeChange;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
 use crate::key::{ContainerNumber, Path};
@@ -26,11 +27,11 @@ impl Shard {
         epoch: Epoch,
         conditions: Conditions,
     ) -> Result<Epoch, UpdateError> {
-        self.punch_by_clock(container, object, scope, &|| epoch, conditions).await
+        self.punch_by_clock(container, object, scope, &|| epoch, conditions, &[]).await
     }
 
-    /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits; see
-    /// [`Shard::update_by_clock`].
+    /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits and with changes of attributes
+    /// along with it, unless there is nothing to punch; see [`Shard::update_by_clock`].
     ///
     /// # Errors
     /// See [`UpdateError`].
@@ -41,6 +42,7 @@ impl Shard {
         scope: &PunchScope,
         clock: &dyn Fn() -> Epoch,
         conditions: Conditions,
+        along: &[AttributeChange],
     ) -> Result<Epoch, UpdateError> {
         if conditions.0 & !Conditions::PUNCH.0 != 0 {
             let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
@@ -54,7 +56,8 @@ impl Shard {
         let touched = (self.number, number, object);
         let planned = self.plan_punch(&self.core.tree.borrow(), number, object, scope, epoch.0, conditions);
         let record = match planned {
-            Ok(changes) if !changes.is_empty() => {
+            Ok(mut changes) if !changes.is_empty() => {
+                self.add_attributes(along, &mut changes);
                 let record = self.core.commit(&changes, Some(touched)).map_err(|malformed| {
                     self.core.fail(&malformed.to_string());
                     UpdateError::from(malformed)

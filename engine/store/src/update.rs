@@ -1,5 +1,6 @@
 //! Updates: data first, then one record that commits index changes and references.
 
+use crate::attribute::AttributeChange;
 use crate::catalog::entry_bytes;
 use crate::codec::{Malformed, crc32c};
 use crate::error::UpdateError;
@@ -446,12 +447,12 @@ impl Shard {
         akeys: &[AkeyUpdate],
         data: Data<'_>,
     ) -> Result<Epoch, UpdateError> {
-        self.update_by_clock(container, object, dkey, &|| epoch, conditions, akeys, data).await
+        self.update_by_clock(container, object, dkey, &|| epoch, conditions, akeys, data, &[]).await
     }
 
     /// Like [`Shard::update`], at the epoch that `clock` gives when the update commits, after its data was written.
     /// With a clock that only grows, updates commit in the order of their epochs, so that conditions see everything
-    /// that was committed before.
+    /// that was committed before. The changes of attributes in `along` commit in the same record.
     ///
     /// # Errors
     /// See [`UpdateError`]; nothing is stored then.
@@ -465,6 +466,7 @@ impl Shard {
         conditions: Conditions,
         akeys: &[AkeyUpdate],
         data: Data<'_>,
+        along: &[AttributeChange],
     ) -> Result<Epoch, UpdateError> {
         let number = self.locate(container)?;
         let pool = self.number;
@@ -485,7 +487,7 @@ impl Shard {
         }
         request.epoch = clock().0;
         check_epoch(Epoch(request.epoch))?;
-        let record = self.commit_update(container, &request, &pieces, reservation).await?;
+        let record = self.commit_update(container, &request, &pieces, reservation, along).await?;
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
     }
@@ -527,13 +529,14 @@ impl Shard {
         request: &Request<'_>,
         pieces: &[Piece],
         reservation: Option<Reservation>,
+        along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
         // The container may have gone while data was written.
         if self.locate(id)? != request.container {
             return Err(UpdateError::ContainerMissing(id));
         }
         let planned = request.plan(&self.core.tree.borrow(), pieces);
-        let (changes, overwrites) = match planned {
+        let (mut changes, overwrites) = match planned {
             Ok(planned) => planned,
             Err(error) => {
                 drop(reservation);
@@ -545,6 +548,7 @@ impl Shard {
         if let Some(reason) = self.core.failure() {
             return Err(UpdateError::Failed(reason));
         }
+        self.add_attributes(along, &mut changes);
         let entry = |change: &Change| match change {
             Change::Put { key, value } => entry_bytes(key.len(), value.len()),
             Change::Remove { .. } => 0,
