@@ -66,6 +66,12 @@ pub enum OpenError {
         /// Name of the device.
         device: String,
     },
+    /// A format was begun and not finished.
+    #[error("{device} holds no store: its format was interrupted. Format it again")]
+    Unfinished {
+        /// Name of the device.
+        device: String,
+    },
     /// The device carries something else.
     #[error(
         "{device} holds no store: it begins with {found}. Check that the right device is configured for this target"
@@ -393,6 +399,15 @@ pub enum AttributeError {
         "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
     )]
     Failed(String),
+}
+
+impl OpenError {
+    /// Whether the device may be new: formatting it is what is to be done, and [`crate::Store::format`] still refuses
+    /// if there is data behind the superblock.
+    #[must_use]
+    pub const fn is_unformatted(&self) -> bool {
+        matches!(self, Self::Blank { .. } | Self::Unfinished { .. })
+    }
 }
 
 impl PoolError {

@@ -52,6 +52,7 @@ async fn find_superblock(device: &Rc<dyn Device>) -> Result<Superblock, OpenErro
     };
     match (first, copy) {
         (Ok(superblock), _) | (Err(SuperblockFault::Damaged(_)), Ok(superblock)) => Ok(superblock),
+        (Err(SuperblockFault::Unfinished), _) => Err(OpenError::Unfinished { device: name() }),
         (Err(SuperblockFault::Blank), Ok(_)) => {
             Err(OpenError::Overwritten { device: name(), found: "zeros", copy: copy_offset })
         }

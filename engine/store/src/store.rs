@@ -6,6 +6,7 @@ use crate::config::{FormatOptions, Owner, SYSTEM_NAME_MAX, StoreConfig};
 use crate::error::{FormatError, OpenError, PoolError};
 use crate::format::{
     Checkpoint, Layout, Superblock, VERSION_NEWEST, checkpoint_offset, describe, encode_map, encode_node,
+    unfinished_format,
 };
 use crate::journal;
 use crate::key::PoolNumber;
@@ -71,15 +72,18 @@ impl Store {
         let layout = Layout::plan(device.size(), options.log_bytes).map_err(|needed| {
             FormatError::TooSmall { device: device.name().to_owned(), size: device.size(), needed }
         })?;
-        if let Some(offset) = device.first_data().await? {
+        let unfinished = unfinished_format(device.size());
+        let resumes = device.read(0, DmaBuf::new(BLOCK)).await?[..] == unfinished[..];
+        if !resumes && let Some(offset) = device.first_data().await? {
             let found = found_on(device).await?;
             return Err(FormatError::NotEmpty { device: device.name().to_owned(), offset, found });
         }
+        // From here on an interrupted format can be told from foreign data, and be done again.
+        device.write(0, vec![DmaBuf::copy_of(&unfinished).into()]).await?;
+        device.flush().await?;
         let random = (u128::from(rt.random_u64()) << 64) | u128::from(rt.random_u64());
         let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
         write_empty(device, &layout, id).await?;
-        // The superblock comes last: without it the device still counts as blank, and format can be tried again
-        // only after the rest was erased, so the error names what is there.
         let formatted_ns = rt.wall_ns();
         let superblock =
             Superblock { version: VERSION_NEWEST, features: 0, id, owner, formatted_ns, layout }.encode();

@@ -29,11 +29,29 @@ pub(crate) struct Superblock {
     pub(crate) layout: Layout,
 }
 
+/// Begins the block that stands at the start of a device while it is being formatted.
+const UNFINISHED_MAGIC: [u8; 8] = *b"WEIRFRMT";
+
+/// The first block of a device of this size while it is being formatted. What is behind it is ours to overwrite.
+pub(crate) fn unfinished_format(size: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK);
+    out.extend_from_slice(&UNFINISHED_MAGIC);
+    out.put_u32(0);
+    out.put_u32(0);
+    out.put_u64(size);
+    out.resize(BLOCK, 0);
+    let crc = crc32c_without(&out, CRC_AT);
+    out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
 /// Why a block isn't a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SuperblockFault {
     /// All zero.
     Blank,
+    /// A format was begun and not finished.
+    Unfinished,
     /// Something else, by its description.
     Foreign(&'static str),
     /// A superblock that doesn't match its checksum or makes no sense.
@@ -101,6 +119,9 @@ impl Superblock {
 pub(crate) fn read_superblock(block: &[u8]) -> Result<Superblock, SuperblockFault> {
     if block.iter().all(|byte| *byte == 0) {
         return Err(SuperblockFault::Blank);
+    }
+    if block.starts_with(&UNFINISHED_MAGIC) {
+        return Err(SuperblockFault::Unfinished);
     }
     let magic: u32 = block.iter().zip(&MAGIC).map(|(found, expected)| (found ^ expected).count_ones()).sum();
     if magic > MAGIC_BITS_MAX {

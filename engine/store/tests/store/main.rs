@@ -5,4 +5,6 @@
 mod basics;
 mod crash;
 mod model;
+mod open;
 mod setup;
+mod space;

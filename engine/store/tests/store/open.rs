@@ -1,0 +1,264 @@
+//! Devices that aren't what they should be: each is refused with an error that says what, where and what to do, and
+//! is left as it was.
+
+use crate::setup::*;
+use std::rc::Rc;
+use weir_media::Device;
+use weir_media::memory::MemoryDevice;
+use weir_proto::object::{AkeyFetch, Conditions, Value};
+use weir_proto::{Epoch, Rank, TargetIndex};
+use weir_runtime::random::Random;
+use weir_runtime::sim::World;
+use weir_store::{FetchError, FormatError, FormatOptions, OpenError, Owner, Store};
+
+const SIZE: u64 = 16 << 20;
+
+fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(weir_runtime::Handle) -> T + 'static) -> T {
+    let world = World::new(seed);
+    let node = world.node("engine-0");
+    let handle = node.handle();
+    world.block_on(&node, async move { task(handle).await })
+}
+
+fn format(device: &MemoryDevice) -> Result<(), FormatError> {
+    let device: Rc<dyn Device> = Rc::new(device.clone());
+    run(1, async move |handle| Store::format(&handle, &device, &format_options()).await).map(|_| ())
+}
+
+fn open_as(device: &MemoryDevice, owner: Owner) -> Result<(), OpenError> {
+    let device: Rc<dyn Device> = Rc::new(device.clone());
+    run(2, async move |handle| Store::open(&handle, device, &owner, quiet()).await.map(drop))
+}
+
+fn open(device: &MemoryDevice) -> Result<(), OpenError> {
+    open_as(device, owner())
+}
+
+fn formatted() -> MemoryDevice {
+    let device = MemoryDevice::new(SIZE);
+    format(&device).expect("an empty device");
+    device
+}
+
+#[test]
+fn a_format_refuses_any_content_and_changes_nothing() {
+    for (offset, bytes, found) in [
+        (1080, b"\x53\xef".as_slice(), "an ext2, ext3 or ext4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (SIZE - 1, b"x", "unknown data behind a start of zeros"),
+        (SIZE / 2 + 1, b"\x01", "unknown data behind a start of zeros"),
+    ] {
+        let device = MemoryDevice::new(SIZE);
+        device.overwrite(offset, bytes);
+        let error = format(&device).expect_err("there is content");
+        let expected = FormatError::NotEmpty { device: "memory".to_owned(), offset, found };
+        assert_eq!(error, expected);
+        assert_eq!(device.stats().writes, 0);
+        assert!(error.to_string().contains("left untouched"));
+    }
+    let again = format(&formatted()).expect_err("a store");
+    assert!(matches!(again, FormatError::NotEmpty { found: "a Weir store", .. }));
+    assert!(matches!(format(&MemoryDevice::new(1 << 20)), Err(FormatError::TooSmall { .. })));
+}
+
+#[test]
+fn an_interrupted_format_is_recognised_and_can_be_done_again() {
+    let whole = formatted();
+    let device = MemoryDevice::new(SIZE);
+    // As after the first write of a format, with some of the rest.
+    let machine = Machine::new(5, SIZE);
+    machine.disk.halt_at(5);
+    let (handle, disk) = (machine.handle(), machine.device());
+    let halted = machine.world.try_block_on(&machine.node, std::time::Duration::from_secs(9), async move {
+        Store::format(&handle, &disk, &format_options()).await
+    });
+    assert!(halted.is_err());
+    machine.crash(weir_media::sim::CrashKeeps::Everything);
+    let error = machine.try_open(quiet()).expect_err("not finished");
+    assert!(matches!(error, OpenError::Unfinished { .. }) && error.is_unformatted());
+    machine.format();
+    machine.open(quiet());
+    // The same content without the mark is foreign.
+    device.overwrite(5 * 4096, &whole.bytes(5 * 4096, 4096));
+    assert!(matches!(format(&device), Err(FormatError::NotEmpty { .. })));
+}
+
+#[test]
+fn wrong_devices_are_told_apart() {
+    let blank = open(&MemoryDevice::new(SIZE)).expect_err("blank");
+    assert!(matches!(blank, OpenError::Blank { .. }) && blank.is_unformatted());
+    let foreign = MemoryDevice::new(SIZE);
+    foreign.overwrite(1080, b"\x53\xef");
+    let error = open(&foreign).expect_err("foreign");
+    assert!(
+        matches!(error, OpenError::Foreign { found: "an ext2, ext3 or ext4 file system", .. }),
+        "{error}"
+    );
+    let other = Owner { system: "weir".to_owned(), rank: Rank(2), target: TargetIndex(0) };
+    let error = open_as(&formatted(), other).expect_err("another rank").to_string();
+    assert!(error.contains("rank 1") && error.contains("rank 2"), "{error}");
+    let truncated = formatted().copy(SIZE - 8192);
+    let error = open(&truncated).expect_err("truncated");
+    assert!(matches!(error, OpenError::Truncated { formatted: SIZE, .. }), "{error}");
+}
+
+#[test]
+fn superblocks_stand_in_for_each_other_unless_somebody_overwrote_one() {
+    let device = formatted();
+    device.flip_bit(100, 3);
+    open(&device).expect("the copy is intact");
+    device.flip_bit(SIZE - 4000, 1);
+    let error = open(&device).expect_err("both are damaged");
+    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+    let device = formatted();
+    device.overwrite(0, &[0; 4096]);
+    let error = open(&device).expect_err("wiped");
+    assert!(matches!(error, OpenError::Overwritten { found: "zeros", .. }), "{error}");
+    device.overwrite(0, b"LUKS");
+    assert!(matches!(open(&device), Err(OpenError::Overwritten { found: "a LUKS volume", .. })));
+    device.overwrite(SIZE - 4096, &[0; 4096]);
+    assert!(matches!(open(&device), Err(OpenError::Foreign { found: "a LUKS volume", .. })));
+    // A wiped device isn't blank: what is behind keeps a format from it.
+    device.overwrite(0, &[0; 4096]);
+    assert!(matches!(open(&device), Err(OpenError::Blank { .. })));
+    assert!(matches!(format(&device), Err(FormatError::NotEmpty { .. })));
+}
+
+/// Changes the superblocks' version or features as a later release would write them.
+fn with_field(at: u64, byte: u8) -> MemoryDevice {
+    let device = formatted();
+    for offset in [0, SIZE - 4096] {
+        let mut block = device.bytes(offset, 4096);
+        block[at as usize] = byte;
+        block[12..16].fill(0);
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &block) as u32;
+        block[12..16].copy_from_slice(&crc.to_le_bytes());
+        device.overwrite(offset, &block);
+    }
+    device
+}
+
+#[test]
+fn later_versions_and_unknown_features_are_named() {
+    let error = open(&with_field(8, 9)).expect_err("a later version");
+    assert!(matches!(error, OpenError::Version { found: 9, oldest: 1, newest: 1, .. }), "{error}");
+    assert!(error.to_string().contains("Run the release that wrote it"));
+    let error = open(&with_field(17, 4)).expect_err("a feature");
+    assert!(matches!(error, OpenError::Features { unknown: 0x400, .. }), "{error}");
+}
+
+/// A closed store with values of many sizes.
+fn filled(checkpointed: bool) -> MemoryDevice {
+    let device = formatted();
+    let shared: Rc<dyn Device> = Rc::new(device.clone());
+    run(3, async move |handle| {
+        let store = Store::open(&handle, shared, &owner(), quiet()).await.expect("a new store");
+        let shard = store.create_pool(POOL, 4 << 20).await.expect("space");
+        shard.create_container(CONTAINER).await.expect("a container");
+        for number in 0..120u64 {
+            let len = [10, 300, 5000, 70_000][number as usize % 4];
+            put(&shard, &format!("d{number}"), "a", number + 1, &pattern(number, len)).await.expect("stored");
+        }
+        if checkpointed {
+            store.close().await.expect("closed");
+        }
+    });
+    device
+}
+
+/// Reads everything: `Ok` when all is right or damage was reported, and how many reports there were.
+fn examine(device: &MemoryDevice) -> Result<u32, String> {
+    let shared: Rc<dyn Device> = Rc::new(device.clone());
+    run(4, async move |handle| {
+        let store = match Store::open(&handle, shared, &owner(), quiet()).await {
+            Ok(store) => store,
+            Err(OpenError::Corrupt { .. }) => return Ok(1),
+            Err(error) => return Err(error.to_string()),
+        };
+        let Some(shard) = store.pool(POOL) else { return Err("the pool is gone".to_owned()) };
+        let mut reports = 0;
+        for number in 0..120u64 {
+            let len = [10, 300, 5000, 70_000][number as usize % 4];
+            match get(&shard, &format!("d{number}"), "a", u64::MAX).await {
+                Ok(Some(data)) if data == pattern(number, len) => {}
+                Err(FetchError::Corrupt { .. }) => reports += 1,
+                other => {
+                    return Err(format!(
+                        "value {number}: {:?}",
+                        other.map(|data| data.map(|data| data.len()))
+                    ));
+                }
+            }
+        }
+        Ok(reports)
+    })
+}
+
+#[test]
+fn no_flipped_bit_anywhere_is_returned_as_data() {
+    let device = filled(true);
+    assert_eq!(examine(&device.copy(SIZE)), Ok(0));
+    let random = Random::new(9);
+    let used: Vec<u64> =
+        (0..SIZE / 512).filter(|at| device.bytes(at * 512, 512).iter().any(|byte| *byte != 0)).collect();
+    let mut reports = 0;
+    for _ in 0..400 {
+        let damaged = device.copy(SIZE);
+        let sector = used[random.below(used.len() as u64) as usize];
+        let offset = sector * 512 + random.below(512);
+        damaged.flip_bit(offset, random.below(8) as u8);
+        match examine(&damaged) {
+            Ok(found) => reports += found,
+            Err(error) => panic!("a bit of byte {offset}: {error}"),
+        }
+    }
+    assert!(reports > 200, "only {reports} of 400 flips were met");
+}
+
+#[test]
+fn a_damaged_log_is_reported_unless_it_is_the_very_end() {
+    let device = filled(false);
+    let blocks: Vec<u64> =
+        (0..SIZE / 4096).filter(|at| device.bytes(at * 4096, 4).as_slice() == b"WLOG").collect();
+    assert!(blocks.len() > 100);
+    for at in &blocks[..blocks.len() - 1] {
+        let damaged = device.copy(SIZE);
+        damaged.flip_bit(at * 4096 + 70, 5);
+        assert_eq!(examine(&damaged), Ok(1), "the batch at block {at}");
+    }
+    assert_eq!(examine(&device), Ok(0));
+}
+
+#[test]
+fn overwritten_data_is_reported_with_its_place() {
+    let machine = Machine::new(6, 24 << 20);
+    let (_store, shard) = machine.start(quiet());
+    let disk = machine.disk.clone();
+    machine.run(async move {
+        let value = pattern(8, 1 << 20);
+        put(&shard, "d", "a", 1, &value).await.expect("stored");
+        let start =
+            (0..(24u64 << 20) / 4096).find(|at| disk.bytes(at * 4096, 64) == value[..64]).expect("the data");
+        disk.rot(start * 4096 + 500_000, 0);
+        let error = get(&shard, "d", "a", u64::MAX).await.expect_err("damaged");
+        let FetchError::Corrupt { location, .. } = &error else { panic!("{error}") };
+        assert_eq!(location.offset, start * 4096 + (500_000 >> 15 << 15));
+        assert!(error.to_string().contains("disk"));
+        // The rest of the value can still be read.
+        let akey =
+            AkeyFetch { akey: key("a"), value: Value::Single { size: 4096 }, conditions: Conditions::NONE };
+        let fetch = shard
+            .fetch(CONTAINER, OBJECT, &key("d"), Epoch::MAX, Conditions::NONE, &[akey])
+            .await
+            .expect("found");
+        assert_eq!(data_of(fetch).await.as_deref(), Ok(&value[..4096]));
+    });
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(SIZE));
+    let nameless = FormatOptions { owner: Owner { system: String::new(), ..owner() }, log_bytes: None };
+    let error = run(1, async move |handle| Store::format(&handle, &device, &nameless).await);
+    assert!(matches!(error, Err(FormatError::SystemName(_))));
+}

@@ -1,0 +1,232 @@
+//! Space: full pools, what deletes and aggregation give back, several pools on a target.
+
+use crate::setup::*;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+use weir_media::sim::CrashKeeps;
+use weir_proto::object::PunchScope;
+use weir_proto::{ContainerId, Epoch, PoolId};
+use weir_store::{PoolError, Shard, Store, StoreConfig, UpdateError};
+
+const DISK: u64 = 32 << 20;
+
+/// A store whose pool has all there is.
+fn start(machine: &Machine, config: StoreConfig) -> (Rc<Store>, Shard) {
+    machine.format();
+    let store = machine.open(config);
+    let opened = Rc::clone(&store);
+    let shard = machine.run(async move {
+        let size = opened.space().capacity;
+        let shard = opened.create_pool(POOL, size).await.expect("space");
+        shard.create_container(CONTAINER).await.expect("a container");
+        shard
+    });
+    (store, shard)
+}
+
+/// Stores values until the pool is full; returns how many fit.
+async fn fill(shard: &Shard, first_epoch: u64, len: usize) -> u64 {
+    for number in 0.. {
+        match put(shard, &format!("f{number}"), "a", first_epoch + number, &pattern(number, len)).await {
+            Ok(_) => {}
+            Err(error @ UpdateError::NoSpace { .. }) => {
+                assert!(error.to_string().contains("delete data or grow the pool"));
+                return number;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    0
+}
+
+#[test]
+fn a_full_pool_refuses_updates_takes_deletes_and_recovers() {
+    for len in [100, 3000, 4096, 200_000] {
+        let machine = Machine::new(len as u64, DISK);
+        let (store, shard) = start(&machine, quiet());
+        let before = store.space();
+        let (fits, epoch) = machine.run({
+            let shard = shard.clone();
+            async move { (fill(&shard, 1, len).await, 1_000_000) }
+        });
+        let stored = fits * len as u64;
+        // The smallest values take three times their size in keys.
+        assert!(stored * 5 >= before.capacity, "only {stored} of {} bytes fit", before.capacity);
+        // A full store survives a crash, still reads, and still takes deletes.
+        drop((store, shard));
+        machine.crash(CrashKeeps::Any);
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).expect("the pool");
+        let (reader, opened) = (shard.clone(), Rc::clone(&store));
+        machine.run(async move {
+            for number in (0..fits).step_by(7) {
+                let found = get(&reader, &format!("f{number}"), "a", u64::MAX).await.expect("read");
+                assert!(found == Some(pattern(number, len)));
+            }
+            for number in 0..fits {
+                let scope = PunchScope::Dkeys(vec![key(&format!("f{number}"))]);
+                punch(&reader, OBJECT, scope, epoch + number).await.expect("a delete works when full");
+            }
+            reader.aggregate(CONTAINER, Epoch(epoch + fits)).await.expect("aggregated");
+            opened.checkpoint().await.expect("a checkpoint");
+            opened.checkpoint().await.expect("a checkpoint");
+        });
+        assert!(shard.space().used() < 4096, "{:?}", shard.space());
+        assert!(store.space().used < 1 << 20, "{:?}", store.space());
+        let again = machine.run(async move { fill(&shard, 3_000_000, len).await });
+        assert!(again * 100 >= fits * 99, "{again} fit again, {fits} did at first");
+    }
+}
+
+#[test]
+fn a_destroyed_container_gives_its_space_back_in_the_background() {
+    let machine = Machine::new(2, DISK);
+    let (store, shard) = start(&machine, StoreConfig::default());
+    let other = ContainerId(Uuid::from_u128(0xdd));
+    let user = shard.clone();
+    machine.run(async move {
+        user.create_container(other).await.expect("a container");
+        for number in 0..200 {
+            put(&user, &format!("d{number}"), "a", number + 1, &pattern(number, 20_000))
+                .await
+                .expect("stored");
+        }
+        assert!(user.space().used() > 200 * 20_000);
+        user.destroy_container(CONTAINER).await.expect("destroyed");
+        assert!(matches!(put(&user, "x", "a", 900, b"x").await, Err(UpdateError::ContainerDestroying(_))));
+        assert!(user.space().containers.iter().any(|container| container.destroying));
+    });
+    machine.sleep(Duration::from_secs(2));
+    assert_eq!(shard.containers().iter().map(|container| container.container).collect::<Vec<_>>(), [other]);
+    assert_eq!(shard.space().used(), 0);
+    let opened = Rc::clone(&store);
+    machine.run(async move {
+        opened.checkpoint().await.expect("a checkpoint");
+        opened.checkpoint().await.expect("a checkpoint");
+    });
+    assert!(store.space().used < 64 << 10, "{:?}", store.space());
+    // It can be created anew, and nothing of the old one is in it.
+    machine.run(async move {
+        shard.create_container(CONTAINER).await.expect("a container");
+        assert_eq!(get(&shard, "d1", "a", u64::MAX).await, Ok(None));
+    });
+}
+
+#[test]
+fn reclaim_goes_on_after_a_crash() {
+    let machine = Machine::new(3, DISK);
+    let (store, shard) = start(&machine, quiet());
+    machine.run(async move {
+        for number in 0..100 {
+            put(&shard, &format!("d{number}"), "a", number + 1, &pattern(number, 10_000))
+                .await
+                .expect("stored");
+        }
+        shard.destroy_container(CONTAINER).await.expect("destroyed");
+    });
+    drop(store);
+    machine.crash(CrashKeeps::Any);
+    let store = machine.open(StoreConfig::default());
+    machine.sleep(Duration::from_secs(2));
+    let shard = store.pool(POOL).expect("the pool");
+    assert!(shard.containers().is_empty());
+    assert_eq!(shard.space().used(), 0);
+}
+
+#[test]
+fn pools_have_their_shares() {
+    let machine = Machine::new(4, DISK);
+    machine.format();
+    let store = machine.open(StoreConfig::default());
+    let second = PoolId(Uuid::from_u128(0xbb));
+    let user = Rc::clone(&store);
+    machine.run(async move {
+        let capacity = user.space().capacity;
+        let shard = user.create_pool(POOL, 4 << 20).await.expect("space");
+        assert!(matches!(user.create_pool(POOL, 5 << 20).await, Err(PoolError::Exists { size, .. }) if size == 4 << 20));
+        user.create_pool(POOL, 4 << 20).await.expect("the same again");
+        let too_much = user.create_pool(second, capacity).await.expect_err("not that much");
+        assert_eq!(too_much, PoolError::NoSpace { pool: second, asked: capacity, free: capacity - (4 << 20) });
+        user.create_pool(second, 2 << 20).await.expect("space");
+        shard.create_container(CONTAINER).await.expect("a container");
+        let first = fill(&shard, 1, 50_000).await;
+        assert!(first >= 70, "{first} values in 4 MiB");
+        user.resize_pool(POOL, 8 << 20).await.expect("space");
+        put(&shard, "more", "a", 500, &pattern(1, 1_000_000)).await.expect("it has grown");
+        assert!(matches!(user.resize_pool(POOL, 1 << 20).await, Err(PoolError::InUse { .. })));
+        shard.set_quota(CONTAINER, 1 << 20).await.expect("set");
+        assert!(matches!(put(&shard, "q", "a", 600, &[1; 9000]).await, Err(UpdateError::Quota { .. })));
+        assert_eq!(user.pools().iter().map(|pool| pool.pool).collect::<Vec<_>>(), [POOL, second]);
+        user.destroy_pool(POOL).await.expect("destroyed");
+        assert!(user.pool(POOL).is_none());
+        assert!(matches!(put(&shard, "q", "a", 700, b"x").await, Err(UpdateError::PoolMissing(_))));
+        user.destroy_pool(POOL).await.expect("it is gone");
+    });
+    machine.sleep(Duration::from_secs(3));
+    assert_eq!(store.space().assigned, 2 << 20);
+    drop(store);
+    machine.crash(CrashKeeps::Any);
+    let store = machine.open(quiet());
+    assert_eq!(store.pools().iter().map(|pool| (pool.pool, pool.used)).collect::<Vec<_>>(), [(second, 0)]);
+}
+
+#[test]
+fn background_aggregation_keeps_overwrites_from_piling_up_but_not_snapshots() {
+    let machine = Machine::new(5, DISK);
+    let config = StoreConfig { retention: Duration::from_secs(1), ..StoreConfig::default() };
+    let (store, shard) = start(&machine, config);
+    let (user, handle) = (shard.clone(), machine.handle());
+    let kept = machine.run(async move {
+        let mut kept = 0;
+        for round in 0..2000u64 {
+            let epoch = handle.wall_ns();
+            put(&user, "d", "a", epoch, &pattern(round, 5000)).await.expect("stored");
+            write(&user, 1, epoch, round % 7 * 1000, &pattern(round, 3000)).await.expect("stored");
+            if round == 700 {
+                user.set_snapshots(CONTAINER, &[Epoch(epoch)]).await.expect("set");
+                kept = epoch;
+            }
+            handle.sleep(Duration::from_millis(10)).await;
+        }
+        kept
+    });
+    machine.sleep(Duration::from_secs(5));
+    let stats = store.stats();
+    assert!(stats.aggregated > 3500, "{} versions were dropped", stats.aggregated);
+    assert!(stats.entries < 60, "{} entries are left", stats.entries);
+    assert!(shard.space().used() < 100 << 10, "{:?}", shard.space());
+    machine.run(async move {
+        assert!(get(&shard, "d", "a", kept).await == Ok(Some(pattern(700, 5000))));
+        assert!(get(&shard, "d", "a", u64::MAX).await == Ok(Some(pattern(1999, 5000))));
+        shard.set_snapshots(CONTAINER, &[]).await.expect("set");
+    });
+    machine.sleep(Duration::from_secs(3));
+    assert!(store.stats().entries < 40, "{} entries are left", store.stats().entries);
+}
+
+#[test]
+fn readers_keep_what_they_read() {
+    let machine = Machine::new(6, DISK);
+    let (_store, shard) = start(&machine, quiet());
+    machine.run(async move {
+        let value = pattern(1, 500_000);
+        write(&shard, 1, 1, 0, &value).await.expect("stored");
+        let dkey = weir_proto::Key::from_u64(1);
+        let value_wanted = weir_proto::object::Value::Array {
+            record_size: 1,
+            extents: vec![weir_proto::object::Extent { index: 0, count: 500_000 }],
+        };
+        let none = weir_proto::object::Conditions::NONE;
+        let wanted =
+            [weir_proto::object::AkeyFetch { akey: key("data"), value: value_wanted, conditions: none }];
+        let fetch = shard.fetch(CONTAINER, ARRAY, &dkey, Epoch::MAX, none, &wanted).await.expect("found");
+        punch(&shard, ARRAY, PunchScope::Object, 2).await.expect("punched");
+        shard.aggregate(CONTAINER, Epoch(3)).await.expect("aggregated");
+        // The blocks are free, but not given out while the fetch holds them.
+        let count = fill(&shard, 10, 60_000).await;
+        assert!(count > 100);
+        assert!(data_of(fetch).await == Ok(value));
+        assert!(put(&shard, "after", "a", 90_000, &pattern(2, 400_000)).await.is_ok());
+    });
+}
