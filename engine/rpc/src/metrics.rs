@@ -63,6 +63,8 @@ counters! {
     expired,
     /// Bulk transfers refused or abandoned for their deadline.
     bulk_expired,
+    /// Pieces of bulk transfers tried again after contact broke.
+    bulk_retries,
     /// Requests refused for overload.
     overloaded,
     /// Overload answers received.

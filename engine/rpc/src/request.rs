@@ -5,12 +5,13 @@ use crate::error::Status;
 use crate::metrics::add;
 use crate::wire::{ClientId, Header};
 use core::ops::Range;
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_fabric::{Access, Buffer, Message, RemoteRegion, Transfer};
+use weir_fabric::{Access, Buffer, FabricError, Message, RemoteRegion, Transfer};
 use weir_proto::{Der, Epoch};
 use weir_runtime::sync::Permit;
-use weir_runtime::{Elapsed, Instant};
+use weir_runtime::{Elapsed, Instant, race};
 
 /// Longest single read or write of client memory, in bytes: pieces of this size overlap, and bound how long the
 /// server can be at the client's memory after the deadline.
@@ -27,10 +28,32 @@ pub struct Request {
     deadline: Instant,
 }
 
+/// Tries of a piece when contact breaks while it moves. A client that withdrew its memory looks the same on some
+/// providers, so this is bounded by more than the deadline.
+const PIECE_TRIES: u32 = 3;
+
+/// Pause before a piece is tried again the first time; ten times that the next time. A connection is made again in a
+/// few milliseconds where there is one to make.
+const PIECE_PAUSE: Duration = Duration::from_millis(10);
+
 /// One piece of a bulk transfer: a part of a local buffer and a part of the client's memory.
+#[derive(Clone)]
 struct Piece {
     local: Range<usize>,
     remote: RemoteRegion,
+    tries: u32,
+}
+
+/// A piece that is moving, with its transfer slot.
+struct Moving {
+    piece: Piece,
+    transfer: Transfer,
+    _slot: Permit,
+}
+
+/// Whether a transfer may get through when it is tried again.
+fn is_transient(error: &FabricError) -> bool {
+    matches!(error, FabricError::Unreachable { .. } | FabricError::Cancelled | FabricError::UnknownPeer)
 }
 
 impl Request {
@@ -215,7 +238,7 @@ impl Request {
                 let room = usize::try_from(region.len - from).unwrap_or(usize::MAX);
                 let n = room.min(local.end - at).min(PIECE_MAX);
                 let Some(remote) = region.part(from, n as u64) else { break };
-                pieces.push_back(Piece { local: at..at + n, remote });
+                pieces.push_back(Piece { local: at..at + n, remote, tries: 0 });
                 at += n;
                 from += n as u64;
             }
@@ -230,32 +253,51 @@ impl Request {
         mut start: impl FnMut(Piece) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.inner.rt;
-        let mut under_way: VecDeque<(Transfer, Permit)> = VecDeque::new();
+        let mut under_way: VecDeque<Moving> = VecDeque::new();
         while !pieces.is_empty() || !under_way.is_empty() {
             if rt.now() >= self.deadline {
                 return Err(self.expired());
             }
             let slot = if pieces.is_empty() { None } else { self.inner.transfers.try_acquire() };
-            if let Some(slot) = slot {
-                if let Some(piece) = pieces.pop_front() {
-                    under_way.push_back((start(piece)?, slot));
+            let slot = match slot {
+                Some(slot) => slot,
+                None if under_way.is_empty() => {
+                    let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
+                    let closing = |_| Status::new(Der::CANCELED, "the context is closing");
+                    slot.map_err(|Elapsed| self.expired())?.map_err(closing)?
                 }
-                continue;
-            }
-            // Nothing can start: the oldest transfer has to end first, or somebody else's.
-            if let Some((transfer, slot)) = under_way.pop_front() {
-                let done = rt.timeout_at(self.deadline, transfer).await;
-                drop(slot);
-                done.map_err(|Elapsed| self.expired())??;
-            } else {
-                let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
-                match (slot.map_err(|Elapsed| self.expired())?, pieces.pop_front()) {
-                    (Ok(slot), Some(piece)) => under_way.push_back((start(piece)?, slot)),
-                    _ => return Err(Status::new(Der::CANCELED, "the context is closing")),
+                None => {
+                    // Nothing can start, or is left to start: the oldest transfer has to end first.
+                    let Some(Moving { piece, transfer, .. }) = under_way.pop_front() else { continue };
+                    let done =
+                        rt.timeout_at(self.deadline, transfer).await.map_err(|Elapsed| self.expired())?;
+                    if let Some(again) = self.after(piece, done).await? {
+                        pieces.push_front(again);
+                    }
+                    continue;
                 }
+            };
+            if let Some(piece) = pieces.pop_front() {
+                let transfer = start(piece.clone())?;
+                under_way.push_back(Moving { piece, transfer, _slot: slot });
             }
         }
         if rt.now() > self.deadline { Err(self.expired()) } else { Ok(()) }
+    }
+
+    /// What to do with a piece that has ended: nothing more, or try it again after a pause.
+    async fn after(&self, mut piece: Piece, done: Result<(), FabricError>) -> Result<Option<Piece>, Status> {
+        match done {
+            Ok(()) => Ok(None),
+            Err(error) if is_transient(&error) && piece.tries + 1 < PIECE_TRIES => {
+                add(&self.inner.metrics.bulk_retries, 1);
+                let pause = PIECE_PAUSE * 10u32.pow(piece.tries);
+                race(self.inner.rt.sleep(pause), self.inner.rt.sleep_until(self.deadline)).await;
+                piece.tries += 1;
+                Ok(Some(piece))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn expired(&self) -> Status {

@@ -196,6 +196,51 @@ fn every_request_is_executed_exactly_once_under_loss_duplication_and_partition()
     assert!(repeats > 300, "the faults really made servers see requests again: {repeats}");
 }
 
+/// Clients have their memory reversed while messages and transfers get lost; whatever is answered must be right.
+fn bulk_survives_faults(seed: u64) -> u64 {
+    let cluster = Cluster::new(seed);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    cluster.fabric.configure(|config| {
+        (config.loss, config.duplicate) = (0.05, 0.05);
+        config.transfer_timeout = Duration::from_millis(50);
+    });
+    let (node, rt, rpc) = cluster.client("client");
+    let client = Rc::clone(&rpc);
+    cluster.world.block_on(&node, async move {
+        let calls = (0..10u8).map(|n| {
+            let (rt, rpc) = (rt.clone(), Rc::clone(&client));
+            async move {
+                let len = 6000 + usize::try_from(rt.random_u64() % 20_000).expect("small");
+                let mut source = rpc.alloc(len).expect("memory");
+                source.iter_mut().zip((0u8..=250).cycle()).for_each(|(byte, at)| *byte = at ^ n);
+                let mut target = rpc.alloc(len).expect("memory");
+                let bulk = (0..6).fold(Bulk::new(), |bulk, part| {
+                    let range = len * part / 6..len * (part + 1) / 6;
+                    bulk.and_read(&source, range)
+                });
+                let bulk = bulk.and_write(&mut target, 0..len);
+                let options = CallOptions::within(&rt, Duration::from_mins(1));
+                match rpc.call(&peer(), REVERSE, b"", Some(bulk), options).await {
+                    Ok(_) => assert!(target.iter().rev().eq(source.iter()), "seed {seed}"),
+                    Err(error) => assert_eq!(error.der(), Der::UNREACH, "seed {seed}: {error}"),
+                }
+            }
+        });
+        join_all(calls).await;
+        rt.sleep(Duration::from_mins(2)).await;
+    });
+    assert_eq!(rpc.endpoint().buffers().used(), 0, "seed {seed}: client memory leaked");
+    assert_eq!(server.endpoint().buffers().used(), 0, "seed {seed}: server memory leaked");
+    assert_eq!(server.metrics().running.get(), 0, "seed {seed}: a request never ended");
+    server.metrics().bulk_retries.get()
+}
+
+#[test]
+fn bulk_data_is_right_or_refused_under_faults_and_no_memory_is_lost() {
+    let retries: u64 = (0..80).map(bulk_survives_faults).sum();
+    assert!(retries > 20, "transfers were really tried again: {retries}");
+}
+
 #[test]
 fn the_whole_stack_is_deterministic() {
     for seed in [3, 4, 5] {

@@ -1,0 +1,139 @@
+//! What peers can do to exposed memory, on the real providers that check keys.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::{Rc, Weak};
+use weir_fabric::libfabric::{Options, open, probe};
+use weir_fabric::{Access, Endpoint, FabricError, Message, PeerId, RemoteRegion, Sink, Source, Wait};
+use weir_runtime::real::Executor;
+use weir_runtime::sync::Notify;
+
+#[derive(Default)]
+struct Inbox {
+    messages: RefCell<Vec<Message>>,
+    notify: Notify,
+}
+
+impl Sink for Inbox {
+    fn message(&self, message: Message) {
+        self.messages.borrow_mut().push(message);
+        self.notify.notify_one();
+    }
+
+    fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
+}
+
+fn listen(endpoint: &Rc<dyn Endpoint>) -> Rc<Inbox> {
+    let inbox = Rc::new(Inbox::default());
+    let weak = Rc::downgrade(&inbox) as Weak<dyn Sink>;
+    endpoint.set_sink(weak);
+    inbox
+}
+
+#[test]
+fn forged_keys_ranges_and_directions_move_no_byte_and_the_peers_go_on_talking() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let options = Options::near("tcp", "127.0.0.1", 1);
+    let [one, other] =
+        [open(&rt, &options), open(&rt, &options)].map(|endpoint| endpoint.expect("an endpoint"));
+    let (_one_inbox, other_inbox) = (listen(&one), listen(&other));
+    executor.block_on(async {
+        let to_other = one.insert(&other.address()).expect("an address");
+        let mut secret = other.buffers().alloc(4096).expect("memory");
+        secret.fill(7);
+        let exposure = other.expose(&secret, 1024..2048, Access::Read).expect("exposed");
+        let region = exposure.region();
+        let mut local = one.buffers().alloc(4096).expect("memory");
+        local.fill(1);
+        let limit = Duration::from_secs(10);
+        let whole = rt.timeout(limit, one.read(to_other, &mut local, 0..1024, region)).await;
+        assert_eq!(whole, Ok(Ok(())));
+        assert!(local[..1024].iter().all(|byte| *byte == 7));
+        local.fill(1);
+        let forged = [
+            RemoteRegion { key: region.key ^ 1, ..region },
+            RemoteRegion { len: 4096, ..region },
+            RemoteRegion { addr: region.addr + 1, ..region },
+        ];
+        for (at, region) in forged.into_iter().enumerate() {
+            let len = usize::try_from(region.len).expect("small");
+            let stolen = rt.timeout(limit, one.read(to_other, &mut local, 0..len, region)).await;
+            assert!(matches!(stolen, Ok(Err(_))), "forgery {at}: {stolen:?}");
+            assert!(local.iter().all(|byte| *byte == 1), "forgery {at} moved bytes");
+        }
+        let written = rt.timeout(limit, one.write(to_other, &local, 0..1024, region)).await;
+        // A write may count as sent before the other side refuses it; what matters is that nothing changes.
+        assert!(written.is_ok());
+        rt.sleep(Duration::from_millis(50)).await;
+        assert!(secret.iter().all(|byte| *byte == 7));
+        drop(exposure);
+        let late = rt.timeout(limit, one.read(to_other, &mut local, 0..1024, region)).await;
+        assert!(matches!(late, Ok(Err(_))), "after the exposure has ended: {late:?}");
+        for n in 0..20u8 {
+            // Refusals cost the connection; messages that were under way on it are lost.
+            one.send(to_other, 0, &[&[n]]).expect("accepted");
+            if rt.timeout(Duration::from_millis(200), other_inbox.notify.notified()).await.is_ok() {
+                break;
+            }
+        }
+        assert!(!other_inbox.messages.borrow().is_empty(), "messages get through again");
+    });
+}
+
+#[test]
+fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released() {
+    for provider in ["tcp", "shm"] {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let small = |provider: &str| Options {
+            slabs: 3,
+            slab_bytes: 64 << 10,
+            ..Options::near(provider, "127.0.0.1", 1)
+        };
+        let [one, other] = [open(&rt, &small(provider)), open(&rt, &small(provider))]
+            .map(|endpoint| endpoint.expect("an endpoint"));
+        let (_sender, inbox) = (listen(&one), listen(&other));
+        executor.block_on(async {
+            let to = one.insert(&other.address()).expect("an address");
+            let from = other.insert(&one.address()).expect("an address");
+            // Every tenth message is held all the time: far more slabs than there are would be pinned.
+            let mut held = Vec::new();
+            let mut expected = 0u32;
+            for n in 0..2000u32 {
+                let mut body = vec![n.to_le_bytes()[0]; 1000];
+                body[..4].copy_from_slice(&n.to_le_bytes());
+                one.send(to, 0, &[&body]).expect("accepted");
+                if n % 20 == 19 {
+                    while inbox.messages.borrow().len() < 20 {
+                        let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+                        arrived.expect("messages keep coming");
+                    }
+                    for (at, message) in inbox.messages.borrow_mut().drain(..).enumerate() {
+                        assert_eq!(message[..4], expected.to_le_bytes(), "{provider}: in order and whole");
+                        assert_eq!(*message.source(), Source::Peer(from));
+                        expected += 1;
+                        if at % 10 == 0 {
+                            held.push(message);
+                        }
+                    }
+                }
+            }
+            assert_eq!(expected, 2000);
+            assert!(other.counters().slab_copies.get() > 100, "{provider}: the fallback was used");
+            let posts = other.counters().slab_posts.get();
+            assert!(posts > 20, "{provider}: slabs were posted again: {posts}");
+            assert!(held.iter().all(|message| message[4] == message[0]));
+        });
+    }
+}
+
+#[test]
+fn capabilities_are_read_from_the_provider_and_a_missing_provider_is_named() {
+    let tcp = probe("tcp").expect("built in");
+    assert!(tcp.multi_recv && tcp.source && tcp.rma && !tcp.source_err && tcp.wait == Wait::Fd, "{tcp}");
+    let shm = probe("shm").expect("built in");
+    assert!(shm.rma && shm.mr.virt_addr && shm.wait == Wait::Doorbell, "{shm}");
+    let error = probe("cxi").expect_err("no such hardware here");
+    assert!(error.to_string().contains("cxi"), "{error}");
+}
