@@ -94,7 +94,7 @@ fn names_are_made_moved_and_removed_as_posix_says() {
     // mv -n uses RENAME_NOREPLACE.
     shell(mount.directory(), "mv -n e/c full/x; test -e e/c; test ! -s full/x");
     assert_eq!(errno(fs::hard_link(at("e/c"), at("link"))), libc::EPERM);
-    shell(mount.directory(), "rm -r e full d 2>/dev/null || rm -r e full; test -z \"$(ls | grep -v nnn)\"");
+    shell(mount.directory(), "rm -r e full; test -z \"$(ls | grep -v nnn)\"");
 }
 
 #[test]
@@ -155,7 +155,10 @@ fn links_pipes_and_extended_attributes_are_kept() {
     assert_eq!(names, [b"user.a".as_slice(), b"user.big"]);
     rustix::fs::removexattr(&file, "user.a").expect("removed");
     assert_eq!(get("user.a"), Err(Errno::NODATA));
-    assert_eq!(set("system.posix_acl_access", b"x", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    // Version 2, and entries for owner (6), group (4) and others (4): valid, but access control lists are not served.
+    let entry = |tag: u8, access: u8| [tag, 0, access, 0, 255, 255, 255, 255];
+    let list = [&[2, 0, 0, 0][..], &entry(1, 6), &entry(4, 4), &entry(32, 4)].concat();
+    assert_eq!(set("system.posix_acl_access", &list, XattrFlags::empty()), Err(Errno::OPNOTSUPP));
 }
 
 #[test]
@@ -193,7 +196,8 @@ fn appends_of_several_writers_do_not_overwrite_each_other() {
             scope.spawn(move || {
                 let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
                 for line in 0..50 {
-                    writeln!(file, "writer {writer} line {line:03}").expect("appended");
+                    // One write for one line: what a format macro splits is several appends.
+                    file.write_all(format!("writer {writer} line {line:03}\n").as_bytes()).expect("appended");
                 }
             });
         }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// default to give up a lost node (5 minutes), so that a rescheduled engine is waited for.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_mins(5);
 
-/// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once; 8 keep a kernel
-/// read-ahead window (8 requests of 128 KiB make 1 MiB) in flight.
-pub const DEFAULT_THREADS: usize = 8;
+/// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once. Each owns an
+/// endpoint, which takes about 25 MiB; 4 hide the round trips of a few programs.
+pub const DEFAULT_THREADS: usize = 4;
 
 /// Longest name of a volume, in bytes (mount protocol).
 pub const VOLUME_NAME_MAX: usize = 256;

@@ -15,11 +15,14 @@ pub struct DevSystem {
 /// The command line that is tested.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// Makes sure that the engine beside the command line is of the same source: cargo builds only what belongs to the
-/// package under test.
+/// The engine that `WEIR_ENGINE` names, else the one beside the command line, brought up to date with its source: cargo
+/// builds only what belongs to the package under test.
 fn engine() -> &'static Path {
     static ENGINE: OnceLock<PathBuf> = OnceLock::new();
     ENGINE.get_or_init(|| {
+        if let Some(engine) = std::env::var_os("WEIR_ENGINE") {
+            return engine.into();
+        }
         let engine = Path::new(WEIR).with_file_name("weir-engine");
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "-p", "weir-daemon", "--bin", "weir-engine"]);

@@ -24,11 +24,17 @@ pub fn system_time(ns: i64) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// The inverse of [`system_time`]; times out of range become the nearest that is in range.
-pub fn nanoseconds(time: SystemTime) -> i64 {
+/// Nanoseconds since 1970 of a time that fuser took from a request; times out of range become the nearest that is in
+/// range. For a time before 1970 fuser subtracts the nanoseconds that the kernel meant to be added: the seconds and
+/// nanoseconds of the distance are those of the request.
+pub fn nanoseconds_of_request(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+        Err(before) => {
+            let (seconds, nanos) = (before.duration().as_secs(), before.duration().subsec_nanos());
+            let seconds = i64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(-1_000_000_000));
+            seconds.map_or(i64::MIN, |whole| whole.saturating_add(i64::from(nanos)))
+        }
     }
 }
 
@@ -121,7 +127,7 @@ impl Wanted {
     fn change(self, record: &Record, caller: u32) -> SetAttributes {
         let time = |time: TimeOrNow| match time {
             TimeOrNow::Now => Change::Now,
-            TimeOrNow::SpecificTime(time) => Change::To(nanoseconds(time)),
+            TimeOrNow::SpecificTime(time) => Change::To(nanoseconds_of_request(time)),
         };
         let mut mode = self.mode.map(|mode| mode & 0o7777);
         let owner_changes = self.uid.is_some() || self.gid.is_some();
@@ -256,10 +262,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_and_nanoseconds_survive() {
-        for ns in [0, 1, -1, 1_700_000_000_123_456_789, -1_234_567_890_987_654_321] {
-            assert_eq!(nanoseconds(system_time(ns)), ns);
-        }
+    fn times_before_1970_are_told_and_taken_to_the_nanosecond() {
+        assert_eq!(system_time(-1), UNIX_EPOCH - Duration::from_nanos(1));
+        assert_eq!(nanoseconds_of_request(system_time(1_700_000_000_123_456_789)), 1_700_000_000_123_456_789);
+        // The kernel's -2 s + 999,999,999 ns, as fuser hands it over.
+        assert_eq!(nanoseconds_of_request(UNIX_EPOCH - Duration::new(2, 999_999_999)), -1_000_000_001);
+        assert_eq!(nanoseconds_of_request(UNIX_EPOCH - Duration::new(7, 0)), -7_000_000_000);
     }
 
     #[test]
