@@ -82,7 +82,8 @@ impl Target {
     pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
         let TargetContext { rt, endpoint, device, owner, store, engines, key, provider, started } = context;
         let store = Store::open(&rt, device, &owner, store).await?;
-        let clock = Rc::new(Clock::default());
+        // Peers' clocks may have pushed this one ahead of the wall before a restart.
+        let clock = Rc::new(Clock::after(store.newest_epoch()));
         let rpc = Rpc::with_clock(rt.clone(), endpoint, RpcConfig::default(), Rc::clone(&clock));
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;

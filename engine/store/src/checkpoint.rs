@@ -31,7 +31,7 @@ pub(crate) struct Checkpoints {
     /// Number of the last checkpoint that was begun.
     number: Cell<u64>,
     /// Header of the newest checkpoint.
-    header: Cell<Checkpoint>,
+    pub(crate) header: Cell<Checkpoint>,
     /// Number and slot of each group's newest bitmap.
     maps: RefCell<Vec<(u64, u64)>>,
     pub(crate) count: Cell<u64>,
@@ -173,6 +173,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         log_sequence: frozen.ring.sequence,
         log_previous: frozen.ring.previous,
         maps: maps_checksum(&core.checkpoints.maps.borrow()),
+        newest: core.newest_epoch(),
     };
     write_header(core, header).await?;
     let space = &mut *core.space.borrow_mut();

@@ -81,6 +81,12 @@ fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> 
     Key::new(&bytes).map_err(|_| Malformed("a key has an impossible length"))
 }
 
+/// The epoch of an object's entry: all of them end with it.
+pub(crate) fn epoch_of(key: &[u8]) -> Option<u64> {
+    let epoch = key.last_chunk().filter(|_| key.first() == Some(&OBJECT))?;
+    Some(!u64::from_be_bytes(*epoch))
+}
+
 /// Key of a pool.
 pub(crate) fn pool(pool: PoolNumber) -> Vec<u8> {
     let mut key = vec![POOL];

@@ -41,6 +41,8 @@ pub(crate) struct Counters {
     pub(crate) aggregated: Cell<u64>,
     pub(crate) reclaimed: Cell<u64>,
     pub(crate) checksum_errors: Cell<u64>,
+    /// Newest epoch of the changes applied since the open began.
+    pub(crate) newest: Cell<u64>,
     /// Log records that the open applied.
     pub(crate) replayed: Cell<u64>,
     /// How long the open took.
@@ -197,6 +199,11 @@ impl Core {
         Ok(self.journal.append(changes, data, object))
     }
 
+    /// Newest epoch of any change of the store.
+    pub(crate) fn newest_epoch(&self) -> u64 {
+        self.counters.newest.get().max(self.checkpoints.header.get().newest)
+    }
+
     /// Applies one change to index, space and catalog. `record` is its record's number; `None` during recovery.
     /// Returns the bytes of data extents that the change refers to.
     pub(crate) fn apply(&self, change: &Change, record: Option<u64>) -> Result<u64, Malformed> {
@@ -205,6 +212,10 @@ impl Core {
             Change::Put { key, value } => (key, Some(value.as_slice())),
             Change::Remove { key } => (key, None),
         };
+        if new.is_some() {
+            let newest = &self.counters.newest;
+            newest.set(newest.get().max(key::epoch_of(key).unwrap_or(0)));
+        }
         let old = match new {
             Some(value) => tree.put(key, value),
             None => tree.remove(key),

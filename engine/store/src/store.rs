@@ -21,7 +21,7 @@ use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaBuf};
-use weir_proto::PoolId;
+use weir_proto::{Epoch, PoolId};
 use weir_runtime::{Handle, JoinHandle};
 
 /// The store of one target. Dropping it stops its background work; everything acknowledged is durable.
@@ -137,6 +137,13 @@ impl Store {
     fn assigned(&self) -> u64 {
         let share = |pool: &Pool| if pool.destroying { pool.used().total() } else { pool.size };
         self.core.catalog.borrow().pools.values().map(share).sum()
+    }
+
+    /// Newest epoch of any update or punch that the store has taken; [`Epoch::ZERO`] before the first. A clock that
+    /// goes on from here gives no epoch twice.
+    #[must_use]
+    pub fn newest_epoch(&self) -> Epoch {
+        Epoch(self.core.newest_epoch())
     }
 
     /// Creates a pool shard of `size` bytes. Creating it again with the same size succeeds.
@@ -346,6 +353,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         log_sequence: 1,
         log_previous: 0,
         maps: maps_checksum(&maps),
+        newest: 0,
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));

@@ -41,6 +41,8 @@ pub(crate) struct Checkpoint {
     pub(crate) log_previous: u32,
     /// Checksum over the generations of all groups' bitmaps: tells that each one found is the right one.
     pub(crate) maps: u32,
+    /// Newest epoch of any change so far; 0 when none was noted.
+    pub(crate) newest: u64,
 }
 
 impl Checkpoint {
@@ -61,6 +63,7 @@ impl Checkpoint {
         out.put_u64(self.log_sequence);
         out.put_u32(self.log_previous);
         out.put_u32(self.maps);
+        out.put_u64(self.newest);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -91,6 +94,7 @@ impl Checkpoint {
             log_sequence: decoder.u64()?,
             log_previous: decoder.u32()?,
             maps: decoder.u32()?,
+            newest: decoder.u64()?,
         })
     }
 }
@@ -111,6 +115,7 @@ mod tests {
             log_sequence: 44,
             log_previous: 3,
             maps: 8,
+            newest: 1 << 60,
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));
