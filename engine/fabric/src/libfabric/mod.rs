@@ -8,6 +8,7 @@ mod endpoint;
 mod open;
 mod ops;
 mod peers;
+mod post;
 mod progress;
 mod raw;
 mod resolve;

@@ -1,0 +1,216 @@
+//! Giving operations to the provider: posting, queueing what finds no room, trying it again.
+#![expect(unsafe_code, reason = "posting memory to libfabric")]
+
+use super::bell::Ringer;
+use super::ops::{Op, OpId};
+use super::peers::WAIT_MAX;
+use super::progress::{Core, is_contact_loss};
+use super::raw::{Posted, RawTransfer, Registration, failure, reason};
+use super::sys;
+use crate::counters::add;
+use crate::memory::{Access, Memory};
+use crate::message::SlabLease;
+use crate::{FabricError, PeerId};
+use core::ffi::c_void;
+use std::rc::Rc;
+
+/// Stands for `-ETIMEDOUT`: an operation found no room for too long.
+const GAVE_UP: i64 = -110;
+
+impl Core {
+    /// Posts the slabs that nobody holds any more. Until there is a sink, nothing is received.
+    pub(super) fn post_slabs(&self) {
+        if self.sink.get().is_none() {
+            return;
+        }
+        loop {
+            let returned = self.returns.borrow_mut().pop();
+            let Some(memory) = returned else { return };
+            let lease = SlabLease::new(Rc::clone(&memory), Rc::downgrade(&self.returns));
+            let id = self.ops.add(Op::Slab(lease));
+            let desc = self.local_desc(&memory);
+            // SAFETY: the operation holds the memory and the slot until the provider releases the slab or the
+            // endpoint is stopped.
+            let posted = unsafe { self.raw.post_slab(&memory, desc, self.ops.context(id)) };
+            if posted == Posted::Yes {
+                add(&self.counters.slab_posts, 1);
+                self.posted.set(self.posted.get() + 1);
+            } else {
+                // Dropping the lease returns the slab; the next poll tries again.
+                drop(self.ops.take(id));
+                if let Posted::Failed(code) = posted {
+                    tracing::warn!(reason = reason(code), "a receive slab could not be posted");
+                }
+                return;
+            }
+        }
+    }
+
+    /// The descriptor of local memory, where the provider wants it registered. Null elsewhere.
+    pub(super) fn local_desc(&self, memory: &Memory) -> *mut c_void {
+        if !self.capabilities.mr.local {
+            return core::ptr::null_mut();
+        }
+        let Some(cell) = memory.registration() else { return core::ptr::null_mut() };
+        if cell.get().is_none() {
+            // SAFETY: the registration is stored in the memory and closed before it is freed.
+            let made = unsafe { self.raw.register(memory, 0, memory.len(), None, self.rt.random_u64()) };
+            match made {
+                Ok(made) => drop(cell.set(Rc::new(made))),
+                Err(code) => tracing::warn!(reason = reason(code), "memory could not be registered"),
+            }
+        }
+        let registration = cell.get().and_then(|made| made.downcast_ref::<Registration>());
+        registration.map_or(core::ptr::null_mut(), Registration::desc)
+    }
+
+    /// Gives a waiting operation to the provider.
+    pub(super) fn post(&self, id: OpId) -> Posted {
+        enum Call {
+            Send {
+                memory: Rc<Memory>,
+                len: usize,
+                peer: PeerId,
+            },
+            Transfer {
+                access: Access,
+                memory: Rc<Memory>,
+                at: usize,
+                len: usize,
+                addr: u64,
+                key: u64,
+                peer: PeerId,
+            },
+        }
+        let call = self.ops.with(id, |op| match op {
+            Op::Slab(_) => None,
+            Op::Send { peer, memory, len, .. } => {
+                Some(Call::Send { memory: Rc::clone(memory), len: *len, peer: *peer })
+            }
+            Op::Transfer { peer, access, memory, at, len, remote, .. } => Some(Call::Transfer {
+                access: *access,
+                memory: Rc::clone(memory),
+                at: *at,
+                len: *len,
+                addr: remote.addr,
+                key: remote.key,
+                peer: *peer,
+            }),
+        });
+        let cancelled = Posted::Failed(-i64::from(sys::FI_ECANCELED));
+        let Some(Some(call)) = call else { return cancelled };
+        let context = self.ops.context(id);
+        let to = match &call {
+            Call::Send { peer, .. } | Call::Transfer { peer, .. } => *peer,
+        };
+        let Some((fi_addr, ringer)) =
+            self.peers.borrow().get(to).map(|peer| (peer.fi_addr, peer.ringer.clone()))
+        else {
+            return cancelled;
+        };
+        // SAFETY (both): the operation in the table holds the memory and the slot until its completion or until the
+        // endpoint is stopped; ranges were checked when it was added.
+        let posted = match call {
+            Call::Send { memory, len, .. } => {
+                let desc = self.local_desc(&memory);
+                // SAFETY: as above.
+                unsafe { self.raw.send(&memory, len, desc, fi_addr, context) }
+            }
+            Call::Transfer { access, memory, at, len, addr, key, .. } => {
+                let desc = self.local_desc(&memory);
+                let job = RawTransfer { access, memory: &memory, at, len, desc, peer: fi_addr, addr, key };
+                // SAFETY: as above.
+                unsafe { self.raw.transfer(&job, context) }
+            }
+        };
+        if let Some(ringer) = ringer {
+            self.ring(&ringer);
+        }
+        posted
+    }
+
+    /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.
+    pub(super) fn ring(&self, ringer: &Ringer) {
+        if ringer.ring() {
+            add(&self.counters.doorbells, 1);
+        }
+    }
+
+    /// Starts an operation: posts it, or queues it behind others that wait for the peer.
+    pub(super) fn start(&self, peer: PeerId, op: Op) -> Result<(), FabricError> {
+        let id = self.ops.add(op);
+        let behind = self.peers.borrow().get(peer).is_some_and(|peer| !peer.waiting.is_empty());
+        let posted = if behind { Posted::Again } else { self.post(id) };
+        match posted {
+            Posted::Yes => Ok(()),
+            Posted::Again => {
+                add(&self.counters.eagain, 1);
+                self.peers.borrow_mut().wait(peer, id, self.rt.now());
+                Ok(())
+            }
+            Posted::Failed(code) => {
+                drop(self.ops.take(id));
+                Err(self.refusal(code))
+            }
+        }
+    }
+
+    /// What a negative error number of a post means.
+    pub(super) fn refusal(&self, code: i64) -> FabricError {
+        if code == -i64::from(sys::FI_ECANCELED) {
+            FabricError::Cancelled
+        } else if is_contact_loss(code) {
+            FabricError::Unreachable { reason: reason(code) }
+        } else {
+            failure("post", code, self.raw.provider())
+        }
+    }
+
+    /// Tries waiting operations again whose time has come; all of them when something completed just now.
+    pub(super) fn retry(&self, progress: bool) -> bool {
+        let waiting = self.peers.borrow().waiting.clone();
+        let now = self.rt.now();
+        let mut any = false;
+        for id in waiting {
+            let due = self.peers.borrow().get(id).is_some_and(|peer| progress || peer.retry_at <= now);
+            if due {
+                any |= self.retry_peer(id);
+            }
+        }
+        any
+    }
+
+    fn retry_peer(&self, id: PeerId) -> bool {
+        let mut any = false;
+        let now = self.rt.now();
+        let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));
+        loop {
+            let next = self.peers.borrow().get(id).and_then(|peer| peer.waiting.front().copied());
+            let Some((op, since)) = next else {
+                let peers = &mut *self.peers.borrow_mut();
+                peers.waiting.retain(|waiting| *waiting != id);
+                if let Some(peer) = peers.get_mut(id) {
+                    peer.reset();
+                }
+                return any;
+            };
+            let late = dead || now - since > WAIT_MAX;
+            let abandoned = self.ops.with(op, |op| op.is_abandoned()).unwrap_or(true);
+            let posted = if late || abandoned { Posted::Failed(GAVE_UP) } else { self.post(op) };
+            if posted == Posted::Again {
+                if let Some(peer) = self.peers.borrow_mut().get_mut(id) {
+                    peer.back_off(self.rt.now());
+                }
+                return any;
+            }
+            if let Some(peer) = self.peers.borrow_mut().get_mut(id) {
+                peer.waiting.pop_front();
+                peer.reset();
+            }
+            any = true;
+            if let Posted::Failed(code) = posted {
+                self.fail(op, self.refusal(code));
+            }
+        }
+    }
+}
