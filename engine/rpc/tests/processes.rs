@@ -224,6 +224,35 @@ fn the_server_is_killed_and_comes_back(provider: &str) {
     print!(" busy client went on after {:?};", began.elapsed());
 }
 
+/// A server that hangs looks like a host that vanished: its connections stand, and nothing answers.
+fn the_server_hangs_and_goes_on(provider: &str) {
+    let server = Server::start(provider, free_port());
+    let client = Client::new(provider, server.port);
+    client.echo(&server.peer(), b"before", 10);
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let to = server.peer();
+    let began = Instant::now();
+    let options = CallOptions::within(&client.rt, Duration::from_secs(30));
+    let body = vec![5; 2000];
+    client.executor.block_on(async {
+        let resume = client.rt.spawn({
+            let rt = client.rt.clone();
+            async move {
+                rt.sleep(Duration::from_secs(4)).await;
+                rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+            }
+        });
+        let calls = (0..4).map(|_| client.rpc.call(&to, ECHO, &body, None, options));
+        for reply in weir_runtime::join_all(calls).await {
+            assert_eq!(&reply.expect("a reply")[..], &body[..]);
+        }
+        resume.await.expect("not aborted");
+    });
+    assert!(client.rpc.metrics().disconnects.get() > 0, "the contact was given up meanwhile");
+    print!(" went on after {:?};", began.elapsed());
+}
+
 fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
     let port = free_port();
     let server = Server::start(provider, port);
@@ -305,11 +334,12 @@ fn main() {
         serve(provider, port.parse().expect("a port"));
         return;
     }
-    let scenarios: [Scenario; 7] = [
+    let scenarios: [Scenario; 8] = [
         ("echoes of every size", echoes_of_every_size),
         ("many at once", many_at_once),
         ("bulk both ways", bulk_both_ways),
         ("the server is killed and comes back", the_server_is_killed_and_comes_back),
+        ("the server hangs and goes on", the_server_hangs_and_goes_on),
         ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),
         ("an idle server sleeps", an_idle_server_sleeps),
         ("garbage on the port harms nobody", garbage_on_the_port_harms_nobody),

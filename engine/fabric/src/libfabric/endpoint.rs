@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "registering memory with libfabric")]
 
 use super::bell::{self, Ringer};
+use super::hang_up::hang_up;
 use super::ops::Op;
 use super::progress::Core;
 use super::raw::{Posted, failure};
@@ -197,6 +198,11 @@ impl Endpoint for LibfabricEndpoint {
         }
         for completer in self.core.ops.abandon(peer) {
             completer.complete(Err(FabricError::Cancelled));
+        }
+        if let Some(socket) = gone.address.socket()
+            && hang_up(socket) > 0
+        {
+            tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
         }
         // A living shm peer may still have commands in our queue that refer to its mapping.
         let name = str::from_utf8(gone.address.as_bytes()).unwrap_or_default();
