@@ -23,12 +23,20 @@ fail() {
 # step NAME DESCRIPTION COMMAND...: runs the command with its output in the log NAME, says what it does, how long it
 # took, and on failure shows the log's last lines.
 step() {
-    local step_name=$1 description=$2 began=$SECONDS log
+    local step_name=$1 description=$2 began=$SECONDS log status
     shift 2
     mkdir -p "$WEIR_LOGS"
     log=$WEIR_LOGS/$step_name.log
     say "$description ..."
-    if ("$@") >"$log" 2>&1; then
+    # Not as the condition of an if: there, bash would go on after a command that fails.
+    set +e
+    (
+        set -e
+        "$@"
+    ) >"$log" 2>&1
+    status=$?
+    set -e
+    if ((status == 0)); then
         say "$description: done in $((SECONDS - began)) s"
         return 0
     fi
