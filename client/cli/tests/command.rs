@@ -11,7 +11,10 @@ use serde_json::json;
 fn pools_and_containers_are_made_described_and_removed() {
     let system = DevSystem::start(&["--engines", "2", "--size", "1GiB", "--bare"]);
     let pool = system.json(&["pool", "create", "--size", "256MiB", "tank"]);
-    assert_eq!((&pool["label"], &pool["total_targets"], &pool["state"]), (&json!("tank"), &json!(4), &json!("Ready")));
+    assert_eq!(
+        (&pool["label"], &pool["total_targets"], &pool["state"]),
+        (&json!("tank"), &json!(4), &json!("Ready"))
+    );
     let again = system.json(&["pool", "create", "--size", "256MiB", "tank"]);
     assert_eq!(again["uuid"], pool["uuid"], "the same request again is the same pool");
     assert_eq!(system.fails(&["pool", "create", "--size", "512MiB", "tank"]).0, 4);
@@ -21,7 +24,8 @@ fn pools_and_containers_are_made_described_and_removed() {
     assert_eq!(container["container_type"], "POSIX");
     system.run(&["container", "create", "tank", "objects", "--type", "object"]);
     let list = system.json(&["container", "list", "tank"]);
-    let mut labels: Vec<&str> = list.as_array().expect("a list").iter().filter_map(|c| c["label"].as_str()).collect();
+    let mut labels: Vec<&str> =
+        list.as_array().expect("a list").iter().filter_map(|c| c["label"].as_str()).collect();
     labels.sort_unstable();
     assert_eq!(labels, ["home", "objects"]);
     assert_eq!(system.run(&["container", "get-attr", "tank", "home", "team"]), "team=a\n");
@@ -44,7 +48,8 @@ fn values_are_put_listed_and_removed() {
         system.run(&["kv", "put", "tank", "objects", "42", key, value]);
     }
     assert_eq!(system.run(&["kv", "get", "tank", "objects", "42", "b"]), "two");
-    let mut keys: Vec<String> = system.run(&["kv", "list", "tank", "objects", "42"]).lines().map(String::from).collect();
+    let mut keys: Vec<String> =
+        system.run(&["kv", "list", "tank", "objects", "42"]).lines().map(String::from).collect();
     keys.sort_unstable();
     assert_eq!(keys, ["a", "b", "c"]);
     assert_eq!(system.fails(&["kv", "put", "tank", "objects", "42", "b", "x", "--insert"]).0, 4);
@@ -67,7 +72,8 @@ fn the_names_of_daos_reach_the_same_commands() {
     let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&envelope["status"], &envelope["error"]), (&json!(0), &json!(null)));
     let mut daos = link("daos");
-    let output = daos.args(["container", "create", "tank", "home", "--type", "POSIX"]).output().expect("runs");
+    let output =
+        daos.args(["container", "create", "tank", "home", "--type", "POSIX"]).output().expect("runs");
     assert!(output.status.success(), "{}", harness::text(&output));
     let list = system.json(&["container", "list", "tank"]);
     assert_eq!(list[0]["label"], "home");

@@ -150,7 +150,8 @@ fn links_pipes_and_extended_attributes_are_kept() {
     assert_eq!(get("user.big"), Ok(vec![7; 60_000]), "attributes move with the name");
     let mut list = [0; 100];
     let size = rustix::fs::listxattr(&file, &mut list).expect("listed");
-    let mut names: Vec<&[u8]> = list[..size].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+    let mut names: Vec<&[u8]> =
+        list[..size].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
     names.sort_unstable();
     assert_eq!(names, [b"user.a".as_slice(), b"user.big"]);
     rustix::fs::removexattr(&file, "user.a").expect("removed");
@@ -224,7 +225,11 @@ fn what_one_client_closed_another_sees_when_it_opens() {
     for round in 0..20_usize {
         let content = format!("round {round} {}", "x".repeat(round * 1000));
         fs::write(one.path("f"), &content).expect("written");
-        assert_eq!(fs::read_to_string(two.path("f")).expect("read"), content, "round {round}: written in place");
+        assert_eq!(
+            fs::read_to_string(two.path("f")).expect("read"),
+            content,
+            "round {round}: written in place"
+        );
         let content = format!("replaced {round}");
         fs::write(two.path("new"), &content).expect("written");
         fs::rename(two.path("new"), two.path("f")).expect("renamed");
@@ -353,7 +358,8 @@ fn a_quota_is_edquot_and_can_be_raised() {
     system.run(&["container", "create", "tank", "small", "--quota", "32MiB"]);
     let mount = system.mount("small", &[]);
     let mut file = File::create(mount.path("f")).expect("created");
-    let error = (0..200).find_map(|_| file.write_all(&vec![1; 1 << 20]).err()).expect("200 MiB do not fit 32");
+    let error =
+        (0..200).find_map(|_| file.write_all(&vec![1; 1 << 20]).err()).expect("200 MiB do not fit 32");
     assert!(
         matches!(error.raw_os_error(), Some(libc::EDQUOT | libc::ENOSPC)),
         "{error}: out of quota is EDQUOT, or ENOSPC"
@@ -370,7 +376,8 @@ fn permissions_are_enforced_for_ordinary_users() {
     let mount = system.mount("home", &[]);
     fs::write(mount.path("secret"), "x").expect("written");
     fs::set_permissions(mount.path("secret"), Permissions::from_mode(0o600)).expect("chmod");
-    let shared = OpenOptions::new().write(true).create(true).truncate(true).mode(0o666).open(mount.path("shared"));
+    let shared =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o666).open(mount.path("shared"));
     shared.expect("created");
     fs::set_permissions(mount.path("shared"), Permissions::from_mode(0o4777)).expect("chmod");
     // The test's folder is private; the mount itself is not.
@@ -392,7 +399,8 @@ fn permissions_are_enforced_for_ordinary_users() {
 fn space_can_be_asked_for_and_given_back() {
     let system = system();
     let mount = system.mount("home", &[]);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).expect("created");
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("f")).expect("created");
     use rustix::fs::{FallocateFlags, fallocate};
     fallocate(&file, FallocateFlags::empty(), 0, 3 << 20).expect("grown");
     assert_eq!(file.metadata().expect("stat").len(), 3 << 20);

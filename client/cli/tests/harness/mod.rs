@@ -15,24 +15,25 @@ pub struct DevSystem {
 /// The command line that is tested.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// The engine that `WEIR_ENGINE` names, else the one beside the command line, brought up to date with its source: cargo
-/// builds only what belongs to the package under test.
-fn engine() -> &'static Path {
-    static ENGINE: OnceLock<PathBuf> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        if let Some(engine) = std::env::var_os("WEIR_ENGINE") {
-            return engine.into();
-        }
-        let engine = Path::new(WEIR).with_file_name("weir-engine");
+/// A program of another package, beside the command line, brought up to date with its source: cargo builds only what
+/// belongs to the package under test. With `WEIR_BUILT` set, whoever runs the tests has built everything.
+pub fn program(name: &str, package: &str) -> PathBuf {
+    let path = Path::new(WEIR).with_file_name(name);
+    if std::env::var_os("WEIR_BUILT").is_none() {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "weir-daemon", "--bin", "weir-engine"]);
+        build.args(["build", "--quiet", "-p", package, "--bin", name]);
         if WEIR.contains("/release/") {
             build.arg("--release");
         }
-        assert!(build.status().expect("cargo runs").success(), "the engine does not build");
-        assert!(engine.is_file(), "{} is not there", engine.display());
-        engine
-    })
+        assert!(build.status().expect("cargo runs").success(), "{name} does not build");
+    }
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+fn engine() -> &'static Path {
+    static ENGINE: OnceLock<PathBuf> = OnceLock::new();
+    ENGINE.get_or_init(|| program("weir-engine", "weir-daemon"))
 }
 
 impl DevSystem {

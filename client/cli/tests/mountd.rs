@@ -1,0 +1,229 @@
+//! The mount daemon: its protocol, and what outlives what.
+
+mod harness;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use harness::DevSystem;
+use tonic::Code;
+use weir_fuse::v1::mounts_client::MountsClient;
+use weir_fuse::v1::{ListRequest, MountHealth, MountInfo, MountRequest, UnmountRequest};
+
+/// A mount daemon for a test. Its mounts outlive it, as they should: the test removes them.
+struct Daemon {
+    process: Child,
+    state: PathBuf,
+    metrics: SocketAddr,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Daemon {
+    fn start(system: &DevSystem, root: &Path, attach: &Path) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+        let state = system.folder().join("mountd");
+        let process = Command::new(harness::program("weir-mountd", "weir-fuse"))
+            .arg("--socket")
+            .arg(state.join("mountd.sock"))
+            .arg("--state")
+            .arg(&state)
+            .arg("--root")
+            .arg(root)
+            .arg("--attach")
+            .arg(attach)
+            .arg("--metrics")
+            .arg(free.to_string())
+            .stderr(
+                fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(system.folder().join("mounts.log"))
+                    .expect("log"),
+            )
+            .spawn()
+            .expect("weir-mountd starts");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let daemon = Self { process, state, metrics: free, runtime };
+        harness::eventually("the daemon serves", Duration::from_secs(20), || {
+            std::os::unix::net::UnixStream::connect(daemon.state.join("mountd.sock")).is_ok()
+        });
+        daemon
+    }
+
+    fn call<T>(&self, work: impl AsyncFnOnce(MountsClient<tonic::transport::Channel>) -> T) -> T {
+        let address = format!("unix://{}", self.state.join("mountd.sock").display());
+        self.runtime.block_on(async {
+            let endpoint = tonic::transport::Endpoint::from_shared(address).expect("an address");
+            work(MountsClient::new(endpoint.connect().await.expect("connected"))).await
+        })
+    }
+
+    fn mount(&self, request: MountRequest) -> Result<MountInfo, tonic::Status> {
+        let reply = self.call(async |mut client| client.mount(request).await)?;
+        Ok(reply.into_inner().mount.expect("described"))
+    }
+
+    fn unmount(&self, target: &Path, lazy: bool) -> Result<(), tonic::Status> {
+        let target_path = target.display().to_string();
+        self.call(async |mut client| client.unmount(UnmountRequest { target_path, lazy }).await).map(|_| ())
+    }
+
+    fn list(&self) -> Vec<MountInfo> {
+        self.call(async |mut client| client.list(ListRequest {}).await).expect("listed").into_inner().mounts
+    }
+
+    fn page(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.metrics).expect("connected");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("answered");
+        text
+    }
+
+    fn kill(mut self) {
+        self.process.kill().expect("killed");
+        self.process.wait().expect("reaped");
+    }
+}
+
+fn request(target: &Path) -> MountRequest {
+    MountRequest {
+        pool: "tank".into(),
+        container: "home".into(),
+        target_path: target.display().to_string(),
+        volume: "pvc-1".into(),
+        ..MountRequest::default()
+    }
+}
+
+/// Process that serves a mount: the daemon's record names it.
+fn server_of(daemon: &Daemon, target: &Path) -> i32 {
+    let mut records = fs::read_dir(daemon.state.join("mounts")).expect("listed").flatten();
+    let record = records.find_map(|folder| {
+        let text = fs::read_to_string(folder.path().join("record.json")).ok()?;
+        let record: serde_json::Value = serde_json::from_str(&text).ok()?;
+        (record["spec"]["target"] == target.display().to_string()).then_some(record)
+    });
+    i32::try_from(record.expect("recorded")["process"]["pid"].as_i64().expect("a number")).expect("a pid")
+}
+
+fn directory(system: &DevSystem, name: &str) -> PathBuf {
+    let path = system.folder().join("volumes").join(name);
+    fs::create_dir_all(&path).expect("made");
+    path
+}
+
+#[test]
+fn requests_can_be_sent_again_and_bad_ones_say_what_is_wrong() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    let (one, two) = (directory(&system, "one"), directory(&system, "two"));
+    let daemon =
+        Daemon::start(&system, one.parent().expect("a folder"), &system.folder().join("client.json"));
+    let first = daemon.mount(request(&one)).expect("mounted");
+    assert_eq!(first.health(), MountHealth::Serving);
+    assert!(!first.pool_uuid.is_empty() && !first.container_uuid.is_empty());
+    let again = daemon.mount(request(&one)).expect("the same mount");
+    assert_eq!(again.mounted_unix_seconds, first.mounted_unix_seconds);
+    fs::write(one.join("f"), "x").expect("it works");
+
+    let refused = |request: MountRequest| daemon.mount(request).expect_err("must be refused");
+    let other = refused(MountRequest { read_only: true, ..request(&one) });
+    assert_eq!(other.code(), Code::AlreadyExists, "{other:?}");
+    let bad = refused(MountRequest { options: vec!["sync".into()], ..request(&two) });
+    assert_eq!(bad.code(), Code::InvalidArgument);
+    assert!(bad.message().contains("\"sync\""), "{bad:?}");
+    let absent = refused(MountRequest { container: "nowhere".into(), ..request(&two) });
+    assert_eq!(absent.code(), Code::NotFound, "{absent:?}");
+    assert!(absent.message().contains("nowhere") && !absent.details().is_empty(), "{absent:?}");
+    let objects = refused(MountRequest { container: "objects".into(), ..request(&two) });
+    assert_eq!(objects.code(), Code::FailedPrecondition, "{objects:?}");
+    let outside = refused(request(Path::new("/tmp")));
+    assert_eq!(outside.code(), Code::FailedPrecondition, "{outside:?}");
+    let missing = refused(request(&two.join("none")));
+    assert_eq!(missing.code(), Code::FailedPrecondition, "{missing:?}");
+    assert_eq!(
+        refused(MountRequest { system: "another".into(), ..request(&two) }).code(),
+        Code::FailedPrecondition
+    );
+    assert_eq!(
+        refused(MountRequest { target_path: "x/../y".into(), ..request(&two) }).code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(daemon.list().len(), 1, "nothing is left of requests that failed");
+
+    let open = fs::File::open(one.join("f")).expect("opened");
+    let busy = daemon.unmount(&one, false).expect_err("in use");
+    assert_eq!(busy.code(), Code::FailedPrecondition, "{busy:?}");
+    drop(open);
+    let metrics = daemon.page("/metrics");
+    assert!(metrics.contains("weir_mountd_mounts{health=\"serving\"} 1"), "{metrics}");
+    let bytes = "weir_mountd_bytes_total{pool=\"tank\",container=\"home\",direction=\"write\"} 1\n";
+    assert!(metrics.contains(bytes), "{metrics}");
+    assert!(daemon.page("/readyz").starts_with("HTTP/1.1 200"));
+    daemon.unmount(&one, false).expect("unmounted");
+    daemon.unmount(&one, false).expect("again");
+    daemon.unmount(&directory(&system, "never"), false).expect("never was");
+    assert!(daemon.list().is_empty());
+    assert!(!one.join("f").exists());
+    daemon.kill();
+}
+
+#[test]
+fn an_attach_file_may_come_after_the_daemon() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let target = directory(&system, "one");
+    let later = system.folder().join("clients");
+    let daemon = Daemon::start(&system, target.parent().expect("a folder"), &later);
+    let early = daemon.mount(request(&target)).expect_err("no attach file yet");
+    assert_eq!(early.code(), Code::Unavailable, "{early:?}");
+    assert!(early.message().contains("StorageCluster"), "it says what to wait for: {early:?}");
+    fs::create_dir_all(later.join("weir")).expect("made");
+    fs::copy(system.folder().join("client.json"), later.join("weir/client.json")).expect("copied");
+    daemon.mount(MountRequest { system: "weir".into(), ..request(&target) }).expect("mounted");
+    daemon.unmount(&target, true).expect("unmounted");
+    daemon.kill();
+}
+
+#[test]
+fn mounts_outlive_the_daemon_and_do_not_share_each_others_fate() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let (one, two) = (directory(&system, "one"), directory(&system, "two"));
+    let root = one.parent().expect("a folder");
+    let attach = system.folder().join("client.json");
+    let daemon = Daemon::start(&system, root, &attach);
+    daemon.mount(request(&one)).expect("mounted");
+    daemon.mount(request(&two)).expect("mounted");
+    let servers = (server_of(&daemon, &one), server_of(&daemon, &two));
+    let mut file = fs::File::create(one.join("f")).expect("created");
+    file.write_all(b"before ").expect("written");
+    daemon.kill();
+    file.write_all(b"without ").expect("the mount goes on");
+    let daemon = Daemon::start(&system, root, &attach);
+    file.write_all(b"after").expect("written");
+    drop(file);
+    assert_eq!(fs::read_to_string(two.join("f")).expect("read"), "before without after");
+    let list = daemon.list();
+    assert!(list.len() == 2 && list.iter().all(|mount| mount.health() == MountHealth::Serving), "{list:?}");
+    assert_eq!((server_of(&daemon, &one), server_of(&daemon, &two)), servers, "the same processes");
+
+    // A mount whose process dies takes no other with it, is reported, and can be made again.
+    let pid = rustix::process::Pid::from_raw(servers.0).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    harness::eventually("the dead mount is noticed", Duration::from_secs(10), || {
+        daemon.list().iter().any(|mount| mount.health() == MountHealth::Dead)
+    });
+    assert!(fs::read(one.join("f")).is_err(), "nobody answers");
+    assert_eq!(fs::read_to_string(two.join("f")).expect("read"), "before without after");
+    let again = daemon.mount(request(&one)).expect("mounted again");
+    assert_eq!(again.health(), MountHealth::Serving);
+    assert_eq!(fs::read_to_string(one.join("f")).expect("read"), "before without after");
+    for target in [&one, &two] {
+        daemon.unmount(target, false).expect("unmounted");
+    }
+    daemon.kill();
+}
