@@ -7,15 +7,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_media::file::FileDevice;
 use weir_media::{Device, MediaError};
 use weir_proto::{Rank, TargetIndex};
+use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 use weir_store::{FormatError, FormatOptions, Owner, Store};
 
 /// Ending of a file that is being made.
 const UNFINISHED: &str = "new";
+
+/// Longest wait for an earlier process to let go of a file: transfers of a healthy device end in milliseconds.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often it is tried.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// What file systems and volumes bring along.
 const ALLOWED: [&str; 2] = ["lost+found", ".snapshot"];
@@ -185,10 +193,17 @@ fn target_of(name: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// Opens the file of a target.
+/// Opens the file of a target. Waits for a process that is on its way out: what was killed holds its files until the
+/// kernel has ended its transfers.
 ///
 /// # Errors
-/// When it can't be opened or another process uses it.
-pub fn open(rt: &weir_runtime::Handle, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
-    Ok(Rc::new(FileDevice::open(rt, path)?))
+/// When it can't be opened or another process goes on using it.
+pub async fn open(rt: &Handle, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
+    let until = rt.now() + BUSY_LIMIT;
+    loop {
+        match FileDevice::open(rt, path) {
+            Err(MediaError::Busy { .. }) if rt.now() < until => rt.sleep(BUSY_PAUSE).await,
+            opened => return Ok(Rc::new(opened?)),
+        }
+    }
 }

@@ -27,8 +27,8 @@ const LIST_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for an engine's report.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How old the figures in an answer may be.
-const SPACE_AGE_MAX: Duration = Duration::from_millis(200);
+/// How old the figures in an answer may be: they are gathered anew, since whoever asks has just changed something.
+const SPACE_AGE_MAX: Duration = Duration::ZERO;
 
 /// Answers management requests at target 0 of an engine.
 pub struct Management {

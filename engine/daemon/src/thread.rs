@@ -185,7 +185,8 @@ fn run(
 async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event)) -> Result<(), ThreadError> {
     let target = settings.owner.target.0;
     let rt = executor.handle();
-    let device = data::open(&rt, &settings.path).map_err(|source| ThreadError::Media { target, source })?;
+    let device =
+        data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let endpoint = libfabric::open(&rt, &Options::listen(&provider, &listen, port));
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {

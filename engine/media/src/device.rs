@@ -51,6 +51,12 @@ pub enum MediaError {
         /// What the system said, and what to do.
         reason: String,
     },
+    /// Another process has the device, or one that was killed is still being cleared away.
+    #[error("{device}: can't be opened: another process uses it; stop that engine first")]
+    Busy {
+        /// Path of the device.
+        device: String,
+    },
     /// The device has been closed, or its node has crashed.
     #[error("{device}: is closed")]
     Closed {

@@ -98,7 +98,7 @@ impl FileDevice {
         }
         lock(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EWOULDBLOCK) => {
-                open_error(path, "opened", "another process uses it; stop that engine first")
+                MediaError::Busy { device: path.display().to_string() }
             }
             _ => fail(error),
         })?;

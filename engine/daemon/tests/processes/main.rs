@@ -1,0 +1,8 @@
+//! Engines as they run in production: processes on loopback, libfabric's tcp provider, files with `O_DIRECT`, gRPC with
+//! mutual TLS. They are killed under load, asked for nonsense and given data that isn't theirs.
+
+mod data;
+mod hostile;
+mod kill;
+mod management;
+mod system;

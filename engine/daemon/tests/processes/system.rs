@@ -1,0 +1,280 @@
+//! Engines as processes on loopback, with certificates and configuration of their own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use weir_client::{Attach, Context, ContextOptions, EngineAddress};
+use weir_management::TlsFiles;
+use weir_management::v1::containers_client::ContainersClient;
+use weir_management::v1::pools_client::PoolsClient;
+use weir_management::v1::system_client::SystemClient;
+use weir_proto::capability::SystemKey;
+
+/// Longest wait for an engine to serve: a busy machine starts it in a second.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+const KEY_TEXT: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+const KEY: SystemKey = SystemKey([7; 32]);
+
+/// Ports and files of one engine.
+pub struct Engine {
+    pub rank: u32,
+    pub fabric_port: u16,
+    pub management: String,
+    pub metrics: String,
+    pub config: PathBuf,
+    pub data: PathBuf,
+    pub child: Option<Child>,
+}
+
+/// Some engines.
+pub struct System {
+    pub folder: TempDir,
+    pub targets: u16,
+    pub engines: Vec<Engine>,
+}
+
+/// Ports that nobody listened on a moment ago, one behind the other.
+fn free_ports(count: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    for _ in 0..1000 {
+        let first =
+            free(0).and_then(|listener| listener.local_addr().ok()).map_or(0, |address| address.port());
+        let run: Option<Vec<_>> = (first..first.saturating_add(count)).map(free).collect();
+        if first > 1024 && run.is_some_and(|run| run.len() == usize::from(count)) {
+            return first;
+        }
+    }
+    panic!("no {count} free ports in a row");
+}
+
+impl System {
+    /// Writes certificates and configuration; starts nothing.
+    pub fn prepare(engines: u32, targets: u16) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_identity(folder.path());
+        fs::write(folder.path().join("system.key"), KEY_TEXT).expect("the key");
+        let engines = (0..engines).map(|rank| {
+            let port = free_ports(targets + 2);
+            Engine {
+                rank,
+                fabric_port: port,
+                management: format!("127.0.0.1:{}", port + targets),
+                metrics: format!("127.0.0.1:{}", port + targets + 1),
+                config: folder.path().join(format!("engine-{rank}.toml")),
+                data: folder.path().join(format!("data-{rank}")),
+                child: None,
+            }
+        });
+        let engines = engines.collect();
+        let system = Self { folder, targets, engines };
+        for engine in &system.engines {
+            fs::write(&engine.config, system.configuration(engine)).expect("the configuration");
+        }
+        system
+    }
+
+    /// Prepares and starts engines, and waits until they serve.
+    pub fn start(engines: u32, targets: u16) -> Self {
+        let mut system = Self::prepare(engines, targets);
+        for rank in 0..system.engines.len() {
+            system.spawn(rank);
+        }
+        system.wait_ready();
+        system
+    }
+
+    fn configuration(&self, engine: &Engine) -> String {
+        let mut text = format!(
+            r#"
+            system = "test"
+            rank = {}
+            host = "127.0.0.1"
+            fabric_port = {}
+            targets = {}
+            management_listen = "{}"
+            metrics_listen = "{}"
+            data = "{}"
+            target_size = "192MiB"
+            log = "info"
+            [tls]
+            ca = "ca.crt"
+            cert = "tls.crt"
+            key = "tls.key"
+            [auth]
+            system_key = "system.key"
+            "#,
+            engine.rank,
+            engine.fabric_port,
+            self.targets,
+            engine.management,
+            engine.metrics,
+            engine.data.display()
+        );
+        for other in &self.engines {
+            text += &format!(
+                "[[engines]]\nrank = {}\nhost = \"127.0.0.1\"\nfabric_port = {}\ntargets = {}\nmanagement = \"{}\"\n",
+                other.rank, other.fabric_port, self.targets, other.management
+            );
+        }
+        text
+    }
+
+    pub fn spawn(&mut self, rank: usize) {
+        let log = fs::File::create(self.folder.path().join(format!("engine-{rank}.log"))).expect("a log");
+        let engine = &mut self.engines[rank];
+        let child = Command::new(env!("CARGO_BIN_EXE_weir-engine"))
+            .arg("--config")
+            .arg(&engine.config)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        engine.child = Some(child.expect("the engine runs"));
+    }
+
+    pub fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.folder.path().join(format!("engine-{rank}.log"))).expect("a log")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, rank: usize) {
+        let mut child = self.engines[rank].child.take().expect("it runs");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it has ended");
+    }
+
+    /// SIGTERM; how the engine ended.
+    pub fn terminate(&mut self, rank: usize) -> ExitStatus {
+        let mut child = self.engines[rank].child.take().expect("it runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it can be signalled");
+        wait_for_exit(&mut child)
+    }
+
+    /// Starts an engine that is expected to end by itself; its exit code and what it said.
+    pub fn run_to_end(&mut self, rank: usize) -> (Option<i32>, String) {
+        self.spawn(rank);
+        let mut child = self.engines[rank].child.take().expect("it runs");
+        let status = wait_for_exit(&mut child);
+        (status.code(), self.log(rank))
+    }
+
+    pub fn wait_ready(&mut self) {
+        let until = Instant::now() + START_LIMIT;
+        for rank in 0..self.engines.len() {
+            if self.engines[rank].child.is_none() {
+                continue;
+            }
+            while !self.get(rank, "/readyz").starts_with("HTTP/1.1 200") {
+                let ended =
+                    self.engines[rank].child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                assert!(ended.is_none(), "engine {rank} has ended: {}", self.log(rank));
+                assert!(Instant::now() < until, "engine {rank} does not serve: {}", self.log(rank));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// An HTTP answer of the metrics port; empty when there is none.
+    pub fn get(&self, rank: usize, path: &str) -> String {
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(&self.engines[rank].metrics)?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        ask().unwrap_or_default()
+    }
+
+    /// The value of a series, by the start of its line.
+    pub fn metric(&self, rank: usize, series: &str) -> Option<f64> {
+        let text = self.get(rank, "/metrics");
+        let line = text.lines().find(|line| line.starts_with(series))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    pub fn tls(&self) -> TlsFiles {
+        let file = |name: &str| self.folder.path().join(name);
+        TlsFiles { ca: file("ca.crt"), cert: file("tls.crt"), key: file("tls.key") }
+    }
+
+    pub fn attach(&self) -> Attach {
+        let engines = self.engines.iter().map(|engine| EngineAddress {
+            rank: engine.rank,
+            host: "127.0.0.1".to_owned(),
+            fabric_port: engine.fabric_port,
+            targets: self.targets.into(),
+            management: engine.management.clone(),
+        });
+        Attach {
+            system: "test".to_owned(),
+            provider: "tcp".to_owned(),
+            engines: engines.collect(),
+            system_key: KEY,
+        }
+    }
+
+    pub fn context(&self, deadline: Duration) -> Context {
+        let options = ContextOptions { deadline, uid: 1000, gid: 1000 };
+        Context::real_with(&self.attach(), options).expect("a client on loopback")
+    }
+
+    pub fn pools(&self, rank: usize) -> PoolsClient<tonic::transport::Channel> {
+        PoolsClient::new(self.tls().channel(&self.engines[rank].management).expect("good files"))
+    }
+
+    pub fn containers(&self, rank: usize) -> ContainersClient<tonic::transport::Channel> {
+        ContainersClient::new(self.tls().channel(&self.engines[rank].management).expect("good files"))
+    }
+
+    pub fn system(&self, rank: usize) -> SystemClient<tonic::transport::Channel> {
+        SystemClient::new(self.tls().channel(&self.engines[rank].management).expect("good files"))
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        for engine in &mut self.engines {
+            if let Some(mut child) = engine.child.take() {
+                drop(child.kill());
+                drop(child.wait());
+            }
+        }
+    }
+}
+
+fn wait_for_exit(child: &mut Child) -> ExitStatus {
+    let until = Instant::now() + START_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            return status;
+        }
+        assert!(Instant::now() < until, "the engine does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An authority and one identity for both ends.
+pub fn write_identity(folder: &Path) {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority =
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let certificate = CertificateParams::new(names)
+        .expect("parameters")
+        .signed_by(&key, &authority)
+        .expect("a certificate");
+    fs::write(folder.join("ca.crt"), authority.pem()).expect("ca");
+    fs::write(folder.join("tls.crt"), certificate.pem()).expect("cert");
+    fs::write(folder.join("tls.key"), key.serialize_pem()).expect("key");
+}
