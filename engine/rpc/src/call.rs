@@ -181,7 +181,7 @@ impl<'a> Course<'a> {
     /// One try: contact, send, wait for the answer.
     async fn attempt(
         &mut self,
-        state: &PeerState,
+        state: &Rc<PeerState>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
         exposed: &Exposed,
@@ -196,7 +196,10 @@ impl<'a> Course<'a> {
             self.silent.1 = inner.rt.now();
         }
         let (sender, receiver) = oneshot::channel();
-        inner.pending.borrow_mut().insert(ticket.id, Pending { peer: session.id, sender });
+        inner
+            .pending
+            .borrow_mut()
+            .insert(ticket.id, Pending { peer: session.id, state: Rc::clone(state), sender });
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
             return match error {
                 FabricError::UnknownPeer

@@ -55,6 +55,7 @@ struct Answer {
 
 struct Pending {
     peer: PeerId,
+    state: Rc<PeerState>,
     sender: oneshot::Sender<Outcome>,
 }
 
@@ -254,6 +255,13 @@ impl Inner {
         self.endpoint.send(to, context, &[&head, length, greeting, segments, body])
     }
 
+    /// A server is at work on a request that was sent again: it is slow, not gone.
+    fn still_working(&self, header: &Header) {
+        if let Some(entry) = self.pending.borrow().get(&header.request).filter(|_| header.client == self.id) {
+            entry.state.heard.set(self.rt.now());
+        }
+    }
+
     fn resolve_pending(&self, header: Header, message: Message, body: Range<usize>) {
         if header.client != self.id {
             add(&self.metrics.stray_replies, 1);
@@ -304,6 +312,7 @@ impl Sink for Inner {
         match header.kind {
             Kind::Hello => self.greeted(&header, &message, &layout),
             Kind::Request => self.requested(header, message, layout),
+            Kind::Working => self.still_working(&header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body),
         }
     }

@@ -194,6 +194,11 @@ impl Inner {
             Admission::New => true,
             Admission::Running => {
                 add(&self.metrics.repeats_running, 1);
+                let epoch = self.epoch();
+                let id = header.request;
+                let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
+                sign.deadline = self.id.bits();
+                self.reply(peer, &sign, &[]);
                 false
             }
             Admission::Stale => {

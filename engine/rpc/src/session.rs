@@ -100,7 +100,11 @@ impl Inner {
     }
 
     /// The contact with a server, made now if there is none.
-    pub(crate) async fn connect(&self, state: &PeerState, deadline: Instant) -> Result<Session, RpcError> {
+    pub(crate) async fn connect(
+        &self,
+        state: &Rc<PeerState>,
+        deadline: Instant,
+    ) -> Result<Session, RpcError> {
         if let Some(session) = state.session.get() {
             return Ok(session);
         }
@@ -140,7 +144,7 @@ impl Inner {
     }
 
     /// Sends a hello and takes its answer: the version to speak.
-    async fn greet(&self, state: &PeerState, id: PeerId, until: Instant) -> Result<u16, RpcError> {
+    async fn greet(&self, state: &Rc<PeerState>, id: PeerId, until: Instant) -> Result<u16, RpcError> {
         let unreachable =
             |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
         let ours = &self.config.versions;
@@ -151,7 +155,7 @@ impl Inner {
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
         let (sender, receiver) = oneshot::channel();
-        self.pending.borrow_mut().insert(request, Pending { peer: id, sender });
+        self.pending.borrow_mut().insert(request, Pending { peer: id, state: Rc::clone(state), sender });
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let sent = self.transmit(id, request, &header, address.as_bytes(), &[], &body);

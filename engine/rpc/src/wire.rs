@@ -60,6 +60,8 @@ pub enum Kind {
     Request = 3,
     /// A reply.
     Reply = 4,
+    /// The request that was sent again is being executed; its reply will come.
+    Working = 5,
 }
 
 /// The fixed part of a message.
@@ -220,6 +222,7 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
         2 => Kind::HelloReply,
         3 => Kind::Request,
         4 => Kind::Reply,
+        5 => Kind::Working,
         _ => return Err(Malformed::Field("kind")),
     };
     let flags = bytes[7];

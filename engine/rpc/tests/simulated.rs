@@ -401,6 +401,33 @@ fn an_overloaded_server_sends_clients_away_and_serves_them_later() {
 }
 
 #[test]
+fn a_slow_server_is_not_mistaken_for_a_dead_one() {
+    let cluster = Cluster::new(15);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let slow = cluster.server.handle();
+    server.serve(
+        0x7005,
+        Rc::new(move |_: Request| {
+            let rt = slow.clone();
+            async move {
+                rt.sleep(Duration::from_secs(20)).await;
+                Ok(vec![1])
+            }
+        }),
+    );
+    let (node, rt, rpc) = cluster.client("client");
+    let client = Rc::clone(&rpc);
+    cluster.world.block_on(&node, async move {
+        let options = CallOptions::within(&rt, Duration::from_mins(1));
+        let began = rt.now();
+        client.call(&peer(), 0x7005, b"", None, options).await.expect("a reply, late");
+        assert!(rt.now() - began < Duration::from_millis(20_100), "the reply was taken when it came");
+    });
+    assert_eq!((rpc.metrics().disconnects.get(), server.metrics().requests.get()), (0, 1));
+    assert!(server.metrics().repeats_running.get() >= 5);
+}
+
+#[test]
 fn a_clock_that_is_far_ahead_is_refused_and_a_small_skew_is_not() {
     for (skew, works) in [(400_000_000, true), (-400_000_000, true), (5_000_000_000, false)] {
         let cluster = Cluster::new(12);

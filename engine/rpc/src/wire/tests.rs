@@ -71,13 +71,13 @@ fn versions_with_additions_of_later_releases_still_decode() {
 proptest! {
     #[test]
     fn whatever_is_encoded_decodes_to_the_same(
-        version: u16, kind in 1u8..=4, opcode: u16, client in 1u64.., request: u64, deadline: u64, epoch: u64,
+        version: u16, kind in 1u8..=5, opcode: u16, client in 1u64.., request: u64, deadline: u64, epoch: u64,
         acked: u64, tenant: u64, status: u32, resend: bool,
         greeting in prop::collection::vec(any::<u8>(), 0..=Address::MAX),
         segments in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u32>(), any::<bool>()), 0..=SEGMENTS_MAX),
         body in prop::collection::vec(any::<u8>(), 0..2000),
     ) {
-        let kind = [Kind::Hello, Kind::HelloReply, Kind::Request, Kind::Reply][usize::from(kind) - 1];
+        let kind = [Kind::Hello, Kind::HelloReply, Kind::Request, Kind::Reply, Kind::Working][usize::from(kind) - 1];
         let segments: Vec<_> = if kind == Kind::Request { segments } else { Vec::new() };
         let segments: Vec<_> = segments
             .into_iter()
