@@ -8,6 +8,7 @@ mod fabric;
 mod files;
 mod report;
 mod restart;
+mod store;
 mod system;
 
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ use crate::system::System;
 enum Group {
     /// The RPC layer beside the bare fabric.
     Fabric,
+    /// A target's store beside raw io_uring.
+    Store,
     /// Files through a mount beside the local file system.
     Files,
     /// Start, restart with data, connect, memory at rest.
@@ -75,6 +78,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if wanted(Group::Fabric) {
         fabric::measure(&mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::Store) {
+        std::fs::create_dir_all(&arguments.scratch)
+            .map_err(BenchError::file("create", &arguments.scratch))?;
+        store::measure(&arguments.scratch, &mut report)?;
         report.save(&arguments.output)?;
     }
     if !wanted(Group::Files) && !wanted(Group::Life) {

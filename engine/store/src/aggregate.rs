@@ -79,6 +79,8 @@ type Step = (Vec<Vec<u8>>, Option<Vec<u8>>);
 struct Visit<'a> {
     object: ObjectId,
     path: Path,
+    /// The dkey whose akeys are being visited.
+    dkey: Option<Path>,
     snapshots: &'a BTreeSet<u64>,
     /// The newest pin whose state was settled by an earlier visit: what it shows stays as it is.
     floor: u64,
@@ -103,7 +105,8 @@ pub(crate) async fn visit_object(
     // Snapshots that were made since the last visit may lie before it, but not before what it left.
     let floor = snapshots.range(..=since).next_back().copied().unwrap_or(0);
     let path = Path::object(object.0, object.1, object.2);
-    let mut visit = Visit { object: object.2, path, snapshots: &snapshots, floor, horizon, newer: None };
+    let mut visit =
+        Visit { object: object.2, path, dkey: None, snapshots: &snapshots, floor, horizon, newer: None };
     let mut from = visit.path.below();
     let begin = core::cell::Cell::new(core.rt.now());
     loop {
@@ -130,26 +133,32 @@ pub(crate) async fn visit_object(
     Ok(())
 }
 
+/// What follows `prefix` in the first key at or behind `from`, if that begins with it.
+fn first_below(tree: &Tree, prefix: &[u8], from: &[u8]) -> Option<Vec<u8>> {
+    tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?
+}
+
 impl Visit<'_> {
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
     fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Malformed> {
-        let prefix = self.path.below();
-        let next = tree
-            .scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec)));
-        let Some(Some(rest)) = next else {
+        let found = first_below(tree, &self.path.below(), from);
+        let dkey = match &found {
+            Some(rest) => Some(self.path.dkey(&key::dkey_from(self.object, rest)?)),
+            None => None,
+        };
+        // Events of a dkey sort before its akeys, but can only be judged when those have been cleaned.
+        if let Some(left) = self.dkey.take_if(|left| Some(&*left) != dkey.as_ref()) {
+            let above = [self.path.clone()];
+            return Ok((self.dead_events(tree, &left, &above)?, Some(from.to_vec())));
+        }
+        let Some(dkey) = dkey else {
             let path = self.path.clone();
             return Ok((self.dead_events(tree, &path, &[])?, None));
         };
-        let dkey = self.path.dkey(&key::dkey_from(self.object, &rest)?);
+        self.dkey = Some(dkey.clone());
         let below = dkey.below();
-        // On entering a dkey the search starts at its own events; its akeys come behind them.
-        let start = if from > below.as_slice() { from.to_vec() } else { below.clone() };
-        let next = tree.scan(&start, |key, _| {
-            ControlFlow::Break(key.strip_prefix(below.as_slice()).map(<[u8]>::to_vec))
-        });
-        let Some(Some(rest)) = next else {
-            let above = [self.path.clone()];
-            return Ok((self.dead_events(tree, &dkey, &above)?, Some(key::after(dkey.as_bytes()))));
+        let Some(rest) = first_below(tree, &below, from.max(&below)) else {
+            return Ok((Vec::new(), Some(key::after(dkey.as_bytes()))));
         };
         let akey: Key = key::akey_from(self.object, &rest)?;
         let akey = dkey.akey(&akey);
@@ -172,8 +181,9 @@ impl Visit<'_> {
         for (at, epoch) in epochs.iter().enumerate() {
             let end = epochs.get(at + 1).copied().unwrap_or(self.horizon);
             let last = if at + 1 < epochs.len() { end - 1 } else { end };
-            if *epoch <= last {
-                pins.extend(self.snapshots.range((*epoch).max(self.floor)..=last).next_back());
+            let first = (*epoch).max(self.floor);
+            if first <= last {
+                pins.extend(self.snapshots.range(first..=last).next_back());
             }
         }
         pins.into_iter().collect()
@@ -232,7 +242,8 @@ impl Visit<'_> {
 
     /// As [`Visit::pins`], from the first snapshot on: events are few.
     fn all_pins(&self, epochs: Vec<u64>) -> Vec<u64> {
-        Visit { object: self.object, path: self.path.clone(), floor: 0, newer: None, ..*self }.pins(epochs)
+        Visit { object: self.object, path: self.path.clone(), dkey: None, floor: 0, newer: None, ..*self }
+            .pins(epochs)
     }
 
     fn note_newer(&mut self, epochs: impl Iterator<Item = u64>) {

@@ -10,6 +10,7 @@
 
 mod aggregate;
 mod attribute;
+mod audit;
 mod catalog;
 mod checkpoint;
 mod chores;
@@ -39,6 +40,7 @@ mod update;
 mod value;
 
 pub use attribute::AttributeChange;
+pub use audit::Audit;
 pub use config::{FormatOptions, Owner, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};

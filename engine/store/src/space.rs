@@ -71,6 +71,13 @@ impl Bits {
         }
     }
 
+    /// Number of clear bits.
+    fn clear_count(&self, from: usize, to: usize) -> u64 {
+        let mut count = 0;
+        Self::for_words(from, to, |word, mask| count += u64::from((mask & !self.0[word]).count_ones()));
+        count
+    }
+
     /// Sets bits and returns how many were clear.
     fn set(&mut self, from: usize, to: usize) -> u64 {
         let mut changed = 0;
@@ -240,7 +247,7 @@ impl Space {
     }
 
     /// Blocks that the index refers to, its own nodes included.
-    #[cfg(test)]
+    /// Blocks that are marked as live.
     pub(crate) fn live(&self) -> u64 {
         self.live
     }
@@ -249,6 +256,15 @@ impl Space {
     #[cfg(test)]
     pub(crate) fn deferred(&self) -> u64 {
         self.deferred.iter().map(|deferred| deferred.run.count).sum()
+    }
+
+    /// Whether all blocks of a run are marked as live.
+    pub(crate) fn is_live(&self, run: Run) -> bool {
+        let mut live = self.contains(run);
+        Self::for_groups(run, |group, from, to| {
+            live = live && self.groups[group].live.clear_count(from, to) == 0;
+        });
+        live
     }
 
     /// Whether the run lies inside the region.

@@ -123,6 +123,10 @@ impl Store {
         self.core.id
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     fn shard(&self, number: PoolNumber, id: PoolId) -> Shard {
         Shard::new(Rc::clone(&self.core), number, id)
     }

@@ -59,6 +59,11 @@ impl Tree {
         &self.root
     }
 
+    /// Homes that left the tree since the last freeze.
+    pub(crate) fn retired(&self) -> &[Rc<Home>] {
+        &self.changes.retired
+    }
+
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let mut node = &self.root;

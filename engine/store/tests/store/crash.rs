@@ -133,6 +133,7 @@ fn crash_at(seed: u64, at: u64, steps: u64, keeps: CrashKeeps) -> bool {
     machine.crash(keeps);
     for round in 0..2 {
         let store = machine.open(quiet());
+        assert_eq!(store.audit().problems, [""; 0], "seed {seed}, halt at {at}");
         let shard = store.pool(POOL).unwrap_or_else(|| panic!("seed {seed}, halt at {at}: the pool is lost"));
         let checked = Rc::clone(&record);
         machine.run(async move {

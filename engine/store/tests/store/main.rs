@@ -6,5 +6,6 @@ mod basics;
 mod crash;
 mod model;
 mod open;
+mod real;
 mod setup;
 mod space;

@@ -319,6 +319,9 @@ mod properties {
         }
 
         fn check(&self) -> Result<(), String> {
+            if let Some(problem) = self.store.audit().problems.first() {
+                return Err(problem.clone());
+            }
             let recent = [self.horizon, self.epoch.saturating_sub(3), self.epoch, u64::MAX];
             let epochs = recent.into_iter().filter(|epoch| *epoch >= self.horizon);
             // Snapshots of the time before the horizon were kept only if they were made before it.

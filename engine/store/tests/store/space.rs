@@ -72,6 +72,7 @@ fn a_full_pool_refuses_updates_takes_deletes_and_recovers() {
             opened.checkpoint().await.expect("a checkpoint");
             opened.checkpoint().await.expect("a checkpoint");
         });
+        assert_eq!(store.audit().problems, [""; 0]);
         assert!(shard.space().used() < 4096, "{:?}", shard.space());
         assert!(store.space().used < 1 << 20, "{:?}", store.space());
         let again = machine.run(async move { fill(&shard, 3_000_000, len).await });
