@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use weir_fabric::{Endpoint, libfabric};
+use weir_fabric::{Buffer, Endpoint, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
 use weir_rpc::{Peer, Rpc, RpcConfig};
@@ -43,6 +43,18 @@ impl Default for ContextOptions {
     }
 }
 
+/// Lends memory to the fabric, so that large payloads move from and to it without being copied.
+///
+/// An implementation makes buffers that refer to the memory it is given. The context uses such a buffer only while the
+/// operation that borrows the memory runs; when the operation fails without an answer, it does not return before the
+/// engine must have given up, and when its future is dropped, the memory is withdrawn from the fabric at once.
+pub trait Lender {
+    /// A buffer that is this memory, to be read.
+    fn source(&self, memory: &[u8]) -> Buffer;
+    /// A buffer that is this memory, to be written.
+    fn sink(&self, memory: &mut [u8]) -> Buffer;
+}
+
 /// What a context has sent so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
@@ -62,6 +74,7 @@ struct Inner {
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
     traffic: Cell<Traffic>,
+    lender: RefCell<Option<Rc<dyn Lender>>>,
     /// Last, so that it outlives what uses it. `None` under simulation, where the world runs the tasks.
     executor: Option<real::Executor>,
 }
@@ -119,6 +132,7 @@ impl Context {
             maps: RefCell::default(),
             oids: RefCell::default(),
             traffic: Cell::default(),
+            lender: RefCell::default(),
             executor,
         }))
     }
@@ -171,6 +185,15 @@ impl Context {
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.0.traffic.get()
+    }
+
+    /// Has large payloads move from and to the callers' memory directly.
+    pub fn set_lender(&self, lender: Rc<dyn Lender>) {
+        self.0.lender.replace(Some(lender));
+    }
+
+    pub(crate) fn lender(&self) -> Option<Rc<dyn Lender>> {
+        self.0.lender.borrow().clone()
     }
 
     pub(crate) fn uid(&self) -> u32 {

@@ -38,13 +38,14 @@ mod scatter;
 pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
 pub use attach::{Attach, AttachError, EngineAddress};
 pub use container::Container;
-pub use context::{Context, ContextOptions, OPERATION_DEADLINE, Traffic};
+pub use context::{Context, ContextOptions, Lender, OPERATION_DEADLINE, Traffic};
 pub use error::Error;
 pub use kv::Kv;
 pub use list::{Anchor, Page};
 pub use object::{AkeyRead, AkeyWrite, ExtremeKey, Object};
 pub use pool::{Pool, PoolSpace};
 
+pub use weir_fabric::Buffer;
 pub use weir_layout::ObjectClass;
 pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
 pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply};

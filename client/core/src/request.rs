@@ -69,6 +69,8 @@ pub(crate) enum Payload<'a> {
         /// How many.
         len: u64,
     },
+    /// Comes from the engine, straight to memory of the caller.
+    Deliver(core::cell::RefCell<Vec<Buffer>>),
     /// Comes from the engine.
     Receive {
         /// Most bytes that may come.
@@ -88,6 +90,13 @@ pub(crate) const SERVICE_REPLY: usize = 1 << 20;
 
 /// Room that one descriptor of a fetch reply takes at most: two integers of 10 bytes, a checksum of 5, a size of 10.
 const DESCRIPTOR_LEN: usize = 36;
+
+/// Payloads from this size on go from and to the caller's memory directly, if it may be lent: below, copying costs less
+/// than making the memory known to the network card.
+pub(crate) const LEND_MIN: u64 = 64 * 1024;
+
+/// Pieces of memory that one request may name.
+pub(crate) const LEND_PIECES_MAX: usize = 64;
 
 /// An answered request.
 pub(crate) struct Exchange {
@@ -156,7 +165,7 @@ impl Context {
             Error::refused(question.operation, question.subject, Der::UNREACH, reason)
         })?;
         let mut parcel = Parcel::pack(self, body, payload);
-        self.count(parcel.memory.is_some());
+        self.count(parcel.memory.is_some() || !parcel.lent.is_empty());
         let started = self.runtime().now();
         let resent = self.rpc().metrics().retries.get();
         let mut uncertain = false;
@@ -276,23 +285,34 @@ impl Context {
 }
 
 /// A request's bytes and its memory for RMA.
+#[derive(Default)]
 struct Parcel {
     /// Body with inline data behind it, when there is any.
     joined: Option<Vec<u8>>,
     memory: Option<Buffer>,
+    /// Memory of the caller that the engine reads or writes.
+    lent: Vec<Buffer>,
 }
 
 impl Parcel {
     fn pack(context: &Context, body: &[u8], payload: &Payload<'_>) -> Self {
         match payload {
-            Payload::None => Self { joined: None, memory: None },
+            Payload::None => Self::default(),
+            Payload::Deliver(lent) => Self { lent: lent.take(), ..Self::default() },
             Payload::Send { pieces, len } => {
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
                 if body.len().saturating_add(len) <= INLINE_MAX {
                     let mut joined = Vec::with_capacity(body.len() + len);
                     joined.extend_from_slice(body);
                     scatter::gather(pieces, &mut joined);
-                    return Self { joined: Some(joined), memory: None };
+                    return Self { joined: Some(joined), ..Self::default() };
+                }
+                if let Some(lender) = context.lender()
+                    && len as u64 >= LEND_MIN
+                    && pieces.len() <= LEND_PIECES_MAX
+                {
+                    let lent = pieces.iter().map(|piece| lender.source(piece)).collect();
+                    return Self { lent, ..Self::default() };
                 }
                 let mut memory = allocate(context, len);
                 let mut at = 0;
@@ -300,29 +320,32 @@ impl Parcel {
                     memory[at..at + piece.len()].copy_from_slice(piece);
                     at += piece.len();
                 }
-                Self { joined: None, memory: Some(memory) }
+                Self { memory: Some(memory), ..Self::default() }
             }
             Payload::Receive { len, descriptors } => {
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
                 let inline = len.saturating_add((descriptors + 1) * DESCRIPTOR_LEN) <= INLINE_MAX;
                 let memory = if inline { None } else { Some(allocate(context, len)) };
-                Self { joined: None, memory }
+                Self { memory, ..Self::default() }
             }
             Payload::LongReply(len) => {
                 let mut memory = allocate(context, *len);
                 // What an earlier use left there must not pass for a reply.
                 memory[..LENGTH_LEN].fill(0);
-                Self { joined: None, memory: Some(memory) }
+                Self { memory: Some(memory), ..Self::default() }
             }
         }
     }
 
     fn parts<'p>(&'p mut self, body: &'p [u8], payload: &Payload<'_>) -> (&'p [u8], Option<Bulk<'p>>) {
         let bytes = self.joined.as_deref().unwrap_or(body);
-        let bulk = self.memory.as_mut().map(|memory| match payload {
-            Payload::Receive { .. } | Payload::LongReply(_) => Bulk::write(memory),
-            Payload::Send { .. } | Payload::None => Bulk::read(memory),
-        });
+        let inward = !matches!(payload, Payload::Send { .. } | Payload::None);
+        let mut bulk =
+            self.memory.as_mut().map(|memory| if inward { Bulk::write(memory) } else { Bulk::read(memory) });
+        for lent in &mut self.lent {
+            let (so_far, whole) = (bulk.take().unwrap_or_default(), 0..lent.len());
+            bulk = Some(if inward { so_far.and_write(lent, whole) } else { so_far.and_read(lent, whole) });
+        }
         (bytes, bulk)
     }
 
@@ -338,9 +361,20 @@ fn allocate(context: &Context, len: usize) -> Buffer {
     buffer
 }
 
-/// Whether an engine's refusal is about the moment, not about the request.
+/// Whether an engine's refusal is about the moment, not about the request: it starts, stops, is overloaded, or needs
+/// another engine that is away.
 fn is_passing(der: Der) -> bool {
-    matches!(der, Der::AGAIN | Der::INPROGRESS | Der::OVERLOAD_RETRY | Der::TX_RESTART | Der::SHUTDOWN)
+    matches!(
+        der,
+        Der::AGAIN
+            | Der::INPROGRESS
+            | Der::OVERLOAD_RETRY
+            | Der::TX_RESTART
+            | Der::SHUTDOWN
+            | Der::UNREACH
+            | Der::TIMEDOUT
+            | Der::NO_SERVICE
+    )
 }
 
 fn describe(question: &Question<'_>, server: String, waited: Duration, error: RpcError) -> Error {

@@ -14,6 +14,10 @@ use weir_runtime::random::Random;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("small")
+}
+
 fn key(text: &str) -> Key {
     Key::new(text.as_bytes()).expect("a short key")
 }
@@ -144,7 +148,10 @@ fn a_dkey_is_replaced_and_removed_only_while_it_holds_its_guard() {
         object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await.expect("replaced");
         let refused = object.update(&context, &dkey, Conditions::PER_AKEY, &replace).await;
         assert!(refused.is_err_and(|error| error.is(Der::EXIST)), "the new guard is there");
-        object.punch_akeys(&context, Conditions::PUNCH, &dkey, &[old.clone()]).await.expect("removed");
+        object
+            .punch_akeys(&context, Conditions::PUNCH, &dkey, core::slice::from_ref(&old))
+            .await
+            .expect("removed");
         let refused = object.punch_dkey_with(&context, &dkey, &[old]).await;
         assert!(refused.is_err_and(|error| error.is(Der::NONEXIST)));
         let page = object.list_akeys(&context, &dkey, &Anchor::START, 10).await.expect("lists");
@@ -205,7 +212,7 @@ async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, rando
             let cut = usize::try_from(random.below(count + 1)).expect("small");
             let range = [Range { index: at, count }];
             array.write(context, &range, &[&data[..cut], &data[cut..]]).await.expect("written");
-            let (start, end) = (at as usize, (at + count) as usize);
+            let (start, end) = (index(at), index(at + count));
             if model.len() < end {
                 model.resize(end, 0);
             }
@@ -214,7 +221,7 @@ async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, rando
         4 => {
             let size = random.below(CELLS_MAX);
             array.set_size(context, size).await.expect("resized");
-            model.resize(size as usize, 0);
+            model.resize(index(size), 0);
         }
         5 => {
             let size = array.size(context).await.expect("a size");
@@ -222,12 +229,12 @@ async fn array_step(context: &Context, array: &Array, model: &mut Vec<u8>, rando
         }
         _ => {
             let ranges = [Range { index: at, count }, Range { index: at / 2, count: 5 }];
-            let mut found = vec![77; (count + 5) as usize];
+            let mut found = vec![77; index(count + 5)];
             let outcome = array.read(context, &ranges, vec![found.as_mut_slice()], None).await.expect("read");
             let cells: Vec<u64> =
                 ranges.iter().flat_map(|range| range.index..range.index + range.count).collect();
             let expected: Vec<u8> =
-                cells.iter().map(|cell| model.get(*cell as usize).copied().unwrap_or(0)).collect();
+                cells.iter().map(|cell| model.get(index(*cell)).copied().unwrap_or(0)).collect();
             assert_eq!(found, expected, "seed {seed}");
             let before_end = cells.iter().filter(|cell| **cell < model.len() as u64).count() as u64;
             assert_eq!(
@@ -313,7 +320,11 @@ fn an_engine_that_stays_away_is_named_after_the_deadline() {
         cluster.run(async move {
             let container = open_container(&context, properties("away", ContainerType::Object)).await;
             let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
-            Kv::open(&container, oid).expect("opens")
+            let kv = Kv::open(&container, oid).expect("opens");
+            for number in 0_u32..8 {
+                kv.put(&context, &number.to_be_bytes(), b"x", Conditions::NONE).await.expect("put");
+            }
+            kv
         })
     };
     cluster.crash(1);
@@ -326,7 +337,7 @@ fn an_engine_that_stays_away_is_named_after_the_deadline() {
         outcomes
     });
     let failed: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
-    assert!(!failed.is_empty() && failed.len() < 8, "keys of one engine of two fail: {}", failed.len());
+    assert!(!failed.is_empty() && failed.len() < 8, "keys of one engine of two fail: {failed:?}");
     for error in &failed {
         assert!(matches!(error, Error::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("engine 1 target 0"), "{error}");

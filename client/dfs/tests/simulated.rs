@@ -222,7 +222,7 @@ fn extended_attributes_are_set_listed_and_removed() {
         };
         assert_eq!(errno(b"user.a", b"x", XattrMode::Create).await, 17);
         assert_eq!(errno(b"user.c", b"x", XattrMode::Replace).await, 61);
-        assert_eq!(errno(b"user.c", &[0; 65537], XattrMode::Any).await, 7);
+        assert_eq!(errno(b"user.c", &vec![0; 65537], XattrMode::Any).await, 7);
         assert_eq!(errno(&[b'n'; 256], b"x", XattrMode::Any).await, 34);
         dfs.remove_xattr(&context, &node, b"user.a").await.expect("removed");
         assert_eq!(dfs.remove_xattr(&context, &node, b"user.a").await.expect_err("gone").errno(), 61);

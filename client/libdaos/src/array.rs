@@ -51,7 +51,6 @@ pub extern "C" fn daos_array_create(
 
 /// Opens an array that stores its cell and chunk size.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the C interface has them")]
 pub extern "C" fn daos_array_open(
     coh: daos_handle_t,
     oid: daos_obj_id_t,
@@ -78,7 +77,6 @@ pub extern "C" fn daos_array_open(
 
 /// Opens an array whose cell and chunk size the caller knows.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the C interface has them")]
 pub extern "C" fn daos_array_open_with_attr(
     coh: daos_handle_t,
     oid: daos_obj_id_t,

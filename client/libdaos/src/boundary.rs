@@ -8,8 +8,8 @@ use weir_client::{Context, Error};
 use weir_proto::Der;
 
 use crate::event::{self, Launch};
-use crate::types::daos_event_t;
-use crate::{daos_handle_t, library};
+use crate::library;
+use crate::types::{daos_event_t, daos_handle_t};
 
 /// Outcome of an operation: a DER number says why it failed.
 pub type Outcome = Result<(), Der>;

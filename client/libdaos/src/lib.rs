@@ -22,17 +22,3 @@ mod property;
 mod queue;
 mod sg;
 mod types;
-
-pub use array::*;
-pub use class::*;
-pub use container::*;
-pub use errors::*;
-pub use event::*;
-pub use key_value::*;
-pub use library::{daos_fini, daos_init};
-pub use list::*;
-pub use object::*;
-pub use pool::*;
-pub use property::*;
-pub use queue::*;
-pub use types::*;

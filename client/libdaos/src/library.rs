@@ -2,9 +2,11 @@
 
 use core::cell::RefCell;
 use core::ffi::c_int;
+use core::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_client::{Attach, Context};
+use weir_client::{Attach, Buffer, Context, Lender};
 use weir_proto::Der;
 
 use crate::boundary::{der_of, guarded};
@@ -67,6 +69,29 @@ pub extern "C" fn daos_fini() -> c_int {
     })
 }
 
+/// Lends the callers' memory to the fabric: what a C program hands over for a call stays there until it is complete.
+struct CallersMemory;
+
+impl Lender for CallersMemory {
+    fn source(&self, memory: &[u8]) -> Buffer {
+        // SAFETY: the context uses the buffer only while the operation that borrows the memory runs (see `Lender`), and
+        // for reading only; the pointer of a slice is not NULL.
+        unsafe { Buffer::from_raw(NonNull::from(memory).cast(), memory.len()) }
+    }
+
+    fn sink(&self, memory: &mut [u8]) -> Buffer {
+        // SAFETY: as above; the borrow is exclusive, so nobody else looks at the memory meanwhile.
+        unsafe { Buffer::from_raw(NonNull::from(&mut *memory).cast(), memory.len()) }
+    }
+}
+
+/// A context whose large payloads move without being copied.
+pub fn new_context(attach: &Attach) -> Result<Context, Der> {
+    let context = Context::real(attach).map_err(der_of)?;
+    context.set_lender(Rc::new(CallersMemory));
+    Ok(context)
+}
+
 /// How to reach the system.
 pub fn attach() -> Result<Arc<Attach>, Der> {
     library().0.as_ref().map(|library| Arc::clone(&library.attach)).ok_or(Der::UNINIT)
@@ -85,7 +110,7 @@ pub fn context() -> Result<Context, Der> {
         {
             return Ok(context.clone());
         }
-        let context = Context::real(&attach).map_err(der_of)?;
+        let context = new_context(&attach)?;
         *slot = Some((generation, context.clone()));
         Ok(context)
     })

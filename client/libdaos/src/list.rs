@@ -135,7 +135,6 @@ pub extern "C" fn daos_obj_list_dkey(
 
 /// Lists akeys.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the C interface has them")]
 pub extern "C" fn daos_obj_list_akey(
     oh: daos_handle_t,
     th: daos_handle_t,

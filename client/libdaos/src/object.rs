@@ -230,7 +230,6 @@ fn parts(object: &Object, nr: u32, iods: *mut daos_iod_t, sgls: *mut d_sg_list_t
 
 /// Writes akeys of a dkey.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the C interface has them")]
 pub extern "C" fn daos_obj_update(
     oh: daos_handle_t,
     th: daos_handle_t,
@@ -257,7 +256,6 @@ pub extern "C" fn daos_obj_update(
 
 /// Reads akeys of a dkey.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the C interface has them")]
 pub extern "C" fn daos_obj_fetch(
     oh: daos_handle_t,
     th: daos_handle_t,
@@ -266,7 +264,7 @@ pub extern "C" fn daos_obj_fetch(
     nr: u32,
     iods: *mut daos_iod_t,
     sgls: *mut d_sg_list_t,
-    ioms: *mut daos_iom_t,
+    maps: *mut daos_iom_t,
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
@@ -275,7 +273,7 @@ pub extern "C" fn daos_obj_fetch(
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let parts = parts(&object, nr, iods, sgls)?;
-        let maps = optional(ioms).map(|_| Maps(ioms));
+        let maps = optional(maps).map(|_| Maps(maps));
         Ok(operation(move |context| fetch(context, object, dkey, conditions, parts, maps)))
     })
 }
@@ -313,7 +311,8 @@ async fn fetch(
                 (value, runs.sink(len)?)
             }
         };
-        reads.push(AkeyRead { akey: part.akey.clone(), value, conditions: part.conditions, into });
+        let (akey, conditions) = (part.akey.clone(), part.conditions);
+        reads.push(AkeyRead { akey, value, conditions, into, zero_holes: false });
     }
     let found = object.fetch(&context, &dkey, conditions, &mut reads).await.map_err(der_of)?;
     let mut outcome = Ok(());

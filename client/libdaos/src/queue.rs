@@ -13,7 +13,7 @@ use weir_client::Context;
 use weir_proto::Der;
 use weir_runtime::{JoinHandle as TaskHandle, real::Remote, sync::Notify};
 
-use crate::boundary::{code, der_of, element, guarded, required};
+use crate::boundary::{code, element, guarded, required};
 use crate::event::{EventState, Launch};
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library};
@@ -71,10 +71,10 @@ impl Queue {
         let thread = std::thread::Builder::new()
             .name("daos-eq".into())
             .spawn(move || {
-                let context = match Context::real(&attach) {
+                let context = match library::new_context(&attach) {
                     Ok(context) => context,
                     Err(error) => {
-                        drop(started.send(Err(der_of(error))));
+                        drop(started.send(Err(error)));
                         return;
                     }
                 };

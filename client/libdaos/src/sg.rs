@@ -39,7 +39,7 @@ pub fn key_at(place: *mut d_iov_t, integer: bool) -> Result<Key, Der> {
 pub struct Runs {
     list: Place<d_sg_list_t>,
     iovs: *mut d_iov_t,
-    runs: Vec<d_iov_t>,
+    each: Vec<d_iov_t>,
 }
 
 impl Runs {
@@ -53,19 +53,19 @@ impl Runs {
         if runs.iter().any(|run| run.iov_buf.is_null() && run.iov_buf_len > 0) {
             return Err(Der::INVAL);
         }
-        Ok(Self { list, iovs: head.sg_iovs, runs })
+        Ok(Self { list, iovs: head.sg_iovs, each: runs })
     }
 
     /// Room in the list, in bytes.
     pub fn room(&self) -> u64 {
-        self.runs.iter().map(|run| run.iov_buf_len as u64).sum()
+        self.each.iter().map(|run| run.iov_buf_len as u64).sum()
     }
 
     /// The first `len` bytes, to read from. The caller's memory: valid until the operation is complete.
     pub fn source(&self, len: u64) -> Result<Vec<&'static [u8]>, Der> {
         let mut left = usize::try_from(len).map_err(|_| Der::REC2BIG)?;
-        let mut slices = Vec::with_capacity(self.runs.len());
-        for run in &self.runs {
+        let mut slices = Vec::with_capacity(self.each.len());
+        for run in &self.each {
             let take = left.min(run.iov_buf_len);
             if take > 0 {
                 // SAFETY: not NULL (checked in `read`); by the caller's promise it holds `iov_buf_len` bytes that stay
@@ -80,8 +80,8 @@ impl Runs {
     /// The first `len` bytes, to write to. The caller's memory: valid until the operation is complete.
     pub fn sink(&self, len: u64) -> Result<Vec<&'static mut [u8]>, Der> {
         let mut left = usize::try_from(len).map_err(|_| Der::REC2BIG)?;
-        let mut slices = Vec::with_capacity(self.runs.len());
-        for run in &self.runs {
+        let mut slices = Vec::with_capacity(self.each.len());
+        for run in &self.each {
             let take = left.min(run.iov_buf_len);
             if take > 0 {
                 // SAFETY: as in `source`; nobody else uses the memory until the operation is complete, and runs of
@@ -97,7 +97,7 @@ impl Runs {
     pub fn report(&self, len: u64) {
         let mut left = usize::try_from(len).unwrap_or(usize::MAX);
         let mut filled = 0;
-        for (index, run) in self.runs.iter().enumerate() {
+        for (index, run) in self.each.iter().enumerate() {
             let take = left.min(run.iov_buf_len);
             left -= take;
             filled += u32::from(take > 0);

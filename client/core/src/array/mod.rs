@@ -278,7 +278,9 @@ impl Array {
         into: Vec<&mut [u8]>,
     ) -> Result<Vec<Extent>> {
         let akey = name(CELLS)?;
-        let mut reads = [AkeyRead::array(akey, self.attributes.cell_size, batch.extents.clone(), into)];
+        let mut read = AkeyRead::array(akey, self.attributes.cell_size, batch.extents.clone(), into);
+        read.zero_holes = self.attributes.cell_size == 1;
+        let mut reads = [read];
         let found = self.object.fetch(context, &dkey_of(batch.chunk), Conditions::NONE, &mut reads).await?;
         let mut present = found.into_iter().next().map(|found| found.present).unwrap_or_default();
         present.sort_unstable();

@@ -1,14 +1,15 @@
 //! Fetches.
 
+use weir_fabric::Buffer;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, FetchReply, FetchRequest, Fetched, Value};
 use weir_proto::{Key, codec, opcode};
 
 use super::update::check_conditions;
 use super::{Object, Place};
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, crc32c_of};
 use crate::context::Context;
 use crate::error::Error;
-use crate::request::{Payload, Question};
+use crate::request::{LEND_MIN, LEND_PIECES_MAX, Payload, Question};
 use crate::{Result, scatter};
 
 /// One akey of a fetch.
@@ -22,6 +23,8 @@ pub struct AkeyRead<'a> {
     pub conditions: Conditions,
     /// Where the bytes go, in order. Bytes of holes and bytes behind a short value are left as they are.
     pub into: Vec<&'a mut [u8]>,
+    /// Whether bytes of holes may become zeros instead.
+    pub zero_holes: bool,
 }
 
 impl<'a> AkeyRead<'a> {
@@ -29,13 +32,14 @@ impl<'a> AkeyRead<'a> {
     #[must_use]
     pub fn single(akey: Key, into: &'a mut [u8]) -> Self {
         let value = Value::Single { size: into.len() as u64 };
-        Self { akey, value, conditions: Conditions::NONE, into: vec![into] }
+        Self { akey, value, conditions: Conditions::NONE, into: vec![into], zero_holes: false }
     }
 
     /// Records of an array. With record size 0 only the record size is asked for.
     #[must_use]
     pub fn array(akey: Key, record_size: u32, extents: Vec<Extent>, into: Vec<&'a mut [u8]>) -> Self {
-        Self { akey, value: Value::Array { record_size, extents }, conditions: Conditions::NONE, into }
+        let value = Value::Array { record_size, extents };
+        Self { akey, value, conditions: Conditions::NONE, into, zero_holes: false }
     }
 }
 
@@ -85,13 +89,21 @@ impl Object {
                 Value::Array { extents, .. } => 1 + extents.len(),
             })
             .sum();
-        let payload = Payload::Receive { len: wanted, descriptors };
+        let lent = lend(context, reads, wanted);
+        let direct = lent.is_some();
+        let payload = match lent {
+            Some(lent) => Payload::Deliver(lent.into()),
+            None => Payload::Receive { len: wanted, descriptors },
+        };
         let exchange = self
             .exchange(context, &question, Place::Dkey(dkey), &payload, &build)
             .await
             .map_err(|refusal| refusal.error)?;
         let (reply, behind) =
             codec::decode_prefix::<FetchReply>(exchange.body()).map_err(|error| question.protocol(error))?;
+        if direct && !reply.inline {
+            return delivered(&question, reads, reply);
+        }
         let data = if reply.inline { behind } else { exchange.received() };
         let data = usize::try_from(reply.data_len).ok().and_then(|len| data.get(..len)).ok_or_else(|| {
             question.protocol(format!("the reply holds less than {} bytes", reply.data_len))
@@ -105,6 +117,44 @@ impl Object {
         }
         Ok(reply.akeys)
     }
+}
+
+/// Lends the memory of a read to the fabric, when the data can go there as it comes: one array akey that fills the memory
+/// exactly, holes included.
+fn lend(context: &Context, reads: &mut [AkeyRead<'_>], wanted: u64) -> Option<Vec<Buffer>> {
+    let [read] = reads else { return None };
+    let fits = read.zero_holes
+        && wanted >= LEND_MIN
+        && read.into.len() <= LEND_PIECES_MAX
+        && scatter::total_mut(&read.into) as u64 == wanted
+        && matches!(read.value, Value::Array { .. });
+    let lender = context.lender().filter(|_| fits)?;
+    Some(read.into.iter_mut().map(|piece| lender.sink(piece)).collect())
+}
+
+/// Checks data that has gone to its place already.
+fn delivered(question: &Question<'_>, reads: &[AkeyRead<'_>], reply: FetchReply) -> Result<Vec<Fetched>> {
+    let ([read], [found]) = (reads, &reply.akeys[..]) else {
+        return Err(question.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
+    };
+    let Value::Array { record_size, extents } = &read.value else { return Ok(reply.akeys) };
+    let pieces: Vec<&[u8]> = read.into.iter().map(|piece| &**piece).collect();
+    let mut from = 0;
+    for (extent, expected) in extents.iter().zip(&found.checksums) {
+        let len = usize::try_from(extent.count.saturating_mul(u64::from(*record_size))).unwrap_or(usize::MAX);
+        let actual = crc32c_of(scatter::part(&pieces, from, len));
+        if actual != *expected {
+            let subject = question.subject.to_string();
+            return Err(Error::Checksum {
+                operation: question.operation,
+                subject,
+                expected: *expected,
+                actual,
+            });
+        }
+        from += len;
+    }
+    Ok(reply.akeys)
 }
 
 /// Checks one akey's bytes at the start of `data` and copies them to their place; returns what follows them.

@@ -2,7 +2,8 @@
 /* Arrays: two ranges written and read in one call, holes, sizes, handles for other processes. */
 #include "check.h"
 
-#define CELLS (64 * 1024)
+/* Large enough for data to move from and to these buffers directly. */
+#define CELLS (512 * 1024)
 #define BUFSIZE (2 * CELLS)
 
 int
