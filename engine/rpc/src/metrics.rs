@@ -71,6 +71,8 @@ counters! {
     overload_hints,
     /// Messages that can't be answered, because neither the provider nor the message says who sent them.
     unknown_senders,
+    /// Messages that carry the id of a client which is elsewhere.
+    impostors,
     /// Replies that nobody waits for.
     stray_replies,
     /// Bytes read from clients' memory.

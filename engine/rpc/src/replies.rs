@@ -4,7 +4,7 @@ use crate::wire::ClientId;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
-use weir_fabric::PeerId;
+use weir_fabric::{Address, PeerId};
 use weir_runtime::Instant;
 
 /// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
@@ -33,6 +33,9 @@ enum Entry {
 
 struct Client {
     peer: PeerId,
+    /// What it said its address is. A context keeps its address for life, so whoever comes with the same id from
+    /// elsewhere is somebody else.
+    address: Option<Address>,
     heard: Instant,
     acked: u64,
     entries: BTreeMap<u64, Entry>,
@@ -49,6 +52,15 @@ pub(crate) enum Admission {
     Finished(Finished),
     /// The client has finished with it.
     Stale,
+}
+
+/// Why a message is not taken as its client's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stranger {
+    /// Another context has this id.
+    Impostor,
+    /// No more clients can be remembered.
+    NoRoom,
 }
 
 pub(crate) struct Clients {
@@ -78,20 +90,30 @@ impl Clients {
         self.known.get(&client).map(|client| client.peer)
     }
 
-    /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion; `false` in the
-    /// second place: there is no room for another client.
-    pub(crate) fn meet(&mut self, id: ClientId, peer: PeerId, now: Instant) -> (Vec<PeerId>, bool) {
+    /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
+    pub(crate) fn meet(
+        &mut self,
+        id: ClientId,
+        peer: PeerId,
+        address: Option<&Address>,
+        now: Instant,
+    ) -> Result<Vec<PeerId>, Stranger> {
         if let Some(client) = self.known.get_mut(&id) {
+            if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
+                return Err(Stranger::Impostor);
+            }
             client.peer = peer;
             client.heard = now;
-            return (Vec::new(), true);
+            client.address = client.address.take().or_else(|| address.cloned());
+            return Ok(Vec::new());
         }
         let forgotten = self.prune(now);
         if self.known.len() >= CLIENTS_MAX {
-            return (forgotten, false);
+            return Err(Stranger::NoRoom);
         }
-        self.known.insert(id, Client { peer, heard: now, acked: 0, entries: BTreeMap::new() });
-        (forgotten, true)
+        let address = address.cloned();
+        self.known.insert(id, Client { peer, address, heard: now, acked: 0, entries: BTreeMap::new() });
+        Ok(forgotten)
     }
 
     fn prune(&mut self, now: Instant) -> Vec<PeerId> {
@@ -208,7 +230,7 @@ mod tests {
 
     fn met(limit: usize) -> (Clients, ClientId) {
         let (mut clients, id) = (Clients::new(limit), ClientId::new(5));
-        clients.meet(id, PeerId(1), Instant::default());
+        clients.meet(id, PeerId(1), None, Instant::default()).expect("room");
         (clients, id)
     }
 
@@ -237,14 +259,28 @@ mod tests {
     }
 
     #[test]
+    fn a_client_keeps_its_address_and_may_change_its_entry() {
+        let (mut clients, id) = (Clients::new(1), ClientId::new(5));
+        let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
+        let now = Instant::default();
+        clients.meet(id, PeerId(1), Some(&own), now).expect("room");
+        assert_eq!(clients.meet(id, PeerId(2), None, now), Err(Stranger::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now), Err(Stranger::Impostor));
+        assert_eq!(clients.peer(id), Some(PeerId(1)));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), None, now), Ok(Vec::new()));
+        assert_eq!(clients.peer(id), Some(PeerId(2)));
+    }
+
+    #[test]
     fn silent_clients_are_forgotten_but_not_while_a_request_of_theirs_runs() {
         let (mut clients, id) = met(10_000);
         clients.begin(id, 1, 1);
         let late = Instant::default() + CLIENT_IDLE_MAX * 2;
-        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), late), (Vec::new(), true));
+        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), None, late), Ok(Vec::new()));
         clients.finish(id, 1, finished(1));
         let later = late + PRUNE_EVERY;
-        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), later), (vec![PeerId(1)], true));
+        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Status;
 use crate::metrics::{add, sub};
-use crate::replies::{Admission, Finished};
+use crate::replies::{Admission, Finished, Stranger};
 use crate::request::Request;
 use crate::session::common_version;
 use crate::wire::{self, ClientId, Header, Kind, Layout};
@@ -92,8 +92,8 @@ impl Inner {
         }
     }
 
-    /// Who sent this, as an entry of the address vector: what the provider says, else the address in the message,
-    /// else where this client was last.
+    /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
+    /// provider says, else (where providers don't say) where this client was last.
     fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
         let greeting = message.get(layout.greeting.clone()).and_then(Address::from_bytes);
         let (known, address) = match message.source() {
@@ -101,14 +101,33 @@ impl Inner {
             Source::Address(address) => (None, Some(address.clone())),
             Source::Unknown => (None, greeting),
         };
-        // A greeting counts for more than the provider's word: the entry may be the one of an earlier connection.
-        let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());
-        let peer = inserted.or(known).or_else(|| self.clients.borrow().peer(header.client))?;
-        let (forgotten, room) = self.clients.borrow_mut().meet(header.client, peer, self.rt.now());
-        for gone in forgotten.into_iter().filter(|gone| *gone != peer && !self.is_contact(*gone)) {
-            self.endpoint.remove(gone);
+        let inserted = address.as_ref().and_then(|address| self.endpoint.insert(address).ok());
+        if let (Some(known), Some(inserted)) = (known, inserted)
+            && known != inserted
+        {
+            add(&self.metrics.impostors, 1);
+            return None;
         }
-        room.then_some(peer)
+        let last = || self.clients.borrow().peer(header.client);
+        let named = inserted.or(known);
+        let peer = if self.endpoint.capabilities().source { named? } else { named.or_else(last)? };
+        let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), self.rt.now());
+        match met {
+            Ok(forgotten) => {
+                for gone in forgotten.into_iter().filter(|gone| *gone != peer && !self.is_contact(*gone)) {
+                    self.endpoint.remove(gone);
+                }
+                Some(peer)
+            }
+            Err(Stranger::Impostor) => {
+                add(&self.metrics.impostors, 1);
+                None
+            }
+            Err(Stranger::NoRoom) => {
+                add(&self.metrics.overloaded, 1);
+                None
+            }
+        }
     }
 
     /// Answers a request that is not executed. Such answers are not remembered.
