@@ -288,11 +288,77 @@ fn small_files_take_few_requests() {
     });
 }
 
-/// Random operations against a model, while engines crash and come back.
+/// Several clients at once: of those that create or remove the same name one wins, and a name that all rename onto
+/// ends up with one of their files.
+#[test]
+fn clients_that_meet_at_a_name_agree_on_one_winner() {
+    const CLIENTS: usize = 4;
+    for seed in 0..30 {
+        let cluster = Cluster::start(seed, 2, 2);
+        let contexts: Vec<Context> = (0..CLIENTS)
+            .map(|number| cluster.context_on(&cluster.world.node(&format!("client-{number}")), MINUTE))
+            .collect();
+        let first = cluster.context(MINUTE);
+        let (dfs, nodes) = cluster.run(async move {
+            let dfs = mount(&first).await;
+            let mut nodes = Vec::new();
+            for number in 0..CLIENTS {
+                let name = format!("own-{number}");
+                let node = dfs.create(&first, dfs.root(), name.as_bytes(), OWNER).await.expect("created");
+                dfs.file(&node).expect("a file").write(&first, 0, name.as_bytes()).await.expect("written");
+                nodes.push(node);
+            }
+            (dfs, nodes)
+        });
+        let wins: Rc<std::cell::RefCell<Vec<(usize, &str)>>> = Rc::default();
+        for (number, context) in contexts.iter().enumerate() {
+            let (context, dfs, wins) = (context.clone(), dfs.clone(), Rc::clone(&wins));
+            context.runtime().clone().spawn(async move {
+                let root = dfs.root().clone();
+                for (name, what) in [(&b"made"[..], "create"), (b"folder", "mkdir")] {
+                    let made = match what {
+                        "create" => dfs.create(&context, &root, name, OWNER).await,
+                        _ => dfs.mkdir(&context, &root, name, OWNER).await,
+                    };
+                    match made {
+                        Ok(_) => wins.borrow_mut().push((number, what)),
+                        Err(error) => assert_eq!(error.errno(), 17, "seed {seed}: {error}"),
+                    }
+                }
+                let own = format!("own-{number}");
+                let renamed =
+                    dfs.rename(&context, &root, own.as_bytes(), &root, b"target", Replace::Allow).await;
+                let (_, replaced) = renamed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                if let Some(removed) = replaced {
+                    dfs.reclaim(&context, &removed).await.expect("reclaimed");
+                }
+                wins.borrow_mut().push((number, "rename"));
+            });
+        }
+        cluster.world.run_for(MINUTE);
+        let count = |what: &str| wins.borrow().iter().filter(|(_, done)| *done == what).count();
+        assert_eq!((count("create"), count("mkdir"), count("rename")), (1, 1, CLIENTS), "seed {seed}");
+        let context = cluster.context(MINUTE);
+        cluster.run(async move {
+            let target = dfs.lookup(&context, dfs.root(), b"target").await.expect("there");
+            let winner = nodes.iter().position(|node| node.oid() == target.oid()).expect("one of them");
+            let mut bytes = [0; 16];
+            let len =
+                dfs.file(&target).expect("a file").read(&context, 0, &mut bytes, None).await.expect("read");
+            assert_eq!(bytes[..len], *format!("own-{winner}").as_bytes(), "seed {seed}");
+            let mut stream = dfs.open_directory(dfs.root()).expect("opens");
+            let listed = dfs.read_directory(&context, &mut stream, 0, 100).await.expect("lists");
+            let names: Vec<_> = listed.iter().map(|entry| entry.node.name.clone()).collect();
+            assert_eq!(names, [b"folder".to_vec(), b"made".to_vec(), b"target".to_vec()], "seed {seed}");
+        });
+    }
+}
+
+/// Random operations against a model, while engines crash and come back and messages get lost.
 #[test]
 fn the_file_system_behaves_as_its_model_while_engines_crash() {
-    const STEPS: usize = 150;
-    for seed in 0..24 {
+    const STEPS: usize = 250;
+    for seed in 0..100 {
         let cluster = Rc::new(Cluster::start(seed, 2, 2));
         let random = Random::new(seed.wrapping_mul(77));
         if seed % 2 == 1 {
@@ -301,6 +367,12 @@ fn the_file_system_behaves_as_its_model_while_engines_crash() {
                 let rank = u32::try_from(random.below(2)).expect("small");
                 cluster.schedule_crash(rank, after, Duration::from_millis(1 + random.below(40)));
             }
+        }
+        if seed % 3 == 0 {
+            cluster.fabric.configure(|network| {
+                network.loss = 0.002;
+                network.duplicate = 0.01;
+            });
         }
         let context = cluster.context(Duration::from_mins(5));
         cluster.run(async move {
