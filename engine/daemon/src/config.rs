@@ -62,7 +62,7 @@ pub struct Flags {
     /// Size of a target's file when it is made, e.g. 8GiB.
     #[arg(long, env = "WEIR_TARGET_SIZE")]
     pub target_size: Option<String>,
-    /// What is logged: a level (error, warn, info, debug, trace) or directives as in "info,weir_rpc=debug".
+    /// What is logged: a level (error, warn, info, debug, trace) or directives as in `info,weir_rpc=debug`.
     #[arg(long, env = "WEIR_LOG")]
     pub log: Option<String>,
     /// Form of the log: text or json.
@@ -238,12 +238,12 @@ impl Config {
         let size = flags.target_size.clone().or(file.target_size);
         let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
         let auth = required(file.auth, "auth", "an [auth] section with system_key")?;
-        let listen = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
+        let bound = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
         let config = Self {
             system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
             rank,
             provider: flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned()),
-            listen,
+            listen: bound,
             host,
             fabric_port,
             targets,

@@ -56,7 +56,7 @@ pub enum EngineError {
     },
     /// A target.
     #[error(transparent)]
-    Target(#[from] ThreadError),
+    Target(Box<ThreadError>),
     /// The runtime.
     #[error("the management thread can't start: {0}")]
     Runtime(std::io::Error),
@@ -66,6 +66,12 @@ pub enum EngineError {
     /// It didn't end in time.
     #[error("targets did not stop within {STOP_LIMIT:?}; the next start recovers from their logs")]
     StopLimit,
+}
+
+impl From<ThreadError> for EngineError {
+    fn from(error: ThreadError) -> Self {
+        Self::Target(Box::new(error))
+    }
 }
 
 /// Runs an engine until it is asked to end (SIGTERM, SIGINT) or fails.

@@ -18,7 +18,7 @@ use crate::thread;
 
 /// Longest time for any management request. The slowest one, creating a pool while an engine is down, gives up
 /// before that by itself.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+const CALL_LIMIT: Duration = Duration::from_mins(1);
 
 /// Management calls by method.
 pub type Methods = Arc<Mutex<BTreeMap<String, MethodFigures>>>;

@@ -241,8 +241,8 @@ pub fn own_processors(targets: u32) -> Vec<Option<usize>> {
 /// How many processors a list like "0-3,8" names.
 fn processors_in(list: &str) -> usize {
     let ranges = list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<usize>().ok()?.saturating_sub(first.parse().ok()?) + 1)
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        Some(high.parse::<usize>().ok()?.saturating_sub(low.parse().ok()?) + 1)
     });
     ranges.sum()
 }

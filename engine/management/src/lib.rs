@@ -10,7 +10,7 @@ pub use tls::{ConnectError, RotatingServer, TlsError, TlsFiles};
 
 /// Generated from `engine/proto/management/v1/management.proto`.
 #[expect(missing_docs, reason = "documented in the protocol definition")]
-#[allow(clippy::all, clippy::pedantic, reason = "generated code")]
+#[allow(clippy::all, clippy::pedantic, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod v1 {
     tonic::include_proto!("weir.management.v1");
 }

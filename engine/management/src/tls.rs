@@ -114,8 +114,8 @@ impl TlsFiles {
     /// # Errors
     /// When a file can't be read or holds no PEM of the right kind.
     pub fn client_config(&self) -> Result<ClientTlsConfig, TlsError> {
-        self.certificates(&self.ca)?;
-        self.certificates(&self.cert)?;
+        certificates(&self.ca)?;
+        certificates(&self.cert)?;
         self.private_key()?;
         let identity = Identity::from_pem(read(&self.cert)?, read(&self.key)?);
         Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&self.ca)?)).identity(identity))
@@ -127,7 +127,7 @@ impl TlsFiles {
     /// When a file can't be read, holds no PEM of the right kind, or certificate and key don't fit.
     pub fn server_config(&self) -> Result<ServerConfig, TlsError> {
         let mut roots = RootCertStore::empty();
-        for certificate in self.certificates(&self.ca)? {
+        for certificate in certificates(&self.ca)? {
             roots.add(certificate).map_err(|error| TlsError::Pem {
                 path: self.ca.clone(),
                 what: "certificate",
@@ -143,21 +143,10 @@ impl TlsFiles {
             .with_safe_default_protocol_versions()
             .map_err(identity)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(self.certificates(&self.cert)?, self.private_key()?)
+            .with_single_cert(certificates(&self.cert)?, self.private_key()?)
             .map_err(identity)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
-    }
-
-    fn certificates(&self, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let bytes = read(path)?;
-        let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
-        let wrong = |reason: String| TlsError::Pem { path: path.to_owned(), what: "certificate", reason };
-        let certificates = parsed.map_err(|error| wrong(error.to_string()))?;
-        if certificates.is_empty() {
-            return Err(wrong("the file has no such section".to_owned()));
-        }
-        Ok(certificates)
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
@@ -172,6 +161,17 @@ impl TlsFiles {
     fn stamp(&self) -> [Option<SystemTime>; 3] {
         [&self.ca, &self.cert, &self.key].map(|path| std::fs::metadata(path).ok()?.modified().ok())
     }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read(path)?;
+    let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let wrong = |reason: String| TlsError::Pem { path: path.to_owned(), what: "certificate", reason };
+    let certificates = parsed.map_err(|error| wrong(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(wrong("the file has no such section".to_owned()));
+    }
+    Ok(certificates)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -218,7 +218,7 @@ impl RotatingServer {
                 tracing::info!(cert = %self.files.cert.display(), "TLS certificates reloaded");
             }
             Err(error) => {
-                tracing::warn!(%error, "TLS certificates changed but can't be used; keeping the old ones")
+                tracing::warn!(%error, "TLS certificates changed but can't be used; keeping the old ones");
             }
         }
     }

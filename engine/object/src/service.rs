@@ -94,6 +94,7 @@ impl IoService {
         })?;
         pool.check_map(map_version)?;
         let container = pool.container(id).await?;
+        container.touch(self.rt.now());
         Ok(Access { pool, container })
     }
 

@@ -109,6 +109,8 @@ pub struct TargetContainer {
     pub label: RefCell<String>,
     /// What happened to it here.
     pub counters: CounterSet,
+    /// When a client last used it.
+    pub(crate) used_at: Cell<Option<Instant>>,
     /// Bytes it may hold here; `None`: no limit.
     pub(crate) grant: Cell<Option<u64>>,
     /// One request for a greater grant at a time.
@@ -120,11 +122,17 @@ pub struct TargetContainer {
 }
 
 impl TargetContainer {
+    /// A client uses it now.
+    pub fn touch(&self, now: Instant) {
+        self.used_at.set(Some(now));
+    }
+
     pub(crate) fn new(id: ContainerId, label: String, grant: Option<u64>) -> Self {
         Self {
             id,
             label: RefCell::new(label),
             counters: CounterSet::default(),
+            used_at: Cell::new(None),
             grant: Cell::new(grant),
             asking: Semaphore::new(1),
             told: Cell::new(0),

@@ -1,7 +1,7 @@
 //! The engines of the system, and sealed requests between them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -322,9 +322,9 @@ impl Engines {
 }
 
 fn validate(own: Rank, infos: &[EngineInfo]) -> Result<(), InvalidEngines> {
-    let mut seen = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for info in infos {
-        if seen.insert(info.rank, ()).is_some() {
+        if !seen.insert(info.rank) {
             return Err(InvalidEngines::Repeated(info.rank));
         }
         let last = u32::from(info.fabric_port).saturating_add(info.targets.saturating_sub(1));
@@ -332,5 +332,5 @@ fn validate(own: Rank, infos: &[EngineInfo]) -> Result<(), InvalidEngines> {
             return Err(InvalidEngines::Targets(info.rank));
         }
     }
-    if seen.contains_key(&own) { Ok(()) } else { Err(InvalidEngines::OwnRankMissing(own)) }
+    if seen.contains(&own) { Ok(()) } else { Err(InvalidEngines::OwnRankMissing(own)) }
 }

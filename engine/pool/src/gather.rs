@@ -1,6 +1,6 @@
 //! What the targets of a pool hold, gathered within a bounded time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use weir_proto::pool::{PoolMap, TargetPool, TargetPoolSpace};
@@ -21,6 +21,7 @@ pub struct Gathered {
     /// Ranks of which some target did not answer, ascending.
     pub unreachable: Vec<Rank>,
     used: HashMap<ContainerId, u64>,
+    active: HashSet<ContainerId>,
 }
 
 impl Gathered {
@@ -39,12 +40,14 @@ impl Gathered {
         let mut space = Vec::with_capacity(map.targets.len());
         let mut unreachable = BTreeSet::new();
         let mut used = HashMap::new();
+        let mut active = HashSet::new();
         for (target, answer) in map.targets.iter().zip(asked.await) {
             match answer {
                 Ok(found) => {
                     for (container, bytes) in &found.containers {
                         *used.entry(*container).or_default() += bytes;
                     }
+                    active.extend(&found.active);
                     space.push((target.id, found));
                 }
                 Err(error) => {
@@ -53,13 +56,19 @@ impl Gathered {
                 }
             }
         }
-        Self { space, unreachable: unreachable.into_iter().collect(), used }
+        Self { space, unreachable: unreachable.into_iter().collect(), used, active }
     }
 
     /// Bytes that a container holds over the targets that answered.
     #[must_use]
     pub fn used_by(&self, container: ContainerId) -> u64 {
         self.used.get(&container).copied().unwrap_or(0)
+    }
+
+    /// Whether clients have used a container of late on a target that answered.
+    #[must_use]
+    pub fn is_active(&self, container: ContainerId) -> bool {
+        self.active.contains(&container)
     }
 
     /// Total and free bytes over the targets that answered.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{
     GrantRequest, TargetContainer as ContainerName, TargetContainerState, TargetContainerUsage,
     TargetPool as PoolName, TargetPoolDestroy, TargetPoolResize, TargetPoolSpace,
@@ -290,7 +291,17 @@ impl TargetPool {
             total: space.total,
             free: space.free,
             containers: live.map(|summary| (summary.container, summary.used)).collect(),
+            active: self.active(),
         }
+    }
+
+    /// Containers that clients have used of late.
+    fn active(&self) -> Vec<ContainerId> {
+        let now = self.engines.runtime().now();
+        let lease = Duration::from_nanos(HANDLE_LEASE_NS);
+        let fresh = |at| now.saturating_duration_since(at) < lease;
+        let known = self.containers.borrow();
+        known.values().filter(|one| one.used_at.get().is_some_and(fresh)).map(|one| one.id).collect()
     }
 
     /// Loads the containers that were known before a restart.

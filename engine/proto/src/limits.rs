@@ -24,6 +24,10 @@ pub const EXTENTS_MAX: usize = 1024;
 /// Most keys in one list reply.
 pub const LIST_KEYS_MAX: u32 = 1024;
 
+/// How long an open handle counts after its client was last heard of, in nanoseconds: by the pool service, or by a
+/// target through I/O. A client that died without closing holds up the destruction of a container no longer than this.
+pub const HANDLE_LEASE_NS: u64 = 300 * 1_000_000_000;
+
 /// Longest label of a pool or container (DAOS: `DAOS_PROP_LABEL_MAX_LEN`).
 pub const LABEL_MAX: usize = 127;
 

@@ -449,6 +449,8 @@ pub struct TargetPoolSpace {
     pub free: u64,
     /// Used, by container.
     pub containers: Vec<(ContainerId, u64)>,
+    /// Containers that clients have used here of late ([`crate::limits::HANDLE_LEASE_NS`]).
+    pub active: Vec<ContainerId>,
 }
 
 /// Why a label is refused.

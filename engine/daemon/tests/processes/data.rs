@@ -86,7 +86,7 @@ fn damaged_superblocks_are_refused() {
     let path = system.engines[0].data.join("target-0.weir");
     let mut file = fs::OpenOptions::new().write(true).open(path).expect("the file");
     file.seek(SeekFrom::Start(0)).expect("a place");
-    file.write_all(&[0x5a; 64 * 1024]).expect("damage");
+    file.write_all(&vec![0x5a; 64 * 1024]).expect("damage");
     drop(file);
     let said = refusal(&mut system);
     assert!(said.contains("target-0.weir"), "{said}");

@@ -169,7 +169,7 @@ fn nonsense_on_the_management_and_metrics_ports_harms_nothing() {
     }
     assert!(system.get(0, "/nothing").starts_with("HTTP/1.1 404"));
     let mut stream = TcpStream::connect(&system.engines[0].metrics).expect("the port is open");
-    stream.write_all(&[0xff; 20_000]).expect("it is read");
+    stream.write_all(&vec![0xff; 20_000]).expect("it is read");
     assert!(system.get(0, "/readyz").starts_with("HTTP/1.1 200"));
     assert_serves(&system, "after-nonsense");
 }

@@ -81,7 +81,7 @@ fn acknowledged_writes_survive_kill_nine() {
         std::env::var("WEIR_KILLS").map_or(KILLS, |text| text.parse().expect("WEIR_KILLS is a number"));
     let mut system = System::start(3, 2);
     create_pool(&system, "tank", 6 * 128);
-    let context = system.context(Duration::from_secs(60));
+    let context = system.context(Duration::from_mins(1));
     let (container, oid) = context.block_on(async {
         let container = create_container(&context, "tank", "box").await;
         let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");

@@ -79,36 +79,38 @@ fn pools_and_containers_live_from_creation_to_destruction() {
             ["home-0", "home-1", "home-2"]
         );
 
-        let raise = v1::ContainerSetQuotaRequest {
+        change_and_destroy(&system).await;
+    });
+}
+
+async fn change_and_destroy(system: &System) {
+    let raise = v1::ContainerSetQuotaRequest {
+        pool: "tank".to_owned(),
+        container: "home-0".to_owned(),
+        quota_bytes: 20 << 20,
+    };
+    let raised = system.containers(0).set_quota(raise).await.expect("it").into_inner().container.expect("it");
+    assert_eq!(raised.quota_bytes, 20 << 20);
+    let grow = v1::PoolResizeRequest { pool: "tank".to_owned(), size_bytes: (3 * 96) << 20 };
+    let grown = system.pools(2).resize(grow).await.expect("room").into_inner().pool.expect("it");
+    assert_eq!(grown.size_bytes, (3 * 96) << 20);
+
+    let destroy = |force| v1::PoolDestroyRequest { pool: "tank".to_owned(), force };
+    let refused = failure_of(&system.pools(0).destroy(destroy(false)).await.expect_err("it has containers"));
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message.contains("has 3 containers (home-0, home-1, home-2)"), "{refused}");
+    for rank in 0..2 {
+        let gone = v1::ContainerDestroyRequest {
             pool: "tank".to_owned(),
             container: "home-0".to_owned(),
-            quota_bytes: 20 << 20,
+            force: false,
         };
-        let raised =
-            system.containers(0).set_quota(raise).await.expect("it").into_inner().container.expect("it");
-        assert_eq!(raised.quota_bytes, 20 << 20);
-        let grow = v1::PoolResizeRequest { pool: "tank".to_owned(), size_bytes: 3 * 96 << 20 };
-        let grown = system.pools(2).resize(grow).await.expect("room").into_inner().pool.expect("it");
-        assert_eq!(grown.size_bytes, 3 * 96 << 20);
-
-        let destroy = |force| v1::PoolDestroyRequest { pool: "tank".to_owned(), force };
-        let refused =
-            failure_of(&system.pools(0).destroy(destroy(false)).await.expect_err("it has containers"));
-        assert_eq!(refused.code(), Code::FailedPrecondition);
-        assert!(refused.message.contains("has 3 containers (home-0, home-1, home-2)"), "{refused}");
-        for rank in 0..2 {
-            let gone = v1::ContainerDestroyRequest {
-                pool: "tank".to_owned(),
-                container: "home-0".to_owned(),
-                force: false,
-            };
-            system.containers(rank).destroy(gone).await.expect("a missing one is no error");
-        }
-        system.pools(1).destroy(destroy(true)).await.expect("it goes");
-        system.pools(1).destroy(destroy(false)).await.expect("a missing one is no error");
-        let listed = system.pools(2).list(v1::PoolListRequest {}).await.expect("a list").into_inner().pools;
-        assert!(listed.is_empty());
-    });
+        system.containers(rank).destroy(gone).await.expect("a missing one is no error");
+    }
+    system.pools(1).destroy(destroy(true)).await.expect("it goes");
+    system.pools(1).destroy(destroy(false)).await.expect("a missing one is no error");
+    let listed = system.pools(2).list(v1::PoolListRequest {}).await.expect("a list").into_inner().pools;
+    assert!(listed.is_empty());
 }
 
 #[test]
@@ -172,33 +174,36 @@ fn impossible_requests_are_refused_with_the_reason() {
             assert_eq!((status.code(), found), (code, der), "{message}");
             assert!(message.contains(text) && object.starts_with("pool "), "{object}: {message}");
         }
-        system.pools(0).create(pool("tank", 128)).await.expect("room");
-        let other = failure_of(&system.pools(1).create(pool("tank", 256)).await.expect_err("another size"));
-        assert_eq!(other.code(), Code::AlreadyExists);
-        assert!(other.message.contains("size 134217728, not 268435456"), "{other}");
-
-        let missing = v1::PoolQueryRequest { pool: "none".to_owned() };
-        let missing = failure_of(&system.pools(0).query(missing).await.expect_err("no such pool"));
-        assert_eq!((missing.code(), missing.object.as_str()), (Code::NotFound, "pool none"));
-        let orphan =
-            failure_of(&system.containers(1).create(container("none", "c")).await.expect_err("no such pool"));
-        assert_eq!(orphan.code(), Code::NotFound);
-        let class =
-            v1::ContainerCreateRequest { object_class: "EC_2P1G1".to_owned(), ..container("tank", "c") };
-        let class = failure_of(&system.containers(0).create(class).await.expect_err("erasure coding"));
-        assert_eq!((class.code(), class.der), (Code::InvalidArgument, Der::NOTSUPPORTED));
-        let chunk = v1::ContainerCreateRequest { chunk_size_bytes: 5, ..container("tank", "c") };
-        let chunk = failure_of(&system.containers(0).create(chunk).await.expect_err("a tiny chunk"));
-        assert!(chunk.message.contains("a chunk has 4096 to"), "{chunk}");
-        let query = v1::ContainerQueryRequest { pool: "tank".to_owned(), container: "c".to_owned() };
-        let query = failure_of(&system.containers(0).query(query).await.expect_err("no such container"));
-        assert_eq!((query.code(), query.object.as_str()), (Code::NotFound, "container c"));
+        refuse_what_does_not_fit(&system).await;
     });
     let counted = system.metric(
         0,
         "weir_engine_management_requests_total{rank=\"0\",method=\"Pools/Query\",code=\"NotFound\"}",
     );
     assert_eq!(counted, Some(1.0));
+}
+
+async fn refuse_what_does_not_fit(system: &System) {
+    system.pools(0).create(pool("tank", 128)).await.expect("room");
+    let other = failure_of(&system.pools(1).create(pool("tank", 256)).await.expect_err("another size"));
+    assert_eq!(other.code(), Code::AlreadyExists);
+    assert!(other.message.contains("size 134217728, not 268435456"), "{other}");
+
+    let missing = v1::PoolQueryRequest { pool: "none".to_owned() };
+    let missing = failure_of(&system.pools(0).query(missing).await.expect_err("no such pool"));
+    assert_eq!((missing.code(), missing.object.as_str()), (Code::NotFound, "pool none"));
+    let orphan =
+        failure_of(&system.containers(1).create(container("none", "c")).await.expect_err("no such pool"));
+    assert_eq!(orphan.code(), Code::NotFound);
+    let class = v1::ContainerCreateRequest { object_class: "EC_2P1G1".to_owned(), ..container("tank", "c") };
+    let class = failure_of(&system.containers(0).create(class).await.expect_err("erasure coding"));
+    assert_eq!((class.code(), class.der), (Code::InvalidArgument, Der::NOTSUPPORTED));
+    let chunk = v1::ContainerCreateRequest { chunk_size_bytes: 5, ..container("tank", "c") };
+    let chunk = failure_of(&system.containers(0).create(chunk).await.expect_err("a tiny chunk"));
+    assert!(chunk.message.contains("a chunk has 4096 to"), "{chunk}");
+    let query = v1::ContainerQueryRequest { pool: "tank".to_owned(), container: "c".to_owned() };
+    let query = failure_of(&system.containers(0).query(query).await.expect_err("no such container"));
+    assert_eq!((query.code(), query.object.as_str()), (Code::NotFound, "container c"));
 }
 
 #[test]

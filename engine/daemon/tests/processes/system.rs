@@ -118,10 +118,11 @@ impl System {
             engine.data.display()
         );
         for other in &self.engines {
-            text += &format!(
+            let section = format!(
                 "[[engines]]\nrank = {}\nhost = \"127.0.0.1\"\nfabric_port = {}\ntargets = {}\nmanagement = \"{}\"\n",
                 other.rank, other.fabric_port, self.targets, other.management
             );
+            text.push_str(&section);
         }
         text
     }

@@ -224,7 +224,7 @@ impl Cluster {
         let target = engine.targets.borrow().first().cloned().flatten().and_then(|weak| weak.upgrade());
         let Some(target) = target else { return Err(Failure::new(Der::UNREACH, "", "the engine is down")) };
         let bytes = request.encode_to_vec();
-        let answer = self.world.try_block_on(&engine.node, Duration::from_secs(120), async move {
+        let answer = self.world.try_block_on(&engine.node, Duration::from_mins(2), async move {
             let management = target.management().map(Rc::clone).expect("target 0 has it");
             management.call(method, &bytes).await
         });

@@ -50,20 +50,24 @@ impl History {
             assert!(
                 is_linearizable(entries),
                 "seed {seed}: the history of key {key} is not linearizable:\n{}",
-                entries.iter().map(|entry| format!("  {entry:?}\n")).collect::<String>()
+                entries.iter().map(|entry| format!("  {entry:?}")).collect::<Vec<_>>().join("\n")
             );
         }
     }
 }
 
-/// Whether an action could take place when the key holds `state`; the state after it.
-fn apply(action: Action, state: Option<u64>) -> Option<Option<u64>> {
+/// An action met a state in which it would have had another answer.
+struct Contradiction;
+
+/// The state of a key after an action, when it held `state` before.
+fn apply(action: Action, state: Option<u64>) -> Result<Option<u64>, Contradiction> {
+    let after = |possible: bool, after| if possible { Ok(after) } else { Err(Contradiction) };
     match action {
-        Action::Put(value) => Some(Some(value)),
-        Action::Insert(value, true) => state.is_none().then_some(Some(value)),
-        Action::Insert(_, false) => state.is_some().then_some(state),
-        Action::Remove => Some(None),
-        Action::Get(seen) => (seen == state).then_some(state),
+        Action::Put(value) => Ok(Some(value)),
+        Action::Insert(value, true) => after(state.is_none(), Some(value)),
+        Action::Insert(_, false) => after(state.is_some(), state),
+        Action::Remove => Ok(None),
+        Action::Get(seen) => after(seen == state, state),
     }
 }
 
@@ -92,7 +96,7 @@ fn is_linearizable(entries: &[Entry]) -> bool {
                 (Action::Insert(value, _), None) => Action::Insert(value, true),
                 (action, _) => action,
             };
-            if let Some(after) = apply(action, state) {
+            if let Ok(after) = apply(action, state) {
                 open.push((done | 1 << index, after));
             }
         }

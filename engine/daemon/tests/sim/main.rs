@@ -18,7 +18,7 @@ use cluster::{Cluster, Shape};
 use seeds::for_each_seed;
 
 /// Seeds by default: about half a minute on one core without optimisation.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 300;
 
 #[test]
 fn acknowledged_writes_survive_crashes_and_histories_are_linearizable() {
@@ -71,6 +71,15 @@ fn a_full_pool_recovers_when_data_is_removed() {
         let cluster = Cluster::start(seed, Shape { engines: 1, targets: 2, clients: 1 });
         cluster.create_pool("tank");
         workload::fill_to_the_brim(&cluster, "tank");
+    });
+}
+
+#[test]
+fn a_client_that_died_holds_its_container_for_minutes_and_a_live_one_for_ever() {
+    for_each_seed(2, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 1, clients: 2 });
+        cluster.create_pool("tank");
+        workload::leases(&cluster, "tank");
     });
 }
 

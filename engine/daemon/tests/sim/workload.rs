@@ -9,6 +9,8 @@ use weir_client::{
     Kv, Object, ObjectClass, ObjectId, Pool, Result, Rights, kind,
 };
 
+use weir_management::v1;
+
 use crate::cluster::{Cluster, SHARE_BYTES};
 use crate::history::{Action, Entry, History};
 
@@ -317,4 +319,43 @@ pub fn snapshots(cluster: &Cluster, pool: &str) {
         let left = container.snapshots(&context).await.expect("all engines are up");
         assert_eq!(left, [taken[0], taken[2], taken[3]]);
     });
+}
+
+/// Destroys a container without force, as management does.
+fn destroy(cluster: &Cluster, pool: &str, container: &str) -> core::result::Result<(), Der> {
+    let request =
+        v1::ContainerDestroyRequest { pool: pool.to_owned(), container: container.to_owned(), force: false };
+    let answer = cluster.manage::<_, v1::ContainerDestroyResponse>(0, "Containers/Destroy", &request);
+    answer.map(|_| ()).map_err(|error| error.der)
+}
+
+/// One client dies with a container open, another one goes on using its own.
+pub fn leases(cluster: &Cluster, pool: &str) {
+    for (client, label) in ["left", "used"].into_iter().enumerate() {
+        let context = cluster.context(&cluster.clients[client], Duration::from_secs(20));
+        let pool = pool.to_owned();
+        let (container, kv) = cluster.world.block_on(&cluster.clients[client], {
+            let context = context.clone();
+            async move {
+                let container = make_container(&context, &pool, label, 0).await.expect("room");
+                let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+                let kv = Kv::open(&container, oid).expect("a class without redundancy");
+                (container, kv)
+            }
+        });
+        cluster.clients[client].handle().spawn(async move {
+            // It never talks to the pool service again.
+            loop {
+                kv.put(&context, b"key", b"value", Conditions::NONE).await.expect("no faults");
+                context.runtime().sleep(Duration::from_mins(1)).await;
+            }
+        });
+        drop(container);
+    }
+    cluster.world.run_for(Duration::from_secs(1));
+    cluster.world.crash(&cluster.clients[0]);
+    assert_eq!(destroy(cluster, pool, "left"), Err(Der::BUSY), "nobody knows yet that its client is gone");
+    cluster.world.run_for(Duration::from_mins(6));
+    assert_eq!(destroy(cluster, pool, "left"), Ok(()));
+    assert_eq!(destroy(cluster, pool, "used"), Err(Der::BUSY));
 }

@@ -52,7 +52,7 @@ impl PoolService {
         if let Some(existing) = taken.and_then(|id| self.containers.borrow().get(&id).map(Rc::clone)) {
             let repeated = existing.id == request.container;
             self.compare(&existing, &properties, request.exclusive && !repeated)?;
-            return Ok(self.info(&existing, 0));
+            return Ok(info_of(&existing, 0));
         }
         if self.containers.borrow().contains_key(&request.container) {
             return Err(Failed::Exists {
@@ -61,7 +61,7 @@ impl PoolService {
             });
         }
         let container = self.store_new(request.container, properties).await?;
-        let info = self.info(&container, 0);
+        let info = info_of(&container, 0);
         self.insert(container);
         tracing::info!(container = %info.container, label, "container created");
         Ok(info)
@@ -179,7 +179,7 @@ impl PoolService {
         self.authorize_container(&capability, request.rights)?;
         let known = self.gathered_within(core::time::Duration::MAX);
         let used = known.map_or(0, |gathered| gathered.used_by(container.id));
-        Ok(ContainerOpenReply { capability, info: self.info(&container, used) })
+        Ok(ContainerOpenReply { capability, info: info_of(&container, used) })
     }
 
     /// Closes a handle. Closing one that the service has not seen since its start succeeds.
@@ -203,7 +203,7 @@ impl PoolService {
     /// When the pool was destroyed.
     pub(crate) async fn describe(&self, container: &Container) -> Result<ContainerInfo, Failed> {
         let used = self.gathered(SPACE_AGE_MAX).await?.used_by(container.id);
-        Ok(self.info(container, used))
+        Ok(info_of(container, used))
     }
 
     /// What the service knows of the container that a handle opens.
@@ -241,19 +241,7 @@ impl PoolService {
     pub async fn list_within(&self, age: core::time::Duration) -> Result<Vec<ContainerInfo>, Failed> {
         let gathered = self.gathered(age).await?;
         let live: Vec<_> = self.live_labels().iter().filter_map(|label| self.find(label).ok()).collect();
-        Ok(live.iter().map(|container| self.info(container, gathered.used_by(container.id))).collect())
-    }
-
-    fn info(&self, container: &Container, used: u64) -> ContainerInfo {
-        let record = container.record.borrow();
-        ContainerInfo {
-            container: container.id,
-            properties: record.properties.clone(),
-            used,
-            handles: u32::try_from(container.handles.borrow().len()).unwrap_or(u32::MAX),
-            created: record.created,
-            snapshots: record.snapshots.clone(),
-        }
+        Ok(live.iter().map(|container| info_of(container, gathered.used_by(container.id))).collect())
     }
 
     /// Reserves object-id bits.
@@ -280,6 +268,19 @@ impl PoolService {
         }
         container.next_oid.set(end);
         Ok(AllocateReply { first })
+    }
+}
+
+/// A container with the bytes it holds.
+fn info_of(container: &Container, used: u64) -> ContainerInfo {
+    let record = container.record.borrow();
+    ContainerInfo {
+        container: container.id,
+        properties: record.properties.clone(),
+        used,
+        handles: u32::try_from(container.handles.borrow().len()).unwrap_or(u32::MAX),
+        created: record.created,
+        snapshots: record.snapshots.clone(),
     }
 }
 

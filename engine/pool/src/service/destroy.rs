@@ -3,6 +3,7 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{ContainerDestroyRequest, TargetContainer};
 use weir_proto::{Der, Rights, opcode};
 use weir_runtime::{join_all, race};
@@ -43,11 +44,13 @@ impl PoolService {
         if container.is_doomed() {
             return Ok(());
         }
-        let handles = container.handles.borrow().len();
-        if handles > 0 && !force {
+        let handles = if force { 0 } else { self.live_handles(&container).await? };
+        if handles > 0 {
             return Err(Failed::Busy {
                 object: self.object(&container.label()),
-                reason: format!("is open at {handles} clients; unmount it there, or force the destruction"),
+                reason: format!(
+                    "is open at {handles} clients; unmount it there, or force the destruction (a client that died counts for five minutes)"
+                ),
             });
         }
         let mut record = container.record.borrow().clone();
@@ -57,6 +60,20 @@ impl PoolService {
         tracing::info!(container = %container.id, label = container.label(), "container destroyed");
         self.doomed.notify_one();
         Ok(())
+    }
+
+    /// Handles whose clients may still be there. One that has not been heard of for long, of a container that nobody
+    /// has used for as long, belonged to a client that died.
+    async fn live_handles(&self, container: &Container) -> Result<usize, Failed> {
+        if container.handles.borrow().is_empty() {
+            return Ok(0);
+        }
+        if !self.gathered(Duration::ZERO).await?.is_active(container.id) {
+            let now = self.engines.runtime().now();
+            let lease = Duration::from_nanos(HANDLE_LEASE_NS);
+            container.handles.borrow_mut().retain(|_, seen| now.saturating_duration_since(*seen) < lease);
+        }
+        Ok(container.handles.borrow().len())
     }
 
     fn doomed_containers(&self) -> Vec<Rc<Container>> {

@@ -14,7 +14,7 @@ pub use containers::CHUNK_SIZE_DEFAULT;
 pub(crate) use containers::check_class;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -42,8 +42,8 @@ const HANDLES_MAX: usize = 1 << 20;
 pub(crate) struct Container {
     pub(crate) id: ContainerId,
     pub(crate) record: RefCell<ContainerRecord>,
-    /// Open handles that were seen since the service started.
-    handles: RefCell<HashSet<u64>>,
+    /// Open handles that were seen since the service started, with when they were last.
+    handles: RefCell<HashMap<u64, Instant>>,
     /// Next object-id bits to hand out; below the record's `next_oid`, which is durable.
     next_oid: Cell<u64>,
     /// Serialises changes of the container.
@@ -233,10 +233,10 @@ impl PoolService {
         let id = capability.container.ok_or(CapabilityError::Forged(record.pool))?;
         let known = self.containers.borrow().get(&id).map(Rc::clone);
         let live = known.filter(|container| !container.is_doomed());
-        let container = live.ok_or_else(|| Failed::Destroyed { pool: record.label, container: id })?;
+        let container = live.ok_or(Failed::Destroyed { pool: record.label, container: id })?;
         let mut handles = container.handles.borrow_mut();
-        if handles.len() < HANDLES_MAX {
-            handles.insert(capability.handle);
+        if handles.len() < HANDLES_MAX || handles.contains_key(&capability.handle) {
+            handles.insert(capability.handle, self.engines.runtime().now());
         }
         drop(handles);
         Ok(container)
