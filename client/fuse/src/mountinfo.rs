@@ -32,6 +32,16 @@ pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(parse(&table).into_iter().rev().find(|entry| entry.mount_point == path))
 }
 
+/// Mounts below a folder, innermost first.
+///
+/// # Errors
+/// When `/proc/self/mountinfo` cannot be read.
+pub fn below(folder: &Path) -> io::Result<Vec<MountEntry>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let inside = |entry: &MountEntry| entry.mount_point.starts_with(folder) && entry.mount_point != folder;
+    Ok(parse(&table).into_iter().rev().filter(inside).collect())
+}
+
 /// Whether a mount answers, so that `stat` of its root does not fail with `ENOTCONN`.
 ///
 /// Blocks as long as the file system takes; callers put a limit on it.

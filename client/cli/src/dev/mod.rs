@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use rustix::process::Signal;
 use serde_json::json;
+use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
 use weir_management::v1::{ContainerCreateRequest, ContainerType, PoolCreateRequest};
 
@@ -376,6 +377,18 @@ fn down(arguments: &DownArguments) -> Result<Answer, CliError> {
 fn wipe(folder: &Folder) -> Result<(), CliError> {
     if folder.settings()?.is_none() {
         return Err(CliError::NotFound(format!("{} is not a folder of `weir dev`", folder.0.display())));
+    }
+    // What is mounted below is not the folder's own: removing it would empty the volume.
+    let mounts = mountinfo::below(&folder.0).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
+    for mount in mounts {
+        let place = mount.mount_point.display().to_string();
+        if mount.file_system != mountinfo::FILE_SYSTEM_TYPE {
+            return Err(CliError::Dev(format!(
+                "{place} is a mount of type {}: unmount it first",
+                mount.file_system
+            )));
+        }
+        weir_fuse::serve::unmount(&mount.mount_point, true).map_err(|error| CliError::io(place, error))?;
     }
     std::fs::remove_dir_all(&folder.0).map_err(|error| CliError::io(folder.0.display().to_string(), error))
 }
