@@ -56,6 +56,7 @@ func volume(i *installation, pool, label string) {
 	defer cancel()
 	_, err := managementv1.NewContainersClient(i.client()).Create(ctx, &managementv1.ContainerCreateRequest{
 		Pool: pool, Label: label, Type: managementv1.ContainerType_CONTAINER_TYPE_POSIX,
+		Attributes: map[string]string{"csi.weir.dev/pvc-namespace": "apps", "csi.weir.dev/pvc-name": "data"},
 	})
 	if err != nil {
 		i.t.Fatal(err)

@@ -197,7 +197,7 @@ func TestPoolDeletionWaitsForContainers(t *testing.T) {
 	i.gone(&v1alpha1.Container{}, "box")
 	// What is left was made for a claim: no object, so the engines tell of it.
 	i.condition(&v1alpha1.Pool{}, "tank", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonContainersExist,
-		"pvc-1", "PersistentVolumeClaims")
+		"container pvc-1 of PersistentVolumeClaim apps/data", "set spec.deletionPolicy to Retain")
 	i.patch(&v1alpha1.Pool{}, "tank", `{"spec": {"deletionPolicy": "Retain"}}`)
 	i.gone(&v1alpha1.Pool{}, "tank")
 }

@@ -31,7 +31,7 @@ import (
 
 const (
 	// settledInterval is how often a container at rest is asked for its usage.
-	settledInterval = 30 * time.Second
+	settledInterval = 15 * time.Second
 	// waitingInterval is how often engines that did not answer, or refused, are asked again.
 	waitingInterval = 5 * time.Second
 	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from

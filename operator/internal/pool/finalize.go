@@ -61,8 +61,8 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 		return nil, nil // nothing blocks
 	case management.IsPrecondition(err):
 		return blocked(v1alpha1.ReasonContainersExist, fmt.Sprintf(
-			"pool %s still holds containers (%s): delete their PersistentVolumeClaims or Containers, or set spec.deletionPolicy to Retain",
-			pool.EngineLabel(), management.Message(err)))
+			"pool %s still holds %s: delete the claims and containers, or set spec.deletionPolicy to Retain",
+			pool.EngineLabel(), r.held(ctx, pool, err)))
 	case management.IsUnreachable(err):
 		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(pool))
 		if lookErr != nil {
@@ -80,6 +80,33 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	default:
 		return nil, fmt.Errorf("destroy pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
 	}
+}
+
+// Attributes by which the CSI driver tells whose volume a container is.
+const (
+	attributeClaimNamespace = "csi.weir.dev/pvc-namespace"
+	attributeClaimName      = "csi.weir.dev/pvc-name"
+)
+
+// held names the containers of a pool, with their claims; if they can't be listed, what the engines said has to do.
+func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal error) string {
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	if err != nil {
+		return management.Message(refusal)
+	}
+	answer, err := engines.Containers.List(ctx, &managementv1.ContainerListRequest{Pool: pool.Status.UUID})
+	if err != nil || len(answer.GetContainers()) == 0 {
+		return management.Message(refusal)
+	}
+	var names []string
+	for _, c := range answer.GetContainers() {
+		name := "container " + c.GetLabel()
+		if claim := c.GetAttributes()[attributeClaimName]; claim != "" {
+			name = fmt.Sprintf("%s of PersistentVolumeClaim %s/%s", name, c.GetAttributes()[attributeClaimNamespace], claim)
+		}
+		names = append(names, name)
+	}
+	return status.List(names)
 }
 
 func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) error {

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -125,9 +126,9 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 		if apierrors.IsNotFound(err) {
 			err = apply.Object(ctx, r.client, job)
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				r.reporter.Event(cluster, corev1.EventTypeWarning, v1alpha1.ReasonErasureFailed, "EraseData", fmt.Sprintf(
-					"namespace %s is going, nothing can run in it any more: %s on node %s is left behind, remove it by hand",
-					cluster.Namespace, manifest.DataPath(cluster, rank), node))
+				// No event can be sent about an object of a namespace that is going.
+				log.FromContext(ctx).Info("Nothing can run in a namespace that is going: data is left behind, remove it by hand",
+					"path", manifest.DataPath(cluster, rank), "node", node)
 				continue
 			}
 		}

@@ -141,11 +141,11 @@ func podProblem(pod *corev1.Pod) string {
 		last := c.LastTerminationState.Terminated
 		switch {
 		case c.State.Waiting != nil && last != nil && last.ExitCode != 0:
-			return fmt.Sprintf("%s: exited with code %d: %s", c.State.Waiting.Reason, last.ExitCode, lastLine(last.Message))
+			return c.State.Waiting.Reason + ": " + ended(last)
 		case c.State.Waiting != nil && c.State.Waiting.Message != "":
 			return c.State.Waiting.Reason + ": " + c.State.Waiting.Message
 		case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
-			return fmt.Sprintf("exited with code %d: %s", c.State.Terminated.ExitCode, lastLine(c.State.Terminated.Message))
+			return ended(c.State.Terminated)
 		}
 	}
 	for _, c := range pod.Status.Conditions {
@@ -157,6 +157,17 @@ func podProblem(pod *corev1.Pod) string {
 		return "running, not ready yet"
 	}
 	return "the pod is starting"
+}
+
+// signalBase is what a runtime adds to the number of the signal that ended a process.
+const signalBase = 128
+
+// ended says how a container came to its end. The log of a process that was killed knows nothing of it.
+func ended(state *corev1.ContainerStateTerminated) string {
+	if state.ExitCode > signalBase {
+		return fmt.Sprintf("ended by signal %d (%s)", state.ExitCode-signalBase, state.Reason)
+	}
+	return fmt.Sprintf("exited with code %d: %s", state.ExitCode, lastLine(state.Message))
 }
 
 // colours of a log on a terminal.

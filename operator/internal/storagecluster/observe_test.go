@@ -59,6 +59,9 @@ func TestProblem(t *testing.T) {
 			State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s"}},
 			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: "INFO start\n\x1b[31mERROR\x1b[0m target 0 is corrupt\n"}},
 		}))}, here, "CrashLoopBackOff: exited with code 2: ERROR target 0 is corrupt"},
+		"an engine that was killed": {engine{set: set, pod: pod(notReady, container(corev1.ContainerStatus{
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", Message: "INFO all is well"}},
+		}))}, here, "ended by signal 9 (OOMKilled)"},
 		"an engine that recovers":      {engine{set: set, pod: pod(notReady)}, here, "running, not ready yet"},
 		"a management that is silent":  {engine{set: set, pod: pod()}, here, "the pod is ready, the management service does not answer"},
 		"an engine others can't reach": {engine{set: set, pod: pod(), state: &managementv1.EngineState{Health: managementv1.EngineHealth_ENGINE_HEALTH_DOWN, Message: "timeout"}}, here, "other engines can't reach it: timeout"},

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -122,7 +123,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := lifecycle.Hold(ctx, r.client, &cluster); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.converge(ctx, &cluster)
+	result, err := r.converge(ctx, &cluster)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil // the cluster's own deletion comes next
+	}
+	return result, err
 }
 
 // converge makes the objects of the cluster and reports its state.
