@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use weir_client::Kv;
 use weir_proto::Der;
 
-use crate::boundary::{bytes_of, der_of, elements, no_transaction, operation, required, run};
+use crate::boundary::{bytes_of, der_of, no_transaction, operation, required, run};
 use crate::handle::{self, Opened};
 use crate::list::Listing;
 use crate::object::{conditions_of, id_of};
@@ -70,9 +70,15 @@ pub extern "C" fn daos_kv_put(
         if size == 0 || size > weir_proto::limits::PAYLOAD_MAX {
             return Err(if size == 0 { Der::INVAL } else { Der::REC2BIG });
         }
-        let value = elements(buf.cast::<u8>(), usize::try_from(size).map_err(|_| Der::REC2BIG)?)?;
+        if buf.is_null() {
+            return Err(Der::INVAL);
+        }
+        let size = usize::try_from(size).map_err(|_| Der::REC2BIG)?;
+        // SAFETY: not NULL; by the caller's promise `size` bytes stand there, unchanged until the call is complete, which
+        // is as long as the slice is used.
+        let value: &'static [u8] = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), size) };
         Ok(operation(move |context| async move {
-            kv.put(&context, &key, &value, conditions).await.map_err(der_of)
+            kv.put(&context, &key, value, conditions).await.map_err(der_of)
         }))
     })
 }
