@@ -151,6 +151,12 @@ impl Collector for Exporter {
         for metric in metrics.into_iter().filter(|metric| !metric.series.is_empty()) {
             let kind = metric.series[0].1.kind();
             let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            if let [(labels, value)] = metric.series.as_slice()
+                && labels.is_empty()
+            {
+                value.encode(family)?;
+                continue;
+            }
             for (labels, value) in &metric.series {
                 value.encode(family.encode_family(labels)?)?;
             }

@@ -12,16 +12,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use weir_proto::pool::{
-    EngineReport, PoolMap, PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy,
-    TargetPoolResize, TargetState, validate_label,
+    PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy, TargetPoolResize,
+    validate_label,
 };
-use weir_proto::{Der, PoolId, PoolSecret, Rank, TargetIndex, opcode};
+use weir_proto::{Der, PoolId, Rank, TargetIndex, opcode};
 use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
 
-use crate::engines::{AskError, EngineInfo, Engines};
+use crate::engines::{AskError, Engines};
 use crate::error::Failed;
+use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
 use crate::record::{self, SCOPE_DIRECTORY};
 
 /// The pool that holds the engines' own records.
@@ -30,35 +31,11 @@ pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
 /// Bytes of the system pool: ten thousand entries of a KiB, with the index around them.
 const SYSTEM_POOL_SIZE: u64 = 32 * 1024 * 1024;
 
-/// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
-const SHARE_MIN: u64 = 32 * 1024 * 1024;
-
-/// Shares are whole blocks of the media.
-const SHARE_UNIT: u64 = 4096;
-
 /// Longest wait for one target to create or destroy its shard: a few writes to its log.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest wait for an engine to say how it is.
-const REPORT_LIMIT: Duration = Duration::from_secs(2);
-
 /// Pause between attempts to finish what was begun while an engine was down.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
-
-/// What somebody wants a pool to be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PoolSpec {
-    /// Its label.
-    pub label: String,
-    /// Bytes over all engines.
-    pub size: u64,
-    /// Ranks that hold it; empty: every engine that is up.
-    pub ranks: Vec<Rank>,
-    /// Copies that must survive.
-    pub redundancy: u32,
-    /// Default object class; empty: "SX".
-    pub object_class: String,
-}
 
 /// How far a pool is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -86,7 +63,7 @@ pub struct DirectoryEntry {
 
 /// The list of pools.
 pub struct Directory {
-    engines: Rc<Engines>,
+    pub(crate) engines: Rc<Engines>,
     shard: Shard,
     entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
@@ -186,113 +163,6 @@ impl Directory {
         // Whoever holds or waits for a turn has a clone; the others are not needed any more.
         turns.retain(|_, turn| turn.available() == 0 || turn.waiting() > 0);
         turns.entry(label.to_owned()).or_insert_with(|| Semaphore::new(1)).clone()
-    }
-
-    /// Checks that a pool is possible, and chooses its ranks, secret and service.
-    async fn plan(&self, spec: PoolSpec) -> Result<DirectoryEntry, Failed> {
-        let object = format!("pool {}", spec.label);
-        let object_class =
-            if spec.object_class.is_empty() { "SX".to_owned() } else { spec.object_class.clone() };
-        crate::service::check_class(&object_class, &object)?;
-        self.check_redundancy(&spec, &object)?;
-        let ranks = self.choose_ranks(&spec, &object).await?;
-        let infos: Vec<&EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
-        let map = map_of(&infos);
-        let targets = map.targets.len() as u64;
-        let share = spec.size.div_ceil(targets.max(1)).next_multiple_of(SHARE_UNIT);
-        if share < SHARE_MIN {
-            return Err(Failed::Invalid {
-                object,
-                reason: format!(
-                    "{} bytes over {targets} targets are {share} bytes on each; at least {SHARE_MIN} are needed, so {} in all",
-                    spec.size,
-                    SHARE_MIN * targets
-                ),
-            });
-        }
-        self.check_space(&spec, &infos, share).await?;
-        let rt = self.engines.runtime();
-        let pool = PoolId(Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
-        let mut secret = PoolSecret([0; 32]);
-        for bytes in secret.0.chunks_mut(8) {
-            bytes.copy_from_slice(&rt.random_u64().to_le_bytes());
-        }
-        let chosen = usize::try_from(rt.random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
-        let service = ranks.get(chosen).copied().unwrap_or(self.engines.own_rank());
-        let pool =
-            TargetPoolCreate { pool, label: spec.label, secret, size: share, service, map, object_class };
-        Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
-    }
-
-    fn check_redundancy(&self, spec: &PoolSpec, object: &str) -> Result<(), Failed> {
-        if spec.redundancy == 0 {
-            return Ok(());
-        }
-        let engines = if spec.ranks.is_empty() { self.engines.all().len() } else { spec.ranks.len() };
-        let needed = u64::from(spec.redundancy) + 1;
-        let object = object.to_owned();
-        if needed > engines as u64 {
-            let reason = format!(
-                "a redundancy factor of {} needs at least {needed} engines, there are {engines}",
-                spec.redundancy
-            );
-            return Err(Failed::Invalid { object, reason });
-        }
-        let reason = format!("a redundancy factor of {} is not supported yet; use 0", spec.redundancy);
-        Err(Failed::NotSupported { object, reason })
-    }
-
-    async fn choose_ranks(&self, spec: &PoolSpec, object: &str) -> Result<Vec<Rank>, Failed> {
-        let mut wanted = spec.ranks.clone();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let known: Vec<Rank> = self.engines.all().iter().map(|info| info.rank).collect();
-        if let Some(missing) = wanted.iter().find(|rank| !known.contains(rank)) {
-            let known: Vec<_> = known.iter().map(ToString::to_string).collect();
-            let reason = format!("rank {missing} does not exist; the system has ranks {}", known.join(", "));
-            return Err(Failed::Invalid { object: object.to_owned(), reason });
-        }
-        if !wanted.is_empty() {
-            return Ok(wanted);
-        }
-        let reports = join_all(known.iter().map(|rank| self.report(*rank))).await;
-        let up = known.into_iter().zip(reports).filter(|(_, report)| report.is_ok()).map(|(rank, _)| rank);
-        let up: Vec<_> = up.collect();
-        if up.is_empty() {
-            let reason = "no engine is up".to_owned();
-            return Err(Failed::NoSpace { object: object.to_owned(), reason });
-        }
-        Ok(up)
-    }
-
-    async fn report(&self, rank: Rank) -> Result<EngineReport, AskError> {
-        self.engines.ask(rank, TargetIndex(0), opcode::ENGINE_REPORT, &(), REPORT_LIMIT).await
-    }
-
-    /// Says early, and for the whole pool, what each target would refuse.
-    async fn check_space(&self, spec: &PoolSpec, infos: &[&EngineInfo], share: u64) -> Result<(), Failed> {
-        let object = format!("pool {}", spec.label);
-        let reports = join_all(infos.iter().map(|info| self.report(info.rank))).await;
-        let mut short = Vec::new();
-        let mut free = 0_u64;
-        for (info, report) in infos.iter().zip(reports) {
-            let report = report.map_err(|error| error.within(object.clone(), "creating it"))?;
-            free = free.saturating_add(report.free);
-            if report.free < share.saturating_mul(u64::from(info.targets)) {
-                short.push(format!("rank {} has {}", info.rank, report.free));
-            }
-        }
-        if short.is_empty() {
-            return Ok(());
-        }
-        Err(Failed::NoSpace {
-            object,
-            reason: format!(
-                "{} bytes were asked for, its engines have {free} unassigned ({}); ask for less, add engines or destroy a pool",
-                spec.size,
-                short.join(", ")
-            ),
-        })
     }
 
     /// Tells every target, the one with the service last, so that a pool that answers is complete.
@@ -472,38 +342,6 @@ async fn take_up(directory: Weak<Directory>, rt: weir_runtime::Handle) {
         drop(strong);
         rt.sleep(RETRY_PAUSE).await;
     }
-}
-
-fn map_of(infos: &[&EngineInfo]) -> PoolMap {
-    let every = infos.iter().flat_map(|info| (0..info.targets).map(|index| (info.rank, TargetIndex(index))));
-    let targets =
-        (0..).zip(every).map(|(id, (rank, index))| PoolTarget { id, rank, index, state: TargetState::UpIn });
-    PoolMap { version: 1, targets: targets.collect() }
-}
-
-fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), Failed> {
-    let mut differences = Vec::new();
-    if existing.size != spec.size {
-        differences.push(format!("size {}, not {}", existing.size, spec.size));
-    }
-    let mut ranks = spec.ranks.clone();
-    ranks.sort_unstable();
-    ranks.dedup();
-    if !ranks.is_empty() && ranks != existing.ranks {
-        let text = |ranks: &[Rank]| ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        differences.push(format!("ranks {}, not {}", text(&existing.ranks), text(&ranks)));
-    }
-    let class = if spec.object_class.is_empty() { "SX" } else { &spec.object_class };
-    if existing.pool.object_class != class {
-        differences.push(format!("class {}, not {class}", existing.pool.object_class));
-    }
-    if spec.redundancy != 0 {
-        differences.push(format!("redundancy factor 0, not {}", spec.redundancy));
-    }
-    if differences.is_empty() {
-        return Ok(());
-    }
-    Err(Failed::Exists { object: format!("pool {}", spec.label), difference: differences.join("; ") })
 }
 
 /// What a message says after the object it begins with.

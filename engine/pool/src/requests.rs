@@ -15,8 +15,8 @@ use weir_rpc::{Request, Rpc, Status};
 
 use crate::engines::AskError;
 use crate::error::Failed;
+use crate::pools::TargetPools;
 use crate::reply::reply;
-use crate::target::TargetPools;
 
 /// Longest wait for the keeper of the list of pools.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);

@@ -1,0 +1,190 @@
+//! The pools that a target holds shards of, and what the pool service and the directory ask of it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use weir_proto::pool::{
+    GrantRequest, TargetContainer as ContainerName, TargetContainerState, TargetPool as PoolName,
+    TargetPoolDestroy, TargetPoolResize,
+};
+use weir_proto::{Clock, PoolId, Rank, opcode};
+use weir_store::{Shard, Store};
+
+use crate::directory::SYSTEM_POOL;
+use crate::engines::Engines;
+use crate::error::Failed;
+use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
+use crate::service::PoolService;
+use crate::target::TargetPool;
+
+/// The pools of one target.
+pub struct TargetPools {
+    store: Rc<Store>,
+    engines: Rc<Engines>,
+    clock: Rc<Clock>,
+    pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
+}
+
+impl TargetPools {
+    /// Loads the pools of a store, starts the services that belong here, and answers the other engines.
+    ///
+    /// # Errors
+    /// When a pool's state can't be read.
+    pub fn open(store: Rc<Store>, engines: Rc<Engines>, clock: Rc<Clock>) -> Result<Rc<Self>, Failed> {
+        let pools = Rc::new(Self { store, engines, clock, pools: RefCell::default() });
+        for summary in pools.store.pools() {
+            let Some(shard) = pools.store.pool(summary.pool) else { continue };
+            if summary.pool == SYSTEM_POOL {
+                continue;
+            }
+            // A shard without a record: the engine stopped in the middle of its creation, which the directory
+            // takes up again or takes back.
+            let Some(bytes) = shard.attribute(SCOPE_TARGET, NAME_POOL) else { continue };
+            let mut record: PoolRecord = record::decode(summary.pool, "the record", &bytes)?;
+            // A resize that stopped between store and record.
+            record.size = summary.size;
+            pools.start(record, shard)?;
+        }
+        pools.answer_engines();
+        Ok(pools)
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &Rc<Store> {
+        &self.store
+    }
+
+    /// The other engines.
+    #[must_use]
+    pub const fn engines(&self) -> &Rc<Engines> {
+        &self.engines
+    }
+
+    /// The target's clock.
+    #[must_use]
+    pub const fn clock(&self) -> &Rc<Clock> {
+        &self.clock
+    }
+
+    /// Every pool of the target.
+    #[must_use]
+    pub fn all(&self) -> Vec<Rc<TargetPool>> {
+        self.pools.borrow().values().map(Rc::clone).collect()
+    }
+
+    /// A pool of the target.
+    ///
+    /// # Errors
+    /// When the target holds no shard of it.
+    pub fn get(&self, pool: PoolId) -> Result<Rc<TargetPool>, Failed> {
+        self.pools.borrow().get(&pool).map(Rc::clone).ok_or_else(|| Failed::NoPool(pool.to_string()))
+    }
+
+    /// A pool by label or UUID text.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Rc<TargetPool>> {
+        let pools = self.pools.borrow();
+        if let Ok(uuid) = uuid::Uuid::try_parse(name) {
+            return pools.get(&PoolId(uuid)).map(Rc::clone);
+        }
+        pools.values().find(|pool| pool.record.borrow().label == name).map(Rc::clone)
+    }
+
+    /// The service of a pool, when it runs here.
+    ///
+    /// # Errors
+    /// When the pool is not known here or its service runs elsewhere.
+    pub fn service(&self, pool: PoolId) -> Result<Rc<PoolService>, Failed> {
+        let known = self.get(pool)?;
+        known.service().ok_or_else(|| Failed::Elsewhere { pool, service: known.record.borrow().service })
+    }
+
+    fn start(&self, record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
+        let here = record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
+        let pool = TargetPool::new(record, shard, Rc::clone(&self.engines), Rc::clone(&self.clock));
+        pool.load_containers()?;
+        if here {
+            let service = PoolService::open(&pool, Rc::clone(&self.engines), Rc::clone(&self.clock))?;
+            *pool.service.borrow_mut() = Some(service);
+        }
+        self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
+        Ok(pool)
+    }
+
+    async fn create(&self, record: PoolRecord) -> Result<(), Failed> {
+        if let Some(known) = self.pools.borrow().get(&record.pool)
+            && *known.record.borrow() == record
+        {
+            return Ok(());
+        }
+        let shard = self.store.create_pool(record.pool, record.size).await?;
+        let stored = record::encode(&record);
+        shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
+        if self.pools.borrow().contains_key(&record.pool) {
+            return Ok(());
+        }
+        tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
+        self.start(record, shard)?;
+        Ok(())
+    }
+
+    async fn destroy(&self, request: TargetPoolDestroy) -> Result<(), Failed> {
+        let known = self.pools.borrow().get(&request.pool).map(Rc::clone);
+        if let Some(pool) = known {
+            if let Some(service) = pool.service() {
+                service.stop(request.only_if_empty)?;
+            }
+            self.pools.borrow_mut().remove(&request.pool);
+            tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
+        }
+        self.store.destroy_pool(request.pool).await?;
+        Ok(())
+    }
+
+    async fn resize(&self, request: TargetPoolResize) -> Result<(), Failed> {
+        let pool = self.get(request.pool)?;
+        self.store.resize_pool(request.pool, request.size).await?;
+        let stored = {
+            let mut record = pool.record.borrow_mut();
+            record.size = request.size;
+            record::encode(&*record)
+        };
+        pool.shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
+        Ok(())
+    }
+
+    /// Answers what the pool service and the directory ask of this target, and targets ask of services here.
+    fn answer_engines(self: &Rc<Self>) {
+        macro_rules! answer {
+            ($opcode:ident, |$pools:ident, $from:pat_param, $request:ident: $kind:ty| $body:expr) => {{
+                let pools = Rc::downgrade(self);
+                self.engines.serve(opcode::$opcode, move |$from: Rank, $request: $kind| {
+                    let pools = pools.upgrade();
+                    async move {
+                        let $pools =
+                            pools.ok_or_else(|| Failed::NoPool("of a stopping engine".to_owned()))?;
+                        $body
+                    }
+                });
+            }};
+        }
+        answer!(TARGET_POOL_CREATE, |pools, _, request: PoolRecord| pools.create(request).await);
+        answer!(TARGET_POOL_DESTROY, |pools, _, request: TargetPoolDestroy| pools.destroy(request).await);
+        answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
+        answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
+        answer!(TARGET_CONTAINER_CREATE, |pools, _, request: ContainerName| {
+            pools.get(request.pool)?.container(request.container).await.map(drop)
+        });
+        answer!(TARGET_CONTAINER_DESTROY, |pools, _, request: ContainerName| {
+            pools.get(request.pool)?.destroy_container(request.container).await
+        });
+        answer!(TARGET_CONTAINER_SET, |pools, _, request: TargetContainerState| {
+            pools.get(request.pool)?.set_container(request).await
+        });
+        answer!(TARGET_CONTAINER_GRANT, |pools, from, request: GrantRequest| {
+            pools.service(request.pool)?.grant(from, &request).await
+        });
+    }
+}
