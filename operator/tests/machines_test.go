@@ -45,6 +45,8 @@ type machines struct {
 	held map[string]string
 	// running is the template of each pod that was started, in order of starting.
 	running map[string]string
+	// settled is the template of each pod that was the last to become ready.
+	settled map[string]string
 	// started lists the names of StatefulSets in the order in which their pods were started.
 	started []string
 	// away is the greatest number of engines that were seen not ready at once after all had been ready.
@@ -55,7 +57,7 @@ type machines struct {
 
 func startMachines(t *testing.T, namespace string) *machines {
 	t.Helper()
-	m := &machines{t: t, namespace: namespace, held: map[string]string{}, running: map[string]string{}}
+	m := &machines{t: t, namespace: namespace, held: map[string]string{}, running: map[string]string{}, settled: map[string]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -143,9 +145,12 @@ func (m *machines) tick(ctx context.Context) {
 		if ready == 0 {
 			away++
 		}
+		if _, ran := m.settled[set.Name]; ready == 1 || !ran {
+			m.settled[set.Name] = m.running[set.Name]
+		}
 		status := appsv1.StatefulSetStatus{
 			ObservedGeneration: set.Generation, Replicas: 1, ReadyReplicas: ready, UpdatedReplicas: 1,
-			CurrentRevision: m.running[set.Name], UpdateRevision: set.Annotations[manifest.AnnotationTemplate],
+			CurrentRevision: m.settled[set.Name], UpdateRevision: set.Annotations[manifest.AnnotationTemplate],
 		}
 		if set.Status.ObservedGeneration != status.ObservedGeneration || set.Status.ReadyReplicas != ready || set.Status.CurrentRevision != status.CurrentRevision {
 			set.Status = status

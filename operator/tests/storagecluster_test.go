@@ -273,7 +273,7 @@ func TestRolloutStopsAtAnEngineThatDoesNotComeBack(t *testing.T) {
 	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonEnginesNotReady,
 		"2 of 3 engines ready", "rank 0", "CrashLoopBackOff", `data directory belongs to system "other"`)
 	i.condition(&cluster, "weir", v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonEnginesNotReady, "rank 0")
-	i.condition(&cluster, "weir", v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "1 and 2")
+	i.condition(&cluster, "weir", v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "0, 1 and 2")
 	for rank := 1; rank < 3; rank++ {
 		var pod corev1.Pod
 		if err := i.get(&pod, fmt.Sprintf("weir-engine-%d-0", rank)); err != nil || pod.Spec.Containers[0].Image != engineImage {

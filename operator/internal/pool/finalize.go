@@ -99,14 +99,24 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 		return management.Message(refusal)
 	}
 	var names []string
-	for _, c := range answer.GetContainers() {
+	for i, c := range answer.GetContainers() {
 		name := "container " + c.GetLabel()
-		if claim := c.GetAttributes()[attributeClaimName]; claim != "" {
-			name = fmt.Sprintf("%s of PersistentVolumeClaim %s/%s", name, c.GetAttributes()[attributeClaimNamespace], claim)
+		if i < status.MaxListed {
+			name += ofClaim(ctx, engines, pool.Status.UUID, c.GetUuid())
 		}
 		names = append(names, name)
 	}
 	return status.List(names)
+}
+
+// ofClaim names the claim that a container was made for; a listing does not tell.
+func ofClaim(ctx context.Context, engines *management.Engines, pool, container string) string {
+	answer, err := engines.Containers.Query(ctx, &managementv1.ContainerQueryRequest{Pool: pool, Container: container})
+	attributes := answer.GetContainer().GetAttributes()
+	if err != nil || attributes[attributeClaimName] == "" {
+		return ""
+	}
+	return fmt.Sprintf(" of PersistentVolumeClaim %s/%s", attributes[attributeClaimNamespace], attributes[attributeClaimName])
 }
 
 func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) error {

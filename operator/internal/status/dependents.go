@@ -8,16 +8,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxDependents is how many dependents a message names.
-const maxDependents = 10
+// MaxListed is how many dependents a message names.
+const MaxListed = 10
 
 // List sorts names and joins them, not more than a message can hold.
 func List(names []string) string {
 	slices.Sort(names)
-	if len(names) <= maxDependents {
+	if len(names) <= MaxListed {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxDependents], ", "), len(names)-maxDependents)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:MaxListed], ", "), len(names)-MaxListed)
 }
 
 // Older tells which of two objects for the same thing was there first, and so owns it.

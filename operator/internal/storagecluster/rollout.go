@@ -83,15 +83,17 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 		}
 	}
 	for i := range engines {
-		engines[i].outdated = !seen[i].current
+		engines[i].outdated = !seen[i].current || !rolledOut(engines[i].set)
 	}
 	return nil
 }
 
+// rolledOut is true when the pod that runs, or was the last to run, has the StatefulSet's template.
+func rolledOut(set *appsv1.StatefulSet) bool {
+	return set.Status.ObservedGeneration == set.Generation && set.Status.CurrentRevision == set.Status.UpdateRevision
+}
+
 // setSettled is true when the controller of StatefulSets has seen the template and the ready pod has it.
 func setSettled(set *appsv1.StatefulSet) bool {
-	return set != nil &&
-		set.Status.ObservedGeneration == set.Generation &&
-		set.Status.ReadyReplicas == 1 &&
-		set.Status.CurrentRevision == set.Status.UpdateRevision
+	return set != nil && rolledOut(set) && set.Status.ReadyReplicas == 1
 }
