@@ -31,6 +31,7 @@ pub mod kind;
 mod kv;
 mod list;
 mod object;
+mod payload;
 mod pool;
 mod request;
 mod scatter;

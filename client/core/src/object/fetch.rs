@@ -9,7 +9,8 @@ use super::{Object, Place};
 use crate::checksum::{crc32c, crc32c_of};
 use crate::context::Context;
 use crate::error::Error;
-use crate::request::{LEND_MIN, LEND_PIECES_MAX, Payload, Question};
+use crate::payload::{LEND_MIN, LEND_PIECES_MAX, Payload};
+use crate::request::Question;
 use crate::{Result, scatter};
 
 /// One akey of a fetch.

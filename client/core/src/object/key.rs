@@ -10,7 +10,8 @@ use super::{Object, Place};
 use crate::Result;
 use crate::context::Context;
 use crate::list::{Anchor, Page};
-use crate::request::{Payload, Question};
+use crate::payload::Payload;
+use crate::request::Question;
 
 /// The greatest or smallest key or record of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -87,7 +87,7 @@ impl Object {
         context: &Context,
         question: &Question<'_>,
         place: Place<'_>,
-        payload: &crate::request::Payload<'_>,
+        payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
         let deadline = context.runtime().now() + context.deadline();

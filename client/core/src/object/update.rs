@@ -10,7 +10,8 @@ use super::{AkeyRead, Object, Place};
 use crate::checksum::crc32c_of;
 use crate::context::Context;
 use crate::error::Error;
-use crate::request::{Payload, Question, Refusal};
+use crate::payload::Payload;
+use crate::request::{Question, Refusal};
 use crate::{Result, scatter};
 
 /// One akey of an update.
