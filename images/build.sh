@@ -22,7 +22,7 @@ rust_binaries() {
     cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse
     local binary
     for binary in weir-engine weir weir-mountd; do
-        strip -o "$bin/$binary" "target/release/$binary"
+        strip -o "$bin/$binary" "${CARGO_TARGET_DIR:-target}/release/$binary"
     done
 }
 
