@@ -97,9 +97,7 @@ impl FileDevice {
             return Err(open_error(path, "opened", "it is neither a file nor a block device"));
         }
         lock(&file).map_err(|error| match error.raw_os_error() {
-            Some(libc::EWOULDBLOCK) => {
-                MediaError::Busy { device: path.display().to_string() }
-            }
+            Some(libc::EWOULDBLOCK) => MediaError::Busy { device: path.display().to_string() },
             _ => fail(error),
         })?;
         let size = end_of(&file).map_err(fail)?;

@@ -219,9 +219,14 @@ impl Ring {
                 (Ok(()), Transfer::Flush) => stats.flushes += 1,
             }
         });
+        let mut transfer = entry.transfer;
+        if let Transfer::Write { data, .. } = &mut transfer {
+            // Whoever waits for this memory may be the one who will look at the outcome only afterwards.
+            data.clear();
+        }
         let waker = {
             let mut cellar = entry.target.borrow_mut();
-            cellar.outcome = Some((entry.transfer, result));
+            cellar.outcome = Some((transfer, result));
             cellar.waker.take()
         };
         if let Some(waker) = waker {
