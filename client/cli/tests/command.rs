@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use harness::DevSystem;
@@ -116,7 +117,6 @@ fn manifests_and_mounts_come_up_with_the_system() {
     let manifest = manifest.path().to_str().expect("plain");
     let system = DevSystem::start(&["--apply", manifest, "--mount", &mount]);
     std::fs::write(directory.path().join("f"), "x").expect("written");
-    use std::os::unix::fs::MetadataExt;
     let root = std::fs::metadata(directory.path()).expect("stat");
     assert_eq!((root.uid(), root.gid(), root.mode() & 0o7777), (7, 8, 0o750));
     let query = system.json(&["container", "query", "tank", "home"]);

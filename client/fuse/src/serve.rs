@@ -32,6 +32,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How long giving the handles back may take: less than the daemon waits for the process of an unmounted file system.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
+/// Pause after the control socket could not accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Read-ahead of the mount in KiB: two requests of the largest size, so that one is under way while the other is used.
 const READ_AHEAD_KIB: u32 = 2048;
 
@@ -62,8 +65,7 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let (dfs, identity) = open(spec, &attach, options, started)?;
     let container = dfs.container().clone();
     let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
-    let mut session = mount(spec, options, &shared)?;
-    let _ = &mut session;
+    let session = mount(spec, options, &shared)?;
     shared.set_notifier(session.notifier());
     raise_read_ahead(&spec.target);
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -82,6 +84,8 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
             format!("{} was mounted but does not answer: {error}", spec.target.display()),
         ));
     }
+    // Before anybody is told of the mount, so that a first question is answered.
+    let control = control.and_then(|path| listen(&path));
     tracing::info!(target = %spec.target.display(), pool = spec.pool, container = spec.container,
         open_micros = identity.open_micros, "serving");
     ready(&identity);
@@ -281,7 +285,7 @@ fn raise_read_ahead(target: &Path) {
 /// Waits for the end of the session, answers at the control socket, and unmounts on a signal.
 async fn watch(
     spec: &MountSpec,
-    control: Option<PathBuf>,
+    control: Option<std::os::unix::net::UnixListener>,
     shared: &Arc<Shared>,
     identity: Identity,
     mut end: tokio::sync::oneshot::Receiver<io::Result<()>>,
@@ -332,28 +336,38 @@ async fn leave(
     Ok(())
 }
 
+/// Makes the control socket. Without it the mount works, and its daemon says that it does not answer.
+fn listen(path: &Path) -> Option<std::os::unix::net::UnixListener> {
+    // A predecessor of the same mount may have left its socket.
+    let _ = std::fs::remove_file(path);
+    let listener = std::os::unix::net::UnixListener::bind(path)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    listener.inspect_err(|error| tracing::error!(path = %path.display(), %error, "control socket")).ok()
+}
+
 /// Serves the control socket for ever; without one, never returns.
-async fn answer_control(control: Option<PathBuf>, shared: &Arc<Shared>, identity: &Identity) {
-    if let Some(path) = control {
-        // A predecessor of the same mount may have left its socket.
-        let _ = std::fs::remove_file(&path);
-        match UnixListener::bind(&path) {
-            Ok(listener) => loop {
-                if let Ok((mut stream, _)) = listener.accept().await {
-                    let state = State {
-                        identity: identity.clone(),
-                        trouble: shared.trouble(),
-                        metrics: shared.metrics.snapshot(),
-                    };
-                    let text = serde_json::to_vec(&state).unwrap_or_default();
-                    // A daemon that does not read within its limit asks again.
-                    let _ = tokio::time::timeout(DRAIN_LIMIT, stream.write_all(&text)).await;
-                } else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Err(error) => tracing::error!(path = %path.display(), %error, "control socket"),
-        }
+async fn answer_control(
+    control: Option<std::os::unix::net::UnixListener>,
+    shared: &Arc<Shared>,
+    identity: &Identity,
+) {
+    let listener = control.map(UnixListener::from_std);
+    let Some(Ok(listener)) = listener else {
+        return std::future::pending().await;
+    };
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: the next attempt needs one to be closed first.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let state = State {
+            identity: identity.clone(),
+            trouble: shared.trouble(),
+            metrics: shared.metrics.snapshot(),
+        };
+        let text = serde_json::to_vec(&state).unwrap_or_default();
+        // A daemon that does not read within its limit asks again.
+        let _ = tokio::time::timeout(DRAIN_LIMIT, stream.write_all(&text)).await;
     }
-    std::future::pending::<()>().await;
 }

@@ -110,8 +110,7 @@ impl DevSystem {
         for name in ["mounts.log", "log", "engine-0/log", "engine-1/log", "engine-2/log"] {
             if let Ok(log) = std::fs::read_to_string(self.folder().join(name)) {
                 let lines: Vec<&str> = log.lines().rev().take(12).collect();
-                text.push_str(&format!("--- {name}\n"));
-                text.extend(lines.iter().rev().map(|line| format!("{line}\n")));
+                text = lines.iter().rev().fold(text + "--- " + name + "\n", |text, line| text + line + "\n");
             }
         }
         text
