@@ -71,7 +71,7 @@ func TestChartIsAcceptedByTheAPIServer(t *testing.T) {
 func makeNamespace(t *testing.T, name string) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := admin.Create(t.Context(), namespace); err != nil {
+	if err := admin.Create(t.Context(), namespace); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatalf("create namespace %s: %v", name, err)
 	}
 }

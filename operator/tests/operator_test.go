@@ -29,7 +29,7 @@ import (
 
 const (
 	// reaction is how long the operator may take to do something, on two busy cores.
-	reaction = 40 * time.Second
+	reaction = 2 * time.Minute
 	// look is how often a test looks whether it did.
 	look = 50 * time.Millisecond
 

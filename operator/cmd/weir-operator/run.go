@@ -18,6 +18,11 @@ const (
 	leaseName = "weir-operator"
 	// stopTimeout is what running reconciles may take after SIGTERM: one management call that writes.
 	stopTimeout = 30 * time.Second
+	// A leader that can't renew its lease stops. A busy or small control plane may be silent for a while; nothing but
+	// changes waits for a new leader.
+	leaseDuration = 40 * time.Second
+	leaseRenewal  = 30 * time.Second
+	leaseRetry    = 5 * time.Second
 )
 
 // run serves until ctx ends.
@@ -39,6 +44,9 @@ func run(ctx context.Context, o options) error {
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       o.namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 new(leaseDuration),
+		RenewDeadline:                 new(leaseRenewal),
+		RetryPeriod:                   new(leaseRetry),
 		GracefulShutdownTimeout:       new(stopTimeout),
 	})
 	if err != nil {
