@@ -37,6 +37,10 @@ pub trait Sink {
     /// A send that was accepted earlier did not get through. `context` is what the sender gave to
     /// [`Endpoint::send`].
     fn send_failed(&self, peer: PeerId, context: u64, error: FabricError);
+
+    /// The endpoint is closed, or its simulated node crashed: nothing will arrive any more. A sink lets go of what it
+    /// holds, which may be what holds the endpoint.
+    fn closed(&self) {}
 }
 
 /// One context's door to the network.

@@ -188,11 +188,7 @@ impl Rpc {
 
 impl Drop for Rpc {
     fn drop(&mut self) {
-        // Handlers hold what they serve, often this Rpc's owner; and calls that wait hear that it is over.
-        let handlers = core::mem::take(&mut *self.inner.handlers.borrow_mut());
-        drop(handlers);
-        let pending = core::mem::take(&mut *self.inner.pending.borrow_mut());
-        drop(pending);
+        self.inner.let_go();
     }
 }
 
@@ -228,6 +224,14 @@ impl Deref for Reply {
 }
 
 impl Inner {
+    /// Handlers hold what they serve, often what owns this context; and calls that wait hear that it is over.
+    fn let_go(&self) {
+        let handlers = core::mem::take(&mut *self.handlers.borrow_mut());
+        drop(handlers);
+        let pending = core::mem::take(&mut *self.pending.borrow_mut());
+        drop(pending);
+    }
+
     fn epoch(&self) -> Epoch {
         self.clock.now(self.rt.wall_ns())
     }
@@ -315,6 +319,10 @@ impl Sink for Inner {
             Kind::Working => self.still_working(&header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body),
         }
+    }
+
+    fn closed(&self) {
+        self.let_go();
     }
 
     fn send_failed(&self, _peer: PeerId, context: u64, error: FabricError) {

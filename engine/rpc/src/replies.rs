@@ -36,6 +36,9 @@ struct Client {
     /// What it said its address is. A context keeps its address for life, so whoever comes with the same id from
     /// elsewhere is somebody else.
     address: Option<Address>,
+    /// The provider has named it as a sender. It doesn't when the client's packets come from another address than the
+    /// one it listens at.
+    named: bool,
     heard: Instant,
     acked: u64,
     entries: BTreeMap<u64, Entry>,
@@ -90,6 +93,18 @@ impl Clients {
         self.known.get(&client).map(|client| client.peer)
     }
 
+    /// The provider named this client as a message's sender.
+    pub(crate) fn name(&mut self, id: ClientId) {
+        if let Some(client) = self.known.get_mut(&id) {
+            client.named = true;
+        }
+    }
+
+    /// Where a client is that the provider can't name.
+    pub(crate) fn unnamed(&self, id: ClientId) -> Option<PeerId> {
+        self.known.get(&id).filter(|client| !client.named).map(|client| client.peer)
+    }
+
     /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
     pub(crate) fn meet(
         &mut self,
@@ -112,7 +127,10 @@ impl Clients {
             return Err(Stranger::NoRoom);
         }
         let address = address.cloned();
-        self.known.insert(id, Client { peer, address, heard: now, acked: 0, entries: BTreeMap::new() });
+        self.known.insert(
+            id,
+            Client { peer, address, named: false, heard: now, acked: 0, entries: BTreeMap::new() },
+        );
         Ok(forgotten)
     }
 

@@ -93,7 +93,7 @@ impl Inner {
     }
 
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
-    /// provider says, else (where providers don't say) where this client was last.
+    /// provider says, else where this client was last, if the provider can't name it.
     fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
         let greeting = message.get(layout.greeting.clone()).and_then(Address::from_bytes);
         let (known, address) = match message.source() {
@@ -108,12 +108,14 @@ impl Inner {
             add(&self.metrics.impostors, 1);
             return None;
         }
-        let last = || self.clients.borrow().peer(header.client);
-        let named = inserted.or(known);
-        let peer = if self.endpoint.capabilities().source { named? } else { named.or_else(last)? };
+        let unnamed = || self.clients.borrow().unnamed(header.client);
+        let peer = inserted.or(known).or_else(unnamed)?;
         let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), self.rt.now());
         match met {
             Ok(forgotten) => {
+                if known.is_some() {
+                    self.clients.borrow_mut().name(header.client);
+                }
                 for gone in forgotten.into_iter().filter(|gone| *gone != peer && !self.is_contact(*gone)) {
                     self.endpoint.remove(gone);
                 }

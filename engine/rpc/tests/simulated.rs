@@ -401,6 +401,35 @@ fn an_overloaded_server_sends_clients_away_and_serves_them_later() {
 }
 
 #[test]
+fn a_crash_and_the_end_of_the_world_free_servers_that_hold_themselves() {
+    struct Target {
+        rpc: Rc<Rpc>,
+    }
+    let cluster = Cluster::new(16);
+    let start = || {
+        let endpoint = cluster.fabric.endpoint(&cluster.server, Some(PORT));
+        let target =
+            Rc::new(Target { rpc: Rpc::new(cluster.server.handle(), endpoint, RpcConfig::default()) });
+        let held = Rc::clone(&target);
+        let handler = move |_: Request| {
+            let _held = Rc::clone(&held);
+            async { Ok(Vec::new()) }
+        };
+        target.rpc.serve(ECHO, Rc::new(handler));
+        Rc::downgrade(&target)
+    };
+    let first = start();
+    assert!(first.upgrade().is_some());
+    cluster.world.crash(&cluster.server);
+    assert!(first.upgrade().is_none(), "the crash freed the first");
+    cluster.world.restart(&cluster.server);
+    let second = start();
+    assert!(second.upgrade().is_some());
+    drop(cluster.world);
+    assert!(second.upgrade().is_none(), "the end of the world freed the second");
+}
+
+#[test]
 fn a_slow_server_is_not_mistaken_for_a_dead_one() {
     let cluster = Cluster::new(15);
     let server = cluster.serve(&Effects::default(), RpcConfig::default());

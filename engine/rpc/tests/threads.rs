@@ -17,6 +17,7 @@ const FORWARD: u16 = 0x7003;
 
 /// A server on a thread.
 struct Target {
+    host: String,
     port: u16,
     remote: Remote,
     stop: mpsc::Sender<()>,
@@ -29,10 +30,14 @@ fn free_port() -> u16 {
 }
 
 fn context(provider: &str, port: Option<u16>) -> (Executor, Handle, Rc<Rpc>) {
+    context_at(provider, "127.0.0.1", port)
+}
+
+fn context_at(provider: &str, host: &str, port: Option<u16>) -> (Executor, Handle, Rc<Rpc>) {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     let options = match port {
-        Some(port) => Options::listen(provider, "127.0.0.1", port),
+        Some(port) => Options::listen(provider, host, port),
         None => Options::near(provider, "127.0.0.1", 1),
     };
     let endpoint = open(&rt, &options).expect("an endpoint");
@@ -60,7 +65,10 @@ fn serve(rt: &Handle, rpc: &Rc<Rpc>) {
             async move {
                 let rpc = rpc.expect("it serves");
                 let port = u16::from_le_bytes([request.body()[0], request.body()[1]]);
-                let to = Peer::new("127.0.0.1", port);
+                // Targets of one engine share its host.
+                let own = rpc.endpoint().address().socket();
+                let host = own.map_or("127.0.0.1".to_owned(), |socket| socket.ip().to_string());
+                let to = Peer::new(&host, port);
                 let options = CallOptions::within(&rt, Duration::from_secs(10));
                 let reply = rpc.call(&to, ECHO, &request.body()[2..], None, options).await;
                 let reply = reply.map_err(|error| Status::new(error.der(), error.to_string()))?;
@@ -71,34 +79,41 @@ fn serve(rt: &Handle, rpc: &Rc<Rpc>) {
 }
 
 fn target(provider: &'static str) -> Target {
+    target_at(provider, "127.0.0.1")
+}
+
+fn target_at(provider: &'static str, host: &'static str) -> Target {
     let port = free_port();
     let (ready, started) = mpsc::channel();
     let (stop, stopped) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let (executor, rt, rpc) = context(provider, Some(port));
+        let (executor, rt, rpc) = context_at(provider, host, Some(port));
         serve(&rt, &rpc);
-        ready.send(executor.remote()).expect("the test waits");
+        let own = rpc.endpoint().address().socket().map_or(host.to_owned(), |socket| socket.ip().to_string());
+        ready.send((executor.remote(), own)).expect("the test waits");
         executor.block_on(async {
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 rt.sleep(Duration::from_millis(5)).await;
             }
         });
     });
-    Target { port, remote: started.recv().expect("it starts"), stop, thread }
+    let (remote, host) = started.recv().expect("it starts");
+    Target { host, port, remote, stop, thread }
 }
 
-fn targets_and_clients(provider: &'static str) {
-    let targets = [target(provider), target(provider)];
+fn targets_and_clients(provider: &'static str, host: &'static str) {
+    let targets = [target_at(provider, host), target_at(provider, host)];
     let ports = [targets[0].port, targets[1].port];
     let clients: Vec<_> = (0..2u8)
         .map(|n| {
+            let host = targets[0].host.clone();
             std::thread::spawn(move || {
                 let (executor, rt, rpc) = context(provider, None);
                 executor.block_on(async {
                     for round in 0..50u8 {
                         let options = CallOptions::within(&rt, Duration::from_secs(20));
                         let at = usize::from((round + n) % 2);
-                        let to = Peer::new("127.0.0.1", ports[at]);
+                        let to = Peer::new(&host, ports[at]);
                         let reply = rpc.call(&to, ECHO, &[round; 300], None, options).await.expect("a reply");
                         assert_eq!(reply[..], [round; 300]);
                         let mut buffer = rpc.alloc(100_000).expect("memory");
@@ -128,12 +143,17 @@ fn targets_and_clients(provider: &'static str) {
 
 #[test]
 fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_tcp() {
-    targets_and_clients("tcp");
+    targets_and_clients("tcp", "127.0.0.1");
 }
 
 #[test]
 fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_shm() {
-    targets_and_clients("shm");
+    targets_and_clients("shm", "127.0.0.1");
+}
+
+#[test]
+fn targets_that_listen_at_no_particular_address_are_reached_by_that_of_the_default_route() {
+    targets_and_clients("tcp", "0.0.0.0");
 }
 
 #[test]

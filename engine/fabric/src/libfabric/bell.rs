@@ -24,6 +24,9 @@ const DIRECTORY: &str = "/dev/shm";
 /// First part of every name here.
 const PREFIX: &str = "weir-";
 
+/// First part of the names of files that stand for ports.
+const PORT_PREFIX: &str = "weir-port-";
+
 /// Length of the shared page.
 const PAGE: usize = 4096;
 
@@ -67,7 +70,7 @@ fn socket_path(name: &str) -> PathBuf {
 }
 
 fn port_path(port: u16) -> PathBuf {
-    Path::new(DIRECTORY).join(format!("{PREFIX}port-{}-{port}", user()))
+    Path::new(DIRECTORY).join(format!("{PORT_PREFIX}{}-{port}", user()))
 }
 
 /// The user of this process, as far as file names need it.
@@ -111,7 +114,11 @@ pub(super) fn sweep() {
     for entry in entries.flatten() {
         let file = entry.file_name();
         let Some(file) = file.to_str() else { continue };
-        let name = file.trim_end_matches(".bell").trim_end_matches(".sock");
+        // A port's file has the name in it, all others have it in theirs.
+        let holder =
+            file.starts_with(PORT_PREFIX).then(|| fs::read_to_string(entry.path()).unwrap_or_default());
+        let name = holder.as_deref().unwrap_or(file);
+        let name = [".bell", ".sock", ".port"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         if is_dead(name) {
             // Somebody else may sweep at the same time.
             let _ = fs::remove_file(entry.path());
@@ -235,5 +242,64 @@ impl Ringer {
         // A full socket has rung already, a missing one has no owner.
         let _ = self.socket.send_to(&[1], &self.path);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name of an endpoint of a process that has ended.
+    fn dead_name() -> String {
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let name = format!("{PREFIX}{}-{}-{:016x}", namespace(), child.id(), 7);
+        child.wait().expect("it ends");
+        name
+    }
+
+    #[test]
+    fn names_that_could_be_paths_are_none() {
+        assert!(is_name(&fresh_name(u64::MAX)));
+        for name in [
+            "",
+            "weir-",
+            "weir-1-2-3",
+            "weir-1-2-../../etc/passwd0",
+            "weir-1-2-0123456789abcdef-",
+            "../weir-1",
+        ] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_swept_and_what_living_ones_have_stays() {
+        let (dead, mut own) = (dead_name(), Bell::new(&fresh_name(11)).expect("a bell"));
+        own.listen(9).expect("a port nobody uses");
+        let leftovers =
+            [bell_path(&dead), socket_path(&dead), Path::new(DIRECTORY).join(&dead), port_path(8)];
+        for file in &leftovers {
+            fs::write(file, &dead).expect("writable");
+        }
+        sweep();
+        assert!(leftovers.iter().all(|file| !file.exists()));
+        assert_eq!(lookup(9).as_ref(), Some(&own.name));
+        let (bell, port) = (bell_path(&own.name), port_path(9));
+        drop(own);
+        assert!(!bell.exists() && !port.exists());
+    }
+
+    #[test]
+    fn a_bell_rings_only_when_its_owner_sleeps() {
+        let bell = Bell::new(&fresh_name(12)).expect("a bell");
+        let ringer = Ringer::new(&bell.name).expect("its bell");
+        assert!(!ringer.ring());
+        bell.arm();
+        assert!(ringer.ring());
+        assert!(!ringer.ring(), "once is enough");
+        let mut poll = [rustix::event::PollFd::from_borrowed_fd(bell.fd(), rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut poll, None), Ok(1));
+        bell.disarm();
+        assert!(!ringer.ring());
     }
 }

@@ -19,8 +19,8 @@ const QUEUE: u64 = 32 * 1024;
 /// Where an endpoint is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bind {
-    /// On this host address and port: a server. `0.0.0.0` and `::` listen everywhere and tell peers the address of
-    /// the default route.
+    /// On this host address and port: a server. `0.0.0.0` and `::` stand for the address of the default route (a pod's
+    /// only one), because an endpoint has to know the one address that peers find it at.
     Listen {
         /// Own address or name.
         host: String,
@@ -146,10 +146,13 @@ fn route(to: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// The local address of the default route, found through an address that is set aside for documentation
-/// (RFC 5737); loopback on a machine without a network.
-fn default_ip() -> IpAddr {
-    route(([192, 0, 2, 1], 9).into()).unwrap_or(IpAddr::from([127, 0, 0, 1]))
+/// The local address of the default route, found through addresses that are set aside for documentation (RFC 5737,
+/// RFC 3849); loopback on a machine without a network. IPv4 goes first unless it is not wanted.
+fn default_ip(v6_first: bool) -> IpAddr {
+    let v4 = || route(([192, 0, 2, 1], 9).into());
+    let v6 = || route(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into());
+    let found = if v6_first { v6().or_else(v4) } else { v4().or_else(v6) };
+    found.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
 /// Own host address and port, as text for `fi_getinfo`.
@@ -163,28 +166,15 @@ fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
     match bind {
         Bind::Listen { host, port } => {
             let ip = resolve::blocking(host, *port)?.ip();
+            let ip = if ip.is_unspecified() { default_ip(ip.is_ipv6()) } else { ip };
             Ok(Own { node: Some(ip.to_string()), service: Some(port.to_string()) })
         }
         Bind::Near { host, port } => {
             let to = resolve::blocking(host, *port).ok();
-            let ip = to.and_then(route).unwrap_or_else(default_ip);
+            let ip = to.and_then(route).unwrap_or_else(|| default_ip(false));
             Ok(Own { node: Some(ip.to_string()), service: None })
         }
-        Bind::Any => Ok(Own { node: Some(default_ip().to_string()), service: None }),
-    }
-}
-
-/// Replaces a wildcard in the endpoint's own address by the address that peers can reach.
-fn reachable(name: &[u8]) -> Result<Address, FabricError> {
-    let address = Address::from_bytes(name).ok_or_else(|| FabricError::BadAddress {
-        address: format!("an own address of {} bytes", name.len()),
-        provider: "this".to_owned(),
-    })?;
-    match address.socket() {
-        Some(socket) if socket.ip().is_unspecified() => {
-            Ok(Address::from_socket(SocketAddr::new(default_ip(), socket.port())))
-        }
-        _ => Ok(address),
+        Bind::Any => Ok(Own { node: Some(default_ip(false).to_string()), service: None }),
     }
 }
 
@@ -217,7 +207,11 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         min_multi_recv: MESSAGE_MAX as u64,
     };
     let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own))?;
-    let address = reachable(&raw.name()?)?;
+    let name = raw.name()?;
+    let address = Address::from_bytes(&name).ok_or_else(|| FabricError::BadAddress {
+        address: format!("an own address of {} bytes", name.len()),
+        provider: options.provider.clone(),
+    })?;
     // Last, so that whoever finds the port finds an endpoint that works.
     if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
         bell.listen(*port)?;

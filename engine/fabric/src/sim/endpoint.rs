@@ -60,7 +60,12 @@ impl Drop for Unread {
 
 impl EndpointState {
     pub(super) fn close(&self) {
-        self.alive.set(false);
+        if !self.alive.replace(false) {
+            return;
+        }
+        if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+            sink.closed();
+        }
         let regions = core::mem::take(&mut *self.regions.borrow_mut());
         drop(regions);
     }

@@ -72,25 +72,39 @@ pub(crate) struct Inner {
     timers: RefCell<Timers>,
     actions: RefCell<BTreeMap<(u64, u64), Action>>,
     action_serial: Cell<u64>,
+    /// The world is over: nothing can be started any more.
+    ended: Cell<bool>,
     nodes: RefCell<Vec<NodeState>>,
     crash_hooks: RefCell<Vec<CrashHook>>,
 }
 
-/// A simulated world. Cheap to clone: clones are the same world, which ends with the last of them.
-#[derive(Clone)]
+/// A simulated world. Cheap to clone: clones are the same world, which ends with the original. That way tasks and
+/// devices of the world may hold clones.
 pub struct World {
     inner: Rc<Inner>,
-    _owner: Rc<Owner>,
+    _owner: Option<Owner>,
 }
 
-/// Ends the world's tasks: they hold handles that hold the world.
+impl Clone for World {
+    fn clone(&self) -> Self {
+        Self { inner: Rc::clone(&self.inner), _owner: None }
+    }
+}
+
+/// Ends the world: every node crashes for good.
 struct Owner(Rc<Inner>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        self.0.ended.set(true);
         let ids = self.0.tasks.borrow().ids(None);
         for id in ids {
             self.0.abort(id);
+        }
+        let hooks: Vec<CrashHook> = self.0.crash_hooks.borrow().clone();
+        let nodes = self.0.nodes.borrow().len();
+        for hook in hooks {
+            (0..nodes).for_each(|node| hook(NodeId(node)));
         }
         self.0.queue.unregister();
         let timers = self.0.timers.borrow_mut().drain();
@@ -117,10 +131,11 @@ impl World {
             timers: RefCell::default(),
             actions: RefCell::default(),
             action_serial: Cell::new(0),
+            ended: Cell::new(false),
             nodes: RefCell::default(),
             crash_hooks: RefCell::default(),
         });
-        Self { _owner: Rc::new(Owner(Rc::clone(&inner))), inner }
+        Self { _owner: Some(Owner(Rc::clone(&inner))), inner }
     }
 
     /// The seed, for messages.
@@ -187,6 +202,9 @@ impl World {
 
     /// Calls this after a delay, whatever happens to any node.
     pub fn schedule(&self, delay: Duration, action: impl FnOnce() + 'static) {
+        if self.inner.ended.get() {
+            return;
+        }
         let at = self.now() + delay;
         let serial = self.inner.action_serial.get() + 1;
         self.inner.action_serial.set(serial);
@@ -348,6 +366,10 @@ impl Inner {
     }
 
     fn spawn(&self, owner: u64, task: Task) -> TaskId {
+        if self.ended.get() {
+            drop(task);
+            return TaskId::MAIN;
+        }
         let mut tasks = self.tasks.borrow_mut();
         let id = tasks.reserve(owner);
         let flag = TaskWaker::new(&self.queue, id, None);

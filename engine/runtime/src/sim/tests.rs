@@ -79,6 +79,34 @@ fn a_crash_drops_the_nodes_tasks_and_kills_its_handles() {
 }
 
 #[test]
+fn the_world_ends_with_its_original_whatever_holds_clones() {
+    let world = World::new(7);
+    let held = Rc::new(());
+    let (inside, clone, rt) = (Rc::clone(&held), world.clone(), world.node("n").handle());
+    let inner = rt.clone();
+    rt.spawn(async move {
+        let _clone = clone;
+        inner.sleep(Duration::from_secs(1)).await;
+        drop(inside);
+    });
+    let (inside, clone) = (Rc::clone(&held), world.clone());
+    world.schedule(Duration::from_secs(1), move || {
+        let _clone = clone;
+        drop(inside);
+    });
+    let ended = Rc::new(Cell::new(0));
+    let count = Rc::clone(&ended);
+    world.on_crash(move |_| count.set(count.get() + 1));
+    world.run_for(Duration::from_millis(1));
+    let clone = world.clone();
+    drop(world);
+    assert_eq!((Rc::strong_count(&held), ended.get()), (1, 1));
+    assert!(rt.spawn(async {}).is_finished());
+    clone.schedule(Duration::ZERO, || panic!("nothing happens after the end"));
+    clone.run_for(Duration::from_secs(1));
+}
+
+#[test]
 fn a_future_that_can_never_finish_is_reported_as_deadlock() {
     let world = World::new(4);
     let node = world.node("n");
