@@ -123,6 +123,13 @@ impl Parcel {
         (bytes, bulk)
     }
 
+    /// Returns lent memory to its payload, for another try.
+    pub(crate) fn give_back(self, payload: &Payload<'_>) {
+        if let Payload::Deliver(lent) = payload {
+            lent.replace(self.lent);
+        }
+    }
+
     pub(crate) fn into_received(self, payload: &Payload<'_>) -> Option<Buffer> {
         if matches!(payload, Payload::Receive { .. } | Payload::LongReply(_)) { self.memory } else { None }
     }

@@ -148,6 +148,7 @@ impl Context {
                 pause = (pause * 2).min(PAUSE.1);
                 continue;
             }
+            parcel.give_back(payload);
             let waited = self.runtime().now().saturating_duration_since(started);
             let server = format!("engine {rank} target {target} ({peer})");
             return Err(Refusal { error: describe(question, server, waited, error), uncertain });
