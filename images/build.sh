@@ -33,18 +33,25 @@ go_binaries() {
         ./operator/cmd/weir-operator ./csi/cmd/weir-csi
 }
 
+# build_image TARGET CONTEXT
 build_image() {
-    cd "$WEIR_REPO"
-    DOCKER_BUILDKIT=1 "$(docker_cli)" build --target "$1" --build-arg "BINARIES=$from" --tag "weir/$1:$tag" .
+    DOCKER_BUILDKIT=1 "$(docker_cli)" build --target "$1" --build-arg "BINARIES=$from" --tag "weir/$1:$tag" \
+        --file "$WEIR_REPO/Dockerfile" "$2"
 }
 
 "$WEIR_REPO/setup/docker.sh" start
 "$WEIR_REPO/images/base.sh"
+context=$WEIR_REPO
 if [[ $from == prebuilt ]]; then
     mkdir -p "$bin"
     step binaries-rust "binaries: engine, command line and mount daemon (release)" rust_binaries
     step binaries-go "binaries: operator and CSI driver" go_binaries
+    # Nothing but the binaries goes into the build, whatever target/ is a link to.
+    context=$(mktemp -d)
+    trap 'rm -rf "$context"' EXIT
+    mkdir -p "$context/target/images"
+    cp -r "$bin" "$context/target/images/bin"
 fi
 for target in "${targets[@]}"; do
-    step "image-$target" "image weir/$target:$tag" build_image "$target"
+    step "image-$target" "image weir/$target:$tag" build_image "$target" "$context"
 done
