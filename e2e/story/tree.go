@@ -102,7 +102,7 @@ func digest(path string) (string, error) {
 // stamp is a time as `find -printf %T@` prints it, cut to nanoseconds.
 func stamp(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// archive writes the tree as a tar stream. Directories come after their content, so that unpacking leaves their times.
+// archive writes the tree as a tar stream.
 func (t *tree) archive(w io.Writer) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	out := tar.NewWriter(buffered)
@@ -110,7 +110,10 @@ func (t *tree) archive(w io.Writer) error {
 	for name := range t.entries {
 		names = append(names, name)
 	}
-	sort.Strings(names)
+	// A directory's entries follow it without a gap: tar sets its times when it meets the first entry outside.
+	sort.Slice(names, func(i, j int) bool {
+		return strings.ReplaceAll(names[i], "/", "\x00") < strings.ReplaceAll(names[j], "/", "\x00")
+	})
 	for _, name := range names {
 		if err := t.add(out, name); err != nil {
 			return fmt.Errorf("archive %s: %w", name, err)
