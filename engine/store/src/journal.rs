@@ -10,10 +10,12 @@ use crate::state::Core;
 use crate::stats::LatencyHistogram;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
+use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 use weir_proto::ObjectId;
+use weir_runtime::race;
 use weir_runtime::sync::Notify;
 
 use crate::key::{ContainerNumber, PoolNumber};
@@ -29,6 +31,13 @@ const BATCH_DATA_MAX: u64 = 64 << 20;
 
 /// Bytes of records that may wait; beyond it updates wait before they begin.
 const PENDING_BYTES_MAX: usize = 4 << 20;
+
+/// A batch waits for updates that are writing their data for at most this part of the time that a batch takes: what
+/// the wait can cost is less than what they would lose by missing it.
+const GATHER_DIVISOR: u64 = 2;
+
+/// Longest such wait, on slow devices.
+const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// An object, as the key of what isn't durable yet.
 pub(crate) type ObjectKey = (PoolNumber, ContainerNumber, ObjectId);
@@ -101,6 +110,12 @@ pub(crate) struct Journal {
     /// Newest record of each object with records that aren't durable.
     touched: RefCell<HashMap<ObjectKey, u64>>,
     touched_order: RefCell<VecDeque<(u64, ObjectKey)>>,
+    /// Updates that are writing their data and will commit when it is there.
+    staging: Cell<u32>,
+    /// The last of them has committed.
+    staged: Notify,
+    /// Mean time of a batch, in nanoseconds, the newer ones counting more.
+    mean_ns: Cell<u64>,
     pub(crate) records: Cell<u64>,
     pub(crate) batches: Cell<u64>,
     pub(crate) written: Cell<u64>,
@@ -120,6 +135,9 @@ impl Journal {
             waiting: RefCell::default(),
             touched: RefCell::default(),
             touched_order: RefCell::default(),
+            staging: Cell::new(0),
+            staged: Notify::new(),
+            mean_ns: Cell::new(0),
             records: Cell::new(0),
             batches: Cell::new(0),
             written: Cell::new(0),
@@ -172,6 +190,37 @@ impl Journal {
         }
         self.work.notify_one();
         number
+    }
+
+    /// Announces a record that will come once its data is written.
+    pub(crate) fn begin_staging(&self) {
+        self.staging.set(self.staging.get() + 1);
+    }
+
+    /// The announced record has come, or won't.
+    pub(crate) fn end_staging(&self) {
+        self.staging.set(self.staging.get().saturating_sub(1));
+        if self.staging.get() == 0 {
+            self.staged.notify_waiters();
+        }
+    }
+
+    /// Waits a little for updates that are nearly there, so that they share the next flush instead of waiting for the
+    /// one behind it.
+    async fn gather(&self, core: &Core) {
+        // Those who were just woken may have more.
+        core.rt.yield_now().await;
+        if self.staging.get() > 0 {
+            let longest = Duration::from_nanos(self.mean_ns.get() / GATHER_DIVISOR).min(GATHER_MAX);
+            race(self.staged.notified(), core.rt.sleep(longest)).await;
+        }
+    }
+
+    fn note_time(&self, time: Duration) {
+        self.latency.borrow_mut().record(time);
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mean = self.mean_ns.get();
+        self.mean_ns.set(if mean == 0 { time } else { mean - mean / 8 + time / 8 });
     }
 
     /// The record that must be durable before a reader may see this object.
@@ -268,6 +317,9 @@ struct Placed {
 /// Writes batches until the store closes or fails.
 pub(crate) async fn run(core: Rc<Core>) {
     loop {
+        if core.journal.depth() > 0 {
+            core.journal.gather(&core).await;
+        }
         let placed = core.journal.take(core.id);
         let Some(placed) = placed else {
             if core.is_stopped() && core.journal.depth() == 0 {
@@ -293,7 +345,7 @@ pub(crate) async fn run(core: Rc<Core>) {
             return;
         }
         let journal = &core.journal;
-        journal.latency.borrow_mut().record(core.rt.now() - begin);
+        journal.note_time(core.rt.now() - begin);
         journal.records.set(journal.records.get() + records);
         journal.batches.set(journal.batches.get() + 1);
         journal.written.set(journal.written.get() + len);

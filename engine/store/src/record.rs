@@ -98,7 +98,9 @@ mod tests {
         #[test]
         fn records_survive_encoding(records in proptest::collection::vec(proptest::collection::vec(change(), 0..8), 0..6)) {
             let mut bytes = Vec::new();
-            records.iter().for_each(|record| encode_record(record, &mut bytes));
+            for record in &records {
+                encode_record(record, &mut bytes);
+            }
             prop_assert_eq!(decode_records(&bytes), Ok(records));
         }
 

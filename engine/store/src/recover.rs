@@ -12,7 +12,7 @@ use crate::format::{
 use crate::journal::{Journal, Ring};
 use crate::key;
 use crate::space::{Run, Space};
-use crate::state::{Core, Parts};
+use crate::state::{Core, Parts, reserve_blocks};
 use crate::tree::{Body, Home, NODE_BYTES, Node, PageRef, Tree};
 use core::cell::Cell;
 use core::ops::ControlFlow;
@@ -120,7 +120,7 @@ impl<'a> Opening<'a> {
 
     /// Reads the bitmaps as of the checkpoint, where the newest of each group is, and the highest number that any has.
     async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Space, Vec<(u64, u64)>, u64), OpenError> {
-        let mut space = Space::new(self.layout().data_blocks);
+        let mut space = Space::new(self.layout().data_blocks, reserve_blocks(self.layout().data_blocks));
         let (mut maps, mut highest) = (Vec::new(), 0);
         for group in 0..space.groups() as u64 {
             let pages = self.device.read(self.layout().map(group, 0), DmaBuf::new(2 * BLOCK)).await?;

@@ -177,6 +177,9 @@ struct Deferred {
 #[derive(Debug)]
 pub(crate) struct Space {
     blocks: u64,
+    /// Data goes to blocks below this one only. Behind it are index nodes alone, all of a few blocks, so that there
+    /// is always room for more of them.
+    data_end: u64,
     groups: Vec<Group>,
     /// Blocks that aren't busy.
     free: u64,
@@ -189,16 +192,16 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A region of this many blocks, all free.
-    pub(crate) fn new(blocks: u64) -> Self {
+    /// A region of this many blocks, all free, the last `index_zone` of which are not for data.
+    pub(crate) fn new(blocks: u64, index_zone: u64) -> Self {
         let count = usize::try_from(blocks.div_ceil(GROUP_BLOCKS)).unwrap_or(usize::MAX);
         let mut space = Self {
             blocks,
+            data_end: blocks.saturating_sub(index_zone),
             groups: (0..count).map(|_| Group::default()).collect(),
             free: 0,
             live: 0,
-            // The index starts three quarters in, data at the front.
-            cursors: [0, blocks / 4 * 3],
+            cursors: [0, blocks.saturating_sub(index_zone).min(blocks - 1)],
             deferred: VecDeque::new(),
             readers: BTreeSet::new(),
             reader: 0,
@@ -329,7 +332,10 @@ impl Space {
             if group.free < count {
                 continue;
             }
-            let len = self.group_len(index);
+            let mut len = self.group_len(index);
+            if purpose == Purpose::Data {
+                len = len.min(small(self.data_end.saturating_sub(index as u64 * GROUP_BLOCKS)));
+            }
             let mut at = if step == 0 { within } else { 0 };
             while let Some((start, found)) = group.busy.find_clear(at, len, wanted) {
                 if found == wanted {
@@ -447,7 +453,7 @@ mod tests {
 
     #[test]
     fn freed_blocks_wait_for_durability_and_readers() {
-        let mut space = Space::new(100);
+        let mut space = Space::new(100, 0);
         let run = space.allocate(60, Purpose::Data, 1).expect("an empty region")[0];
         space.set_live(run);
         let reader = space.begin_read();
@@ -466,7 +472,7 @@ mod tests {
 
     #[test]
     fn scattered_space_is_given_out_in_pieces_up_to_the_limit() {
-        let mut space = Space::new(GROUP_BLOCKS + 10);
+        let mut space = Space::new(GROUP_BLOCKS + 10, 0);
         let all = space.allocate(GROUP_BLOCKS + 10, Purpose::Data, 100).expect("everything");
         assert_eq!(all.iter().map(|run| run.count).sum::<u64>(), GROUP_BLOCKS + 10);
         assert_eq!(space.free(), 0);
@@ -481,23 +487,34 @@ mod tests {
 
     #[test]
     fn loaded_bits_are_what_was_stored() {
-        let mut space = Space::new(1000);
+        let mut space = Space::new(1000, 0);
         let run = space.allocate(77, Purpose::Data, 1).expect("an empty region")[0];
         space.set_live(run);
         let frozen = space.freeze();
         assert_eq!(frozen.len(), 1);
         assert!(space.freeze().is_empty());
         let bytes = frozen[0].1.to_bytes();
-        let mut other = Space::new(1000);
+        let mut other = Space::new(1000, 0);
         other.load(0, Bits::from_bytes(&bytes).expect("a whole group"));
         assert_eq!((other.live(), other.free()), (77, 923));
         assert!(Bits::from_bytes(&bytes[1..]).is_none());
     }
 
+    #[test]
+    fn data_keeps_out_of_the_index_zone_but_not_the_other_way_round() {
+        let mut space = Space::new(1000, 100);
+        assert_eq!(space.allocate(1, Purpose::Index, 1), Some(vec![Run { block: 900, count: 1 }]));
+        assert!(space.allocate(901, Purpose::Data, usize::MAX).is_none());
+        assert_eq!(space.allocate(900, Purpose::Data, 1), Some(vec![Run { block: 0, count: 900 }]));
+        space.release(Run { block: 10, count: 5 });
+        assert_eq!(space.allocate(99, Purpose::Index, 1), Some(vec![Run { block: 901, count: 99 }]));
+        assert_eq!(space.allocate(4, Purpose::Index, 1), Some(vec![Run { block: 10, count: 4 }]));
+    }
+
     proptest! {
         #[test]
         fn no_block_is_given_out_twice(steps in proptest::collection::vec((any::<bool>(), 1u64..300, any::<prop::sample::Index>()), 1..200)) {
-            let mut space = Space::new(2000);
+            let mut space = Space::new(2000, 0);
             let mut taken: Vec<Run> = Vec::new();
             let mut blocks = BTreeSet::new();
             for (take, count, pick) in steps {

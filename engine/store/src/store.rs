@@ -24,6 +24,10 @@ use weir_media::{BLOCK, Device, DmaBuf};
 use weir_proto::{Epoch, PoolId};
 use weir_runtime::{Handle, JoinHandle};
 
+/// How often a checkpoint that finds no room is tried before the caller is told: space that readers hold comes back
+/// within milliseconds.
+const CHECKPOINT_TRIES: u64 = 20;
+
 /// The store of one target. Dropping it stops its background work; everything acknowledged is durable.
 pub struct Store {
     core: Rc<Core>,
@@ -298,9 +302,13 @@ impl Store {
         let before = core.checkpoints.count.get();
         // One that is being written began earlier: the next one counts.
         let wanted = before + 1 + u64::from(core.checkpoints.is_running());
+        let failures = core.checkpoints.failures.get();
         while core.checkpoints.count.get() < wanted {
             if let Some(reason) = core.failure() {
                 return Err(PoolError::Failed(reason));
+            }
+            if core.checkpoints.failures.get() >= failures + CHECKPOINT_TRIES {
+                return Err(PoolError::Failed("there is no room for index nodes; delete data".to_owned()));
             }
             let done = core.checkpoints.done.notified();
             core.checkpoints.request.notify_one();
@@ -327,7 +335,7 @@ impl Store {
 
 /// Writes an index of one empty leaf, all bitmaps and the first checkpoint.
 async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Result<(), FormatError> {
-    let mut space = Space::new(layout.data_blocks);
+    let mut space = Space::new(layout.data_blocks, reserve_blocks(layout.data_blocks));
     let root = Node::new(Body::Leaf(Packed::default()));
     let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
     let place = place.unwrap_or(crate::space::Run { block: 0, count: 1 });

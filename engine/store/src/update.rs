@@ -314,6 +314,22 @@ impl Request<'_> {
     }
 }
 
+/// Announces to the log that an update is writing its data.
+struct Staging(Rc<Core>);
+
+impl Staging {
+    fn new(core: &Rc<Core>) -> Self {
+        core.journal.begin_staging();
+        Self(Rc::clone(core))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.0.journal.end_staging();
+    }
+}
+
 /// Blocks and pool space that an update holds until it is committed or given up.
 struct Reservation {
     core: Rc<Core>,
@@ -476,11 +492,12 @@ impl Shard {
         request.verify(data.bytes())?;
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let mut pieces = request.pieces(self.core.config.inline_limit);
-        let mut reservation = None;
+        let (mut reservation, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
             request.epoch = clock().0;
             self.check_now(&request, &pieces).await?;
+            staging = Some(Staging::new(&self.core));
             reservation = Some(self.write_blocks(container, &request, &mut pieces, &data).await?);
         } else {
             drop(self.stage(&mut pieces, &data).await);
@@ -488,6 +505,7 @@ impl Shard {
         request.epoch = clock().0;
         check_epoch(Epoch(request.epoch))?;
         let record = self.commit_update(container, &request, &pieces, reservation, along).await?;
+        drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
     }

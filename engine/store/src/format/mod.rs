@@ -76,7 +76,7 @@ impl Layout {
             && self.size > block
             && self.map_offset >= block + CHECKPOINT_BLOCKS * block
             && self.log_len >= LOG_BYTES_MIN
-            && self.groups == self.data_blocks.div_ceil(crate::space::GROUP_BLOCKS)
+            && self.groups >= self.data_blocks.div_ceil(crate::space::GROUP_BLOCKS)
             && self.data_blocks > 0
             && ends() == Some(true)
     }

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const STORE: Uuid = Uuid::from_u128(5);
+    const STORE: Uuid = Uuid::from_u128(5 << 100);
 
     #[test]
     fn nodes_survive_encoding_and_are_bound_to_their_place() {
@@ -192,7 +192,7 @@ mod tests {
         assert!((0..100).all(|at| found.key(at) == entries.key(at) && found.value(at) == entries.value(at)));
         assert!(decode_node(&page, PageRef { block: 8, ..place }, STORE).is_err());
         assert!(decode_node(&page, PageRef { crc: 0, ..place }, STORE).is_err());
-        assert!(decode_node(&page, place, Uuid::from_u128(6)).is_err());
+        assert!(decode_node(&page, place, Uuid::from_u128(6 << 100)).is_err());
         assert!(encode_node(&node, 9, 1, STORE, &mut [0; 100]).is_err());
         page[200] ^= 4;
         assert!(decode_node(&page, place, STORE).is_err());

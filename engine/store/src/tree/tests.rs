@@ -58,7 +58,9 @@ fn persist(root: &Rc<Node>, next: &mut u64) -> Vec<PageRef> {
 fn pages(node: &Node, found: &mut Vec<u64>) {
     found.push(node.home.page.get().expect("a clean node").block);
     if let Body::Branch(_, children) = &node.body {
-        children.iter().for_each(|child| pages(child, found));
+        for child in children {
+            pages(child, found);
+        }
     }
 }
 
@@ -101,19 +103,13 @@ proptest! {
             for (number, len) in steps {
                 let mut key = vec![b'k'; usize::from(number % 5) * 10];
                 key.extend(number.to_be_bytes());
-                let expected = match len {
-                    Some(len) => {
-                        let value = vec![(number & 0xff) as u8; len];
-                        prop_assert_eq!(tree.put(&key, &value), model.get(&key).cloned());
-                        model.insert(key.clone(), value)
-                    }
-                    None => {
-                        let old = model.remove(&key);
-                        prop_assert_eq!(tree.remove(&key), old.clone());
-                        old
-                    }
-                };
-                let _ = expected;
+                if let Some(len) = len {
+                    let value = vec![(number & 0xff) as u8; len];
+                    prop_assert_eq!(tree.put(&key, &value), model.get(&key).cloned());
+                    model.insert(key.clone(), value);
+                } else {
+                    prop_assert_eq!(tree.remove(&key), model.remove(&key));
+                }
                 prop_assert_eq!(tree.get(&key), model.get(&key).map(Vec::as_slice));
             }
             check_nodes(&tree.root, true);

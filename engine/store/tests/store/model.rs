@@ -112,7 +112,7 @@ impl Model {
                 }
                 Change::Hole { dkey, akey, index, count } => {
                     array(dkey, akey, &mut |bytes| {
-                        bytes.retain(|at, _| *at < *index || *at >= index + count)
+                        bytes.retain(|at, _| *at < *index || *at >= index + count);
                     });
                 }
                 Change::PunchAkey { dkey, akey } => {
@@ -171,7 +171,9 @@ impl Seen {
     fn of_array(bytes: &BTreeMap<u64, u8>) -> Self {
         let len = bytes.last_key_value().map_or(0, |(last, _)| last + 1);
         let mut all = vec![0; len as usize];
-        bytes.iter().for_each(|(at, byte)| all[*at as usize] = *byte);
+        for (at, byte) in bytes {
+            all[*at as usize] = *byte;
+        }
         Self { bytes: all, real: bytes.len() as u64 }
     }
 }
@@ -289,7 +291,7 @@ mod properties {
                     self.machine.run(async move { change.apply(&shard, epoch).await }).expect("stored");
                 }
                 Step::Checkpoint => {
-                    self.machine.run(async move { store.checkpoint().await }).expect("a checkpoint")
+                    self.machine.run(async move { store.checkpoint().await }).expect("a checkpoint");
                 }
                 Step::Crash => {
                     drop((shard, store));

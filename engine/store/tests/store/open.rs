@@ -150,9 +150,9 @@ fn later_versions_and_unknown_features_are_named() {
 /// A closed store with values of many sizes.
 fn filled(checkpointed: bool) -> MemoryDevice {
     let device = formatted();
-    let shared: Rc<dyn Device> = Rc::new(device.clone());
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(3, async move |handle| {
-        let store = Store::open(&handle, shared, &owner(), quiet()).await.expect("a new store");
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("a new store");
         let shard = store.create_pool(POOL, 4 << 20).await.expect("space");
         shard.create_container(CONTAINER).await.expect("a container");
         for number in 0..120u64 {
@@ -168,9 +168,9 @@ fn filled(checkpointed: bool) -> MemoryDevice {
 
 /// Reads everything: `Ok` when all is right or damage was reported, and how many reports there were.
 fn examine(device: &MemoryDevice) -> Result<u32, String> {
-    let shared: Rc<dyn Device> = Rc::new(device.clone());
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(4, async move |handle| {
-        let store = match Store::open(&handle, shared, &owner(), quiet()).await {
+        let store = match Store::open(&handle, disk, &owner(), quiet()).await {
             Ok(store) => store,
             Err(OpenError::Corrupt { .. }) => return Ok(1),
             Err(error) => return Err(error.to_string()),
