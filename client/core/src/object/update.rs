@@ -1,5 +1,6 @@
 //! Updates and punches.
 
+use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{
     AkeyUpdate, Conditions, Extent, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value,
 };
@@ -189,8 +190,7 @@ impl Object {
             by_shard.entry(layout.shard_index(dkey.hash())).or_default().push(dkey.clone());
         }
         let all = by_shard.into_iter().flat_map(|(shard, dkeys)| {
-            let batches: Vec<Vec<Key>> = dkeys.chunks(PUNCH_KEYS_MAX).map(<[Key]>::to_vec).collect();
-            batches.into_iter().map(move |batch| {
+            punch_batches(dkeys).into_iter().map(move |batch| {
                 self.punch_scope(context, Place::Shard(shard), PunchScope::Dkeys(batch), conditions)
             })
         });
@@ -248,8 +248,28 @@ impl Object {
     }
 }
 
-/// Keys in one punch request: with keys of the greatest length a request of this many still fits one message.
-const PUNCH_KEYS_MAX: usize = weir_proto::limits::INLINE_MAX / (2 * weir_proto::limits::KEY_MAX);
+/// Bytes of keys in one punch request, with two for the length of each: leaves half a message for the rest.
+const PUNCH_BYTES_MAX: usize = weir_proto::limits::INLINE_MAX / 2;
+
+/// Cuts keys into requests that each fit a message and the limit on keys.
+fn punch_batches(keys: Vec<Key>) -> Vec<Vec<Key>> {
+    let mut batches: Vec<Vec<Key>> = Vec::new();
+    let mut bytes = 0;
+    for key in keys {
+        let len = key.as_bytes().len() + 2;
+        match batches.last_mut() {
+            Some(batch) if bytes + len <= PUNCH_BYTES_MAX && batch.len() < AKEYS_MAX => {
+                bytes += len;
+                batch.push(key);
+            }
+            _ => {
+                bytes = len;
+                batches.push(vec![key]);
+            }
+        }
+    }
+    batches
+}
 
 /// A condition failed on a try that may have followed one that took effect.
 fn may_be_own_effect(refusal: &Refusal) -> bool {
@@ -270,4 +290,22 @@ pub(super) fn check_conditions(
         return Err(Error::invalid(operation, "per-akey conditions exclude akey conditions for all"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto::limits::KEY_MAX;
+
+    #[test]
+    fn keys_are_cut_into_requests_that_fit() {
+        for (len, count, expected) in [(8, 1000, 4), (KEY_MAX, 100, 15), (1, 0, 0)] {
+            let keys: Vec<Key> = (0..count).map(|_| Key::new(&vec![7; len]).expect("a key")).collect();
+            let batches = punch_batches(keys);
+            assert_eq!(batches.len(), expected, "{count} keys of {len} bytes");
+            assert_eq!(batches.concat().len(), count);
+            let bytes = |batch: &Vec<Key>| batch.iter().map(|key| key.as_bytes().len() + 2).sum::<usize>();
+            assert!(batches.iter().all(|batch| batch.len() <= AKEYS_MAX && bytes(batch) <= PUNCH_BYTES_MAX));
+        }
+    }
 }
