@@ -31,7 +31,6 @@ pub enum Operation {
     Create,
     Read,
     Write,
-    Flush,
     Release,
     Fsync,
     Opendir,
@@ -48,7 +47,7 @@ pub enum Operation {
     CopyFileRange,
 }
 
-const OPERATIONS: [(Operation, &str); 29] = [
+const OPERATIONS: [(Operation, &str); 28] = [
     (Operation::Lookup, "lookup"),
     (Operation::Getattr, "getattr"),
     (Operation::Setattr, "setattr"),
@@ -63,7 +62,6 @@ const OPERATIONS: [(Operation, &str); 29] = [
     (Operation::Create, "create"),
     (Operation::Read, "read"),
     (Operation::Write, "write"),
-    (Operation::Flush, "flush"),
     (Operation::Release, "release"),
     (Operation::Fsync, "fsync"),
     (Operation::Opendir, "opendir"),

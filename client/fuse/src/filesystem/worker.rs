@@ -74,7 +74,7 @@ pub struct Shared {
     /// For each thread, when its request began: microseconds since `started`, 0 while it has none.
     slots: Vec<AtomicU64>,
     next_slot: AtomicUsize,
-    logged: Mutex<HashMap<i32, (Instant, u64)>>,
+    logged: Mutex<HashMap<i32, (Option<Instant>, u64)>>,
     last_loss: Mutex<Option<(Instant, String)>>,
 }
 
@@ -182,13 +182,13 @@ impl Shared {
         }
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let entry = logged.entry(errno).or_insert((now.checked_sub(LOG_PAUSE).unwrap(), 0));
-        if now.duration_since(entry.0) < LOG_PAUSE {
+        let entry = logged.entry(errno).or_default();
+        if entry.0.is_some_and(|last| now.duration_since(last) < LOG_PAUSE) {
             entry.1 += 1;
             return;
         }
         let suppressed = std::mem::take(&mut entry.1);
-        entry.0 = now;
+        entry.0 = Some(now);
         tracing::warn!(
             operation = operation.name(),
             errno = errno_name(errno),
