@@ -39,7 +39,8 @@ check_absent() {
 
 check_names() {
     local found
-    found=$(git ls-files | grep -E '(^|/)(util|utils|common|helpers?|misc)(\.[a-z]+|/)' || test $? -eq 1)
+    # The C headers have the names that programs for DAOS include.
+    found=$(git ls-files ':!client/libdaos/include' | grep -E '(^|/)(util|utils|common|helpers?|misc)(\.[a-z]+|/)' || test $? -eq 1)
     if [[ -n $found ]]; then
         breach "these names say nothing about what is inside:"$'\n'"$found"
     fi
