@@ -252,15 +252,15 @@ impl Context {
     }
 }
 
-/// Opens an endpoint on the interface that leads to the first engine whose name is known here.
+/// Opens an endpoint on the interface that leads to the first engine whose name is known here; when none is, as while
+/// all engines are away, on the interface of the default route.
 fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
-    let mut reason = "the attach file names no engine".to_owned();
     for engine in &attach.engines {
         let options = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        match libfabric::open(runtime, &options) {
-            Ok(endpoint) => return Ok(endpoint),
-            Err(error) => reason = error.to_string(),
+        if let Ok(endpoint) = libfabric::open(runtime, &options) {
+            return Ok(endpoint);
         }
     }
-    Err(reason)
+    let options = libfabric::Options { provider: attach.provider.clone(), ..libfabric::Options::default() };
+    libfabric::open(runtime, &options).map_err(|error| error.to_string())
 }

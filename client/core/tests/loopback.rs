@@ -78,3 +78,21 @@ fn a_client_starts_fast_and_several_threads_share_handles() {
         }
     });
 }
+
+#[test]
+fn a_client_starts_while_no_engine_can_be_resolved_and_says_so_when_it_is_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"{"system":"weir","provider":"tcp","system_key_file":"key","engines":[
+        {"rank":0,"host":"engine-0.invalid","fabric_port":10100,"targets":1}]}"#;
+    std::fs::write(folder.path().join("client.json"), text).expect("written");
+    std::fs::write(folder.path().join("key"), engines::KEY_TEXT).expect("written");
+    let attach = Attach::load(Some(&folder.path().join("client.json"))).expect("valid");
+    let context = Context::real(&attach).expect("a context all the same");
+    context.set_deadline(Duration::from_millis(300));
+    let away = context.block_on(Pool::connect(&context, POOL, Rights::READ)).expect_err("nobody answers");
+    assert_eq!(away.errno(), 110, "{away}");
+    assert!(away.to_string().contains("engine-0.invalid"), "{away}");
+    let other = Attach { provider: "no-such-provider".into(), ..attach };
+    let refused = Context::real(&other).map(|_| ()).expect_err("there is none");
+    assert!(refused.to_string().contains("no-such-provider"), "{refused}");
+}

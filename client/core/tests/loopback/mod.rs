@@ -24,7 +24,7 @@ use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
 const DISK_BYTES: u64 = 256 << 20;
 /// Base64 of the bytes 0 to 31.
-const KEY_TEXT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub const KEY_TEXT: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 pub const POOL: &str = "tank";
 
 thread_local! {
