@@ -9,12 +9,14 @@ use crate::extents::{Stored, is_hole, paint};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber, Tail};
+use crate::merge::{Place, merge_akey};
 use crate::record::Change;
 use crate::state::{Core, add};
 use crate::tree::Tree;
 use crate::value::Event;
 use core::ops::ControlFlow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use weir_proto::object::Extent;
 use weir_proto::{Key, ObjectId};
 
@@ -72,8 +74,8 @@ impl Queue {
     }
 }
 
-/// Keys that can go, and where to go on.
-type Step = (Vec<Vec<u8>>, Option<Vec<u8>>);
+/// Keys that can go, where to go on, and an akey that is done.
+type Step = (Vec<Vec<u8>>, Option<Vec<u8>>, Option<Place>);
 
 /// One visit of an object.
 struct Visit<'a> {
@@ -91,7 +93,7 @@ struct Visit<'a> {
 
 /// Visits an object and removes what nobody can see. Others run between dkeys.
 pub(crate) async fn visit_object(
-    core: &Core,
+    core: &Rc<Core>,
     object: ObjectKey,
     since: u64,
     horizon: u64,
@@ -112,11 +114,14 @@ pub(crate) async fn visit_object(
     loop {
         core.admit().await?;
         let step = visit.step(&core.tree.borrow(), &from).map_err(|malformed| malformed.to_string())?;
-        let (removals, next) = step;
+        let (removals, next, done) = step;
         if !removals.is_empty() {
             add(&core.counters.aggregated, removals.len() as u64);
             let removals: Vec<Change> = removals.into_iter().map(|key| Change::Remove { key }).collect();
             core.commit(&removals, None).map_err(|malformed| malformed.to_string())?;
+        }
+        if let Some(place) = done {
+            merge_akey(core, object, &place, horizon).await?;
         }
         match next {
             Some(next) => from = next,
@@ -149,27 +154,29 @@ impl Visit<'_> {
         // Events of a dkey sort before its akeys, but can only be judged when those have been cleaned.
         if let Some(left) = self.dkey.take_if(|left| Some(&*left) != dkey.as_ref()) {
             let above = [self.path.clone()];
-            return Ok((self.dead_events(tree, &left, &above)?, Some(from.to_vec())));
+            return Ok((self.dead_events(tree, &left, &above)?, Some(from.to_vec()), None));
         }
         let Some(dkey) = dkey else {
             let path = self.path.clone();
-            return Ok((self.dead_events(tree, &path, &[])?, None));
+            return Ok((self.dead_events(tree, &path, &[])?, None, None));
         };
         self.dkey = Some(dkey.clone());
         let below = dkey.below();
         let Some(rest) = first_below(tree, &below, from.max(&below)) else {
-            return Ok((Vec::new(), Some(key::after(dkey.as_bytes()))));
+            return Ok((Vec::new(), Some(key::after(dkey.as_bytes())), None));
         };
         let akey: Key = key::akey_from(self.object, &rest)?;
         let akey = dkey.akey(&akey);
         let mut removals = self.dead_versions(tree, &akey, &dkey)?;
         if removals.len() >= REMOVALS_MAX {
             removals.truncate(REMOVALS_MAX);
-            return Ok((removals, Some(akey.as_bytes().to_vec())));
+            return Ok((removals, Some(akey.as_bytes().to_vec()), None));
         }
         let above = [self.path.clone(), dkey];
         removals.extend(self.dead_events(tree, &akey, &above)?);
-        Ok((removals, Some(key::after(akey.as_bytes()))))
+        let next = key::after(akey.as_bytes());
+        let [object, dkey] = above;
+        Ok((removals, Some(next), Some([object, dkey, akey])))
     }
 
     /// The pins between which the given epochs make a difference, ascending.

@@ -91,7 +91,7 @@ fn horizon(core: &Core) -> u64 {
 
 /// Visits all objects of a container.
 async fn visit_container(
-    core: &Core,
+    core: &Rc<Core>,
     pool: PoolNumber,
     container: ContainerNumber,
     horizon: u64,

@@ -25,6 +25,7 @@ mod incarnation;
 mod journal;
 mod key;
 mod list;
+mod merge;
 mod punch;
 mod query;
 mod record;

@@ -24,10 +24,10 @@ const INLINE_TOTAL_MAX: usize = 256 * 1024;
 
 /// Most data bytes of one stored extent. Longer ones are cut at multiples of it, so that overwrites of the same range
 /// meet the same pieces, and a piece fits a contiguous run even on a fragmented device.
-const EXTENT_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes of a version beside its inline data, at most.
-const VERSION_OVERHEAD: usize = 16;
+pub(crate) const VERSION_OVERHEAD: usize = 16;
 
 /// Data of an update: the values in the order of the akeys and, within one, of the extents.
 #[derive(Clone, Debug)]
@@ -331,11 +331,23 @@ impl Drop for Staging {
 }
 
 /// Blocks and pool space that an update holds until it is committed or given up.
-struct Reservation {
+pub(crate) struct Reservation {
     core: Rc<Core>,
     pool: PoolNumber,
     bytes: u64,
     runs: Vec<Run>,
+}
+
+impl Reservation {
+    /// Blocks that were allocated for a pool.
+    pub(crate) fn of_runs(core: &Rc<Core>, pool: PoolNumber, runs: Vec<Run>) -> Self {
+        Self { core: Rc::clone(core), pool, bytes: 0, runs }
+    }
+
+    /// The blocks belong to the index now.
+    pub(crate) fn keep(&mut self) {
+        self.runs.clear();
+    }
 }
 
 impl Drop for Reservation {
@@ -578,8 +590,7 @@ impl Shard {
             UpdateError::from(malformed)
         })?;
         if let Some(mut reservation) = reservation {
-            // The blocks belong to the index now.
-            reservation.runs.clear();
+            reservation.keep();
         }
         if overwrites {
             self.core.queue_for_aggregation(object, request.epoch);

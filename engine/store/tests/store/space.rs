@@ -231,3 +231,60 @@ fn readers_keep_what_they_read() {
         assert!(put(&shard, "after", "a", 90_000, &pattern(2, 400_000)).await.is_ok());
     });
 }
+
+#[test]
+fn small_neighbours_are_merged_and_half_hidden_blocks_come_back() {
+    let machine = Machine::new(7, DISK);
+    let (store, shard) = start(&machine, quiet());
+    let mut expected = vec![0; 400_000];
+    let mut writes: Vec<(u64, Vec<u8>)> = (0..80).map(|at| (at * 5000, pattern(at, 5000))).collect();
+    writes.extend((0..30).map(|at| (at * 11_000 + 7, pattern(at + 100, 3000))));
+    for (index, data) in &writes {
+        expected[*index as usize..][..data.len()].copy_from_slice(data);
+    }
+    let user = shard.clone();
+    machine.run(async move {
+        for (epoch, (index, data)) in (1..).zip(writes) {
+            write(&user, 1, epoch, index, &data).await.expect("stored");
+        }
+        user.aggregate(CONTAINER, Epoch(1000)).await.expect("aggregated");
+    });
+    let check = async |shard: Shard, expected: Vec<u8>| {
+        assert!(read(&shard, 1, u64::MAX, 0, 400_000).await.expect("read").0 == expected);
+    };
+    assert_eq!(store.audit().problems, [""; 0]);
+    assert!(store.audit().entries < 12, "{} entries are left", store.audit().entries);
+    assert!(shard.space().data < 450_000, "{:?}", shard.space());
+    machine.run(check(shard, expected.clone()));
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    assert_eq!(store.audit().problems, [""; 0]);
+    machine.run(check(store.pool(POOL).expect("the pool"), expected));
+}
+
+#[test]
+fn a_failed_device_stops_changes_but_not_reads() {
+    let machine = Machine::new(8, DISK);
+    let (_store, shard) = start(&machine, quiet());
+    let (disk, user) = (machine.disk.clone(), shard.clone());
+    machine.run(async move {
+        put(&user, "d", "a", 1, b"kept").await.expect("stored");
+        write(&user, 1, 1, 0, b"other").await.expect("stored");
+        let broken = weir_media::sim::SimDiskOptions { error_probability: 1.0, ..Default::default() };
+        disk.set_options(broken);
+        let error = put(&user, "d", "a", 2, b"lost").await.expect_err("the device fails").to_string();
+        assert!(error.contains("injected fault") && error.contains("restart the engine"), "{error}");
+        disk.set_options(weir_media::sim::SimDiskOptions::default());
+        assert!(matches!(put(&user, "d", "a", 3, b"lost").await, Err(UpdateError::Failed(_))));
+        // What the failed change may have touched isn't shown: it could vanish.
+        assert!(get(&user, "d", "a", 1).await.is_err());
+        assert_eq!(read(&user, 1, u64::MAX, 0, 5).await.expect("read").0, b"other");
+    });
+    machine.crash(CrashKeeps::Any);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        assert_eq!(get(&shard, "d", "a", 1).await, Ok(Some(b"kept".to_vec())));
+    });
+}

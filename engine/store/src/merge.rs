@@ -1,0 +1,244 @@
+//! Merging: neighbouring parts of extents, as they are visible at the horizon, become one extent.
+//!
+//! Small writes and partial overwrites leave many versions, each with an index entry, some with blocks of which only
+//! a part is visible. The merged extent carries the newest epoch of its parts: no snapshot lies between them, and
+//! readers at epochs before the horizon are those of snapshots.
+
+use crate::codec::{Malformed, crc32c};
+use crate::extents::{Stored, is_hole, newest_versions, paint};
+use crate::fetch::{hold_blocks, read_blocks};
+use crate::incarnation::{Life, life};
+use crate::journal::ObjectKey;
+use crate::key::{self, Path};
+use crate::record::Change;
+use crate::space::{Purpose, RUNS_MAX};
+use crate::state::Core;
+use crate::tree::{ENTRY_MAX, Tree};
+use crate::update::{EXTENT_BYTES_MAX, Reservation, VERSION_OVERHEAD};
+use crate::value::{Blocks, Event, Kind, Payload, Version};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf};
+use weir_proto::object::Extent;
+
+/// Fewest parts that are worth a merge.
+const PARTS_MIN: usize = 4;
+
+/// Mean bytes of a part above which rewriting costs more than the parts do: sixteen blocks.
+const PART_BYTES_MAX: u64 = 64 << 10;
+
+/// Merges of one akey in one visit: bounds how long others wait for theirs.
+const MERGES_MAX: usize = 16;
+
+/// All records that can be named.
+const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
+
+/// A merge to be done.
+struct Plan {
+    /// What the parts become.
+    extent: Extent,
+    epoch: u64,
+    record_size: u32,
+    /// Parts in their order, with what they are parts of.
+    parts: Vec<(Extent, Stored)>,
+    /// Stored extents that the merged one replaces.
+    replaced: Vec<Stored>,
+}
+
+/// The place of an akey: object, dkey, akey.
+pub(crate) type Place = [Path; 3];
+
+/// Merges what is worth it of an akey.
+pub(crate) async fn merge_akey(
+    core: &Rc<Core>,
+    object: ObjectKey,
+    place: &Place,
+    horizon: u64,
+) -> Result<(), String> {
+    for _ in 0..MERGES_MAX {
+        let guard = hold_blocks(core);
+        let Some(floor) = newest_snapshot(core, object, horizon) else { return Ok(()) };
+        let planned =
+            plan(&core.tree.borrow(), place, floor, horizon).map_err(|malformed| malformed.to_string())?;
+        let Some(plan) = planned else { return Ok(()) };
+        // Damaged parts stay as they are: a reader is told where.
+        let Some(bytes) = read_parts(core, &plan).await else { return Ok(()) };
+        let Some((payload, reservation)) = store(core, object, &place[2], &plan, bytes).await? else {
+            return Ok(());
+        };
+        if newest_snapshot(core, object, horizon) != Some(floor) {
+            return Ok(());
+        }
+        let changes = changes(&core.tree.borrow(), place, &plan, payload, horizon);
+        let Some(changes) = changes.map_err(|malformed| malformed.to_string())? else { return Ok(()) };
+        core.commit(&changes, None).map_err(|malformed| malformed.to_string())?;
+        if let Some(mut reservation) = reservation {
+            reservation.keep();
+        }
+        drop(guard);
+        core.admit().await?;
+    }
+    Ok(())
+}
+
+/// The newest snapshot up to the horizon; 0 when there is none. `None`: the container is gone.
+fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> {
+    let catalog = core.catalog.borrow();
+    let pool = catalog.pools.get(&object.0).filter(|pool| !pool.destroying)?;
+    let container = pool.containers.get(&object.1).filter(|container| !container.destroying)?;
+    Some(container.snapshots.range(..=horizon).next_back().copied().unwrap_or(0))
+}
+
+fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Malformed> {
+    place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, horizon))
+}
+
+/// Finds the first run of parts that is worth a merge.
+fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<Plan>, Malformed> {
+    let life = akey_life(tree, place, horizon)?;
+    let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
+    let stored = newest_versions(tree, &place[2], life, horizon, ALL_RECORDS, classes)?;
+    if stored.len() < PARTS_MIN {
+        return Ok(None);
+    }
+    let size = u64::from(record_size);
+    let step = (EXTENT_BYTES_MAX / size).max(1);
+    let mut run: Vec<(Extent, usize)> = Vec::new();
+    let worth = |run: &[(Extent, usize)]| {
+        let records: u64 = run.iter().map(|(extent, _)| extent.count).sum();
+        run.len() >= PARTS_MIN && records * size / run.len() as u64 <= PART_BYTES_MAX
+    };
+    for part in paint(&stored, ALL_RECORDS) {
+        let version = &stored[part.stored];
+        let usable = !is_hole(&version.value) && version.epoch > floor;
+        // Parts that reach over a boundary belong to extents that were cut there already, or to one large record.
+        let joins = run.last().is_some_and(|(last, _)| {
+            last.end() == part.extent.index && last.index / step == (part.extent.end() - 1) / step
+        });
+        if !(usable && (run.is_empty() || joins)) {
+            if worth(&run) {
+                break;
+            }
+            run.clear();
+        }
+        if usable {
+            run.push((part.extent, part.stored));
+        }
+    }
+    if !worth(&run) {
+        return Ok(None);
+    }
+    let first = run[0].0.index;
+    let extent = Extent { index: first, count: run[run.len() - 1].0.end() - first };
+    let inside = |found: &&Stored| {
+        extent.index <= found.extent.index && found.extent.end() <= extent.end() && found.epoch > floor
+    };
+    let replaced = stored.iter().filter(inside).filter(|found| !is_hole(&found.value)).cloned().collect();
+    let epoch = run.iter().map(|(_, at)| stored[*at].epoch).max().unwrap_or(0);
+    let parts = run.into_iter().map(|(part, at)| (part, stored[at].clone())).collect();
+    Ok(Some(Plan { extent, epoch, record_size, parts, replaced }))
+}
+
+fn small(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// The data of all parts, checked. `None`: some of it is damaged or can't be read.
+async fn read_parts(core: &Core, plan: &Plan) -> Option<Vec<u8>> {
+    let size = u64::from(plan.record_size);
+    let mut bytes = vec![0; small(plan.extent.count * size)];
+    let mut rest = bytes.as_mut_slice();
+    for (part, stored) in &plan.parts {
+        let (into, after) = rest.split_at_mut(small(part.count * size));
+        rest = after;
+        let from = (part.index - stored.extent.index) * size;
+        match Version::decode(&stored.value).ok()?.payload {
+            Payload::Hole => return None,
+            Payload::Inline(data) => into.copy_from_slice(data.get(small(from)..small(from) + into.len())?),
+            Payload::Blocks(blocks) => read_blocks(core, &blocks, from, Some(*part), into).await.ok()?,
+        }
+    }
+    Some(bytes)
+}
+
+/// Writes the merged data. `None`: there is no room, which deletes will make.
+async fn store(
+    core: &Rc<Core>,
+    object: ObjectKey,
+    akey: &Path,
+    plan: &Plan,
+    bytes: Vec<u8>,
+) -> Result<Option<(Payload, Option<Reservation>)>, String> {
+    let key_len = akey.extent(plan.extent, plan.epoch).len();
+    if bytes.len() < core.config.inline_limit && key_len + VERSION_OVERHEAD + bytes.len() <= ENTRY_MAX {
+        return Ok(Some((Payload::Inline(bytes), None)));
+    }
+    let len = bytes.len() as u64;
+    let count = len.div_ceil(BLOCK as u64);
+    let free = core.catalog.borrow().pools.get(&object.0).map_or(0, crate::catalog::Pool::free);
+    if !core.has_blocks(count) || free < count * BLOCK as u64 {
+        return Ok(None);
+    }
+    let Some(runs) = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX) else {
+        return Ok(None);
+    };
+    let reservation = Reservation::of_runs(core, object.0, runs.clone());
+    let chunk_shift = Blocks::chunk_shift_for(len);
+    let mut blocks = Blocks { len, chunk_shift, runs, checksums: Vec::new() };
+    blocks.checksums = bytes.chunks(small(blocks.chunk_len())).map(crc32c).collect();
+    let mut writes = Vec::new();
+    let mut at = 0;
+    for run in &blocks.runs {
+        let end = (at + small(run.bytes())).min(bytes.len());
+        writes.push(
+            core.device.write(core.layout.data(run.block), vec![DmaBuf::copy_of(&bytes[at..end]).into()]),
+        );
+        at = end;
+    }
+    // The task owns the blocks until the device is done with them, even when nobody waits any more.
+    let task = core.rt.spawn(async move {
+        for write in writes {
+            write.await?;
+        }
+        Ok::<_, weir_media::MediaError>(reservation)
+    });
+    let reservation =
+        task.await.map_err(|aborted| aborted.to_string())?.map_err(|error| error.to_string())?;
+    Ok(Some((Payload::Blocks(blocks), Some(reservation))))
+}
+
+/// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.
+fn changes(
+    tree: &Tree,
+    place: &Place,
+    plan: &Plan,
+    payload: Payload,
+    horizon: u64,
+) -> Result<Option<Vec<Change>>, Malformed> {
+    let akey = &place[2];
+    let involved = plan.parts.iter().map(|(_, stored)| stored).chain(&plan.replaced);
+    let key_of = |stored: &Stored| akey.extent(stored.extent, stored.epoch);
+    let unchanged = |stored: &Stored| tree.get(&key_of(stored)) == Some(stored.value.as_slice());
+    let life = akey_life(tree, place, horizon)?;
+    let Some((at, Event::Akey { kind, record_size, classes })) = life.event.filter(|_| life.exists) else {
+        return Ok(None);
+    };
+    if record_size != plan.record_size || !involved.into_iter().all(unchanged) {
+        return Ok(None);
+    }
+    let merged = akey.extent(plan.extent, plan.epoch);
+    let value = Version { record_size, payload }.encode();
+    if merged.len() + value.len() > ENTRY_MAX || tree.get(&merged).is_some() {
+        return Ok(None);
+    }
+    let mut changes = Vec::new();
+    let class = 1 << key::length_class(plan.extent.count);
+    if classes & class == 0 {
+        let event = Event::Akey { kind, record_size, classes: classes | class };
+        changes.push(Change::Put { key: akey.event(at), value: event.encode() });
+    }
+    changes.push(Change::Put { key: merged, value });
+    let replaced: BTreeSet<Vec<u8>> = plan.replaced.iter().map(key_of).collect();
+    changes.extend(replaced.into_iter().map(|key| Change::Remove { key }));
+    Ok(Some(changes))
+}
