@@ -41,6 +41,11 @@ const READ_AHEAD_KIB: u32 = 2048;
 /// Starts logging to standard error. A level that cannot be parsed means `info`. A second call does nothing.
 pub fn init_log(level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_new(level).unwrap_or_else(|_| "info".into());
+    // fuser complains of every answer to an interrupt whose request was answered meanwhile, which is no fault.
+    let filter = match "fuser::reply=off".parse() {
+        Ok(quiet) => filter.add_directive(quiet),
+        Err(_) => filter,
+    };
     // Whoever reads standard error may go away before the mount does; complaints about that would end the process.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
