@@ -224,3 +224,52 @@ fn halts_while_the_log_goes_round_its_ring_recover_what_was_acknowledged() {
     }
     crash_in_ring(560, 100_000);
 }
+
+/// Overwrites an array in small pieces, and aggregates with the power cut somewhere.
+fn crash_in_aggregation(seed: u64, at: u64) -> bool {
+    let machine = Machine::new(seed, DISK);
+    let (store, shard) = machine.start(quiet());
+    let random = Random::new(seed);
+    let mut expected = vec![0; 60_000];
+    let writes: Vec<(u64, Vec<u8>)> = (0..60)
+        .map(|number| (random.below(50_000), pattern(seed ^ number, random.between(1, 9000) as usize)))
+        .collect();
+    for (index, data) in &writes {
+        expected[*index as usize..][..data.len()].copy_from_slice(data);
+    }
+    let user = shard.clone();
+    machine.run(async move {
+        for (epoch, (index, data)) in (1..).zip(writes) {
+            write(&user, 1, epoch, index, &data).await.expect("stored");
+        }
+    });
+    machine.disk.halt_at(machine.disk.operations() + at);
+    let finished = machine.world.try_block_on(&machine.node, Duration::from_mins(10), async move {
+        shard.aggregate(CONTAINER, weir_proto::Epoch(1000)).await.expect("a healthy disk");
+        // What aggregation freed is given out again.
+        for epoch in 2000..2020 {
+            write(&shard, 2, epoch, 0, &pattern(epoch, 20_000)).await.expect("stored");
+        }
+    });
+    drop(store);
+    machine.crash(CrashKeeps::Any);
+    let store = machine.open(quiet());
+    assert_eq!(store.audit().problems, [""; 0], "seed {seed}, halt at {at}");
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        let (found, _) = read(&shard, 1, u64::MAX, 0, 60_000).await.expect("read");
+        assert!(found == expected, "seed {seed}, halt at {at}: the array has changed");
+    });
+    finished.is_err()
+}
+
+#[test]
+fn halts_during_aggregation_lose_nothing() {
+    for seed in 700..730 {
+        let mut at = 0;
+        while crash_in_aggregation(seed, at) {
+            at += 7;
+        }
+        assert!(at > 14, "aggregation wrote too little to be cut short");
+    }
+}

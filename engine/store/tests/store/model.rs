@@ -336,7 +336,7 @@ mod properties {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
         #[test]
         fn the_store_behaves_like_the_model(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..120)) {
