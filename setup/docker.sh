@@ -29,8 +29,18 @@ lacks_capabilities() {
     (((16#$bound & ((1 << (last + 1)) - 1)) != (1 << (last + 1)) - 1))
 }
 
+# forget_dead_engine: removes the pid file of an engine that was killed. dockerd itself takes whatever has the number now,
+# and even a process that has ended and waits for its parent, for a running engine.
+forget_dead_engine() {
+    local file=$state/docker-engine.pid process
+    [[ -f $file ]] || return 0
+    process=$(ps -o comm=,stat= -p "$(<"$file")" || true)
+    [[ $process == dockerd* && $process != *Z* ]] || rm -f "$file"
+}
+
 start_by_hand() {
     local options=(--pidfile "$state/docker-engine.pid")
+    forget_dead_engine
     mkdir -p "$state" "$WEIR_LOGS"
     if lacks_capabilities; then
         command -v capsh >/dev/null || fail "capsh is missing: run 'apt-get install libcap2-bin', then try again"

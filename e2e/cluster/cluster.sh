@@ -68,10 +68,21 @@ settle() {
     kubectl --namespace kube-system wait --for=condition=Ready pods --all --timeout="${READY_DEADLINE}s"
 }
 
+# remove_stopped: deletes a cluster whose nodes don't all run: an engine that was killed leaves it so, and its nodes come
+# back under other addresses.
+remove_stopped() {
+    if docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$cluster" --filter status=exited \
+        --filter status=created --filter status=dead | grep -q .; then
+        step cluster-delete "cluster $cluster: delete, its nodes have stopped" \
+            kind_command delete cluster --name "$cluster" --kubeconfig "$KUBECONFIG"
+    fi
+}
+
 up() {
     local image
     image=$(prepare | tail -n 1)
     mkdir -p "$(dirname "$KUBECONFIG")"
+    remove_stopped
     if exists; then
         skip "cluster $cluster"
         kind_command export kubeconfig --name "$cluster" --kubeconfig "$KUBECONFIG" --quiet
