@@ -90,12 +90,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         report.print();
         return Ok(());
     }
-    let mut system = System::start(&arguments.binaries, &arguments.scratch, &mut report)?;
+    let system = System::start(&arguments.binaries, &arguments.scratch, &mut report)?;
     if wanted(Group::Files) {
         files::measure(&system, arguments.small_files, arguments.sequential_mib, &mut report)?;
     }
     if wanted(Group::Life) {
-        restart::measure(&mut system, &mut report)?;
+        restart::measure(&system, &mut report)?;
     }
     system.stop()?;
     report.print();

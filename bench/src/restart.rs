@@ -15,9 +15,9 @@ const IDLE_WINDOW: Duration = Duration::from_secs(5);
 const RESTART_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Measures and adds the rows.
-pub fn measure(system: &mut System, report: &mut Report) -> Result<(), BenchError> {
-    let engines = processes(system, "weir-engine")?;
-    let mounts = processes(system, "weir-mountd")?;
+pub fn measure(system: &System, report: &mut Report) -> Result<(), BenchError> {
+    let engines = processes(system, "weir-engine", "--config")?;
+    let mounts = processes(system, "weir", "mount")?;
     let (Some(&engine), Some(&mount)) = (engines.first(), mounts.first()) else {
         return Err(BenchError::Deadline {
             what: "finding the engine and mount processes".into(),
@@ -36,16 +36,16 @@ pub fn measure(system: &mut System, report: &mut Report) -> Result<(), BenchErro
     Ok(())
 }
 
-/// Processes of a name whose command line names the system's directory.
-fn processes(system: &System, name: &str) -> Result<Vec<i32>, BenchError> {
+/// Processes of a program whose command line names the system's directory and has a certain word.
+fn processes(system: &System, name: &str, word: &str) -> Result<Vec<i32>, BenchError> {
     let root = Path::new("/proc");
     let directory = system.directory().display().to_string();
     let mut found = Vec::new();
     for entry in fs::read_dir(root).map_err(BenchError::file("list", root))?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let is_one = fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == name);
-        let is_ours =
-            fs::read_to_string(entry.path().join("cmdline")).is_ok_and(|line| line.contains(&directory));
+        let is_ours = fs::read_to_string(entry.path().join("cmdline"))
+            .is_ok_and(|line| line.contains(&directory) && line.split('\0').any(|argument| argument == word));
         if is_one && is_ours {
             found.push(pid);
         }
@@ -77,7 +77,7 @@ fn idle_percent(pid: i32) -> Result<f64, BenchError> {
     Ok((cpu_ticks(pid)? - before) / IDLE_WINDOW.as_secs_f64())
 }
 
-/// Kills an engine, starts it again and writes until a write through the mount has gone to every target.
+/// Kills an engine, which `weir dev` starts again, and writes until a write through the mount has gone to every target.
 fn restart_seconds(system: &System, pid: i32) -> Result<f64, BenchError> {
     let began = Instant::now();
     if let Some(pid) = Pid::from_raw(pid) {
@@ -86,7 +86,6 @@ fn restart_seconds(system: &System, pid: i32) -> Result<f64, BenchError> {
             output: error.to_string(),
         })?;
     }
-    system.dev(&["up"])?;
     let path = system.mount_point().join("after-restart");
     let block = vec![7; 64 << 20];
     fs::write(&path, &block).map_err(BenchError::file("write", &path))?;
