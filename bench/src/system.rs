@@ -12,7 +12,7 @@ const MANIFEST: &str = "\
 apiVersion: storage.weir.dev/v1alpha1
 kind: Pool
 metadata: {name: tank}
-spec: {clusterRef: {name: weir}, size: 9Gi}
+spec: {clusterRef: {name: weir}, size: 5Gi}
 ---
 apiVersion: storage.weir.dev/v1alpha1
 kind: Container
