@@ -34,6 +34,7 @@ lacks_capabilities() {
 forget_dead_engine() {
     local file=$state/docker-engine.pid process
     [[ -f $file ]] || return 0
+    # ps fails when nothing has that number: then the file is left over.
     process=$(ps -o comm=,stat= -p "$(<"$file")" || true)
     [[ $process == dockerd* && $process != *Z* ]] || rm -f "$file"
 }
@@ -84,6 +85,7 @@ stop() {
     local pid began=$SECONDS
     [[ -f $pid_file ]] || return 0
     pid=$(<"$pid_file")
+    # It may have ended by itself; the loop below sees either way.
     kill "$pid" 2>/dev/null || true
     while kill -0 "$pid" 2>/dev/null; do
         ((SECONDS - began < STOP_DEADLINE)) || fail "dockerd ($pid) is still there after $STOP_DEADLINE s; its log is $log"

@@ -108,7 +108,7 @@ impl Repeats {
             }
             let changes: Vec<_> = old.iter().map(|identity| change(*identity, None)).collect();
             if let Err(error) = pool.shard().change_attributes(&changes).await {
-                tracing::debug!(pool = %pool.id(), %error, "identities of old requests are kept for now");
+                tracing::debug!(pool = %pool.id(), %error, "identities of old requests stay until the next sweep");
                 continue;
             }
             self.with(pool, |repeats| {
