@@ -41,6 +41,7 @@ impl System {
             (manifest.display().to_string(), format!("scratch={}", system.mount_point().display()));
         system.dev(&[
             "up",
+            "--detach",
             "--engines",
             "3",
             "--targets",
