@@ -108,8 +108,17 @@ pub trait Device {
     /// Writes the slices one behind the other from `offset`. Each must be aligned memory of whole blocks.
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()>;
 
+    /// Writes the slices like [`Device::write`] and completes when these bytes are on stable media (NVMe: force unit
+    /// access). Says nothing of other writes.
+    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()>;
+
     /// Makes every write that has completed so far stable.
     fn flush(&self) -> IoFuture<()>;
+
+    /// Does now what the first write to this range would have to do beside transferring its bytes, such as recording in
+    /// the file system that an allocated block holds data. What the range holds is unchanged. Nothing else may write
+    /// to it meanwhile.
+    fn prepare(&self, offset: u64, len: u64) -> IoFuture<()>;
 
     /// Offset of the first byte that isn't zero; `None` when the whole device is zero. Holes of a sparse file cost
     /// nothing.

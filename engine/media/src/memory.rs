@@ -155,6 +155,14 @@ impl Device for MemoryDevice {
         Box::pin(core::future::ready(checked))
     }
 
+    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+        self.write(offset, data)
+    }
+
+    fn prepare(&self, _: u64, _: u64) -> IoFuture<()> {
+        Box::pin(core::future::ready(Ok(())))
+    }
+
     fn flush(&self) -> IoFuture<()> {
         self.count(|stats| stats.flushes += 1);
         Box::pin(core::future::ready(Ok(())))

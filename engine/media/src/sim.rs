@@ -217,6 +217,15 @@ impl SimDisk {
         self.delay(min, max)
     }
 
+    /// Time of a write that goes past the cache: a transfer and what a flush of it takes.
+    fn stable_delay(&self) -> Duration {
+        let (min, max) = {
+            let options = self.options.borrow();
+            (options.flush_min, options.flush_max)
+        };
+        self.transfer_delay() + self.delay(min, max)
+    }
+
     fn fails(&self) -> bool {
         let probability = self.options.borrow().error_probability;
         probability > 0.0 && self.random.chance(probability)
@@ -229,6 +238,22 @@ impl State {
         self.halted |= self.halt_at == Some(self.operations);
         self.operations += u64::from(!self.halted);
         !self.halted
+    }
+
+    /// Makes a completed write stable. Older writes to its sectors can't come back any more.
+    fn settle(&mut self, write: &Unflushed) {
+        self.stable.write(write.offset, &write.data);
+        let end = write.offset + write.data.len() as u64;
+        for older in &mut self.completed {
+            let (from, to) = (older.offset.max(write.offset), (older.offset + older.data.len() as u64).min(end));
+            if from < to {
+                let at = |base: u64| {
+                    let index = |position: u64| usize::try_from(position - base).unwrap_or(usize::MAX);
+                    index(from)..index(to)
+                };
+                older.data[at(older.offset)].copy_from_slice(&write.data[at(write.offset)]);
+            }
+        }
     }
 }
 
@@ -284,6 +309,43 @@ impl SimDevice {
         check_transfer(&self.disk.name, self.disk.size, offset, len as u64)?;
         if self.is_current() { Ok(()) } else { Err(self.closed()) }
     }
+
+    fn start_write(&self, offset: u64, data: &[Slice], stable: bool) -> IoFuture<()> {
+        let bytes: Vec<u8> = data.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
+        let len = bytes.len() as u64;
+        if let Err(error) = self.check(offset, bytes.len()) {
+            return Box::pin(core::future::ready(Err(error)));
+        }
+        let id = {
+            let state = &mut *self.disk.state.borrow_mut();
+            if !state.begin() {
+                return Box::pin(core::future::pending());
+            }
+            state.serial += 1;
+            state.in_flight.push(Unflushed { id: state.serial, offset, data: bytes });
+            state.serial
+        };
+        let error = self.disk.fails().then(|| self.failed("write", offset, len));
+        let delay = if stable { self.disk.stable_delay() } else { self.disk.transfer_delay() };
+        self.after(delay, move |state| {
+            // A failed write stays in flight: whatever part of it may or may not reach the media.
+            if let Some(error) = error {
+                return Err(error);
+            }
+            if let Some(at) = state.in_flight.iter().position(|write| write.id == id) {
+                let write = state.in_flight.remove(at);
+                state.current.write(write.offset, &write.data);
+                if stable {
+                    state.settle(&write);
+                } else {
+                    state.completed.push(write);
+                }
+            }
+            state.stats.writes += 1;
+            state.stats.write_bytes += len;
+            Ok(())
+        })
+    }
 }
 
 impl Device for SimDevice {
@@ -313,35 +375,15 @@ impl Device for SimDevice {
     }
 
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        let bytes: Vec<u8> = data.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
-        let len = bytes.len() as u64;
-        if let Err(error) = self.check(offset, bytes.len()) {
-            return Box::pin(core::future::ready(Err(error)));
-        }
-        let id = {
-            let state = &mut *self.disk.state.borrow_mut();
-            if !state.begin() {
-                return Box::pin(core::future::pending());
-            }
-            state.serial += 1;
-            state.in_flight.push(Unflushed { id: state.serial, offset, data: bytes });
-            state.serial
-        };
-        let error = self.disk.fails().then(|| self.failed("write", offset, len));
-        self.after(self.disk.transfer_delay(), move |state| {
-            // A failed write stays in flight: whatever part of it may or may not reach the media.
-            if let Some(error) = error {
-                return Err(error);
-            }
-            if let Some(at) = state.in_flight.iter().position(|write| write.id == id) {
-                let write = state.in_flight.remove(at);
-                state.current.write(write.offset, &write.data);
-                state.completed.push(write);
-            }
-            state.stats.writes += 1;
-            state.stats.write_bytes += len;
-            Ok(())
-        })
+        self.start_write(offset, &data, false)
+    }
+
+    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+        self.start_write(offset, &data, true)
+    }
+
+    fn prepare(&self, _: u64, _: u64) -> IoFuture<()> {
+        Box::pin(core::future::ready(Ok(())))
     }
 
     fn flush(&self) -> IoFuture<()> {
@@ -412,6 +454,21 @@ mod tests {
         disk.crash(CrashKeeps::Nothing);
         assert_eq!(disk.bytes(0, 1), [1]);
         assert_eq!(disk.bytes(4096, 1), [0]);
+    }
+
+    #[test]
+    fn a_stable_write_survives_a_crash_and_older_writes_to_its_place_do_not_come_back() {
+        for keeps in [CrashKeeps::Nothing, CrashKeeps::Everything, CrashKeeps::Any] {
+            let (world, disk, device) = world(5);
+            let node = world.node("n");
+            world.block_on(&node, async move {
+                device.write(0, block(1)).await.expect("a healthy disk");
+                device.write(4096, block(1)).await.expect("a healthy disk");
+                device.write_stable(0, block(2)).await.expect("a healthy disk");
+            });
+            disk.crash(keeps);
+            assert_eq!(disk.bytes(0, 4096), [2; 4096]);
+        }
     }
 
     #[test]

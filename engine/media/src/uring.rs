@@ -19,8 +19,8 @@ const RING_ENTRIES: u32 = 256;
 pub(crate) enum Transfer {
     /// Fills the buffer.
     Read { offset: u64, buffer: DmaBuf },
-    /// Writes the slices one behind the other.
-    Write { offset: u64, data: Vec<Slice> },
+    /// Writes the slices one behind the other; with `stable` it completes when they are on stable media.
+    Write { offset: u64, data: Vec<Slice>, stable: bool },
     /// `fdatasync`.
     Flush,
 }
@@ -247,9 +247,10 @@ impl InFlight {
                 let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
                 opcode::Read::new(fd, buffer.as_mut_ptr(), len).offset(*offset).build()
             }
-            Transfer::Write { offset, .. } => {
+            Transfer::Write { offset, stable, .. } => {
                 let count = u32::try_from(self.vectors.len()).unwrap_or(u32::MAX);
-                opcode::Writev::new(fd, self.vectors.as_ptr(), count).offset(*offset).build()
+                let flags = if *stable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(fd, self.vectors.as_ptr(), count).offset(*offset).rw_flags(flags).build()
             }
             Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         }

@@ -2,7 +2,8 @@
 //!
 //! One batch is in flight at a time. A batch is written only after the flush of the one before, so that a valid
 //! batch behind an invalid one means damage, not a crash; and one flush covers both the batch and the data extents
-//! that its records refer to, because recovery checks those of the last batch before it believes in it.
+//! that its records refer to, because recovery checks those of the last batch before it believes in it. A batch whose
+//! records refer to no data extents goes to stable media by itself, in one operation of the device.
 
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
 use crate::record::{Change, encode_record};
@@ -15,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 use weir_proto::ObjectId;
-use weir_runtime::race;
+use weir_runtime::{JoinHandle, race};
 use weir_runtime::sync::Notify;
 
 use crate::key::{ContainerNumber, PoolNumber};
@@ -38,6 +39,10 @@ const GATHER_DIVISOR: u64 = 2;
 
 /// Longest such wait, on slow devices.
 const GATHER_MAX: Duration = Duration::from_millis(2);
+
+/// The ring is prepared for writing this far ahead of the next batch, in steps of as much: a batch or more, and far
+/// less than what a log holds.
+const PREPARE_STEP: u64 = 1 << 20;
 
 /// An object, as the key of what isn't durable yet.
 pub(crate) type ObjectKey = (PoolNumber, ContainerNumber, ObjectId);
@@ -101,6 +106,7 @@ pub(crate) struct Journal {
     /// Number of the last record that is durable.
     durable: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
+    preparation: RefCell<Preparation>,
     pub(crate) incarnation: Cell<u64>,
     /// Something is pending.
     work: Notify,
@@ -128,6 +134,7 @@ impl Journal {
             pending: RefCell::default(),
             last: Cell::new(0),
             durable: Cell::new(0),
+            preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
             incarnation: Cell::new(incarnation),
             work: Notify::new(),
@@ -263,7 +270,7 @@ impl Journal {
         let position = ring.position;
         ring.previous = crc;
         ring.advance(padded);
-        Some(Placed { wrap, position, buffer, last: batch.last, records: batch.records })
+        Some(Placed { wrap, position, buffer, last: batch.last, records: batch.records, data: batch.data })
     }
 
     /// Waits until a record is durable. `false`: the store failed first.
@@ -312,6 +319,60 @@ struct Placed {
     buffer: DmaBuf,
     last: u64,
     records: u64,
+    /// Bytes of data extents that the records refer to.
+    data: u64,
+}
+
+/// How far the ring ahead of the next batch is prepared (see `Device::prepare`).
+struct Preparation {
+    /// Where the next step begins.
+    next: u64,
+    /// The range of a step under way, and its task.
+    running: Option<(core::ops::Range<u64>, JoinHandle<()>)>,
+}
+
+/// Begins the next step of the ring's preparation when the log comes near its end.
+fn prepare_ahead(core: &Rc<Core>) {
+    let (position, len) = {
+        let ring = core.journal.ring.borrow();
+        (ring.position, ring.len)
+    };
+    let mut preparation = core.journal.preparation.borrow_mut();
+    if preparation.running.is_some() {
+        return;
+    }
+    if preparation.next < position || preparation.next > position + 2 * PREPARE_STEP {
+        // The log has overtaken it, or begun again at the start of the ring.
+        preparation.next = position;
+    }
+    let step = preparation.next..(preparation.next + PREPARE_STEP).min(len);
+    if step.start >= position + PREPARE_STEP || step.is_empty() {
+        return;
+    }
+    preparation.next = step.end;
+    let begun = core.device.prepare(core.layout.log_offset + step.start, step.end - step.start);
+    let task = core.rt.spawn({
+        let core = Rc::clone(core);
+        async move {
+            // A fault that matters meets the batch itself.
+            let _ = begun.await;
+            core.journal.preparation.borrow_mut().running = None;
+        }
+    });
+    preparation.running = Some((step, task));
+}
+
+/// Waits until no preparation is under way where a batch goes.
+async fn await_preparation(core: &Core, batch: core::ops::Range<u64>) {
+    let running = {
+        let mut preparation = core.journal.preparation.borrow_mut();
+        let meets = |(step, _): &mut (core::ops::Range<u64>, _)| step.start < batch.end && batch.start < step.end;
+        preparation.running.take_if(meets)
+    };
+    if let Some((_, task)) = running {
+        // Its end is all that matters.
+        let _ = task.await;
+    }
 }
 
 /// Writes batches until the store closes or fails.
@@ -340,6 +401,10 @@ pub(crate) async fn run(core: Rc<Core>) {
         };
         let (last, records, len) = (placed.last, placed.records, placed.buffer.len() as u64);
         let begin = core.rt.now();
+        await_preparation(&core, placed.position..placed.position + len).await;
+        if let Some((end, _)) = &placed.wrap {
+            await_preparation(&core, *end..end + BLOCK as u64).await;
+        }
         if let Err(error) = write(&core, placed).await {
             core.fail(&error.to_string());
             return;
@@ -352,18 +417,26 @@ pub(crate) async fn run(core: Rc<Core>) {
         journal.set_durable(last);
         core.space.borrow_mut().settle(last);
         journal.wake(false);
+        prepare_ahead(&core);
         core.request_checkpoint_if_due();
     }
 }
 
 async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     let offset = core.layout.log_offset;
-    let wrap =
-        placed.wrap.map(|(position, buffer)| core.device.write(offset + position, vec![buffer.into()]));
-    let batch = core.device.write(offset + placed.position, vec![placed.buffer.into()]);
-    if let Some(wrap) = wrap {
-        wrap.await?;
+    let batch = (offset + placed.position, vec![placed.buffer.into()]);
+    match placed.wrap {
+        None if placed.data == 0 => core.device.write_stable(batch.0, batch.1).await,
+        None => {
+            core.device.write(batch.0, batch.1).await?;
+            core.device.flush().await
+        }
+        Some((position, buffer)) => {
+            let wrap = core.device.write(offset + position, vec![buffer.into()]);
+            let batch = core.device.write(batch.0, batch.1);
+            wrap.await?;
+            batch.await?;
+            core.device.flush().await
+        }
     }
-    batch.await?;
-    core.device.flush().await
 }

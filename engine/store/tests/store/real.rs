@@ -94,7 +94,9 @@ fn a_megabyte_extent_goes_straight_from_shared_memory_to_the_file() {
                 .expect("stored");
         }
         let written = store.stats().device.write_bytes - before;
-        assert!(written < (32 << 20) + 32 * 8192, "{written} bytes were written for 32 MiB");
+        // Two steps by which the log of a new file is prepared ahead come on top.
+        let most = (32 << 20) + 32 * 8192 + (2 << 20);
+        assert!(written < most, "{written} bytes were written for 32 MiB");
         for number in 0..32u64 {
             let (data, present) = read(&shard, number, u64::MAX, number << 20, 1 << 20).await.expect("read");
             assert!(data == bytes && present.len() == 1);
