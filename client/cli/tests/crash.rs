@@ -92,12 +92,13 @@ fn an_engine_that_stays_away_is_an_io_error_when_the_mount_has_waited_long_enoug
         .expect("not zero");
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
     let begun = Instant::now();
-    let error = file.write_all_at(b"x", 0).expect_err("the engine is away");
+    let told = file.write_all_at(b"x", 0).and_then(|()| file.sync_all());
+    let error = told.expect_err("the engine is away");
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(begun.elapsed() > Duration::from_millis(1900), "it waited only {:?}", begun.elapsed());
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
     harness::eventually("the mount works again", Duration::from_secs(30), || {
-        file.write_all_at(b"y", 0).is_ok()
+        file.write_all_at(b"y", 0).and_then(|()| file.sync_all()).is_ok()
     });
     drop(file);
     assert_eq!(fs::read(mount.path("f")).expect("read"), b"y");

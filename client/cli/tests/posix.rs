@@ -248,6 +248,69 @@ fn what_one_client_closed_another_sees_when_it_opens() {
 }
 
 #[test]
+fn a_new_file_with_its_attributes_is_whole_for_another_client_once_it_is_closed() {
+    let system = system();
+    let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));
+    let times = |seconds| fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(seconds));
+    for (round, size) in (0_u64..).zip([0, 1, 5000, 1 << 20, 3_500_000]) {
+        let name = format!("f{round}");
+        let content: Vec<u8> = (0..size).map(|at: usize| u8::try_from(at % 251).expect("small")).collect();
+        let mut file = File::create(one.path(&name)).expect("created");
+        for part in content.chunks(10_240) {
+            file.write_all(part).expect("written");
+        }
+        file.set_times(times(1000 + round)).expect("times set");
+        file.set_permissions(Permissions::from_mode(0o640)).expect("mode set");
+        std::os::unix::fs::fchown(&file, Some(12), Some(34)).expect("owner set");
+        let check = |stat: fs::Metadata, whose: &str| {
+            assert_eq!(stat.len(), size as u64, "{whose} {name}");
+            assert_eq!(stat.mtime(), 1000 + i64::try_from(round).expect("few"), "{whose} {name}");
+            assert_eq!((stat.mode() & 0o7777, stat.uid(), stat.gid()), (0o640, 12, 34), "{whose} {name}");
+        };
+        check(file.metadata().expect("stat"), "the writer's");
+        drop(file);
+        assert!(fs::read(two.path(&name)).expect("read") == content, "{name}");
+        check(fs::metadata(two.path(&name)).expect("stat"), "another client's");
+        check(fs::metadata(one.path(&name)).expect("stat"), "the writer's, closed,");
+    }
+    // A write after the times were set moves them again.
+    let mut file = File::create(one.path("later")).expect("created");
+    file.set_times(times(1000)).expect("times set");
+    file.write_all(b"more").expect("written");
+    drop(file);
+    assert!(fs::metadata(two.path("later")).expect("stat").mtime() > 1_000_000);
+}
+
+#[test]
+fn a_change_of_an_open_file_reaches_others_in_about_a_second_or_with_fsync() {
+    let system = system();
+    let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));
+    let mut file = File::create(one.path("log")).expect("created");
+    file.write_all(b"first").expect("written");
+    file.sync_data().expect("synced");
+    assert_eq!(fs::read(two.path("log")).expect("read"), b"first");
+    file.write_all(b" second").expect("written");
+    // The writer itself, and others on its mount, see it at once.
+    assert_eq!(fs::read(one.path("log")).expect("read"), b"first second");
+    file.write_all(b" third").expect("written");
+    harness::eventually("the sender sends what has waited", Duration::from_secs(10), || {
+        fs::read(two.path("log")).expect("read") == b"first second third"
+    });
+    // Renamed and removed while it is open and has more to send.
+    file.write_all(b" fourth").expect("written");
+    fs::rename(one.path("log"), one.path("moved")).expect("renamed");
+    file.write_all(b" fifth").expect("written");
+    drop(file);
+    assert_eq!(fs::read(two.path("moved")).expect("read"), b"first second third fourth fifth");
+    let mut file = File::create(one.path("gone")).expect("created");
+    file.write_all(b"nobody").expect("written");
+    fs::remove_file(one.path("gone")).expect("removed");
+    file.write_all(b" sees it").expect("written");
+    assert_eq!(file.metadata().expect("stat").len(), 14);
+    file.sync_all().expect("synced");
+}
+
+#[test]
 fn mappings_are_shared_and_reach_the_engines() {
     let system = system();
     let (mount, other) = (system.mount("home", &[]), system.mount("home", &[]));

@@ -72,11 +72,14 @@ pub struct SetAttributes {
 
 impl SetAttributes {
     /// Whether the inode record changes, not only the size.
-    fn changes_record(&self) -> bool {
+    #[must_use]
+    pub fn changes_record(&self) -> bool {
         *self != Self { size: self.size, ..Self::default() }
     }
 
-    fn apply(&self, record: &mut Record, now: i64, newest: Epoch) {
+    /// Changes a record. `now` is the time in nanoseconds since 1970; a modification time covers content up to the
+    /// epoch `newest`.
+    pub fn apply(&self, record: &mut Record, now: i64, newest: Epoch) {
         let time = |change: Change| match change {
             Change::Now => now,
             Change::To(ns) => ns,

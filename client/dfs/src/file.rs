@@ -82,6 +82,18 @@ impl File {
         Ok(self.array.write(context, &[range], &[data]).await?)
     }
 
+    /// Writes runs that don't overlap: offset and bytes of each. Runs of one chunk share a request.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub async fn write_runs(&self, context: &Context, runs: &[(u64, Vec<u8>)]) -> Result<Epoch> {
+        self.ensure_writable()?;
+        let range = |(offset, bytes): &(u64, Vec<u8>)| Range { index: *offset, count: bytes.len() as u64 };
+        let ranges: Vec<Range> = runs.iter().map(range).collect();
+        let data: Vec<&[u8]> = runs.iter().map(|(_, bytes)| bytes.as_slice()).collect();
+        Ok(self.array.write(context, &ranges, &data).await?)
+    }
+
     /// Size in bytes, and the epoch of the newest change of the content.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ mod path;
 mod record;
 mod rename;
 mod superblock;
+mod writeback;
 mod xattr;
 
 pub use attributes::{Change, SetAttributes, Stat};
@@ -32,6 +33,7 @@ pub use namespace::{Ownership, Removed};
 pub use record::{Kind, Record};
 pub use rename::Replace;
 pub use superblock::Superblock;
+pub use writeback::Gathered;
 pub use xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
 
 /// Result of a file-system operation.

@@ -32,6 +32,7 @@ pub enum Operation {
     Read,
     Write,
     Release,
+    Flush,
     Fsync,
     Opendir,
     Readdir,
@@ -47,7 +48,7 @@ pub enum Operation {
     CopyFileRange,
 }
 
-const OPERATIONS: [(Operation, &str); 28] = [
+const OPERATIONS: [(Operation, &str); 29] = [
     (Operation::Lookup, "lookup"),
     (Operation::Getattr, "getattr"),
     (Operation::Setattr, "setattr"),
@@ -63,6 +64,7 @@ const OPERATIONS: [(Operation, &str); 28] = [
     (Operation::Read, "read"),
     (Operation::Write, "write"),
     (Operation::Release, "release"),
+    (Operation::Flush, "flush"),
     (Operation::Fsync, "fsync"),
     (Operation::Opendir, "opendir"),
     (Operation::Readdir, "readdir"),
@@ -134,9 +136,9 @@ impl Metrics {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The counts now.
+    /// The counts now, with the bytes that wait to be sent.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self, unsent_bytes: u64) -> Snapshot {
         let mut operations = BTreeMap::new();
         for (operation, name) in OPERATIONS {
             let latency = &self.latencies[operation as usize];
@@ -152,6 +154,7 @@ impl Metrics {
             operations,
             read_bytes: self.read_bytes.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            unsent_bytes,
             errors: errors.iter().map(|(errno, count)| (errno_name(*errno), *count)).collect(),
         }
     }
@@ -188,6 +191,9 @@ pub struct Snapshot {
     pub read_bytes: u64,
     /// Bytes taken from applications.
     pub written_bytes: u64,
+    /// Bytes among them that the engines don't have yet.
+    #[serde(default)]
+    pub unsent_bytes: u64,
     /// By errno name.
     pub errors: BTreeMap<String, u64>,
 }
@@ -264,6 +270,7 @@ pub fn render(mounts: &[MountMetrics]) -> String {
         let sum = containers.entry((&mount.pool, &mount.container)).or_default();
         sum.read_bytes += mount.counts.read_bytes;
         sum.written_bytes += mount.counts.written_bytes;
+        sum.unsent_bytes += mount.counts.unsent_bytes;
         for (name, histogram) in &mount.counts.operations {
             sum.operations.entry(name.clone()).or_default().add(histogram);
             latencies.entry(name).or_default().add(histogram);
@@ -290,6 +297,11 @@ fn render_containers(text: &mut String, containers: &BTreeMap<(&str, &str), Snap
     let labels = |(pool, container): &(&str, &str)| {
         format!("pool=\"{}\",container=\"{}\"", escape(pool), escape(container))
     };
+    let help = "Bytes written by applications that the engines don't have yet.";
+    family(text, "weir_mountd_unsent_bytes", "gauge", help);
+    for (names, counts) in containers {
+        let _ = writeln!(text, "weir_mountd_unsent_bytes{{{}}} {}", labels(names), counts.unsent_bytes);
+    }
     family(text, "weir_mountd_operations_total", "counter", "Requests of the kernel answered.");
     for (names, counts) in containers {
         for (op, histogram) in &counts.operations {
@@ -391,7 +403,7 @@ mod tests {
             pool: "tank".into(),
             container: "a\"b".into(),
             health: "serving",
-            counts: metrics.snapshot(),
+            counts: metrics.snapshot(9),
         };
         let text = render(&[mount.clone(), mount]);
         for line in [

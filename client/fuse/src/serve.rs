@@ -70,6 +70,9 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let (dfs, identity) = open(spec, &attach, options, started)?;
     let container = dfs.container().clone();
     let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
+    shared.start_writeback().map_err(|error| {
+        Failure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
+    })?;
     let session = mount(spec, options, &shared)?;
     shared.set_notifier(session.notifier());
     raise_read_ahead(&spec.target);
@@ -99,6 +102,7 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     })?;
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
+    shared.settle_all();
     give_back(&attach, &container);
     outcome
 }
@@ -369,7 +373,7 @@ async fn answer_control(
         let state = State {
             identity: identity.clone(),
             trouble: shared.trouble(),
-            metrics: shared.metrics.snapshot(),
+            metrics: shared.metrics.snapshot(shared.writeback.bytes()),
         };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // A daemon that does not read within its limit asks again.

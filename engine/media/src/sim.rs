@@ -245,7 +245,8 @@ impl State {
         self.stable.write(write.offset, &write.data);
         let end = write.offset + write.data.len() as u64;
         for older in &mut self.completed {
-            let (from, to) = (older.offset.max(write.offset), (older.offset + older.data.len() as u64).min(end));
+            let (from, to) =
+                (older.offset.max(write.offset), (older.offset + older.data.len() as u64).min(end));
             if from < to {
                 let at = |base: u64| {
                     let index = |position: u64| usize::try_from(position - base).unwrap_or(usize::MAX);

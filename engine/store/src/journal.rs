@@ -16,8 +16,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 use weir_proto::ObjectId;
-use weir_runtime::{JoinHandle, race};
 use weir_runtime::sync::Notify;
+use weir_runtime::{JoinHandle, race};
 
 use crate::key::{ContainerNumber, PoolNumber};
 
@@ -366,7 +366,8 @@ fn prepare_ahead(core: &Rc<Core>) {
 async fn await_preparation(core: &Core, batch: core::ops::Range<u64>) {
     let running = {
         let mut preparation = core.journal.preparation.borrow_mut();
-        let meets = |(step, _): &mut (core::ops::Range<u64>, _)| step.start < batch.end && batch.start < step.end;
+        let meets =
+            |(step, _): &mut (core::ops::Range<u64>, _)| step.start < batch.end && batch.start < step.end;
         preparation.running.take_if(meets)
     };
     if let Some((_, task)) = running {

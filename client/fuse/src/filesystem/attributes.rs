@@ -1,5 +1,6 @@
 //! Attributes: what the kernel is told, and what it changes.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
@@ -8,6 +9,7 @@ use weir_dfs::{Change, Dfs, Error, Kind, Node, Record, SetAttributes, Stat};
 
 use super::inodes::{Inode, ROOT, Stamp};
 use super::worker::{Fault, Served, Shared};
+use super::writeback::overlay;
 
 /// Set-user-id and set-group-id.
 const SET_USER_ID: u32 = 0o4000;
@@ -36,6 +38,12 @@ pub fn nanoseconds_of_request(time: SystemTime) -> i64 {
             seconds.map_or(i64::MIN, |whole| whole.saturating_add(i64::from(nanos)))
         }
     }
+}
+
+/// Nanoseconds since 1970.
+pub fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 fn file_type(kind: Kind) -> FileType {
@@ -152,13 +160,16 @@ impl Wanted {
 
 impl Shared {
     /// The inode of a number that the kernel names.
-    pub(crate) fn inode(&self, number: u64) -> Served<std::sync::Arc<Inode>> {
+    pub(crate) fn inode(&self, number: u64) -> Served<Arc<Inode>> {
         self.inodes.get(number).ok_or(Fault::Errno(libc::ESTALE))
     }
 
     /// Attributes as they are now.
     pub(crate) fn getattr(&self, context: &Context, number: u64) -> Served<Stat> {
         let inode = self.inode(number)?;
+        if let Some(stat) = Self::stat_gathered(&inode) {
+            return Ok(stat);
+        }
         let (node, removed, opens) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some(), known.opens)
@@ -181,11 +192,8 @@ impl Shared {
     /// Takes note of fresh attributes that the kernel is about to be told. An inode that was renamed here meanwhile keeps
     /// its newer name.
     pub(crate) fn learn(inode: &Inode, node: &Node, stat: &Stat) {
-        let mut known = inode.lock();
-        if known.node.parent == node.parent && known.node.name == node.name {
-            known.node.record.clone_from(&node.record);
-        }
-        known.told = Some(stamp(stat));
+        inode.learn_record(node);
+        inode.lock().told = Some(stamp(stat));
     }
 
     /// Changes attributes.
@@ -201,7 +209,11 @@ impl Shared {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some())
         };
-        let change = wanted.change(&node.record, caller);
+        let change = wanted.change(&overlay(&node, &inode.gathering), caller);
+        if !removed && self.gather_attributes(&inode, &change).is_some() {
+            return self.gathered_attributes(context, &inode, &change);
+        }
+        self.settle(context, &inode);
         if wanted.size.is_some() {
             // What the page cache holds is cut by the kernel itself; another version of it may not be kept.
             inode.lock().cached = None;
@@ -214,14 +226,55 @@ impl Shared {
         Ok(stat)
     }
 
+    /// What the kernel is told after a change that waits to be sent.
+    fn gathered_attributes(
+        &self,
+        context: &Context,
+        inode: &Arc<Inode>,
+        change: &SetAttributes,
+    ) -> Served<Stat> {
+        if let (Some(mtime), Some(told)) = (change.mtime, inode.lock().told.as_mut()) {
+            told.mtime_ns = match mtime {
+                Change::Now => now_ns(),
+                Change::To(ns) => ns,
+            };
+        }
+        match Self::stat_gathered(inode) {
+            Some(stat) => Ok(stat),
+            None => self.getattr(context, inode.number),
+        }
+    }
+
+    /// Attributes of a file whose changes are not all with the engines, as this mount's applications see them. `None`
+    /// when the engines know better.
+    fn stat_gathered(inode: &Inode) -> Option<Stat> {
+        if inode.gathering.is_settled() {
+            return None;
+        }
+        let (mut node, told, removed) = {
+            let known = inode.lock();
+            (known.node.clone(), known.told?, known.removed.is_some())
+        };
+        node.record = overlay(&node, &inode.gathering);
+        let stat = of_new(&node);
+        // A write moves both times; one that was set may lie in the future.
+        let ctime_ns = stat.ctime_ns.max(told.mtime_ns.min(now_ns()));
+        let (size, mtime_ns) = (told.size, told.mtime_ns);
+        Some(Stat {
+            size,
+            blocks: size.div_ceil(512),
+            mtime_ns,
+            ctime_ns,
+            links: u32::from(!removed),
+            ..stat
+        })
+    }
+
     /// A file without a name keeps its attributes here: there is no entry to hold them.
     fn setattr_removed(&self, context: &Context, inode: &Inode, change: SetAttributes) -> Served<Stat> {
         let node = {
             let mut known = inode.lock();
-            let record = &mut known.node.record;
-            record.mode = change.mode.unwrap_or(record.mode);
-            record.uid = change.uid.unwrap_or(record.uid);
-            record.gid = change.gid.unwrap_or(record.gid);
+            known.apply(&change);
             known.node.clone()
         };
         if let Some(size) = change.size {

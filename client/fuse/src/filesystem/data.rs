@@ -1,12 +1,13 @@
 //! File content: opening, reading, writing.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use fuser::FopenFlags;
 use weir_client::Context;
 use weir_dfs::{Error, SetAttributes, Stat};
 
-use super::attributes::{stamp, without_privilege};
+use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
 use super::inodes::{Inode, Stamp};
 use super::worker::{Fault, Served, Shared};
@@ -35,6 +36,7 @@ impl Shared {
     }
 
     fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32, caller: u32) -> Served<Opened> {
+        self.settle(context, inode);
         let (node, removed) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some())
@@ -74,13 +76,23 @@ impl Shared {
             self.expire_attributes(inode.number);
         }
         let append = flags & libc::O_APPEND != 0;
-        let handle =
-            self.handles.insert(Handle::File(Arc::new(OpenFile { inode: Arc::clone(inode), file, append })));
-        let flags = match self.cache {
+        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        let open = OpenFile {
+            inode: Arc::clone(inode),
+            file,
+            append,
+            gathers: self.cache == Cache::CloseToOpen && !append && flags & libc::O_DIRECT == 0,
+            reported: AtomicU64::new(inode.gathering.failures()),
+        };
+        let handle = self.handles.insert(Handle::File(Arc::new(open)));
+        let mut flags = match self.cache {
             Cache::None => FopenFlags::FOPEN_DIRECT_IO,
             Cache::CloseToOpen if kept => FopenFlags::FOPEN_KEEP_CACHE,
             Cache::CloseToOpen => FopenFlags::empty(),
         };
+        if reads_only {
+            flags |= FopenFlags::FOPEN_NOFLUSH;
+        }
         Ok(Opened { handle, flags })
     }
 
@@ -97,6 +109,9 @@ impl Shared {
         let (node, stat) = self.create_or_find(context, parent, name, mode, exclusive, owner)?;
         let inode = self.inode(node.inode_number())?;
         inode.lock().opens += 1;
+        if stat.is_some() && self.cache == Cache::CloseToOpen {
+            inode.gathering.begin_fresh();
+        }
         let opened = match stat {
             Some(stat) => self.opened(&inode, &stat, flags).map(|opened| (stat, opened)),
             None => self.open_counted(context, &inode, flags, owner.0).and_then(|opened| {
@@ -121,6 +136,8 @@ impl Shared {
     /// The last user of a handle is gone.
     pub(crate) fn release(&self, context: &Context, handle: u64) {
         if let Some(Handle::File(file)) = self.handles.remove(handle) {
+            // Pages of a mapping may have come after the last close.
+            self.settle(context, &file.inode);
             self.close(context, &file.inode);
         }
     }
@@ -132,6 +149,7 @@ impl Shared {
     /// Reads into a buffer and returns how many bytes there were.
     pub(crate) fn read(&self, context: &Context, handle: u64, offset: u64, into: &mut [u8]) -> Served<usize> {
         let open = self.file(handle)?;
+        self.settle(context, &open.inode);
         let known = open.inode.lock().told.map(|told| told.size);
         // Within a size that is known no request is needed to find the end; behind it the file may have grown.
         let end = offset.saturating_add(into.len() as u64);
@@ -141,7 +159,14 @@ impl Shared {
         Ok(read)
     }
 
-    /// Writes all of the data; it is on stable media when this returns.
+    /// `close` of one of the descriptors of a handle, or `fsync`: everything written before is on stable media when
+    /// this returns, and a failure of any of it that was not told before is told.
+    pub(crate) fn flush(&self, context: &Context, handle: u64, closing: bool) -> Served<()> {
+        let open = self.file(handle)?;
+        self.settle_open(context, &open, closing)
+    }
+
+    /// Takes all of the data.
     pub(crate) fn write(
         &self,
         context: &Context,
@@ -152,8 +177,16 @@ impl Shared {
     ) -> Served<()> {
         let open = self.file(handle)?;
         if drop_privilege {
+            self.settle(context, &open.inode);
             self.drop_privilege(context, &open.inode)?;
         }
+        if open.gathers {
+            self.gather(context, &open, offset, data)?;
+            Self::note_written(&open, offset, data, now_ns());
+            self.metrics.written(data.len() as u64);
+            return Ok(());
+        }
+        self.settle(context, &open.inode);
         // The kernel places appended data behind the end that it knows; another client may have moved it.
         let offset = if open.append {
             let (end, _) = context.block_on(open.file.size_and_epoch(context))?;
@@ -162,15 +195,21 @@ impl Shared {
             offset
         };
         let written = context.block_on(open.file.write(context, offset, data));
-        let mut known = open.inode.lock();
-        known.cached = None;
-        let epoch = written?;
-        let end = offset.saturating_add(data.len() as u64);
-        let size = known.told.map_or(end, |told| told.size.max(end));
-        known.told = Some(Stamp { size, mtime_ns: i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX) });
-        drop(known);
+        if written.is_err() {
+            open.inode.lock().cached = None;
+        }
+        Self::note_written(&open, offset, data, i64::try_from(written?.wall_ns()).unwrap_or(i64::MAX));
         self.metrics.written(data.len() as u64);
         Ok(())
+    }
+
+    /// Takes note of what the kernel knows after a write.
+    fn note_written(open: &OpenFile, offset: u64, data: &[u8], mtime_ns: i64) {
+        let mut known = open.inode.lock();
+        known.cached = None;
+        let end = offset.saturating_add(data.len() as u64);
+        let size = known.told.map_or(end, |told| told.size.max(end));
+        known.told = Some(Stamp { size, mtime_ns });
     }
 
     /// Clears set-user-id and set-group-id of a file that somebody without privilege writes to.
@@ -200,6 +239,7 @@ impl Shared {
         mode: i32,
     ) -> Served<()> {
         let open = self.file(handle)?;
+        self.settle(context, &open.inode);
         open.inode.lock().cached = None;
         let end = offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;
         match mode {

@@ -115,6 +115,9 @@ impl Shared {
 
     /// Attributes of listed entries, asked for at the same time.
     fn stats(&self, context: &Context, batch: &[DirEntry]) -> Served<Vec<Stat>> {
+        for entry in batch {
+            self.settle_known(context, &entry.node);
+        }
         let asked = batch.iter().map(|entry| self.dfs.stat_listed(context, &entry.node));
         let answers = context.block_on(weir_runtime::join_all(asked));
         Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?)

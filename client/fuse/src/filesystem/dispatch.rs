@@ -288,10 +288,10 @@ impl Filesystem for WeirFs {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Every write that was answered is on stable media. With this answer the kernel closes files without asking
-        // again; dirty pages of a mapping it writes before that by itself.
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Dirty pages of a mapping the kernel has written before this by itself.
+        let shared = &self.shared;
+        done(shared.serve(Operation::Flush, |context| shared.flush(context, handle.0, true)), reply);
     }
 
     fn release(
@@ -314,9 +314,10 @@ impl Filesystem for WeirFs {
         );
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // Every write that was answered is on stable media, and the kernel has written dirty mapped pages before this.
-        done(self.shared.serve(Operation::Fsync, |_| Ok(())), reply);
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Dirty pages of a mapping the kernel has written before this by itself.
+        let shared = &self.shared;
+        done(shared.serve(Operation::Fsync, |context| shared.flush(context, handle.0, false)), reply);
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {

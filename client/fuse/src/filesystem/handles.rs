@@ -20,6 +20,10 @@ pub struct OpenFile {
     pub file: File,
     /// Every write goes to the end.
     pub append: bool,
+    /// Gather writes until the file is closed.
+    pub gathers: bool,
+    /// Failed writes of the file that this handle has told, or that came before it.
+    pub reported: AtomicU64,
 }
 
 /// An open directory.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_dfs::{Node, Removed};
+use weir_dfs::{Node, Removed, SetAttributes};
+
+use super::writeback::Gathering;
 
 /// Number of the root directory (FUSE protocol).
 pub const ROOT: u64 = 1;
@@ -42,13 +44,34 @@ pub struct Known {
 pub struct Inode {
     /// Its number.
     pub number: u64,
+    /// What the engines don't have of it yet.
+    pub gathering: Gathering,
     state: Mutex<Known>,
+}
+
+impl Known {
+    /// Changes the attributes held here.
+    pub fn apply(&mut self, change: &SetAttributes) {
+        let record = &mut self.node.record;
+        record.mode = change.mode.unwrap_or(record.mode);
+        record.uid = change.uid.unwrap_or(record.uid);
+        record.gid = change.gid.unwrap_or(record.gid);
+    }
 }
 
 impl Inode {
     /// Locks what is known. Never held across a request to an engine.
     pub fn lock(&self) -> MutexGuard<'_, Known> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a record as the engines have it now. An inode that was renamed here meanwhile keeps its newer
+    /// name.
+    pub fn learn_record(&self, node: &Node) {
+        let mut known = self.lock();
+        if known.node.parent == node.parent && known.node.name == node.name {
+            known.node.record.clone_from(&node.record);
+        }
     }
 
     /// The inode under its last name.
@@ -131,7 +154,7 @@ impl Inodes {
 
 fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
     let state = Known { node, lookups, opens: 0, removed: None, cached: None, told: None };
-    Inode { number, state: Mutex::new(state) }
+    Inode { number, gathering: Gathering::default(), state: Mutex::new(state) }
 }
 
 #[cfg(test)]

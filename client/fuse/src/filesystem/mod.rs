@@ -4,9 +4,8 @@
 //! takes the next, so no data changes hands between threads. What the threads share, tables of inodes and handles, is
 //! behind locks that are never held across a request to an engine.
 //!
-//! Writes go through: `write` returns when the engines have the data on stable media, so `fsync` finds nothing left to
-//! do and the kernel's page cache never holds what nobody else has, except through a shared mapping, whose dirty pages
-//! the kernel writes before it lets `msync`, `fsync` or `close` return.
+//! Writes are gathered for each open file and brought to the engines in large pieces; `close` and `fsync` return when
+//! all of them are on stable media. Names are made, changed and removed at once.
 
 mod attributes;
 mod data;
@@ -15,7 +14,9 @@ mod dispatch;
 mod handles;
 mod inodes;
 mod names;
+mod runs;
 mod worker;
+mod writeback;
 mod xattrs;
 
 use std::sync::Arc;

@@ -11,11 +11,21 @@ impl Shared {
     /// Finds an entry.
     pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
         let directory = self.inode(parent)?.node();
-        let node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+        let mut node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+        if self.settle_known(context, &node) {
+            node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+        }
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
         let inode = self.inodes.found(&node);
         inode.lock().told = Some(stamp(&stat));
         Ok(stat)
+    }
+
+    /// Brings what is gathered of an inode to the engines, so that they can be asked. Returns whether there was anything.
+    pub(crate) fn settle_known(&self, context: &Context, node: &Node) -> bool {
+        let known = self.inodes.get(node.inode_number());
+        let unsettled = known.filter(|inode| !inode.gathering.is_settled());
+        unsettled.inspect(|inode| self.settle(context, inode)).is_some()
     }
 
     /// Takes note of an inode that was just made.

@@ -15,6 +15,7 @@ use crate::spec::{Cache, MountOptions, MountSpec};
 
 use super::handles::Handles;
 use super::inodes::Inodes;
+use super::writeback::Writeback;
 
 /// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
 const CACHE_LIFE: Duration = Duration::from_secs(1);
@@ -67,6 +68,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Caching.
     pub cache: Cache,
+    /// Changes that the engines don't have yet.
+    pub writeback: Writeback,
     attach: Attach,
     engine_wait: Duration,
     notifier: OnceLock<Notifier>,
@@ -92,6 +95,7 @@ impl Shared {
             handles: Handles::default(),
             metrics: Metrics::default(),
             cache: options.cache,
+            writeback: Writeback::default(),
             attach,
             engine_wait: spec.engine_wait,
             notifier: OnceLock::new(),
@@ -156,7 +160,7 @@ impl Shared {
         &self.slots[index % self.slots.len()]
     }
 
-    fn with_context<T>(&self, work: impl FnOnce(&Context) -> Served<T>) -> Served<T> {
+    pub(crate) fn with_context<T>(&self, work: impl FnOnce(&Context) -> Served<T>) -> Served<T> {
         let context = CONTEXT.with(|held| {
             let mut held = held.borrow_mut();
             if held.is_none() {
@@ -169,7 +173,7 @@ impl Shared {
         work(&context)
     }
 
-    fn log(&self, operation: Operation, fault: &Fault, took: Duration) {
+    pub(crate) fn log(&self, operation: Operation, fault: &Fault, took: Duration) {
         let Fault::Dfs(error) = fault else { return };
         let errno = fault.errno();
         if matches!(error, weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) {

@@ -28,12 +28,10 @@ impl Shared {
             _ => return Err(Fault::Errno(libc::EINVAL)),
         };
         let inode = self.inode(number)?;
+        self.settle(context, &inode);
         let node = inode.node();
         let node = context.block_on(self.dfs.set_xattr(context, &node, name, value, mode))?;
-        let mut known = inode.lock();
-        if known.node.parent == node.parent && known.node.name == node.name {
-            known.node.record = node.record;
-        }
+        inode.learn_record(&node);
         Ok(())
     }
 
@@ -63,7 +61,9 @@ impl Shared {
 
     /// Removes an extended attribute.
     pub(crate) fn removexattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<()> {
-        let node = self.inode(number)?.node();
+        let inode = self.inode(number)?;
+        self.settle(context, &inode);
+        let node = inode.node();
         Ok(context.block_on(self.dfs.remove_xattr(context, &node, name))?)
     }
 }

@@ -1,0 +1,517 @@
+//! Write-behind: what an application has written to an open file is gathered here and brought to the engines in large
+//! pieces, and a new file's attributes with it.
+//!
+//! `close` and `fsync` return when the engines have everything on stable media, and an error since the last such call
+//! is theirs to report; other clients see a file's changes once it is closed (close-to-open). What is gathered waits
+//! for at most [`AGE_MAX`], and whole chunks go at once, beside the writer.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use weir_client::{Context, Epoch};
+use weir_dfs::{Error, File, Gathered, Node, SetAttributes};
+use weir_runtime::join_all;
+
+use super::attributes::now_ns;
+use super::handles::OpenFile;
+use super::inodes::Inode;
+use super::runs::Runs;
+use super::worker::{Fault, Served, Shared};
+use crate::metrics::Operation;
+
+/// A whole aligned piece of this many bytes is sent at once: what one FUSE request carries, and a stored extent.
+const CHUNK: u64 = 1 << 20;
+
+/// Bytes on their way to engines beyond which writers wait: covers the round trips of a fast fabric.
+const SENDING_MAX: usize = 16 << 20;
+
+/// Bytes gathered and not yet on their way, in the whole mount, beyond which writes go straight to the engines.
+const GATHERED_MAX: usize = 64 << 20;
+
+/// Free space of the container below which writes go straight to the engines, so that a full pool fails the write that
+/// does not fit: several times what a mount can hold.
+const FREE_MIN: u64 = 2 * (GATHERED_MAX + SENDING_MAX) as u64;
+
+/// Part of the free space that a mount may write before it asks for it again: others write, too.
+const FREE_SHARE: u64 = 8;
+
+/// How long an answer that space is short is believed.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// Longest time for which a change waits to be sent.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// How often the sender looks for changes that have waited long enough.
+const SCAN_PAUSE: Duration = Duration::from_millis(250);
+
+/// Pieces that the sender has under way at the same time.
+const PIECES_MAX: usize = 8;
+
+/// What the engines don't have yet of one file.
+#[derive(Debug, Default)]
+pub struct Pending {
+    runs: Runs,
+    change: SetAttributes,
+    /// When attributes changed last, in nanoseconds since 1970.
+    changed_ns: i64,
+    /// Ranges on their way, with the order in which they left.
+    sending: Vec<(u64, Range<u64>)>,
+    sent: u64,
+    /// A thread brings runs and attributes to the engines now.
+    settling: bool,
+    /// When the oldest change came that is not on its way.
+    since: Option<Instant>,
+    /// Newest epoch of content written from here.
+    newest: Epoch,
+    /// Failures so far, and the errno of the last.
+    failures: (u64, i32),
+    /// Made here and not closed since: its attributes are gathered too.
+    fresh: bool,
+}
+
+impl Pending {
+    /// Whether the engines have everything.
+    fn is_settled(&self) -> bool {
+        self.runs.is_empty() && self.sending.is_empty() && !self.settling && !self.change.changes_record()
+    }
+
+    fn take_order(&mut self, range: Range<u64>) -> u64 {
+        self.sent += 1;
+        self.sending.push((self.sent, range));
+        self.sent
+    }
+
+    fn arrived(&mut self, order: u64) {
+        self.sending.retain(|(other, _)| *other != order);
+    }
+}
+
+/// A file's changes under way, with those who wait for them.
+#[derive(Debug, Default)]
+pub struct Gathering {
+    pending: Mutex<Pending>,
+    progress: Condvar,
+}
+
+impl Gathering {
+    /// Locks what is pending. Never held across a request to an engine.
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(
+        &self,
+        pending: MutexGuard<'a, Pending>,
+        blocked: impl Fn(&Pending) -> bool,
+    ) -> MutexGuard<'a, Pending> {
+        // Whoever is waited for has a deadline of its own, that of a request to an engine.
+        self.progress.wait_while(pending, |pending| blocked(pending)).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the engines have everything.
+    pub fn is_settled(&self) -> bool {
+        self.lock().is_settled()
+    }
+
+    /// Notes that the file was made here just now.
+    pub fn begin_fresh(&self) {
+        self.lock().fresh = true;
+    }
+
+    /// Failures so far; a handle reports those after the count that it knows.
+    pub fn failures(&self) -> u64 {
+        self.lock().failures.0
+    }
+}
+
+/// A piece of content on its way.
+struct Piece {
+    inode: Arc<Inode>,
+    file: File,
+    order: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// The gathering of a whole mount.
+#[derive(Debug, Default)]
+pub struct Writeback {
+    sender: OnceLock<Sender<Piece>>,
+    /// Files with changes, for the sender to look at.
+    waiting: Mutex<Vec<Weak<Inode>>>,
+    gathered: AtomicUsize,
+    sending: Mutex<usize>,
+    room: Condvar,
+    space: Mutex<Space>,
+}
+
+/// What is known of the container's free space.
+#[derive(Debug, Default)]
+struct Space {
+    /// Bytes that may be gathered before it is asked for again.
+    credit: u64,
+    /// When it was found short.
+    short: Option<Instant>,
+}
+
+impl Writeback {
+    /// Bytes that the engines don't have yet.
+    pub fn bytes(&self) -> u64 {
+        let sending = *self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.gathered.load(Ordering::Relaxed) + sending) as u64
+    }
+
+    /// Waits until little enough is on its way, and adds to it.
+    fn admit(&self, bytes: usize) {
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |sending: &mut usize| *sending > 0 && *sending + bytes > SENDING_MAX;
+        let mut sending = self.room.wait_while(sending, full).unwrap_or_else(PoisonError::into_inner);
+        *sending += bytes;
+    }
+
+    fn release(&self, bytes: usize) {
+        *self.sending.lock().unwrap_or_else(PoisonError::into_inner) -= bytes;
+        self.room.notify_all();
+    }
+
+    fn note_waiting(&self, inode: &Arc<Inode>) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(inode));
+    }
+
+    /// Files with changes. Those that have none any more are forgotten.
+    fn waiting(&self) -> Vec<Arc<Inode>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = waiting.iter().filter_map(Weak::upgrade);
+        let unsettled: Vec<Arc<Inode>> = all.filter(|inode| !inode.gathering.is_settled()).collect();
+        *waiting = unsettled.iter().map(Arc::downgrade).collect();
+        unsettled
+    }
+}
+
+impl Shared {
+    /// Starts the thread that sends what writers have gathered. It ends with the mount.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn start_writeback(self: &Arc<Self>) -> std::io::Result<()> {
+        let (sender, receiver) = channel();
+        let shared = Arc::downgrade(self);
+        std::thread::Builder::new()
+            .name("writeback".into())
+            .spawn(move || send_until_gone(&shared, &receiver))?;
+        // A second start would be a fault of this program; the first sender goes on.
+        let _ = self.writeback.sender.set(sender);
+        Ok(())
+    }
+
+    /// Gathers a write to an open file.
+    pub(crate) fn gather(&self, context: &Context, open: &OpenFile, offset: u64, data: &[u8]) -> Served<()> {
+        let inode = &open.inode;
+        Self::report(open)?;
+        let gathered = self.writeback.gathered.load(Ordering::Relaxed) + data.len();
+        let may_gather = gathered <= GATHERED_MAX && self.has_space(context, data.len() as u64);
+        let (Some(sender), true) = (self.writeback.sender.get(), may_gather) else {
+            self.settle(context, inode);
+            Self::report(open)?;
+            let epoch = context.block_on(open.file.write(context, offset, data))?;
+            let mut pending = inode.gathering.lock();
+            pending.newest = pending.newest.max(epoch);
+            return Ok(());
+        };
+        let end = offset + data.len() as u64;
+        let mut pending = inode.gathering.lock();
+        let meets = |range: &Range<u64>| range.start < end && offset < range.end;
+        pending =
+            inode.gathering.wait(pending, |pending| pending.sending.iter().any(|(_, range)| meets(range)));
+        let (was_settled, before) = (pending.is_settled(), pending.runs.bytes());
+        pending.runs.insert(offset, data);
+        // A write is newer than a modification time that was set before.
+        pending.change.mtime = None;
+        let pieces: Vec<(u64, u64, Vec<u8>)> = pending
+            .runs
+            .take_whole(CHUNK)
+            .into_iter()
+            .map(|(at, bytes)| (pending.take_order(at..at + bytes.len() as u64), at, bytes))
+            .collect();
+        let after = pending.runs.bytes();
+        pending.since = if after == 0 { None } else { pending.since.or_else(|| Some(Instant::now())) };
+        drop(pending);
+        self.writeback.gathered.fetch_add(after, Ordering::Relaxed);
+        self.writeback.gathered.fetch_sub(before, Ordering::Relaxed);
+        if was_settled {
+            self.writeback.note_waiting(inode);
+        }
+        for (order, offset, bytes) in pieces {
+            self.writeback.admit(bytes.len());
+            let piece = Piece { inode: Arc::clone(inode), file: open.file.clone(), order, offset, bytes };
+            if let Err(lost) = sender.send(piece) {
+                // The sender ends only with the mount.
+                self.arrived(&lost.0, Err(Fault::Errno(libc::EIO)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes more are sure to find room in the container.
+    fn has_space(&self, context: &Context, bytes: u64) -> bool {
+        let space = || self.writeback.space.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut space = space();
+            if let Some(left) = space.credit.checked_sub(bytes) {
+                space.credit = left;
+                return true;
+            }
+            if space.short.is_some_and(|since| since.elapsed() < SHORT_LIFE) {
+                return false;
+            }
+        }
+        let free = context.block_on(self.dfs.statfs(context)).map_or(0, |statfs| statfs.free);
+        let mut space = space();
+        let is_short = free < FREE_MIN;
+        space.credit = if is_short { 0 } else { (free / FREE_SHARE).saturating_sub(bytes) };
+        space.short = is_short.then(Instant::now);
+        !is_short
+    }
+
+    /// Gathers a change of a new file's attributes. `None`: the file is not new, the change must go to the engines.
+    pub(crate) fn gather_attributes(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Option<()> {
+        self.writeback.sender.get()?;
+        let mut pending = inode.gathering.lock();
+        if !pending.fresh || pending.settling || change.size.is_some() {
+            return None;
+        }
+        let was_settled = pending.is_settled();
+        let gathered = &mut pending.change;
+        *gathered = SetAttributes {
+            mode: change.mode.or(gathered.mode),
+            uid: change.uid.or(gathered.uid),
+            gid: change.gid.or(gathered.gid),
+            size: None,
+            atime: change.atime.or(gathered.atime),
+            mtime: change.mtime.or(gathered.mtime),
+        };
+        pending.changed_ns = now_ns();
+        pending.since.get_or_insert_with(Instant::now);
+        drop(pending);
+        if was_settled {
+            self.writeback.note_waiting(inode);
+        }
+        Some(())
+    }
+
+    /// Brings everything that is gathered of a file to the engines. A failure is told to whoever has it open.
+    pub(crate) fn settle(&self, context: &Context, inode: &Inode) {
+        let gathering = &inode.gathering;
+        let pending = gathering.wait(gathering.lock(), |pending| pending.settling);
+        if pending.is_settled() {
+            return;
+        }
+        let last = pending.sent;
+        let waits = !pending.sending.is_empty();
+        self.settle_own(context, inode, pending, waits);
+        let late = |pending: &Pending| pending.sending.iter().any(|(order, _)| *order <= last);
+        drop(gathering.wait(gathering.lock(), late));
+        let pending = gathering.lock();
+        if pending.change.changes_record() && !pending.settling {
+            self.settle_own(context, inode, pending, false);
+        }
+    }
+
+    /// Sends what is gathered and not on its way; without attributes, where those wait for content that is.
+    fn settle_own(
+        &self,
+        context: &Context,
+        inode: &Inode,
+        mut pending: MutexGuard<'_, Pending>,
+        attributes_wait: bool,
+    ) {
+        let runs = pending.runs.take_all();
+        let bytes: usize = runs.iter().map(|(_, run)| run.len()).sum();
+        let change =
+            if attributes_wait { SetAttributes::default() } else { std::mem::take(&mut pending.change) };
+        let newest = pending.newest;
+        pending.settling = true;
+        pending.since = None;
+        let orders: Vec<u64> = runs
+            .iter()
+            .map(|(at, run)| (*at, *at + run.len() as u64))
+            .map(|(start, end)| pending.take_order(start..end))
+            .collect();
+        drop(pending);
+        let begun = Instant::now();
+        let outcome = self.write_back(context, inode, &Gathered { runs: &runs, change, newest });
+        self.writeback.gathered.fetch_sub(bytes, Ordering::Relaxed);
+        let failed = outcome.as_ref().err().map(Fault::errno);
+        if let Err(fault) = &outcome {
+            self.lost(inode, fault, begun.elapsed());
+        }
+        let mut pending = inode.gathering.lock();
+        for order in orders {
+            pending.arrived(order);
+        }
+        pending.settling = false;
+        match (outcome, failed) {
+            (Ok(epoch), _) => pending.newest = pending.newest.max(epoch),
+            (Err(_), errno) => pending.failures = (pending.failures.0 + 1, errno.unwrap_or(libc::EIO)),
+        }
+        drop(pending);
+        inode.gathering.progress.notify_all();
+    }
+
+    fn write_back(&self, context: &Context, inode: &Inode, gathered: &Gathered<'_>) -> Served<Epoch> {
+        let mut node = inode.node();
+        loop {
+            let gathered = if inode.lock().removed.is_some() {
+                // Without an entry there is nothing to hold attributes; those here are what is left.
+                inode.lock().apply(&gathered.change);
+                Gathered { change: SetAttributes::default(), ..*gathered }
+            } else {
+                *gathered
+            };
+            match context.block_on(self.dfs.write_back(context, &node, gathered)) {
+                Ok((settled, epoch)) => {
+                    inode.learn_record(&settled);
+                    return Ok(epoch);
+                }
+                Err(Error::Stale(what)) => {
+                    // It may have been renamed or removed here meanwhile.
+                    let now = inode.node();
+                    let moved = (now.parent, &now.name) != (node.parent, &node.name);
+                    if !moved && inode.lock().removed.is_none() {
+                        return Err(Error::Stale(what).into());
+                    }
+                    node = now;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes pieces side by side on the sender's own context.
+    fn send(&self, pieces: &[Piece]) {
+        let outcomes = self.with_context(|context| {
+            let writes = pieces.iter().map(|piece| piece.file.write(context, piece.offset, &piece.bytes));
+            Ok(context.block_on(join_all(writes)))
+        });
+        match outcomes {
+            Ok(outcomes) => {
+                for (piece, outcome) in pieces.iter().zip(outcomes) {
+                    self.arrived(piece, outcome.map_err(Fault::from));
+                }
+            }
+            Err(fault) => {
+                for piece in pieces {
+                    self.arrived(piece, Err(Fault::Errno(fault.errno())));
+                }
+            }
+        }
+    }
+
+    /// A piece has reached the engines, or won't.
+    fn arrived(&self, piece: &Piece, outcome: Served<Epoch>) {
+        if let Err(fault) = &outcome {
+            self.lost(&piece.inode, fault, Duration::ZERO);
+        }
+        let mut pending = piece.inode.gathering.lock();
+        pending.arrived(piece.order);
+        match outcome {
+            Ok(epoch) => pending.newest = pending.newest.max(epoch),
+            Err(fault) => pending.failures = (pending.failures.0 + 1, fault.errno()),
+        }
+        drop(pending);
+        piece.inode.gathering.progress.notify_all();
+        self.writeback.release(piece.bytes.len());
+    }
+
+    /// Content that the kernel believes in did not reach the engines: it has to ask again.
+    fn lost(&self, inode: &Inode, fault: &Fault, took: Duration) {
+        self.log(Operation::Write, fault, took);
+        let mut known = inode.lock();
+        (known.cached, known.told) = (None, None);
+        drop(known);
+        self.expire_attributes(inode.number);
+    }
+
+    /// The failure of an earlier write to this file that nobody told this handle of.
+    pub(crate) fn report(open: &OpenFile) -> Served<()> {
+        let (failures, errno) = open.inode.gathering.lock().failures;
+        if open.reported.swap(failures, Ordering::Relaxed) == failures {
+            return Ok(());
+        }
+        Err(Fault::Errno(errno))
+    }
+
+    /// `close` of one descriptor, or `fsync`.
+    pub(crate) fn settle_open(&self, context: &Context, open: &OpenFile, closing: bool) -> Served<()> {
+        self.settle(context, &open.inode);
+        if closing {
+            open.inode.gathering.lock().fresh = false;
+        }
+        Self::report(open)
+    }
+
+    /// Brings everything to the engines before the mount's process ends.
+    pub(crate) fn settle_all(&self) {
+        let waiting = self.writeback.waiting();
+        let settled = self.with_context(|context| {
+            for inode in &waiting {
+                self.settle(context, inode);
+            }
+            Ok(())
+        });
+        if let Err(fault) = settled {
+            tracing::error!(files = waiting.len(), errno = fault.errno(), "files lack their last changes");
+        }
+    }
+
+    /// Sends changes that have waited long enough. What is on its way already comes back to this very thread, so it is
+    /// not waited for.
+    fn settle_aged(&self) {
+        for inode in self.writeback.waiting() {
+            let due = |pending: &Pending| {
+                let aged = pending.since.is_some_and(|since| since.elapsed() >= AGE_MAX);
+                aged && !pending.settling && pending.sending.is_empty()
+            };
+            let settled = self.with_context(|context| {
+                let pending = inode.gathering.lock();
+                if due(&pending) {
+                    self.settle_own(context, &inode, pending, false);
+                }
+                Ok(())
+            });
+            if let Err(fault) = settled {
+                self.log(Operation::Write, &fault, Duration::ZERO);
+            }
+        }
+    }
+}
+
+/// Sends pieces until the mount is gone.
+fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Piece>) {
+    loop {
+        let first = receiver.recv_timeout(SCAN_PAUSE);
+        let Some(shared) = shared.upgrade() else { return };
+        match first {
+            Ok(first) => {
+                let pieces: Vec<Piece> =
+                    std::iter::once(first).chain(receiver.try_iter().take(PIECES_MAX - 1)).collect();
+                shared.send(&pieces);
+            }
+            Err(RecvTimeoutError::Timeout) => shared.settle_aged(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Attributes of a file whose changes are not all with the engines, as they will be.
+pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
+    let mut record = node.record.clone();
+    let pending = gathering.lock();
+    if pending.change.changes_record() {
+        pending.change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
+    }
+    record
+}
