@@ -9,8 +9,6 @@ export PATH := $(CACHE)/bin:$(PATH)
 export GOTOOLCHAIN := local
 # The images need static binaries; with one setting everywhere nothing is compiled twice.
 export CGO_ENABLED := 0
-# One report line for each crate is enough; a failing test prints its output.
-CARGO_TEST := cargo test --locked
 
 .PHONY: help
 help: ## List the verbs
@@ -51,7 +49,7 @@ e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertio
 
 .PHONY: sim
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
-	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test simulation -- --nocapture
+	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
 
 .PHONY: bench
 bench: ## Measure beside references; prints a table and writes target/bench/results.json
