@@ -226,7 +226,17 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 		return nil, err
 	}
 	defer release()
-	system, container, err := s.find(ctx, id)
+	system, err := s.systems.Get(id.System)
+	if status.Code(err) == codes.NotFound {
+		// Nobody can be asked whether the volume is there: calling it deleted would leave its data behind unnoticed.
+		return nil, status.Errorf(codes.Unavailable,
+			"delete volume %s: %s: name the cluster in the value \"clusters\" of the chart; if it is gone with its data, set the reclaim policy of the PersistentVolume to Retain and delete it",
+			id, status.Convert(err).Message())
+	}
+	if err != nil {
+		return nil, err
+	}
+	container, err := query(ctx, system, id)
 	if status.Code(err) == codes.NotFound {
 		s.forgetRefusal(request.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil
@@ -351,11 +361,17 @@ func (s *Server) find(ctx context.Context, id volume.ID) (*dial.System, *managem
 	if err != nil {
 		return nil, nil, err
 	}
+	container, err := query(ctx, system, id)
+	return system, container, err
+}
+
+// query returns the container of a volume. The error is a gRPC status.
+func query(ctx context.Context, system *dial.System, id volume.ID) (*managementv1.ContainerInfo, error) {
 	answer, err := system.Containers().Query(ctx, &managementv1.ContainerQueryRequest{Pool: id.Pool, Container: id.Container})
 	if err != nil {
-		return nil, nil, failed(err, "find volume %s", id)
+		return nil, failed(err, "find volume %s", id)
 	}
-	return system, answer.GetContainer(), nil
+	return answer.GetContainer(), nil
 }
 
 // requiredID reads the id of a volume that must exist: one that is malformed names no volume.
