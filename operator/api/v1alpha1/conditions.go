@@ -26,6 +26,8 @@ const (
 	ReasonEngineUnreachable = "EngineUnreachable"
 	// ReasonRejected says that the engines refused the request; the message is theirs.
 	ReasonRejected = "Rejected"
+	// ReasonReconcileFailed says that the operator could not do its work; the message says why, and it tries again.
+	ReasonReconcileFailed = "ReconcileFailed"
 	// ReasonAvailable says that the object exists in the engines and can be used.
 	ReasonAvailable = "Available"
 	// ReasonLabelInUse says that an older object already stands for the same label.
