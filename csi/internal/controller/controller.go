@@ -85,8 +85,13 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	}
 	defer release()
 	system, err := s.systems.Get(plan.parameters.Cluster)
+	if status.Code(err) == codes.NotFound {
+		return nil, status.Errorf(codes.InvalidArgument,
+			"create volume %q: %s: correct the parameter %q of the StorageClass, or name the cluster in the value \"clusters\" of the chart",
+			plan.name, status.Convert(err).Message(), volume.ParameterCluster)
+	}
 	if err != nil {
-		return nil, err
+		return nil, failed(err, "create volume %q", plan.name)
 	}
 	pool, err := poolFor(ctx, system, plan)
 	if err != nil {
@@ -164,8 +169,8 @@ func poolFor(ctx context.Context, system *dial.System, p *plan) (*managementv1.P
 	pool := answer.GetPool()
 	if p.size > pool.GetSizeBytes() {
 		return nil, status.Errorf(codes.OutOfRange,
-			"create volume %q: %d bytes are more than the %d of pool %s: ask for less, or enlarge the Pool",
-			p.name, p.size, pool.GetSizeBytes(), pool.GetLabel())
+			"create volume %q: %s is more than the %s of pool %s: ask for less, or enlarge the Pool",
+			p.name, volume.SizeText(p.size), volume.SizeText(pool.GetSizeBytes()), pool.GetLabel())
 	}
 	return pool, nil
 }
@@ -346,8 +351,8 @@ func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.Contro
 		return nil, failed(err, "expand volume %s: query its pool", id)
 	}
 	if total := pool.GetPool().GetSizeBytes(); size > total {
-		return nil, status.Errorf(codes.OutOfRange, "expand volume %s: %d bytes are more than the %d of pool %s: ask for less, or enlarge the Pool",
-			id, size, total, pool.GetPool().GetLabel())
+		return nil, status.Errorf(codes.OutOfRange, "expand volume %s: %s is more than the %s of pool %s: ask for less, or enlarge the Pool",
+			id, volume.SizeText(size), volume.SizeText(total), pool.GetPool().GetLabel())
 	}
 	if _, err := system.Containers().SetQuota(ctx, &managementv1.ContainerSetQuotaRequest{Pool: id.Pool, Container: id.Container, QuotaBytes: size}); err != nil {
 		return nil, failed(err, "expand volume %s to %d bytes", id, size)
