@@ -215,3 +215,15 @@ func TestAContainerDoesNotWaitForAPoolThatNeverWas(t *testing.T) {
 	i.gone(&v1alpha1.Pool{}, "tank")
 	i.event("box", "NotDestroyed", "was never ready")
 }
+
+func TestNothingIsStartedOnTooLittleStorage(t *testing.T) {
+	t.Parallel()
+	i := install(t, 1)
+	i.machines.node("a")
+	i.apply(strings.Replace(i.machines.cluster(1, ""), "size: 8Gi", "size: 100Mi", 1))
+	i.condition(&v1alpha1.StorageCluster{}, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonStorageTooSmall,
+		"gives each target 50Mi, it needs 64Mi")
+	if err := i.get(&appsv1.StatefulSet{}, "weir-engine-0"); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("an engine was started: %v", err)
+	}
+}

@@ -425,6 +425,7 @@ func TestDeletionWaitsForPoolsThenErasesData(t *testing.T) {
 	i.remove(&v1alpha1.StorageCluster{}, "weir")
 	i.condition(&cluster, "weir", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonDependentsExist,
 		"Pool "+i.namespace+"/tank", "delete them first")
+	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDeleting, "DeletionBlocked")
 	i.event("weir", v1alpha1.ReasonDependentsExist, "tank")
 	i.remove(&v1alpha1.Pool{}, "tank")
 	i.gone(&v1alpha1.Pool{}, "tank")

@@ -72,6 +72,8 @@ const (
 	ReasonUnknownRank = "UnknownRank"
 	// ReasonInsufficientCapacity says that the engines have less free space than the pool asks.
 	ReasonInsufficientCapacity = "InsufficientCapacity"
+	// ReasonPoolTooSmall says that the pool's share of a target would be less than a target can manage.
+	ReasonPoolTooSmall = "PoolTooSmall"
 	// ReasonRanksUnreachable says that some engines of the pool do not answer.
 	ReasonRanksUnreachable = "RanksUnreachable"
 	// ReasonAllRanksReachable says that every engine of the pool answers.

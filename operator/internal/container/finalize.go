@@ -34,7 +34,7 @@ func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container
 		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, container, base))
 	}
 	if blocked != nil {
-		r.report(ctx, container, *blocked)
+		r.reporter.Blocked(ctx, container, &container.Status.Conditions, *blocked)
 		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, container, base)
 	}
 	return reconcile.Result{}, lifecycle.Release(ctx, r.client, container)

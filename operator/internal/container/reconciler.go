@@ -131,7 +131,7 @@ func (r *Reconciler) converge(ctx context.Context, container *v1alpha1.Container
 	case management.IsUnreachable(err):
 		r.unreachable(ctx, container, &pool, err)
 	case management.IsRejected(err):
-		r.notReady(ctx, container, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused container %s: %s", container.EngineLabel(), management.Message(err)))
+		r.notReady(ctx, container, v1alpha1.ReasonRejected, "refused by the engines: "+management.Message(err))
 	default:
 		return 0, fmt.Errorf("container %s of Pool %s: %w", container.EngineLabel(), poolKey(container), err)
 	}

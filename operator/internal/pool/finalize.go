@@ -34,7 +34,7 @@ func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconci
 		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, pool, base))
 	}
 	if blocked != nil {
-		r.report(ctx, pool, *blocked)
+		r.reporter.Blocked(ctx, pool, &pool.Status.Conditions, *blocked)
 		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, pool, base)
 	}
 	return reconcile.Result{}, lifecycle.Release(ctx, r.client, pool)
@@ -65,7 +65,7 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 		return nil, nil // nothing blocks
 	case management.IsPrecondition(err):
 		return blocked(v1alpha1.ReasonContainersExist, fmt.Sprintf(
-			"pool %s still holds %s: delete the claims and containers, or set spec.deletionPolicy to Retain",
+			"pool %s still holds %s: delete the claims; make Containers with deletionPolicy Delete of those that were retained, and delete them; or set spec.deletionPolicy of the Pool to Retain",
 			pool.EngineLabel(), r.held(ctx, pool, err)))
 	case management.IsUnreachable(err):
 		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(pool))

@@ -126,7 +126,7 @@ func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Du
 	case management.IsUnreachable(err):
 		r.unreachable(ctx, pool, err)
 	case management.IsRejected(err):
-		r.notReady(ctx, pool, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused pool %s: %s", pool.EngineLabel(), management.Message(err)))
+		r.notReady(ctx, pool, v1alpha1.ReasonRejected, "refused by the engines: "+management.Message(err))
 	default:
 		return 0, fmt.Errorf("pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
 	}
@@ -218,7 +218,7 @@ func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *
 		facts.Engines = append(facts.Engines, policy.Engine{
 			Rank: int32(e.GetRank()),
 			Up:   e.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP,
-			Free: int64(e.GetFreeBytes()),
+			Free: int64(e.GetFreeBytes()), Targets: int32(e.GetTargets()),
 		})
 	}
 	if known != nil && len(facts.Ranks) == 0 {

@@ -38,7 +38,7 @@ func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageClus
 		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, cluster, base))
 	}
 	if blocked != nil {
-		r.reporter.Report(ctx, cluster, &cluster.Status.Conditions, *blocked)
+		r.reporter.Blocked(ctx, cluster, &cluster.Status.Conditions, *blocked)
 		// A Pool, a pod or a Job that goes, or comes to its end, starts the next look.
 		return reconcile.Result{}, lifecycle.PatchStatus(ctx, r.client, cluster, base)
 	}

@@ -27,6 +27,7 @@ import (
 	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
 )
 
@@ -149,8 +150,10 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 	if err != nil {
 		return 0, err
 	}
-	if credentials.clientSecretOwner != "" && cluster.Namespace == r.config.Namespace {
-		// The other cluster's client Secret is where this one's belongs: through it nobody would reach this cluster.
+	misplaced := credentials.clientSecretOwner != "" && cluster.Namespace == r.config.Namespace
+	if misplaced || manifest.TargetBytes(cluster) < policy.MinTargetBytes {
+		// Nothing is started: where this cluster's client Secret belongs there is another one's, through which nobody
+		// would reach it; or no engine could work with so little storage.
 		r.reportConditions(ctx, cluster, r.facts(cluster, credentials, ""))
 		return settledInterval, nil
 	}
