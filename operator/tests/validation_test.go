@@ -73,7 +73,7 @@ func TestValidationOnChange(t *testing.T) {
 		kind, spec, patch, want string
 	}{
 		"engines can be added":            {"StorageCluster", goodCluster, `{"engines": {"replicas": 4}}`, ""},
-		"engines can't be removed":        {"StorageCluster", goodCluster, `{"engines": {"replicas": 2}}`, "engines.replicas can only grow"},
+		"engines that never were can go":  {"StorageCluster", goodCluster, `{"engines": {"replicas": 2}}`, ""},
 		"targets are immutable":           {"StorageCluster", goodCluster, `{"engines": {"targetsPerEngine": 4}}`, "targetsPerEngine is immutable"},
 		"storage can't be resized":        {"StorageCluster", goodCluster, `{"storage": {"size": "16Gi"}}`, "storage.size is immutable"},
 		"the same size in other units":    {"StorageCluster", goodCluster, `{"storage": {"size": "8192Mi"}}`, ""},
@@ -112,6 +112,25 @@ func TestValidationOnChange(t *testing.T) {
 			checkRefusal(t, admin.Patch(t.Context(), obj.DeepCopy(), patch, client.DryRunAll), tc.want)
 		})
 	}
+}
+
+func TestOnlyEnginesThatWereNeverUpCanBeTakenAway(t *testing.T) {
+	obj := parse(t, object("StorageCluster", "x", goodCluster))[0]
+	obj.SetNamespace(makeUserNamespace(t))
+	if err := admin.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	status := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"readyEngines": 2, "engines": [
+		{"rank": 0, "ready": true, "version": "1"}, {"rank": 1, "ready": false, "version": "1"}, {"rank": 2, "ready": false, "node": "c"}]}}`))
+	if err := admin.Status().Patch(t.Context(), obj.DeepCopy(), status); err != nil {
+		t.Fatal(err)
+	}
+	shrink := func(replicas int) error {
+		patch := fmt.Sprintf(`{"spec": {"engines": {"replicas": %d}}}`, replicas)
+		return admin.Patch(t.Context(), obj.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
+	}
+	checkRefusal(t, shrink(2), "")
+	checkRefusal(t, shrink(1), "can't take away an engine that has been up")
 }
 
 func checkRefusal(t *testing.T, err error, want string) {

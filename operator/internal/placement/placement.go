@@ -135,6 +135,6 @@ func shortageMessage(engines v1alpha1.EnginesSpec, missing, candidates int, prob
 	if engines.Spread != v1alpha1.SpreadPreferred && candidates > 0 {
 		b.WriteString(", set spec.engines.spread to Preferred")
 	}
-	b.WriteString(", or make a StorageCluster with fewer engines")
+	b.WriteString(", or lower spec.engines.replicas")
 	return b.String()
 }

@@ -171,6 +171,9 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 			return 0, err
 		}
 	}
+	if err := r.dropSurplus(ctx, cluster); err != nil {
+		return 0, err
+	}
 	observed, err := r.observe(ctx, cluster)
 	if err != nil {
 		return 0, err

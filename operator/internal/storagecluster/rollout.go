@@ -2,9 +2,13 @@ package storagecluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
@@ -84,6 +88,31 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 	}
 	for i := range engines {
 		engines[i].outdated = !seen[i].current || !rolledOut(engines[i].set)
+	}
+	return nil
+}
+
+// dropSurplus deletes the StatefulSets of ranks that the spec has no more. The API server lets only ranks go that were
+// never up, and so hold nothing; what is known to have been up stays all the same.
+func (r *Reconciler) dropSurplus(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
+	var sets appsv1.StatefulSetList
+	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
+	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
+		return fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		rank, err := strconv.ParseInt(set.Labels[v1alpha1.LabelRank], 10, 32)
+		wasUp := slices.ContainsFunc(cluster.Status.Engines, func(e v1alpha1.EngineStatus) bool {
+			return int64(e.Rank) == rank && e.Version != ""
+		})
+		if err != nil || rank < int64(cluster.Spec.Engines.Replicas) || wasUp || !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		err = r.client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
+		}
 	}
 	return nil
 }
