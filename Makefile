@@ -24,8 +24,7 @@ setup-build:
 
 .PHONY: build
 build: setup-build ## Build engine, client, operator and CSI driver (release)
-	cargo build --locked --release --workspace --bins
-	cargo build --locked --release -p weir-libdaos
+	cargo build --locked --release --workspace
 	go build -o target/bin/ ./operator/cmd/... ./csi/cmd/...
 
 .PHONY: run
