@@ -29,7 +29,7 @@ func onNodes(ctx context.Context, t *testing.T, c *kubectl.Cluster, script strin
 	t.Helper()
 	nodes, err := c.Run(ctx, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
 	must(t, err)
-	for _, node := range strings.Fields(nodes) {
+	for node := range strings.FieldsSeq(nodes) {
 		_, err := kubectl.Execute(ctx, "docker", "exec", node, "sh", "-c", script)
 		must(t, err)
 	}
@@ -68,7 +68,7 @@ func testPrivileges(t *testing.T, c *kubectl.Cluster) {
 		}
 	}
 	// Of pods with the same demands the warning names the first.
-	for _, privileged := range []string{"weir-csi-node", "weir-engine"} {
+	for _, privileged := range []string{"weir-csi-node", "-engine-"} {
 		if !strings.Contains(warnings, privileged) {
 			t.Errorf("%s is not named, so that this test shows nothing:\n%s", privileged, warnings)
 		}
