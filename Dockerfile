@@ -51,19 +51,17 @@ COPY --from=binaries /weir-operator /weir-operator
 USER 65532:65532
 ENTRYPOINT ["/weir-operator"]
 
-# What mounts: fusermount3 and mount.
-FROM debian:bookworm-slim AS mounting
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends fuse3 \
-    && rm -rf /var/lib/apt/lists/*
-
-# CSI driver: controller and node service.
-FROM mounting AS csi
+# CSI driver: controller and node service. The node service makes its bind mounts by system calls.
+FROM debian:bookworm-slim AS csi
 COPY --from=binaries /weir-csi /usr/local/bin/weir-csi
 ENTRYPOINT ["/usr/local/bin/weir-csi"]
 
 # Client: the mount daemon, which also runs beside the CSI driver's node service, and the command line under its names.
-FROM mounting AS client
+# fusermount3 mounts for users other than root.
+FROM debian:bookworm-slim AS client
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends fuse3 \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=binaries /weir-mountd /weir /usr/local/bin/
 RUN ln -s weir /usr/local/bin/daos && ln -s weir /usr/local/bin/dmg
 ENTRYPOINT ["/usr/local/bin/weir-mountd"]

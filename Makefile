@@ -9,12 +9,10 @@ export PATH := $(CACHE)/bin:$(PATH)
 export GOTOOLCHAIN := local
 # The images need static binaries; with one setting everywhere nothing is compiled twice.
 export CGO_ENABLED := 0
-# One report line for each crate is enough; a failing test prints its output.
-CARGO_TEST := cargo test --locked
 
 .PHONY: help
 help: ## List the verbs
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z0-9-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Install everything that a fresh Debian 12 with Go and Rust lacks
@@ -26,8 +24,7 @@ setup-build:
 
 .PHONY: build
 build: setup-build ## Build engine, client, operator and CSI driver (release)
-	cargo build --locked --release --workspace --bins
-	cargo build --locked --release -p weir-libdaos
+	cargo build --locked --release --workspace
 	go build -o target/bin/ ./operator/cmd/... ./csi/cmd/...
 
 .PHONY: run
@@ -51,7 +48,7 @@ e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertio
 
 .PHONY: sim
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
-	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test simulation -- --nocapture
+	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
 
 .PHONY: bench
 bench: ## Measure beside references; prints a table and writes target/bench/results.json

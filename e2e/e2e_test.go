@@ -48,6 +48,10 @@ func TestCluster(t *testing.T) {
 	t.Run("a full volume gives ENOSPC, and takes writes again after a deletion", func(t *testing.T) { testFullVolume(t, c) })
 	t.Run("a volume grows online", func(t *testing.T) { testExpansion(t, c) })
 	t.Run("a second pod on a ReadWriteOncePod volume is refused", func(t *testing.T) { testExclusive(t, c) })
+	t.Run("an engine on a foreign directory refuses it, leaves it alone and says so in the condition", func(t *testing.T) { testForeignDirectory(t, c) })
+	t.Run("only what mounts, or keeps data on its node, needs privileges", func(t *testing.T) { testPrivileges(t, c) })
+	t.Run("an operator that is restarted goes on", func(t *testing.T) { testOperatorRestart(t, c) })
+	t.Run("a namespace that is deleted takes its cluster, pool and container with it", func(t *testing.T) { testNamespaceDeletion(t, c) })
 	t.Run("deleting the node plugin's pod disturbs no writer", func(t *testing.T) { testNodePluginRestart(t, c) })
 	t.Run("an engine pod that is deleted comes back with its data", func(t *testing.T) { testEngineDeleted(t, c) })
 }
@@ -93,10 +97,17 @@ spec:
 // pod applies a pod that mounts a claim at /data and sleeps; it is deleted when the test ends.
 func pod(t *testing.T, c *kubectl.Cluster, name, claimName string) {
 	t.Helper()
+	podOn(t, c, name, claimName, "")
+}
+
+// podOn is pod on a node that no scheduler chooses, unless the name is empty.
+func podOn(t *testing.T, c *kubectl.Cluster, name, claimName, node string) {
+	t.Helper()
 	must(t, c.Apply(t.Context(), fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: default}
 spec:
+  nodeName: %q
   restartPolicy: Never
   terminationGracePeriodSeconds: 1
   containers:
@@ -106,7 +117,7 @@ spec:
       command: [sleep, infinity]
       volumeMounts: [{name: data, mountPath: /data}]
   volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
-`, name, clientImage, claimName)))
+`, name, node, clientImage, claimName)))
 	remove(t, c, "pod", name)
 }
 
@@ -134,6 +145,7 @@ func shell(t *testing.T, c *kubectl.Cluster, name, script string) (string, error
 func testImpossiblePool(t *testing.T, c *kubectl.Cluster) {
 	tests := map[string]struct{ spec, want string }{
 		"too-large":     {spec: "size: 900Ti", want: "capacity"},
+		"many-copies":   {spec: "size: 1Gi, objectClass: RP_6GX", want: "RP_6GX needs 6 engines, the pool has 3"},
 		"unknown-class": {spec: "size: 1Gi, objectClass: S99Z", want: "S99Z"},
 		"absent-rank":   {spec: "size: 1Gi, ranks: [77]", want: "77"},
 	}
@@ -213,6 +225,12 @@ func testExclusive(t *testing.T, c *kubectl.Cluster) {
 	pod(t, c, "second", "exclusive")
 	eventually(t, c, "ReadWriteOncePod", "get", "pod", "second", "--namespace", "default", "-o",
 		`jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
+	// One that the scheduler never sees is refused on the node.
+	node, err := c.Run(t.Context(), "get", "pod", "first", "--namespace", "default", "-o", "jsonpath={.spec.nodeName}")
+	must(t, err)
+	podOn(t, c, "third", "exclusive", node)
+	eventually(t, c, "ReadWriteOncePod", "get", "events", "--namespace", "default", "--field-selector",
+		"involvedObject.name=third,reason=FailedMount", "-o", "jsonpath={.items[*].message}")
 }
 
 // disturbScript writes and verifies for a while and counts what went wrong.

@@ -41,6 +41,17 @@ func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
 	return c.Feed(ctx, nil, args...)
 }
 
+// Warnings runs kubectl and returns what it prints on standard error, where the API server's warnings are.
+func (c *Cluster) Warnings(ctx context.Context, args ...string) (string, error) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return "", &CommandError{Command: "kubectl " + strings.Join(args, " "), Output: stderr.String(), Err: err}
+	}
+	return stderr.String(), nil
+}
+
 // Feed runs kubectl with standard input.
 func (c *Cluster) Feed(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	return execute(ctx, stdin, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)

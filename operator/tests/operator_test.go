@@ -48,6 +48,8 @@ type installation struct {
 	engines           *managementtest.System
 	// unreachable makes every connection to the engines fail.
 	unreachable *switchable
+	// stopOperator ends the operator and waits for its end; startOperator starts another one.
+	stopOperator func()
 }
 
 // install starts an operator and the engines of a namespace. The clock stands still unless the test moves it.
@@ -55,7 +57,6 @@ func install(t *testing.T, engines int) *installation {
 	t.Helper()
 	i := &installation{
 		t:           t,
-		registry:    prometheus.NewRegistry(),
 		unreachable: &switchable{},
 		// Certificates made then are good for 25 days from now, so that a test may see them renewed.
 		clock: clocktesting.NewFakePassiveClock(time.Now().Add(-65 * 24 * time.Hour)),
@@ -64,7 +65,14 @@ func install(t *testing.T, engines int) *installation {
 	i.operatorNamespace = i.makeNamespace("operator")
 	i.engines = managementtest.Start(t, engines, managementtest.WithTLS(i.engineTLS()))
 	i.machines = startMachines(t, i.namespace)
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: "weir-operator", Namespace: i.operatorNamespace}
+	for _, binding := range i.bindings(account) {
+		if err := admin.Create(t.Context(), binding); err != nil {
+			t.Fatalf("bind the operator's role: %v", err)
+		}
+	}
 	i.startOperator()
+	t.Cleanup(func() { i.stopOperator() })
 	return i
 }
 
@@ -121,15 +129,10 @@ func (i *installation) startOperator() {
 	t := i.t
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: "weir-operator", Namespace: i.operatorNamespace}
-	for _, binding := range i.bindings(account) {
-		if err := admin.Create(ctx, binding); err != nil {
-			t.Fatalf("bind the operator's role: %v", err)
-		}
-	}
+	i.registry = prometheus.NewRegistry()
 	impersonated := rest.CopyConfig(adminConfig)
 	impersonated.Impersonate = rest.ImpersonationConfig{
-		UserName: fmt.Sprintf("system:serviceaccount:%s:%s", account.Namespace, account.Name),
+		UserName: fmt.Sprintf("system:serviceaccount:%s:weir-operator", i.operatorNamespace),
 		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
 	}
 	scheme, err := assembly.NewScheme()
@@ -154,12 +157,13 @@ func (i *installation) startOperator() {
 	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
+	i.stopOperator = func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Errorf("operator: %v", err)
 		}
-	})
+		i.stopOperator = func() {}
+	}
 }
 
 // bindings are the role bindings of the chart for an operator that serves one namespace.

@@ -92,6 +92,10 @@ func TestImpossiblePoolsSayWhyAndWhatToDo(t *testing.T) {
 			`{clusterRef: {name: weir}, size: 900Ti}`, v1alpha1.ReasonInsufficientCapacity,
 			[]string{"not enough capacity", "900Ti over 2 engines needs 450Ti on each", "has 64Gi free", "lower spec.size to at most 128Gi"},
 		},
+		"less than its targets need": {
+			`{clusterRef: {name: weir}, size: 100Mi}`, v1alpha1.ReasonPoolTooSmall,
+			[]string{"100Mi are too little for the 4 targets that share it", "make a Pool of at least 128Mi"},
+		},
 		"a class that does not exist": {
 			`{clusterRef: {name: weir}, size: 1Gi, objectClass: S99Z}`, v1alpha1.ReasonUnknownObjectClass,
 			[]string{`object class "S99Z" does not exist`, "SX"},
@@ -197,7 +201,7 @@ func TestPoolDeletionWaitsForContainers(t *testing.T) {
 	i.gone(&v1alpha1.Container{}, "box")
 	// What is left was made for a claim: no object, so the engines tell of it.
 	i.condition(&v1alpha1.Pool{}, "tank", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonContainersExist,
-		"container pvc-1 of PersistentVolumeClaim apps/data", "set spec.deletionPolicy to Retain")
+		"container pvc-1 of PersistentVolumeClaim apps/data", "set spec.deletionPolicy of the Pool to Retain")
 	i.patch(&v1alpha1.Pool{}, "tank", `{"spec": {"deletionPolicy": "Retain"}}`)
 	i.gone(&v1alpha1.Pool{}, "tank")
 }

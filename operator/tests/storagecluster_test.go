@@ -193,6 +193,32 @@ func TestTooFewNodesSayWhichAndWhy(t *testing.T) {
 	i.ready(&cluster, "weir")
 }
 
+func TestAnEngineTooManyCanBeTakenBack(t *testing.T) {
+	t.Parallel()
+	i := install(t, 3)
+	i.machines.node("a")
+	i.apply(i.machines.cluster(1, ""))
+	var cluster v1alpha1.StorageCluster
+	i.ready(&cluster, "weir")
+	// Rank 1 gets a node and does not start there, rank 2 gets none.
+	i.machines.node("b")
+	i.machines.hold("weir-engine-1", "error: data directory holds no targets but \"holiday.jpg\"")
+	i.patch(&v1alpha1.StorageCluster{}, "weir", `{"spec": {"engines": {"replicas": 3}}}`)
+	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonTooFewNodes, "1 of 3 engines have no node", "lower spec.engines.replicas")
+	i.eventually("rank 1 is tried", func() string {
+		if err := i.get(&appsv1.StatefulSet{}, "weir-engine-1"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	i.patch(&v1alpha1.StorageCluster{}, "weir", `{"spec": {"engines": {"replicas": 1}}}`)
+	i.ready(&cluster, "weir")
+	i.gone(&appsv1.StatefulSet{}, "weir-engine-1")
+	if err := i.get(&appsv1.StatefulSet{}, "weir-engine-0"); err != nil {
+		t.Errorf("rank 0: %v", err)
+	}
+}
+
 func TestEngineStaysOnItsNode(t *testing.T) {
 	t.Parallel()
 	i := install(t, 3)
@@ -425,6 +451,7 @@ func TestDeletionWaitsForPoolsThenErasesData(t *testing.T) {
 	i.remove(&v1alpha1.StorageCluster{}, "weir")
 	i.condition(&cluster, "weir", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonDependentsExist,
 		"Pool "+i.namespace+"/tank", "delete them first")
+	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDeleting, "DeletionBlocked")
 	i.event("weir", v1alpha1.ReasonDependentsExist, "tank")
 	i.remove(&v1alpha1.Pool{}, "tank")
 	i.gone(&v1alpha1.Pool{}, "tank")

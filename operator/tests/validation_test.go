@@ -52,7 +52,8 @@ func TestValidationOnCreation(t *testing.T) {
 		"a container is accepted":                              {object("Container", "good", goodBox), ""},
 		"an unknown type of container is refused":              {object("Container", "x", `{poolRef: {name: tank}, type: block}`), "supported values"},
 		"a quota of zero is refused":                           {object("Container", "x", `{poolRef: {name: tank}, quota: 0}`), "quota must be greater than zero"},
-		"a chunk of 3 KiB is refused":                          {object("Container", "x", `{poolRef: {name: tank}, chunkSize: 3Ki}`), "power of two from 4Ki to 64Mi"},
+		"a chunk of 3 KiB is refused":                          {object("Container", "x", `{poolRef: {name: tank}, chunkSize: 3Ki}`), "power of two from 4Ki to 1Gi"},
+		"a chunk of 1 GiB, the largest, is accepted":           {object("Container", "x", `{poolRef: {name: tank}, chunkSize: 1Gi}`), ""},
 		"a chunk of 1 MiB is accepted":                         {object("Container", "x", `{poolRef: {name: tank}, chunkSize: 1Mi}`), ""},
 		"an owner of an object container is refused":           {object("Container", "x", `{poolRef: {name: tank}, type: object, owner: {uid: 1, gid: 1}}`), "owner is for type posix"},
 		"a mode with an 8 is refused":                          {object("Container", "x", `{poolRef: {name: tank}, owner: {uid: 1, gid: 1, mode: "0785"}}`), "octal digits in quotes"},
@@ -72,7 +73,7 @@ func TestValidationOnChange(t *testing.T) {
 		kind, spec, patch, want string
 	}{
 		"engines can be added":            {"StorageCluster", goodCluster, `{"engines": {"replicas": 4}}`, ""},
-		"engines can't be removed":        {"StorageCluster", goodCluster, `{"engines": {"replicas": 2}}`, "engines.replicas can only grow"},
+		"engines that never were can go":  {"StorageCluster", goodCluster, `{"engines": {"replicas": 2}}`, ""},
 		"targets are immutable":           {"StorageCluster", goodCluster, `{"engines": {"targetsPerEngine": 4}}`, "targetsPerEngine is immutable"},
 		"storage can't be resized":        {"StorageCluster", goodCluster, `{"storage": {"size": "16Gi"}}`, "storage.size is immutable"},
 		"the same size in other units":    {"StorageCluster", goodCluster, `{"storage": {"size": "8192Mi"}}`, ""},
@@ -111,6 +112,25 @@ func TestValidationOnChange(t *testing.T) {
 			checkRefusal(t, admin.Patch(t.Context(), obj.DeepCopy(), patch, client.DryRunAll), tc.want)
 		})
 	}
+}
+
+func TestOnlyEnginesThatWereNeverUpCanBeTakenAway(t *testing.T) {
+	obj := parse(t, object("StorageCluster", "x", goodCluster))[0]
+	obj.SetNamespace(makeUserNamespace(t))
+	if err := admin.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	status := client.RawPatch("application/merge-patch+json", []byte(`{"status": {"readyEngines": 2, "engines": [
+		{"rank": 0, "ready": true, "version": "1"}, {"rank": 1, "ready": false, "version": "1"}, {"rank": 2, "ready": false, "node": "c"}]}}`))
+	if err := admin.Status().Patch(t.Context(), obj.DeepCopy(), status); err != nil {
+		t.Fatal(err)
+	}
+	shrink := func(replicas int) error {
+		patch := fmt.Sprintf(`{"spec": {"engines": {"replicas": %d}}}`, replicas)
+		return admin.Patch(t.Context(), obj.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
+	}
+	checkRefusal(t, shrink(2), "")
+	checkRefusal(t, shrink(1), "can't take away an engine that has been up")
 }
 
 func checkRefusal(t *testing.T, err error, want string) {

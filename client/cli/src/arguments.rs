@@ -18,8 +18,13 @@ use crate::system::SystemCommand;
 /// Arguments of every command.
 #[derive(Args, Debug, Clone)]
 pub struct Common {
-    /// Attach file of the system [default: $`WEIR_ATTACH`, /etc/weir/client/client.json, ~/.weir-dev/client.json].
-    #[arg(long, global = true)]
+    /// Attach file of the system.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help = "Attach file of the system [default: $WEIR_ATTACH, /etc/weir/client/client.json, ~/.weir-dev/client.json]"
+    )]
     pub attach: Option<PathBuf>,
     /// Print JSON: {"response": …, "error": null or text, "status": 0 or a negative DER number}.
     #[arg(short = 'j', long, global = true)]
@@ -27,8 +32,8 @@ pub struct Common {
     /// Print timings on standard error.
     #[arg(short = 'v', long, global = true)]
     pub verbose: bool,
-    /// Seconds that a management call may take.
-    #[arg(long, global = true, default_value_t = 30)]
+    /// Seconds that a management call may take over all engines.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30)]
     pub timeout: u64,
 }
 

@@ -84,7 +84,9 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 		o.serveMetrics(metrics, ready),
 		func(ctx context.Context) error {
 			return server.Serve(ctx, logger, o.endpoint, func(s *grpc.Server) {
-				csi.RegisterIdentityServer(s, identity.New(version, ready))
+				// Ready without any system: sidecars wait for this answer in silence, whereas a call that finds no system
+				// is told why, and so is the claim that it is made for.
+				csi.RegisterIdentityServer(s, identity.New(version, func(context.Context) error { return nil }))
 				csi.RegisterControllerServer(s, volumes)
 			}, grpc.UnaryInterceptor(metrics.Intercept(logger)))
 		})

@@ -12,7 +12,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"weir.dev/weir/csi/internal/mounttest"
@@ -91,7 +93,7 @@ func TestTheNodePluginServesAndEndsWhenToldTo(t *testing.T) {
 	}
 }
 
-func TestTheControllerIsNotReadyWithoutAnAttachFile(t *testing.T) {
+func TestAControllerWithoutAnAttachFileSaysSoToEachCall(t *testing.T) {
 	folder := t.TempDir()
 	endpoint := filepath.Join(folder, "csi.sock")
 	ctx, stop := context.WithCancel(t.Context())
@@ -108,8 +110,17 @@ func TestTheControllerIsNotReadyWithoutAnAttachFile(t *testing.T) {
 	bounded, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	probe, err := csi.NewIdentityClient(conn).Probe(bounded, &csi.ProbeRequest{}, grpc.WaitForReady(true))
-	if err != nil || probe.GetReady().GetValue() {
-		t.Errorf("probe %v, %v; want it to answer that it is not ready", probe, err)
+	if err != nil || !probe.GetReady().GetValue() {
+		t.Errorf("probe %v, %v; a sidecar would wait for it in silence", probe, err)
+	}
+	_, err = csi.NewControllerClient(conn).CreateVolume(bounded, &csi.CreateVolumeRequest{
+		Name: "pvc-1", Parameters: map[string]string{"pool": "tank"}, VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		}},
+	})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the operator writes it when a StorageCluster has engines") {
+		t.Errorf("create volume: %v", err)
 	}
 	stop()
 	if err := <-ended; err != nil {

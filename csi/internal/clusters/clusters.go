@@ -19,8 +19,8 @@ import (
 // attachFileNames are what an attach file is called in its folder.
 var attachFileNames = []string{"client.json", "attach.json"}
 
-// Clusters holds the connections to the systems whose attach files lie in a folder or in its subfolders. Files may come, change and go at any time; what is there counts. Safe for concurrent
-// use.
+// Clusters holds the connections to the systems whose attach files lie in a folder or in its subfolders. Files may come,
+// change and go at any time; what is there counts. Safe for concurrent use.
 type Clusters struct {
 	folder  string
 	options []dial.Option
@@ -46,48 +46,53 @@ func (c *Clusters) Close() error {
 	return errors.Join(failures...)
 }
 
-// Get returns the system of a name. The empty name means the only system there is. The error is a gRPC status.
+// Get returns the system of a name. The empty name means the only system there is. The error is a gRPC status: NotFound
+// only when every attach file could be read.
 func (c *Clusters) Get(name string) (*dial.System, error) {
-	systems, err := c.systems()
+	systems, unreadable, err := c.systems()
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, system := range systems {
 		own := system.Attachment().System
-		if own == name || (name == "" && len(systems) == 1) {
+		if own == name || (name == "" && len(systems) == 1 && unreadable == nil) {
 			return system, nil
 		}
 		names = append(names, own)
 	}
-	if name == "" {
+	served := strings.Join(names, ", ")
+	switch {
+	case name == "" && (len(systems) > 1 || unreadable != nil):
 		return nil, status.Errorf(codes.InvalidArgument,
-			"several clusters are served (%s): set the parameter \"cluster\" of the StorageClass to one", strings.Join(names, ", "))
+			"several clusters are served (%s): set the parameter \"cluster\" of the StorageClass to one", served)
+	case unreadable != nil:
+		return nil, status.Errorf(codes.Unavailable, "cluster %q is not one of those that can be reached (%s), and there are more: %v",
+			name, served, unreadable)
+	default:
+		return nil, status.Errorf(codes.NotFound, "cluster %q is not served; served: %s", name, served)
 	}
-	return nil, status.Errorf(codes.NotFound, "cluster %q is not served; served: %s", name, strings.Join(names, ", "))
 }
 
 // All returns every system, in order of name.
 func (c *Clusters) All() ([]*dial.System, error) {
-	systems, err := c.systems()
+	systems, _, err := c.systems()
 	slices.SortFunc(systems, func(a, b *dial.System) int {
 		return strings.Compare(a.Attachment().System, b.Attachment().System)
 	})
 	return systems, err
 }
 
-// systems opens what attach files there are and returns at least one system or an error.
-func (c *Clusters) systems() ([]*dial.System, error) {
+// systems opens what attach files there are and returns at least one system or an error. unreadable says why some attach
+// files could not be used; nil when all could.
+func (c *Clusters) systems() (systems []*dial.System, unreadable, err error) {
 	paths, err := c.attachFiles()
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "look for attach files: %v", err)
+		return nil, nil, status.Errorf(codes.Unavailable, "look for attach files: %v", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var (
-		systems  []*dial.System
-		failures []error
-	)
+	var failures []error
 	for _, path := range paths {
 		system, known := c.open[path]
 		if !known {
@@ -101,12 +106,12 @@ func (c *Clusters) systems() ([]*dial.System, error) {
 	}
 	c.forget(paths)
 	if len(systems) > 0 {
-		return systems, nil
+		return systems, errors.Join(failures...), nil
 	}
 	if len(failures) > 0 {
-		return nil, status.Errorf(codes.Unavailable, "no cluster can be reached: %v", errors.Join(failures...))
+		return nil, nil, status.Errorf(codes.Unavailable, "no cluster can be reached: %v", errors.Join(failures...))
 	}
-	return nil, status.Errorf(codes.Unavailable,
+	return nil, nil, status.Errorf(codes.Unavailable,
 		"no %s in %s yet: the operator writes it when a StorageCluster has engines; see its conditions", attachFileNames[0], c.folder)
 }
 

@@ -71,6 +71,18 @@ func TestWhatCannotBeFoundIsSaid(t *testing.T) {
 			prepare: func(t *testing.T, folder string) { place(t, managementtest.Start(t, 1), folder, "client.json") },
 			asked:   "other", code: codes.NotFound, want: "served: weir",
 		},
+		"a cluster that may be the one whose attach file can't be read": {
+			prepare: func(t *testing.T, folder string) {
+				place(t, managementtest.Start(t, 1), filepath.Join(folder, "a"), "client.json")
+				if err := os.MkdirAll(filepath.Join(folder, "b"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(folder, "b", "client.json"), []byte("{"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			},
+			asked: "other", code: codes.Unavailable, want: "not valid JSON",
+		},
 		"one of two clusters without a name": {
 			prepare: func(t *testing.T, folder string) {
 				place(t, managementtest.Start(t, 1), filepath.Join(folder, "a"), "client.json")

@@ -85,8 +85,13 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	}
 	defer release()
 	system, err := s.systems.Get(plan.parameters.Cluster)
+	if status.Code(err) == codes.NotFound {
+		return nil, status.Errorf(codes.InvalidArgument,
+			"create volume %q: %s: correct the parameter %q of the StorageClass, or name the cluster in the value \"clusters\" of the chart",
+			plan.name, status.Convert(err).Message(), volume.ParameterCluster)
+	}
 	if err != nil {
-		return nil, err
+		return nil, failed(err, "create volume %q", plan.name)
 	}
 	pool, err := poolFor(ctx, system, plan)
 	if err != nil {
@@ -164,8 +169,8 @@ func poolFor(ctx context.Context, system *dial.System, p *plan) (*managementv1.P
 	pool := answer.GetPool()
 	if p.size > pool.GetSizeBytes() {
 		return nil, status.Errorf(codes.OutOfRange,
-			"create volume %q: %d bytes are more than the %d of pool %s: ask for less, or enlarge the Pool",
-			p.name, p.size, pool.GetSizeBytes(), pool.GetLabel())
+			"create volume %q: %s is more than the %s of pool %s: ask for less, or enlarge the Pool",
+			p.name, volume.SizeText(p.size), volume.SizeText(pool.GetSizeBytes()), pool.GetLabel())
 	}
 	return pool, nil
 }
@@ -226,7 +231,17 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 		return nil, err
 	}
 	defer release()
-	system, container, err := s.find(ctx, id)
+	system, err := s.systems.Get(id.System)
+	if status.Code(err) == codes.NotFound {
+		// Nobody can be asked whether the volume is there: calling it deleted would leave its data behind unnoticed.
+		return nil, status.Errorf(codes.Unavailable,
+			"delete volume %s: %s: name the cluster in the value \"clusters\" of the chart; if it is gone with its data, set the reclaim policy of the PersistentVolume to Retain and delete it",
+			id, status.Convert(err).Message())
+	}
+	if err != nil {
+		return nil, err
+	}
+	container, err := query(ctx, system, id)
 	if status.Code(err) == codes.NotFound {
 		s.forgetRefusal(request.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil
@@ -336,8 +351,8 @@ func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.Contro
 		return nil, failed(err, "expand volume %s: query its pool", id)
 	}
 	if total := pool.GetPool().GetSizeBytes(); size > total {
-		return nil, status.Errorf(codes.OutOfRange, "expand volume %s: %d bytes are more than the %d of pool %s: ask for less, or enlarge the Pool",
-			id, size, total, pool.GetPool().GetLabel())
+		return nil, status.Errorf(codes.OutOfRange, "expand volume %s: %s is more than the %s of pool %s: ask for less, or enlarge the Pool",
+			id, volume.SizeText(size), volume.SizeText(total), pool.GetPool().GetLabel())
 	}
 	if _, err := system.Containers().SetQuota(ctx, &managementv1.ContainerSetQuotaRequest{Pool: id.Pool, Container: id.Container, QuotaBytes: size}); err != nil {
 		return nil, failed(err, "expand volume %s to %d bytes", id, size)
@@ -351,11 +366,17 @@ func (s *Server) find(ctx context.Context, id volume.ID) (*dial.System, *managem
 	if err != nil {
 		return nil, nil, err
 	}
+	container, err := query(ctx, system, id)
+	return system, container, err
+}
+
+// query returns the container of a volume. The error is a gRPC status.
+func query(ctx context.Context, system *dial.System, id volume.ID) (*managementv1.ContainerInfo, error) {
 	answer, err := system.Containers().Query(ctx, &managementv1.ContainerQueryRequest{Pool: id.Pool, Container: id.Container})
 	if err != nil {
-		return nil, nil, failed(err, "find volume %s", id)
+		return nil, failed(err, "find volume %s", id)
 	}
-	return system, answer.GetContainer(), nil
+	return answer.GetContainer(), nil
 }
 
 // requiredID reads the id of a volume that must exist: one that is malformed names no volume.

@@ -130,7 +130,7 @@ func TestCreateVolumeRefuses(t *testing.T) {
 			change: func(r *csi.CreateVolumeRequest) { r.Parameters["pool"] = "tnak" }, code: codes.InvalidArgument, want: `pool "tnak" does not exist`,
 		},
 		"a cluster that does not exist": {
-			change: func(r *csi.CreateVolumeRequest) { r.Parameters["cluster"] = "other" }, code: codes.NotFound, want: `"other"`,
+			change: func(r *csi.CreateVolumeRequest) { r.Parameters["cluster"] = "other" }, code: codes.InvalidArgument, want: `cluster "other" is not served; served: weir: correct the parameter "cluster"`,
 		},
 		"a parameter that is not known": {
 			change: func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, code: codes.InvalidArgument, want: `"replicas"`,
@@ -139,7 +139,7 @@ func TestCreateVolumeRefuses(t *testing.T) {
 			change: func(r *csi.CreateVolumeRequest) { r.Parameters["objectClass"] = "RP_9" }, code: codes.InvalidArgument, want: "RP_9",
 		},
 		"a volume larger than its pool": {
-			change: func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = poolBytes + 1 }, code: codes.OutOfRange, want: "pool tank",
+			change: func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * poolBytes }, code: codes.OutOfRange, want: "200Gi is more than the 100Gi of pool tank",
 		},
 		"a raw block volume": {
 			change: func(r *csi.CreateVolumeRequest) {
@@ -240,6 +240,8 @@ func TestDeleteVolume(t *testing.T) {
 	wantStatus(t, remove("weir/tank/static"), codes.FailedPrecondition, "Retain")
 	wantStatus(t, remove("weir/tank/never-was"), codes.OK)
 	wantStatus(t, remove("weir/gone/never-was"), codes.OK)
+	// Of a cluster that is not served nobody knows whether the volume is there.
+	wantStatus(t, remove("elsewhere/tank/pvc-1"), codes.Unavailable, `cluster "elsewhere" is not served`, "clusters", "Retain")
 	wantStatus(t, remove("not an id"), codes.OK)
 	wantStatus(t, remove(""), codes.InvalidArgument)
 }

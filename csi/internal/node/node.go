@@ -103,15 +103,20 @@ func (s *Server) stage(ctx context.Context, id volume.ID, path string, capabilit
 	if err != nil {
 		return mounts.Mount{}, status.Errorf(codes.InvalidArgument, "stage volume %s: %v", id, err)
 	}
-	// The directory that a dead mount lies on exists, though it cannot be looked at.
-	if err := os.MkdirAll(path, directoryMode); err != nil && !mounts.Dead(err) && !errors.Is(err, os.ErrExist) {
-		return mounts.Mount{}, status.Errorf(codes.Internal, "stage volume %s: make the staging directory: %v", id, err)
+	entries, err := s.table.List()
+	if err != nil {
+		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
+	}
+	// What a mount lies on exists. It is not looked at: that may wait for engines for as long as the mount does.
+	if _, mounted := mounts.At(entries, path); !mounted {
+		if err := os.MkdirAll(path, directoryMode); err != nil {
+			return mounts.Mount{}, status.Errorf(codes.Internal, "stage volume %s: make the staging directory: %v", id, err)
+		}
 	}
 	if _, err := s.daemon.Mount(ctx, request); err != nil {
 		return mounts.Mount{}, daemonFailed(err, "stage volume %s at %s", id, path)
 	}
-	entries, err := s.table.List()
-	if err != nil {
+	if entries, err = s.table.List(); err != nil {
 		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
 	}
 	staged, ok := mounts.At(entries, path)
@@ -174,7 +179,7 @@ func (s *Server) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstage
 	}
 	// The daemon is asked even if nothing is mounted: it may hold a mount of which the plugin sees nothing.
 	if _, err := s.daemon.Unmount(ctx, &mountv1.UnmountRequest{TargetPath: path}); err != nil {
-		if !ok || !s.removeDead(path) {
+		if !ok || !s.removeDead(ctx, path) {
 			return nil, daemonFailed(err, "unstage volume %s from %s", request.GetVolumeId(), path)
 		}
 	}
@@ -182,8 +187,8 @@ func (s *Server) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstage
 }
 
 // removeDead removes the mount at path if its server is gone, so that a volume can be unstaged while no daemon runs.
-func (s *Server) removeDead(path string) bool {
-	_, err := s.table.Usage(path)
+func (s *Server) removeDead(ctx context.Context, path string) bool {
+	_, err := s.stats.usage(ctx, path)
 	return mounts.Dead(err) && s.table.Unmount(path) == nil
 }
 
@@ -215,7 +220,7 @@ func (s *Server) NodePublishVolume(ctx context.Context, request *csi.NodePublish
 	if err != nil {
 		return nil, err
 	}
-	if err := s.publish(staged, request); err != nil {
+	if err := s.publish(ctx, staged, request); err != nil {
 		return nil, err
 	}
 	return &csi.NodePublishVolumeResponse{}, nil
@@ -244,7 +249,7 @@ func (s *Server) staged(ctx context.Context, id volume.ID, request *csi.NodePubl
 }
 
 // publish binds the staging mount at the target path, unless it is there already.
-func (s *Server) publish(staged mounts.Mount, request *csi.NodePublishVolumeRequest) error {
+func (s *Server) publish(ctx context.Context, staged mounts.Mount, request *csi.NodePublishVolumeRequest) error {
 	target, operation := request.GetTargetPath(), "publish volume "+request.GetVolumeId()
 	readOnly := request.GetReadonly() || volume.ReaderOnly(request.GetVolumeCapability()) || staged.ReadOnly
 	entries, err := s.table.List()
@@ -261,7 +266,8 @@ func (s *Server) publish(staged mounts.Mount, request *csi.NodePublishVolumeRequ
 			operation, strings.Join(others, ", "))
 	}
 	if present, ok := mounts.At(entries, target); ok {
-		switch _, err := s.table.Usage(target); {
+		// A file system that hangs is not dead: the pod waits with it.
+		switch _, err := s.stats.usage(ctx, target); {
 		case mounts.Dead(err):
 			if err := s.table.Unmount(target); err != nil {
 				return status.Errorf(codes.Internal, "%s: remove the dead mount: %v", operation, err)

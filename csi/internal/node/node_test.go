@@ -342,6 +342,22 @@ func TestAMountWhoseServerIsGoneIsReplacedOrRemoved(t *testing.T) {
 			t.Errorf("mounts left: %+v", entries)
 		}
 	})
+	t.Run("one that hangs is given up when the caller's time is over", func(t *testing.T) {
+		f := start(t)
+		f.mustServe(shared, "pod-1")
+		f.node.Hang(t)
+		f.node.Refuse(status.Error(codes.Unavailable, "connection refused"))
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := f.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: "weir/tank/other", StagingTargetPath: f.path(stagingName)})
+		want(t, err, codes.FailedPrecondition, "still published")
+		_, err = f.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+			VolumeId: oneVolume, StagingTargetPath: f.path(stagingName), TargetPath: f.path("pod-1"), VolumeCapability: shared,
+		})
+		want(t, err, codes.Unavailable, "does not answer")
+		want(t, f.unpublish("pod-1"), codes.OK)
+		want(t, f.unstage(), codes.Unavailable, "weir-mountd")
+	})
 	t.Run("one that lives waits for the daemon", func(t *testing.T) {
 		f := start(t)
 		f.mustServe(shared)

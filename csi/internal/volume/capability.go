@@ -102,6 +102,21 @@ func Fits(quota uint64, capacity *csi.CapacityRange) bool {
 	return uint64(max(required, 0)) <= quota && (limit <= 0 || quota <= uint64(limit))
 }
 
+// SizeText writes a size as people write it in a claim, rounded down to a tenth of its unit.
+func SizeText(size uint64) string {
+	for i, unit := range []string{"Ti", "Gi", "Mi", "Ki"} {
+		one := uint64(1) << (40 - 10*i)
+		switch {
+		case size < one:
+		case size%one < one/10:
+			return fmt.Sprintf("%d%s", size/one, unit)
+		default:
+			return fmt.Sprintf("%d.%d%s", size/one, size%one*10/one, unit)
+		}
+	}
+	return fmt.Sprintf("%d bytes", size)
+}
+
 // Bytes returns a size as CSI carries it.
 func Bytes(size uint64) int64 {
 	return int64(min(size, math.MaxInt64))

@@ -188,6 +188,17 @@ func TestCheckCapability(t *testing.T) {
 	}
 }
 
+func TestSizeText(t *testing.T) {
+	for size, want := range map[uint64]string{
+		0: "0 bytes", 1023: "1023 bytes", 1 << 10: "1Ki", 64 << 20: "64Mi", 3 << 29: "1.5Gi", 4<<30 + 8192: "4Gi", 10 << 40: "10Ti",
+		18446744073709551615: "16777215.9Ti",
+	} {
+		if got := SizeText(size); got != want {
+			t.Errorf("SizeText(%d) = %s, want %s", size, got, want)
+		}
+	}
+}
+
 func TestSizeAndFits(t *testing.T) {
 	tests := map[string]struct {
 		required, limit int64

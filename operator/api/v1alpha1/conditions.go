@@ -26,6 +26,8 @@ const (
 	ReasonEngineUnreachable = "EngineUnreachable"
 	// ReasonRejected says that the engines refused the request; the message is theirs.
 	ReasonRejected = "Rejected"
+	// ReasonReconcileFailed says that the operator could not do its work; the message says why, and it tries again.
+	ReasonReconcileFailed = "ReconcileFailed"
 	// ReasonAvailable says that the object exists in the engines and can be used.
 	ReasonAvailable = "Available"
 	// ReasonLabelInUse says that an older object already stands for the same label.
@@ -70,6 +72,8 @@ const (
 	ReasonUnknownRank = "UnknownRank"
 	// ReasonInsufficientCapacity says that the engines have less free space than the pool asks.
 	ReasonInsufficientCapacity = "InsufficientCapacity"
+	// ReasonPoolTooSmall says that the pool's share of a target would be less than a target can manage.
+	ReasonPoolTooSmall = "PoolTooSmall"
 	// ReasonRanksUnreachable says that some engines of the pool do not answer.
 	ReasonRanksUnreachable = "RanksUnreachable"
 	// ReasonAllRanksReachable says that every engine of the pool answers.

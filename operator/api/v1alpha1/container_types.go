@@ -93,9 +93,9 @@ type ContainerSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Z][A-Z0-9_]*$')",message="objectClass is written in capitals, digits and '_', for example SX, S1 or RP_2GX"
 	ObjectClass string `json:"objectClass,omitempty"`
-	// chunkSize is the part of a file that one dkey holds: a power of two from 4Ki to 64Mi; absent means 1Mi.
+	// chunkSize is the part of a file that one dkey holds: a power of two from 4Ki to 1Gi; absent means 1Mi.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).asInteger() in [4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304, 8388608, 16777216, 33554432, 67108864]",message="chunkSize must be a power of two from 4Ki to 64Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).asInteger() in [4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304, 8388608, 16777216, 33554432, 67108864, 134217728, 268435456, 536870912, 1073741824]",message="chunkSize must be a power of two from 4Ki to 1Gi"
 	ChunkSize *resource.Quantity `json:"chunkSize,omitempty"`
 	// owner of the root directory of a posix container; absent means root, mode 0755.
 	// +optional

@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Provider",type=string,priority=1,JSONPath=`.spec.fabric.provider`
 // +kubebuilder:printcolumn:name="Image",type=string,priority=1,JSONPath=`.spec.image`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name becomes part of host names: use at most 40 characters, lower-case letters, digits and '-', starting with a letter"
+// +kubebuilder:validation:XValidation:rule="self.spec.engines.replicas >= oldSelf.spec.engines.replicas || !has(oldSelf.status) || !has(oldSelf.status.engines) || oldSelf.status.engines.all(e, e.rank < self.spec.engines.replicas || !has(e.version))",message="spec.engines.replicas can't take away an engine that has been up: its data would be lost"
 type StorageCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -79,11 +80,11 @@ type StorageClusterSpec struct {
 
 // EnginesSpec says how many engines run, and where.
 type EnginesSpec struct {
-	// replicas is the number of engines; ranks are 0 … replicas-1. It can grow; shrinking would lose data.
+	// replicas is the number of engines; ranks are 0 … replicas-1. It can grow, and shrink again by engines that were
+	// never up; the data of others would be lost.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
-	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="engines.replicas can only grow: the data of a removed engine would be lost"
 	Replicas int32 `json:"replicas"`
 	// targetsPerEngine is the number of targets of an engine. A target uses one thread and one share of the storage.
 	// +optional

@@ -6,6 +6,7 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -18,9 +19,9 @@ func (r *Reconciler) notReady(ctx context.Context, container *v1alpha1.Container
 	r.report(ctx, container, status.Of(v1alpha1.ConditionReady, false, reason, message))
 }
 
-// unreachable reports that no engine answers.
+// unreachable reports that no engine answers, or one that is needed does not.
 func (r *Reconciler) unreachable(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool, err error) {
-	message := fmt.Sprintf("no engine of StorageCluster %s answers: see its conditions. %s", pool.Spec.ClusterRef.Name, err)
+	message := management.Unreachable(pool.Spec.ClusterRef.Name, err)
 	r.notReady(ctx, container, v1alpha1.ReasonEngineUnreachable, message)
 	if container.Status.UUID != "" {
 		r.report(ctx, container, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))

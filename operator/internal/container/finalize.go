@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,14 +26,15 @@ func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container
 	if !lifecycle.Held(container) {
 		return reconcile.Result{}, nil
 	}
+	base := container.DeepCopy()
+	container.Status.ObservedGeneration = container.Generation
 	blocked, err := r.blocker(ctx, container)
 	if err != nil {
-		return reconcile.Result{}, err
+		r.reporter.Failed(ctx, container, &container.Status.Conditions, err)
+		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, container, base))
 	}
 	if blocked != nil {
-		base := container.DeepCopy()
-		container.Status.ObservedGeneration = container.Generation
-		r.report(ctx, container, *blocked)
+		r.reporter.Blocked(ctx, container, &container.Status.Conditions, *blocked)
 		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, container, base)
 	}
 	return reconcile.Result{}, lifecycle.Release(ctx, r.client, container)
@@ -57,8 +59,20 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	if err != nil {
 		return nil, fmt.Errorf("read Pool %s: %w", poolKey(container), err)
 	}
+	switch {
+	case pool.Status.UUID == "" && !pool.DeletionTimestamp.IsZero():
+		r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf(
+			"container %s was not destroyed: Pool %s is being deleted and was never ready", container.EngineLabel(), pool.Name))
+		return nil, nil // the Pool waits for this Container, and will never be ready
+	case pool.Status.UUID == "":
+		return blocked(v1alpha1.ReasonPoolNotReady, fmt.Sprintf(
+			"container %s can't be destroyed before Pool %s is ready, see its conditions: wait, or set spec.deletionPolicy to Retain to delete the object only",
+			container.EngineLabel(), pool.Name))
+	}
 	err = r.destroy(ctx, container, &pool)
 	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
 	case err == nil:
 		r.reporter.Event(container, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf(
 			"container %s is destroyed; its space comes back in the background", container.EngineLabel()))
@@ -76,10 +90,12 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 			return nil, nil // nobody is left to ask
 		}
 		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
-			"no engine of StorageCluster %s answers, and container %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",
-			pool.Spec.ClusterRef.Name, container.EngineLabel(), err))
+			"container %s can't be destroyed: %s. Bring the engines back, or set spec.deletionPolicy to Retain to delete the object only",
+			container.EngineLabel(), management.Unreachable(pool.Spec.ClusterRef.Name, err)))
 	case management.IsRejected(err):
-		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf("the engines refuse to destroy container %s: %s", container.EngineLabel(), management.Message(err)))
+		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf(
+			"the engines refuse to destroy container %s: %s. Mend that, or set spec.deletionPolicy to Retain to delete the object only",
+			container.EngineLabel(), management.Message(err)))
 	default:
 		return nil, fmt.Errorf("destroy container %s of Pool %s: %w", container.EngineLabel(), poolKey(container), err)
 	}

@@ -4,6 +4,7 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -95,9 +96,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	base := container.DeepCopy()
 	after, err := r.converge(ctx, &container)
 	if err != nil {
+		r.reporter.Failed(ctx, &container, &container.Status.Conditions, err)
+	}
+	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &container, base)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, lifecycle.PatchStatus(ctx, r.client, &container, base)
+	return reconcile.Result{RequeueAfter: after}, nil
 }
 
 // converge brings the container in the engines in line with the spec, writes the status and says when to look again.
@@ -122,10 +126,12 @@ func (r *Reconciler) converge(ctx context.Context, container *v1alpha1.Container
 	switch {
 	case err == nil:
 		return settledInterval, nil
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("interrupted: %w", ctx.Err()) // says nothing of the engines
 	case management.IsUnreachable(err):
 		r.unreachable(ctx, container, &pool, err)
 	case management.IsRejected(err):
-		r.notReady(ctx, container, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused container %s: %s", container.EngineLabel(), management.Message(err)))
+		r.notReady(ctx, container, v1alpha1.ReasonRejected, "refused by the engines: "+management.Message(err))
 	default:
 		return 0, fmt.Errorf("container %s of Pool %s: %w", container.EngineLabel(), poolKey(container), err)
 	}

@@ -10,11 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/manifest"
 )
 
@@ -31,6 +35,11 @@ const (
 	readTimeout = 10 * time.Second
 	// writeTimeout bounds requests that an engine agrees on with others and makes durable.
 	writeTimeout = 30 * time.Second
+	// keepaliveTimeout is how long sent data may stay unacknowledged before the connection is given up, so that a node
+	// that lost its power costs one question. keepaliveInterval is longer than a call: no ping disturbs an engine that
+	// answers.
+	keepaliveTimeout  = readTimeout
+	keepaliveInterval = 30 * time.Second
 	// messageBytes bounds an answer: 10,000 containers of 1 KiB each.
 	messageBytes = 16 << 20
 	// scheme names our resolver, which knows every engine of one system.
@@ -50,12 +59,13 @@ type DialFunc func(ctx context.Context, address string) (net.Conn, error)
 // ObserveFunc learns of each call that failed.
 type ObserveFunc func(method string, err error)
 
-// Connections keeps one connection for each StorageCluster, made from the cluster's client Secret and made anew when
-// the Secret changes.
+// Connections keeps one connection for each StorageCluster, made from the cluster's client Secret. It is made anew when
+// the Secret changes, and to another engine first when one does not answer in time.
 type Connections struct {
-	reader  client.Reader
-	dial    DialFunc
-	observe ObserveFunc
+	reader      client.Reader
+	dial        DialFunc
+	observe     ObserveFunc
+	readTimeout time.Duration
 
 	mu   sync.Mutex
 	open map[types.NamespacedName]*connection
@@ -65,6 +75,10 @@ type connection struct {
 	secret  [sha256.Size]byte
 	conn    *grpc.ClientConn
 	engines *Engines
+	// first is the index of the engine that is asked first.
+	first int
+	// silent is set when a call ran out of time: the engine that it went to may hang, and others may not.
+	silent atomic.Bool
 }
 
 // Option changes how connections are made.
@@ -80,12 +94,18 @@ func WithObserver(observe ObserveFunc) Option {
 	return func(c *Connections) { c.observe = observe }
 }
 
+// WithReadTimeout sets how long a question may take.
+func WithReadTimeout(d time.Duration) Option {
+	return func(c *Connections) { c.readTimeout = d }
+}
+
 // NewConnections makes an empty set of connections that reads client Secrets through reader.
 func NewConnections(reader client.Reader, options ...Option) *Connections {
 	c := &Connections{
-		reader:  reader,
-		observe: func(string, error) {},
-		open:    map[types.NamespacedName]*connection{},
+		reader:      reader,
+		observe:     func(string, error) {},
+		readTimeout: readTimeout,
+		open:        map[types.NamespacedName]*connection{},
 		dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		},
@@ -115,23 +135,25 @@ func (c *Connections) Connect(ctx context.Context, cluster types.NamespacedName)
 		}
 		return nil, &unreachableError{fmt.Errorf("StorageCluster %s has no Secret %s yet: its engines were never set up", cluster, name)}
 	}
-	sum := secretSum(&secret)
-	if known != nil && known.secret == sum {
-		return known.engines, nil
+	if owner := secret.Annotations[v1alpha1.AnnotationCluster]; owner != "" && owner != cluster.String() {
+		return nil, &unreachableError{fmt.Errorf("secret %s belongs to StorageCluster %s, not to %s", name, owner, cluster)}
 	}
-	conn, err := c.newConn(&secret)
-	if err != nil {
+	next := &connection{secret: secretSum(&secret)}
+	if known != nil {
+		if known.secret == next.secret && !known.silent.Load() {
+			return known.engines, nil
+		}
+		next.first = known.first + 1
+	}
+	if err := c.dialEngines(next, &secret); err != nil {
 		return nil, fmt.Errorf("reach StorageCluster %s with Secret %s: %w", cluster, name, err)
 	}
 	if known != nil {
-		_ = known.conn.Close()
+		// Calls under way on it come to their end.
+		time.AfterFunc(writeTimeout, func() { _ = known.conn.Close() })
 	}
-	c.open[cluster] = &connection{secret: sum, conn: conn, engines: &Engines{
-		System:     managementv1.NewSystemClient(conn),
-		Pools:      managementv1.NewPoolsClient(conn),
-		Containers: managementv1.NewContainersClient(conn),
-	}}
-	return c.open[cluster].engines, nil
+	c.open[cluster] = next
+	return next.engines, nil
 }
 
 // Forget closes the connection to a StorageCluster that is gone.
@@ -163,30 +185,32 @@ func secretSum(secret *corev1.Secret) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-func (c *Connections) newConn(secret *corev1.Secret) (*grpc.ClientConn, error) {
+// dialEngines prepares a connection to the engines that a client Secret lists.
+func (c *Connections) dialEngines(to *connection, secret *corev1.Secret) error {
 	var attach manifest.Attach
 	if err := json.Unmarshal(secret.Data[manifest.KeyClient], &attach); err != nil {
-		return nil, fmt.Errorf("read %s: %w", manifest.KeyClient, err)
+		return fmt.Errorf("read %s: %w", manifest.KeyClient, err)
 	}
 	if len(attach.Engines) == 0 {
-		return nil, fmt.Errorf("%s lists no engines", manifest.KeyClient)
+		return fmt.Errorf("%s lists no engines", manifest.KeyClient)
 	}
+	to.first %= len(attach.Engines)
 	var state resolver.State
-	for _, e := range attach.Engines {
+	for _, e := range slices.Concat(attach.Engines[to.first:], attach.Engines[:to.first]) {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: e.Management, ServerName: e.Host})
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(secret.Data[manifest.KeyCA]) {
-		return nil, errors.New(manifest.KeyCA + " holds no certificate")
+		return errors.New(manifest.KeyCA + " holds no certificate")
 	}
 	cert, err := tls.X509KeyPair(secret.Data[manifest.KeyCert], secret.Data[manifest.KeyPrivate])
 	if err != nil {
-		return nil, fmt.Errorf("read %s and %s: %w", manifest.KeyCert, manifest.KeyPrivate, err)
+		return fmt.Errorf("read %s and %s: %w", manifest.KeyCert, manifest.KeyPrivate, err)
 	}
 	engines := manual.NewBuilderWithScheme(scheme)
 	engines.InitialState(state)
-	// pick_first goes to the next engine when one does not answer.
-	return grpc.NewClient(scheme+":///"+attach.System,
+	// pick_first goes to the next engine when one can't be connected to.
+	to.conn, err = grpc.NewClient(scheme+":///"+attach.System,
 		grpc.WithResolvers(engines),
 		grpc.WithContextDialer(c.dial),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
@@ -194,26 +218,43 @@ func (c *Connections) newConn(secret *corev1.Secret) (*grpc.ClientConn, error) {
 			RootCAs:      roots,
 			Certificates: []tls.Certificate{cert},
 		})),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepaliveTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)),
-		grpc.WithUnaryInterceptor(c.call),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
+			invoker grpc.UnaryInvoker, options ...grpc.CallOption,
+		) error {
+			outOfTime, err := c.call(ctx, method, request, func(ctx context.Context) error {
+				return invoker(ctx, method, request, reply, conn, options...)
+			})
+			if outOfTime {
+				to.silent.Store(true)
+			}
+			return err
+		}),
 	)
+	if err != nil {
+		return fmt.Errorf("prepare the connection: %w", err)
+	}
+	to.engines = &Engines{
+		System:     managementv1.NewSystemClient(to.conn),
+		Pools:      managementv1.NewPoolsClient(to.conn),
+		Containers: managementv1.NewContainersClient(to.conn),
+	}
+	return nil
 }
 
-// call bounds one call and reports its failure.
-func (c *Connections) call(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
-	invoker grpc.UnaryInvoker, options ...grpc.CallOption,
-) error {
-	timeout := readTimeout
+// call bounds one call, reports its failure, and tells whether it was not answered in the time that it had.
+func (c *Connections) call(ctx context.Context, method string, request any, invoke func(context.Context) error) (outOfTime bool, err error) {
+	timeout := c.readTimeout
 	switch request.(type) {
 	case *managementv1.PoolCreateRequest, *managementv1.PoolResizeRequest, *managementv1.PoolDestroyRequest,
 		*managementv1.ContainerCreateRequest, *managementv1.ContainerSetQuotaRequest, *managementv1.ContainerDestroyRequest:
 		timeout = writeTimeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := invoker(ctx, method, request, reply, conn, options...)
-	if err != nil {
+	if err = invoke(bounded); err != nil {
 		c.observe(method, err)
 	}
-	return err
+	return bounded.Err() != nil && ctx.Err() == nil, err
 }

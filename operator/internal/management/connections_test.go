@@ -6,7 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 
 	"weir.dev/weir/engine/proto/management/managementtest"
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
+	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/manifest"
 )
 
@@ -76,6 +79,70 @@ func TestNobodyAnswers(t *testing.T) {
 	_, err := query(t, connections)
 	if !IsUnreachable(err) || len(failed) != 1 || !strings.HasSuffix(failed[0], "System/Query") {
 		t.Errorf("error %v, observed %v", err, failed)
+	}
+}
+
+func TestAnEngineThatHangsCostsOneCall(t *testing.T) {
+	system := managementtest.Start(t, 2)
+	var dialled []string
+	var mu sync.Mutex
+	connections := NewConnections(fake.NewFakeClient(secretOf(t, system)), WithReadTimeout(200*time.Millisecond),
+		WithDial(func(ctx context.Context, address string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			dialled = append(dialled, address)
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}))
+	defer connections.Close()
+	hangs := true
+	system.Intercept(func(ctx context.Context, _ string, _ any) error {
+		if hangs {
+			hangs = false
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	})
+	if _, err := query(t, connections); !IsUnreachable(err) {
+		t.Fatalf("of an engine that hangs: %v", err)
+	}
+	if _, err := query(t, connections); err != nil {
+		t.Fatalf("of the other engine: %v", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{system.Address(0), system.Address(1)}; !slices.Equal(dialled, want) {
+		t.Errorf("asked %v, want %v", dialled, want)
+	}
+}
+
+func TestTheSecretOfANamesakeIsNotUsed(t *testing.T) {
+	secret := secretOf(t, managementtest.Start(t, 1))
+	secret.Annotations = map[string]string{v1alpha1.AnnotationCluster: "elsewhere/weir"}
+	connections := NewConnections(fake.NewFakeClient(secret))
+	defer connections.Close()
+	if _, err := query(t, connections); !IsUnreachable(err) || !strings.Contains(err.Error(), "belongs to StorageCluster elsewhere/weir") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestUnreachableSaysWhoIs(t *testing.T) {
+	told, err := status.New(codes.Unavailable, "pool tank needs rank 2, which does not answer").
+		WithDetails(&managementv1.ErrorDetail{Der: 1006, Object: "pool tank"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"an engine that speaks of another is quoted": {told.Err(), "pool tank needs rank 2, which does not answer"},
+		"without an answer it is all of them":        {status.Error(codes.Unavailable, "no route"), "no engine of StorageCluster weir answers, see its conditions (no route)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Unreachable("weir", tc.err); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

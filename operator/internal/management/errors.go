@@ -2,9 +2,12 @@ package management
 
 import (
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
 )
 
 // unreachableError says that nobody could be asked.
@@ -25,6 +28,19 @@ func IsUnreachable(err error) bool {
 	default:
 		return false
 	}
+}
+
+// Unreachable says, for an error for which IsUnreachable is true, who does not answer: every engine of the cluster or, in
+// the words of one that does, another one.
+func Unreachable(cluster string, err error) string {
+	if s, ok := status.FromError(err); ok {
+		for _, detail := range s.Details() {
+			if _, told := detail.(*managementv1.ErrorDetail); told {
+				return s.Message()
+			}
+		}
+	}
+	return fmt.Sprintf("no engine of StorageCluster %s answers, see its conditions (%s)", cluster, Message(err))
 }
 
 // IsNotFound is true when the engines don't know the object.

@@ -131,6 +131,10 @@ func shortageMessage(engines v1alpha1.EnginesSpec, missing, candidates int, prob
 			fmt.Fprintf(&b, "; and %d more", hidden)
 		}
 	}
-	b.WriteString(". Add nodes, tolerate the taints, or lower spec.engines.replicas in a new StorageCluster")
+	b.WriteString(". Add nodes, tolerate their taints")
+	if engines.Spread != v1alpha1.SpreadPreferred && candidates > 0 {
+		b.WriteString(", set spec.engines.spread to Preferred")
+	}
+	b.WriteString(", or lower spec.engines.replicas")
 	return b.String()
 }

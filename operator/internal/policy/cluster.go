@@ -74,7 +74,7 @@ func clusterClientSecretOwn(c Cluster) (string, string, bool) {
 		return "", "", false
 	}
 	return v1alpha1.ReasonClientSecretTaken, fmt.Sprintf(
-		"StorageCluster %s: Secret %s belongs to StorageCluster %s: volumes of this cluster can't be mounted until one of the two has another name",
+		"StorageCluster %s: Secret %s belongs to StorageCluster %s, so that volumes of this cluster can't be mounted: make one of the two under another name, or delete the Secret if that one is gone",
 		c.Name, c.ClientSecret, c.ClientSecretOwner), true
 }
 

@@ -30,7 +30,9 @@ func TestParseClass(t *testing.T) {
 }
 
 func TestPoolAcceptable(t *testing.T) {
-	engines := []Engine{{Rank: 0, Up: true, Free: 10 * gi}, {Rank: 1, Up: true, Free: 4 * gi}, {Rank: 2, Up: true, Free: 10 * gi}}
+	engines := []Engine{
+		{Rank: 0, Up: true, Free: 10 * gi, Targets: 2}, {Rank: 1, Up: true, Free: 4 * gi, Targets: 2}, {Rank: 2, Up: true, Free: 10 * gi, Targets: 2},
+	}
 	away := []Engine{engines[0], {Rank: 1}, {Rank: 2}}
 	good := Pool{Label: "tank", Cluster: "weir", Size: 12 * gi, ObjectClass: "SX", Engines: engines}
 	tests := map[string]struct {
@@ -55,6 +57,8 @@ func TestPoolAcceptable(t *testing.T) {
 		"engines that are away are waited for":                  {func(p *Pool) { p.Engines = away }, v1alpha1.ReasonClusterNotReady, "waits for engines of rank 1 and 2"},
 		"engines of other ranks are not":                        {func(p *Pool) { p.Engines = away; p.Ranks = []int32{0}; p.Size = gi }, "", ""},
 		"nor are they for a pool that is there":                 {func(p *Pool) { p.Engines = away; p.Current = p.Size }, "", ""},
+		"a pool without room for each target's log is refused":  {func(p *Pool) { p.Size = 100 << 20 }, v1alpha1.ReasonPoolTooSmall, "100Mi are too little for the 6 targets that share it, each needs 32Mi: make a Pool of at least 192Mi"},
+		"fewer engines need less":                               {func(p *Pool) { p.Size = 100 << 20; p.Ranks = []int32{1} }, "", ""},
 		"a twin comes first of all":                             {func(p *Pool) { p.Twin = "older"; p.ObjectClass = "?" }, v1alpha1.ReasonLabelInUse, "Pool older"},
 	}
 	for name, tc := range tests {

@@ -13,7 +13,12 @@ type Engine struct {
 	Up   bool
 	// Free bytes that no pool has taken.
 	Free int64
+	// Targets that share what the engine gives to a pool.
+	Targets int32
 }
+
+// MinShareBytes is the least that a pool takes of a target: its log, index and some data. engine/pool has the same bound.
+const MinShareBytes = 32 << 20
 
 // Pool is what is known when a pool is to be made or grown.
 type Pool struct {
@@ -41,6 +46,7 @@ var PoolAcceptable = Chain[Pool]{
 	poolClassKnown,      // the class has a meaning
 	poolRanksKnown,      // each rank is an engine of the cluster
 	poolEnginesSuffice,  // each copy has an engine of its own
+	poolSharesSuffice,   // each target has enough of the pool to work with
 	poolEnginesUp,       // a pool made now would leave out engines that are away
 	poolCapacitySuffice, // each engine has room for its share
 }
@@ -103,6 +109,19 @@ func poolEnginesSuffice(p Pool) (string, string, bool) {
 	return v1alpha1.ReasonTooFewEngines, fmt.Sprintf(
 		"pool %s: %s needs %s, the pool has %d: raise spec.engines.replicas of StorageCluster %s to %d, or make a Pool with less redundancy",
 		p.Label, asks, plural(need, "engine"), have, p.Cluster, need), true
+}
+
+func poolSharesSuffice(p Pool) (string, string, bool) {
+	var targets int64
+	for _, e := range p.members() {
+		targets += int64(e.Targets)
+	}
+	if p.Current > 0 || p.Size >= targets*MinShareBytes {
+		return "", "", false
+	}
+	return v1alpha1.ReasonPoolTooSmall, fmt.Sprintf(
+		"pool %s: %s are too little for the %d targets that share it, each needs %s: make a Pool of at least %s, or name fewer engines in spec.ranks",
+		p.Label, Bytes(p.Size), targets, Bytes(MinShareBytes), Bytes(targets*MinShareBytes)), true
 }
 
 func poolEnginesUp(p Pool) (string, string, bool) {

@@ -7,6 +7,7 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -22,14 +23,14 @@ func (r *Reconciler) notReady(ctx context.Context, pool *v1alpha1.Pool, reason, 
 	r.report(ctx, pool, status.Of(v1alpha1.ConditionReady, false, reason, message))
 }
 
-// unreachable reports that no engine answers. For a pool that exists that means unavailable data.
+// unreachable reports that no engine answers, or one that is needed does not. For a pool that exists that means unavailable data.
 func (r *Reconciler) unreachable(ctx context.Context, pool *v1alpha1.Pool, err error) {
 	if pool.Status.UUID == "" {
 		r.notReady(ctx, pool, v1alpha1.ReasonClusterNotReady, fmt.Sprintf(
-			"waiting for an engine of StorageCluster %s: %s", pool.Spec.ClusterRef.Name, err))
+			"waiting for an engine of StorageCluster %s: %s", pool.Spec.ClusterRef.Name, management.Message(err)))
 		return
 	}
-	message := fmt.Sprintf("no engine of StorageCluster %s answers: see its conditions. %s", pool.Spec.ClusterRef.Name, err)
+	message := management.Unreachable(pool.Spec.ClusterRef.Name, err)
 	r.notReady(ctx, pool, v1alpha1.ReasonEngineUnreachable, message)
 	r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))
 }

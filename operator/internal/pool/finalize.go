@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,14 +26,15 @@ func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconci
 	if !lifecycle.Held(pool) {
 		return reconcile.Result{}, nil
 	}
+	base := pool.DeepCopy()
+	pool.Status.ObservedGeneration = pool.Generation
 	blocked, err := r.blocker(ctx, pool)
 	if err != nil {
-		return reconcile.Result{}, err
+		r.reporter.Failed(ctx, pool, &pool.Status.Conditions, err)
+		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, pool, base))
 	}
 	if blocked != nil {
-		base := pool.DeepCopy()
-		pool.Status.ObservedGeneration = pool.Generation
-		r.report(ctx, pool, *blocked)
+		r.reporter.Blocked(ctx, pool, &pool.Status.Conditions, *blocked)
 		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, pool, base)
 	}
 	return reconcile.Result{}, lifecycle.Release(ctx, r.client, pool)
@@ -56,12 +58,14 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	}
 	err = r.destroy(ctx, pool)
 	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
 	case err == nil:
 		r.reporter.Event(pool, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf("pool %s and its data are destroyed", pool.EngineLabel()))
 		return nil, nil // nothing blocks
 	case management.IsPrecondition(err):
 		return blocked(v1alpha1.ReasonContainersExist, fmt.Sprintf(
-			"pool %s still holds %s: delete the claims and containers, or set spec.deletionPolicy to Retain",
+			"pool %s still holds %s: delete the claims; make Containers with deletionPolicy Delete of those that were retained, and delete them; or set spec.deletionPolicy of the Pool to Retain",
 			pool.EngineLabel(), r.held(ctx, pool, err)))
 	case management.IsUnreachable(err):
 		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(pool))
@@ -73,10 +77,12 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 			return nil, nil // nobody is left to ask
 		}
 		return blocked(v1alpha1.ReasonEngineUnreachable, fmt.Sprintf(
-			"no engine of StorageCluster %s answers, and pool %s can't be destroyed: bring the engines back, or set spec.deletionPolicy to Retain to delete the object only. %s",
-			pool.Spec.ClusterRef.Name, pool.EngineLabel(), err))
+			"pool %s can't be destroyed: %s. Bring the engines back, or set spec.deletionPolicy to Retain to delete the object only",
+			pool.EngineLabel(), management.Unreachable(pool.Spec.ClusterRef.Name, err)))
 	case management.IsRejected(err):
-		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf("the engines refuse to destroy pool %s: %s", pool.EngineLabel(), management.Message(err)))
+		return blocked(v1alpha1.ReasonRejected, fmt.Sprintf(
+			"the engines refuse to destroy pool %s: %s. Mend that, or set spec.deletionPolicy to Retain to delete the object only",
+			pool.EngineLabel(), management.Message(err)))
 	default:
 		return nil, fmt.Errorf("destroy pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
 	}

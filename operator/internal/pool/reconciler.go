@@ -3,6 +3,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -91,9 +92,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	base := pool.DeepCopy()
 	after, err := r.converge(ctx, &pool)
 	if err != nil {
+		r.reporter.Failed(ctx, &pool, &pool.Status.Conditions, err)
+	}
+	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &pool, base)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, lifecycle.PatchStatus(ctx, r.client, &pool, base)
+	return reconcile.Result{RequeueAfter: after}, nil
 }
 
 // converge brings the pool in the engines in line with the spec, writes the status and says when to look again.
@@ -117,10 +121,12 @@ func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Du
 	switch {
 	case err == nil:
 		return settledInterval, nil
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("interrupted: %w", ctx.Err()) // says nothing of the engines
 	case management.IsUnreachable(err):
 		r.unreachable(ctx, pool, err)
 	case management.IsRejected(err):
-		r.notReady(ctx, pool, v1alpha1.ReasonRejected, fmt.Sprintf("the engines refused pool %s: %s", pool.EngineLabel(), management.Message(err)))
+		r.notReady(ctx, pool, v1alpha1.ReasonRejected, "refused by the engines: "+management.Message(err))
 	default:
 		return 0, fmt.Errorf("pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
 	}
@@ -212,7 +218,7 @@ func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *
 		facts.Engines = append(facts.Engines, policy.Engine{
 			Rank: int32(e.GetRank()),
 			Up:   e.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP,
-			Free: int64(e.GetFreeBytes()),
+			Free: int64(e.GetFreeBytes()), Targets: int32(e.GetTargets()),
 		})
 	}
 	if known != nil && len(facts.Ranks) == 0 {

@@ -3,9 +3,11 @@ package status
 
 import (
 	"context"
+	"errors"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,14 +79,41 @@ func (r *Reporter) Report(ctx context.Context, obj client.Object, conditions *[]
 			return // that nothing is wrong, and never was, is no news
 		}
 	}
-	if c.Type == v1alpha1.ConditionProgressing {
-		return // Ready tells of the result
+	if c.Type == v1alpha1.ConditionProgressing || c.Reason == v1alpha1.ReasonDeleting {
+		return // Ready tells of the result, DeletionBlocked of what a deletion waits for
 	}
 	eventType := corev1.EventTypeWarning
 	if good {
 		eventType = corev1.EventTypeNormal
 	}
 	r.recorder.Eventf(obj, nil, eventType, c.Reason, c.Type, "%s", c.Message)
+}
+
+// Blocked reports what the deletion of obj waits for; while it does, obj is not ready.
+func (r *Reporter) Blocked(ctx context.Context, obj client.Object, conditions *[]metav1.Condition, blocked Condition) {
+	r.Report(ctx, obj, conditions, Of(v1alpha1.ConditionReady, false, v1alpha1.ReasonDeleting, "being deleted: the condition DeletionBlocked says what that waits for"))
+	r.Report(ctx, obj, conditions, blocked)
+}
+
+// Failed reports an error that ended a reconciliation, where the object's user looks: Ready is False, or for an object
+// that is being deleted DeletionBlocked is True. What passes by itself is left to the next attempt.
+func (r *Reporter) Failed(ctx context.Context, obj client.Object, conditions *[]metav1.Condition, err error) {
+	if passes(err) {
+		return
+	}
+	message := err.Error() + "; the operator tries again"
+	if obj.GetDeletionTimestamp().IsZero() {
+		r.Report(ctx, obj, conditions, Of(v1alpha1.ConditionReady, false, v1alpha1.ReasonReconcileFailed, message))
+		return
+	}
+	r.Blocked(ctx, obj, conditions, Of(v1alpha1.ConditionDeletionBlocked, true, v1alpha1.ReasonReconcileFailed, message))
+}
+
+// passes tells whether an error is nobody's to mend: another writer was faster, the API server is busy, or the operator
+// is being stopped.
+func passes(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || apierrors.IsConflict(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }
 
 // Event tells of something that is no condition.

@@ -1,14 +1,18 @@
 package status
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -59,6 +63,46 @@ func TestReportTellsNewsOnce(t *testing.T) {
 	ready := meta.FindStatusCondition(pool.Status.Conditions, "Ready")
 	if !ready.LastTransitionTime.Time.Equal(clock.Now()) {
 		t.Errorf("Ready changed at %s, want %s", ready.LastTransitionTime, clock.Now())
+	}
+}
+
+func TestFailedTellsWhatSomebodyHasToMend(t *testing.T) {
+	gone := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	secrets := schema.GroupResource{Resource: "secrets"}
+	tests := map[string]struct {
+		err     error
+		deleted *metav1.Time
+		// condition and state that the object has afterwards; none for an error that passes.
+		condition string
+		state     metav1.ConditionStatus
+	}{
+		"a forbidden change makes it not ready":         {apierrors.NewForbidden(secrets, "weir-ca", errors.New("exceeded quota")), nil, "Ready", metav1.ConditionFalse},
+		"a wrapped error too":                           {fmt.Errorf("query: %w", errors.New("broken")), nil, "Ready", metav1.ConditionFalse},
+		"a failing finalizer says that it blocks":       {errors.New("broken"), &gone, "DeletionBlocked", metav1.ConditionTrue},
+		"another writer is none of the user's business": {fmt.Errorf("patch: %w", apierrors.NewConflict(secrets, "weir-ca", errors.New("changed"))), nil, "", ""},
+		"nor is a busy API server":                      {apierrors.NewTooManyRequests("slow down", 1), nil, "", ""},
+		"nor the operator's own end":                    {fmt.Errorf("query: %w", context.Canceled), nil, "", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var sent events
+			pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Name: "tank", Generation: 3, DeletionTimestamp: tc.deleted}}
+			reporter := NewReporter(&sent, clocktesting.NewFakePassiveClock(gone.Time))
+			reporter.Failed(t.Context(), pool, &pool.Status.Conditions, tc.err)
+			if tc.condition == "" {
+				if len(pool.Status.Conditions) != 0 || len(sent) != 0 {
+					t.Errorf("reported %+v, sent %v", pool.Status.Conditions, sent)
+				}
+				return
+			}
+			c := meta.FindStatusCondition(pool.Status.Conditions, tc.condition)
+			if c == nil || c.Status != tc.state || c.Reason != v1alpha1.ReasonReconcileFailed || !strings.Contains(c.Message, tc.err.Error()) {
+				t.Errorf("conditions %+v", pool.Status.Conditions)
+			}
+			if len(sent) != 1 || !strings.HasPrefix(sent[0], "Warning ReconcileFailed") {
+				t.Errorf("sent %v", sent)
+			}
+		})
 	}
 }
 

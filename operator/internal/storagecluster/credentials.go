@@ -183,6 +183,10 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	if err != nil {
 		return time.Time{}, err
 	}
+	elsewhere := cluster.Namespace != r.config.Namespace
+	if c.clientSecretOwner = otherOwner(existing, clone); c.clientSecretOwner != "" && !elsewhere {
+		return time.Time{}, nil
+	}
 	secret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: manifest.Meta(cluster, manifest.ClientName(cluster.Name)),
@@ -192,11 +196,10 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	if err != nil {
 		return renewAt, err
 	}
-	if cluster.Namespace != r.config.Namespace {
-		if owner := otherOwner(existing, clone); owner != "" {
-			c.clientSecretOwner = owner
-			return renewAt, nil
-		}
+	if c.clientSecretOwner != "" {
+		return renewAt, nil
+	}
+	if elsewhere {
 		clone.Data = secret.Data
 		if err := apply.Object(ctx, r.client, clone); err != nil {
 			return renewAt, err
@@ -208,17 +211,20 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	return renewAt, nil
 }
 
-// otherOwner returns "namespace/name" of the other cluster that a client Secret belongs to, "" when it is free or ours.
+// otherOwner returns "namespace/name" of the other cluster that a client Secret in the operator's namespace belongs to,
+// "" when it is free or ours. One without the annotation belongs to the cluster in that namespace.
 func otherOwner(existing, ours *corev1.Secret) string {
-	own := ours.Annotations[v1alpha1.AnnotationCluster]
-	switch {
-	case existing == nil || existing.Annotations[v1alpha1.AnnotationCluster] == own:
+	if existing == nil {
 		return ""
-	case existing.Annotations[v1alpha1.AnnotationCluster] == "":
-		return ours.Namespace + "/" + ours.Labels[v1alpha1.LabelCluster]
-	default:
-		return existing.Annotations[v1alpha1.AnnotationCluster]
 	}
+	owner := existing.Annotations[v1alpha1.AnnotationCluster]
+	if owner == "" {
+		owner = existing.Namespace + "/" + ours.Labels[v1alpha1.LabelCluster]
+	}
+	if owner == ours.Annotations[v1alpha1.AnnotationCluster] {
+		return ""
+	}
+	return owner
 }
 
 // hurryMounts has the kubelets look at the pods that mount the client Secret, which they do at once when an annotation

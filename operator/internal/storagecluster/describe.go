@@ -14,15 +14,8 @@ import (
 
 // describe writes the status of the cluster and tells whether it is at rest: ready, with nothing left to change.
 func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageCluster, c credentials, where nodes, engines []engine) bool {
-	facts := policy.Cluster{
-		Name:              cluster.Name,
-		TargetBytes:       manifest.TargetBytes(cluster),
-		ClientSecretOwner: c.clientSecretOwner,
-		ClientSecret:      r.config.Namespace + "/" + manifest.ClientName(cluster.Name),
-		Shortage:          where.shortage,
-	}
+	facts := r.facts(cluster, c, where.shortage)
 	before := cluster.Status.Engines
-	cluster.Status.ObservedGeneration = cluster.Generation
 	cluster.Status.Engines = make([]v1alpha1.EngineStatus, 0, len(engines))
 	cluster.Status.ReadyEngines = 0
 	for _, e := range engines {
@@ -37,6 +30,17 @@ func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageClus
 	}
 	cluster.Status.Capacity = capacity(engines, cluster.Status.Capacity)
 	return r.reportConditions(ctx, cluster, facts)
+}
+
+// facts are what is known of a cluster before its engines are looked at.
+func (r *Reconciler) facts(cluster *v1alpha1.StorageCluster, c credentials, shortage string) policy.Cluster {
+	return policy.Cluster{
+		Name:              cluster.Name,
+		TargetBytes:       manifest.TargetBytes(cluster),
+		ClientSecretOwner: c.clientSecretOwner,
+		ClientSecret:      r.config.Namespace + "/" + manifest.ClientName(cluster.Name),
+		Shortage:          shortage,
+	}
 }
 
 func (r *Reconciler) reportConditions(ctx context.Context, cluster *v1alpha1.StorageCluster, facts policy.Cluster) bool {

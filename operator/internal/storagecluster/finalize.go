@@ -2,6 +2,7 @@ package storagecluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,20 +21,24 @@ import (
 	"weir.dev/weir/operator/internal/status"
 )
 
+// escape is what to do when a node that a deletion waits for never comes back.
+const escape = "; if a node is gone for good, set spec.deletionPolicy to Retain to delete the StorageCluster without erasing its data"
+
 // finalize lets the cluster go: after its pools, with its data erased under deletionPolicy Delete. Everything that it
 // waits for comes by watch, and the DeletionBlocked condition says what that is.
 func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
 	if !lifecycle.Held(cluster) {
 		return reconcile.Result{}, nil
 	}
+	base := cluster.DeepCopy()
+	cluster.Status.ObservedGeneration = cluster.Generation
 	blocked, err := r.blockers(ctx, cluster)
 	if err != nil {
-		return reconcile.Result{}, err
+		r.reporter.Failed(ctx, cluster, &cluster.Status.Conditions, err)
+		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, cluster, base))
 	}
 	if blocked != nil {
-		base := cluster.DeepCopy()
-		cluster.Status.ObservedGeneration = cluster.Generation
-		r.reporter.Report(ctx, cluster, &cluster.Status.Conditions, *blocked)
+		r.reporter.Blocked(ctx, cluster, &cluster.Status.Conditions, *blocked)
 		// A Pool, a pod or a Job that goes, or comes to its end, starts the next look.
 		return reconcile.Result{}, lifecycle.PatchStatus(ctx, r.client, cluster, base)
 	}
@@ -67,7 +72,7 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 		return nil, err
 	}
 	if len(pods) > 0 {
-		return blocked(v1alpha1.ReasonErasingData, "waiting for engines to stop before their data is erased: "+status.List(pods)), nil
+		return blocked(v1alpha1.ReasonErasingData, "waiting for engines to stop before their data is erased: "+status.List(pods)+escape), nil
 	}
 	return r.erase(ctx, cluster, blocked)
 }
@@ -144,7 +149,6 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 			running = append(running, at)
 		}
 	}
-	const escape = "; if the node is gone for good, set spec.deletionPolicy to Retain to delete the StorageCluster without erasing"
 	switch {
 	case len(failed) > 0:
 		return blocked(v1alpha1.ReasonErasureFailed, fmt.Sprintf(

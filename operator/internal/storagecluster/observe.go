@@ -61,6 +61,9 @@ func (r *Reconciler) observe(ctx context.Context, cluster *v1alpha1.StorageClust
 	if someReady {
 		r.askSystem(ctx, cluster, engines)
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("interrupted: %w", ctx.Err()) // silence now says nothing of the engines
+	}
 	return engines, nil
 }
 

@@ -4,6 +4,7 @@ package storagecluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -25,6 +27,7 @@ import (
 	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
+	"weir.dev/weir/operator/internal/policy"
 	"weir.dev/weir/operator/internal/status"
 )
 
@@ -34,6 +37,8 @@ const (
 	// startingInterval is how often engines that are not all up are asked: becoming ready in the engine's own view
 	// causes no event in the API server.
 	startingInterval = 3 * time.Second
+	// concurrency keeps a cluster that does not answer, which takes until the deadline to notice, from holding up others.
+	concurrency = 4
 )
 
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters,verbs=get;list;watch;patch
@@ -104,6 +109,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(clusterOfPool),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.allClusters), builder.WithPredicates(nodeSuitabilityChanged{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up StorageCluster controller: %w", err)
@@ -123,22 +129,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := lifecycle.Hold(ctx, r.client, &cluster); err != nil {
 		return reconcile.Result{}, err
 	}
-	result, err := r.converge(ctx, &cluster)
+	base := cluster.DeepCopy()
+	cluster.Status.ObservedGeneration = cluster.Generation
+	after, err := r.converge(ctx, &cluster)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // the cluster's own deletion comes next
 	}
-	return result, err
+	if err != nil {
+		r.reporter.Failed(ctx, &cluster, &cluster.Status.Conditions, err)
+	}
+	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &cluster, base)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// converge makes the objects of the cluster and reports its state.
-func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
+// converge makes the objects of the cluster, writes its state into the status and says when to look again.
+func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageCluster) (time.Duration, error) {
 	credentials, err := r.ensureCredentials(ctx, cluster)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, err
+	}
+	misplaced := credentials.clientSecretOwner != "" && cluster.Namespace == r.config.Namespace
+	if misplaced || manifest.TargetBytes(cluster) < policy.MinTargetBytes {
+		// Nothing is started: where this cluster's client Secret belongs there is another one's, through which nobody
+		// would reach it; or no engine could work with so little storage.
+		r.reportConditions(ctx, cluster, r.facts(cluster, credentials, ""))
+		return settledInterval, nil
 	}
 	nodes, err := r.ensurePlacement(ctx, cluster)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	for _, obj := range []client.Object{
 		manifest.Service(cluster),
@@ -147,26 +168,24 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 		manifest.NetworkPolicy(cluster, r.config.Namespace),
 	} {
 		if err := apply.Object(ctx, r.client, obj); err != nil {
-			return reconcile.Result{}, err
+			return 0, err
 		}
+	}
+	if err := r.dropSurplus(ctx, cluster); err != nil {
+		return 0, err
 	}
 	observed, err := r.observe(ctx, cluster)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	if err := r.roll(ctx, cluster, nodes, credentials, observed); err != nil {
-		return reconcile.Result{}, err
-	}
-	base := cluster.DeepCopy()
-	ready := r.describe(ctx, cluster, credentials, nodes, observed)
-	if err := lifecycle.PatchStatus(ctx, r.client, cluster, base); err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	after := startingInterval
-	if ready {
+	if r.describe(ctx, cluster, credentials, nodes, observed) {
 		after = settledInterval
 	}
-	return reconcile.Result{RequeueAfter: min(after, max(time.Second, credentials.renewAt.Sub(r.clock.Now())))}, nil
+	return min(after, max(time.Second, credentials.renewAt.Sub(r.clock.Now()))), nil
 }
 
 // complete is the cluster with what its spec leaves to the operator.

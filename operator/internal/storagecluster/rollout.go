@@ -2,9 +2,13 @@ package storagecluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
@@ -16,6 +20,8 @@ type rolloutEngine struct {
 	rank     int32
 	runnable bool
 	exists   bool
+	// fresh is true when the engine has never been up: nobody misses it yet.
+	fresh bool
 	// current is true when the StatefulSet has the template that the spec asks for.
 	current bool
 	// serving is true while the pod is ready, which the kubelet judges: clients may be using the engine even if the
@@ -27,8 +33,8 @@ type rolloutEngine struct {
 }
 
 // due decides which StatefulSets are written now. Missing ones all at once: they hold up nobody. Outdated ones that
-// are down anyway at once too. Of the others one at a time, and only while every other engine is up, so that at most
-// one engine is away because of a rollout.
+// are down anyway at once too. Of the others one at a time, and only while every other engine that has been up is up, so
+// that at most one engine is away because of a rollout.
 func due(engines []rolloutEngine) []int32 {
 	var ranks []int32
 	allSettled := true
@@ -36,7 +42,7 @@ func due(engines []rolloutEngine) []int32 {
 		if e.runnable && (!e.exists || (!e.current && !e.serving)) {
 			ranks = append(ranks, e.rank)
 		}
-		allSettled = allSettled && e.settled
+		allSettled = allSettled && (e.settled || e.fresh)
 	}
 	if !allSettled {
 		return ranks
@@ -67,6 +73,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			rank:     e.rank,
 			runnable: where.runnable(e.rank),
 			exists:   e.set != nil,
+			fresh:    !hasBeenUp(cluster, int64(e.rank)),
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
 			serving:  e.pod != nil && podReady(e.pod),
 			settled:  (e.up() || (silent && e.pod != nil && podReady(e.pod))) && setSettled(e.set),
@@ -86,6 +93,35 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 		engines[i].outdated = !seen[i].current || !rolledOut(engines[i].set)
 	}
 	return nil
+}
+
+// dropSurplus deletes the StatefulSets of ranks that the spec has no more. The API server lets only ranks go that were
+// never up, and so hold nothing; what is known to have been up stays all the same.
+func (r *Reconciler) dropSurplus(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
+	var sets appsv1.StatefulSetList
+	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
+	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
+		return fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	}
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		rank, err := strconv.ParseInt(set.Labels[v1alpha1.LabelRank], 10, 32)
+		if err != nil || rank < int64(cluster.Spec.Engines.Replicas) || hasBeenUp(cluster, rank) || !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		err = r.client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
+		}
+	}
+	return nil
+}
+
+// hasBeenUp tells whether an engine was ever up: its version stays in the status.
+func hasBeenUp(cluster *v1alpha1.StorageCluster, rank int64) bool {
+	return slices.ContainsFunc(cluster.Status.Engines, func(e v1alpha1.EngineStatus) bool {
+		return int64(e.Rank) == rank && e.Version != ""
+	})
 }
 
 // rolledOut is true when the pod that runs, or was the last to run, has the StatefulSet's template.

@@ -12,6 +12,7 @@ func TestDue(t *testing.T) {
 	oldDown := rolloutEngine{runnable: true, exists: true}
 	oldUnreachable := rolloutEngine{runnable: true, exists: true, serving: true}
 	starting := rolloutEngine{runnable: true, exists: true, current: true}
+	fresh := rolloutEngine{runnable: true, exists: true, current: true, fresh: true}
 	homeless := rolloutEngine{}
 	tests := map[string]struct {
 		engines []rolloutEngine
@@ -27,6 +28,8 @@ func TestDue(t *testing.T) {
 		"all outdated engines that are down are replaced at once":         {[]rolloutEngine{oldDown, oldDown, old}, []int32{0, 1}},
 		"engines that serve but don't answer the operator are left":       {[]rolloutEngine{oldUnreachable, oldUnreachable}, nil},
 		"a rollout waits for an engine that does not answer":              {[]rolloutEngine{up, oldUnreachable, old}, nil},
+		"an engine that was never up does not hold up the others":         {[]rolloutEngine{up, old, fresh}, []int32{1}},
+		"nor does one without a node":                                     {[]rolloutEngine{old, old, {fresh: true}}, []int32{0}},
 		"an engine that is added does not hold up nor restart the others": {[]rolloutEngine{up, up, missing}, []int32{2}},
 	}
 	for name, tc := range tests {

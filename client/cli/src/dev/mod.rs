@@ -80,7 +80,7 @@ pub struct UpArguments {
     /// Targets of each engine [default: 2, or what the manifest says].
     #[arg(long)]
     targets: Option<u32>,
-    /// Storage of each engine; files are sparse [default: 4GiB, or what the manifest says].
+    /// Storage of each engine, taken from the disk at once [default: 4GiB, or what the manifest says].
     #[arg(long)]
     size: Option<Size>,
     /// libfabric provider [default: tcp, or what the manifest says].

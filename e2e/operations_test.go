@@ -1,0 +1,113 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"weir.dev/weir/e2e/kubectl"
+	"weir.dev/weir/e2e/story"
+)
+
+// smallCluster is the manifest of a cluster of one engine that keeps its data below /var/lib/<name>.
+func smallCluster(name, namespace, policy string) string {
+	return fmt.Sprintf(`apiVersion: storage.weir.dev/v1alpha1
+kind: StorageCluster
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  engines: {replicas: 1, targetsPerEngine: 1}
+  storage: {size: 1Gi, hostPath: {path: /var/lib/%[1]s}}
+  deletionPolicy: %[3]s
+`, name, namespace, policy)
+}
+
+// onNodes runs a script on every node of the cluster.
+func onNodes(ctx context.Context, t *testing.T, c *kubectl.Cluster, script string) {
+	t.Helper()
+	nodes, err := c.Run(ctx, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
+	must(t, err)
+	for node := range strings.FieldsSeq(nodes) {
+		_, err := kubectl.Execute(ctx, "docker", "exec", node, "sh", "-c", script)
+		must(t, err)
+	}
+}
+
+// conditionOf is the status and message of a condition, for kubectl.
+func conditionOf(kind string) string {
+	return fmt.Sprintf(`jsonpath={.status.conditions[?(@.type==%[1]q)].status} {.status.conditions[?(@.type==%[1]q)].message}`, kind)
+}
+
+func testForeignDirectory(t *testing.T, c *kubectl.Cluster) {
+	const folder = "/var/lib/foreign/" + story.SystemNamespace + "_foreign/rank-0"
+	onNodes(t.Context(), t, c, "mkdir -p "+folder+" && echo mine >"+folder+"/holiday.jpg")
+	must(t, c.Apply(t.Context(), smallCluster("foreign", story.SystemNamespace, "Retain")))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, err := c.Run(ctx, "delete", "storagecluster", "foreign", "--namespace", story.SystemNamespace, "--timeout=2m")
+		if err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		onNodes(ctx, t, c, "rm -r /var/lib/foreign")
+	})
+	eventually(t, c, `holds no targets but "holiday.jpg"`, "get", "storagecluster", "foreign", "--namespace", story.SystemNamespace, "-o",
+		conditionOf("Ready"))
+	onNodes(t.Context(), t, c, `test "$(cat `+folder+`/holiday.jpg)" = mine`)
+}
+
+// testPrivileges asks the API server which pods a stricter level of Pod Security would refuse.
+func testPrivileges(t *testing.T, c *kubectl.Cluster) {
+	warnings, err := c.Warnings(t.Context(), "label", "--dry-run=server", "--overwrite", "namespace", story.SystemNamespace,
+		"pod-security.kubernetes.io/enforce=restricted")
+	must(t, err)
+	for _, confined := range []string{"weir-operator", "weir-csi-controller"} {
+		if strings.Contains(warnings, confined) {
+			t.Errorf("%s does not fit the level restricted:\n%s", confined, warnings)
+		}
+	}
+	// Of pods with the same demands the warning names the first.
+	for _, privileged := range []string{"weir-csi-node", "-engine-"} {
+		if !strings.Contains(warnings, privileged) {
+			t.Errorf("%s is not named, so that this test shows nothing:\n%s", privileged, warnings)
+		}
+	}
+}
+
+func testOperatorRestart(t *testing.T, c *kubectl.Cluster) {
+	_, err := c.Run(t.Context(), "delete", "pods", "--namespace", story.SystemNamespace, "--selector",
+		"app.kubernetes.io/component=operator", "--wait=false")
+	must(t, err)
+	must(t, c.Apply(t.Context(), fmt.Sprintf(`apiVersion: storage.weir.dev/v1alpha1
+kind: Container
+metadata: {name: meanwhile, namespace: %s}
+spec: {poolRef: {name: tank}, deletionPolicy: Delete}
+`, story.SystemNamespace)))
+	eventually(t, c, "True", "get", "container", "meanwhile", "--namespace", story.SystemNamespace, "-o", conditionOf("Ready"))
+	_, err = c.Run(t.Context(), "delete", "container", "meanwhile", "--namespace", story.SystemNamespace, "--timeout=2m")
+	must(t, err)
+}
+
+func testNamespaceDeletion(t *testing.T, c *kubectl.Cluster) {
+	const name = "passing"
+	must(t, c.Apply(t.Context(), `apiVersion: v1
+kind: Namespace
+metadata: {name: passing}
+---
+`+smallCluster(name, name, "Delete")+`---
+apiVersion: storage.weir.dev/v1alpha1
+kind: Pool
+metadata: {name: puddle, namespace: passing}
+spec: {clusterRef: {name: passing}, size: 256Mi, deletionPolicy: Delete}
+---
+apiVersion: storage.weir.dev/v1alpha1
+kind: Container
+metadata: {name: box, namespace: passing}
+spec: {poolRef: {name: puddle}, deletionPolicy: Delete}
+`))
+	t.Cleanup(func() { onNodes(context.WithoutCancel(t.Context()), t, c, "rm -rf /var/lib/passing") })
+	eventually(t, c, "True", "get", "container", "box", "--namespace", name, "-o", conditionOf("Ready"))
+	_, err := c.Run(t.Context(), "delete", "namespace", name, "--timeout=5m")
+	must(t, err)
+}
