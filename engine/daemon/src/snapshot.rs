@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weir_fabric::Capabilities;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
@@ -96,6 +97,8 @@ pub struct TargetFigures {
     pub store: StoreStats,
     /// RPC counters by name.
     pub rpc: BTreeMap<&'static str, u64>,
+    /// What the fabric provider can do.
+    pub fabric: Option<Capabilities>,
     /// Pools whose service runs here.
     pub served: Vec<ServedPool>,
 }
@@ -116,6 +119,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         unauthenticated: target.pools.engines().forged(),
         store: target.store.stats(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
+        fabric: Some(target.rpc.endpoint().capabilities().clone()),
         ..TargetFigures::default()
     };
     let mut room = CONTAINERS_MAX;

@@ -36,7 +36,7 @@ impl From<FabricError> for Status {
             | FabricError::BadAddress { .. }
             | FabricError::UnknownPeer
             | FabricError::Unreachable { .. } => Der::UNREACH,
-            FabricError::Provider { .. } => Der::HG,
+            FabricError::Provider { .. } | FabricError::NoAuthKeys { .. } => Der::HG,
         };
         Self::new(der, error.to_string())
     }
