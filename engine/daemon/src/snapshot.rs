@@ -91,7 +91,7 @@ pub struct TargetFigures {
     pub latency: [LatencyCounts; OPERATIONS],
     /// Requests to others that wait for their replies.
     pub in_flight: u64,
-    /// Requests whose seal was wrong.
+    /// Messages and requests whose authentication was wrong, and replays.
     pub unauthenticated: u64,
     /// The store.
     pub store: StoreStats,
@@ -116,7 +116,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         busy: thread_time(),
         latency: target.io.metrics().latency(),
         in_flight: target.rpc.in_flight() as u64,
-        unauthenticated: target.pools.engines().forged(),
+        unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),

@@ -11,7 +11,7 @@ use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPo
 use weir_proto::capability::SystemKey;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
-use weir_rpc::{Request, Rpc, RpcConfig};
+use weir_rpc::{Keys, Request, Rpc, RpcConfig};
 use weir_runtime::{Handle, join_all};
 use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
 
@@ -84,7 +84,8 @@ impl Target {
         let store = Store::open(&rt, device, &owner, store).await?;
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
-        let rpc = Rpc::with_clock(rt.clone(), endpoint, RpcConfig::default(), Rc::clone(&clock));
+        let config = RpcConfig { keys: Some(Keys::System(key.clone())), ..RpcConfig::default() };
+        let rpc = Rpc::with_clock(rt.clone(), endpoint, config, Rc::clone(&clock));
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         serve_ping(&rpc);

@@ -133,7 +133,9 @@ async fn attempt_all(
             }
             Next::Done(Err(error)) => {
                 match error {
-                    RpcError::Remote(_) | RpcError::Version { .. } => exposed.settle(),
+                    RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. } => {
+                        exposed.settle();
+                    }
                     _ if course.tries == 0 => exposed.settle(),
                     _ => exposed.withdraw().await,
                 }
@@ -189,17 +191,19 @@ impl<'a> Course<'a> {
         let inner = self.inner;
         let session = match inner.connect(state, letter.options.deadline).await {
             Ok(session) => session,
-            Err(error @ (RpcError::Version { .. } | RpcError::Closed)) => return Next::Done(Err(error)),
+            Err(error @ (RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed)) => {
+                return Next::Done(Err(error));
+            }
             Err(error) => return Next::Again(None, error.to_string()),
         };
         if self.silent.0 == 0 {
             self.silent.1 = inner.rt.now();
         }
         let (sender, receiver) = oneshot::channel();
-        inner
-            .pending
-            .borrow_mut()
-            .insert(ticket.id, Pending { peer: session.id, state: Rc::clone(state), sender });
+        inner.pending.borrow_mut().insert(
+            ticket.id,
+            Pending { peer: session.id, state: Rc::clone(state), proof: session.proof(), sender },
+        );
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
             return match error {
                 FabricError::UnknownPeer
@@ -224,6 +228,16 @@ impl<'a> Course<'a> {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
                 self.judge(state, session, *answer)
+            }
+            Ok(Ok(Outcome::Notice(_))) => {
+                // The server has restarted, or has forgotten this client: it executed nothing of this try.
+                state.heard.set(inner.rt.now());
+                self.silent.0 = 0;
+                inner.disconnect(state, session);
+                if letter.options.retry == Retry::Never && self.tries > 1 {
+                    return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
+                }
+                Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".to_owned())
             }
             Ok(Ok(Outcome::Failed(error))) => {
                 inner.disconnect(state, session);
@@ -270,10 +284,11 @@ impl<'a> Course<'a> {
         header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
         header.deadline = letter.wall_deadline;
         header.acked = state.acked(ticket.id);
-        header.tenant = inner.config.tenant;
+        header.tenant = inner.ring.as_ref().map_or(0, |ring| ring.tenant().0);
         let address = header.greeting.then(|| inner.endpoint.address());
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
-        inner.transmit(session.id, ticket.id, &header, greeting, exposed.descriptors(), letter.body)
+        let key = session.key.as_ref();
+        inner.transmit(session.id, ticket.id, &mut header, greeting, exposed.descriptors(), letter.body, key)
     }
 
     fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {

@@ -1,5 +1,6 @@
 //! Settings of an RPC context and of single calls.
 
+use crate::seal::Keys;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
@@ -41,8 +42,9 @@ pub struct RpcConfig {
     pub backoff_max: Duration,
     /// Protocol versions this side speaks.
     pub versions: RangeInclusive<u16>,
-    /// Tenant tag of outgoing requests; 0 is the system tenant.
-    pub tenant: u64,
+    /// Keys that messages are authenticated with. Without, nothing is: for networks that keep tenants apart
+    /// themselves, and for tests.
+    pub keys: Option<Keys>,
 }
 
 impl Default for RpcConfig {
@@ -58,7 +60,7 @@ impl Default for RpcConfig {
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
             versions: PROTOCOL_MIN..=PROTOCOL_MAX,
-            tenant: 0,
+            keys: None,
         }
     }
 }

@@ -10,8 +10,10 @@ mod config;
 mod error;
 mod metrics;
 mod peer;
+mod proof;
 mod replies;
 mod request;
+pub mod seal;
 mod server;
 mod session;
 pub mod wire;
@@ -22,6 +24,7 @@ pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
 pub use peer::Peer;
 pub use request::Request;
+pub use seal::Keys;
 pub use server::{Body, Handler};
 pub use weir_fabric::{Buffer, FabricError};
 pub use weir_proto::limits::INLINE_MAX;
@@ -30,12 +33,14 @@ pub use wire::ClientId;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
 use metrics::add;
+use proof::{Proof, Ring, Strangers};
 use replies::Clients;
+use seal::SealKey;
 use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Endpoint, Message, PeerId, Sink, Source};
-use weir_proto::{Clock, Epoch};
+use weir_proto::{Clock, Der, Epoch};
 use weir_runtime::sync::{Semaphore, oneshot};
 use weir_runtime::{Handle, Instant};
 use wire::{Header, Kind};
@@ -43,6 +48,8 @@ use wire::{Header, Kind};
 /// What became of a message that expects an answer.
 enum Outcome {
     Answer(Box<Answer>),
+    /// The other side doesn't know this client, it says.
+    Notice(Der),
     Failed(FabricError),
 }
 
@@ -56,6 +63,7 @@ struct Answer {
 struct Pending {
     peer: PeerId,
     state: Rc<PeerState>,
+    proof: Proof,
     sender: oneshot::Sender<Outcome>,
 }
 
@@ -65,6 +73,8 @@ pub(crate) struct Inner {
     endpoint: Rc<dyn Endpoint>,
     config: RpcConfig,
     id: ClientId,
+    ring: Option<Ring>,
+    strangers: Strangers,
     clock: Rc<Clock>,
     metrics: RpcMetrics,
     next_request: Cell<u64>,
@@ -99,6 +109,8 @@ impl Rpc {
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
             weak: weak.clone(),
             id,
+            ring: config.keys.clone().map(Ring::new),
+            strangers: Strangers::default(),
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
@@ -241,22 +253,28 @@ impl Inner {
         self.epoch().wall_ns().max(self.rt.wall_ns())
     }
 
-    /// Sends one message: header, greeting, segments, body.
+    /// Sends one message: header, greeting, segments, body, and the tag where there is a key.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a message")]
     fn transmit(
         &self,
         to: PeerId,
         context: u64,
-        header: &Header,
+        header: &mut Header,
         greeting: &[u8],
         segments: &[u8],
         body: &[u8],
+        key: Option<&SealKey>,
     ) -> Result<(), FabricError> {
+        header.sealed = key.is_some();
         let head = header.encode();
         let length = [u8::try_from(greeting.len()).unwrap_or(0)];
         let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
+        let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
+        let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
         add(&self.metrics.messages_sent, 1);
-        add(&self.metrics.bytes_sent, (head.len() + greeting.len() + segments.len() + body.len()) as u64);
-        self.endpoint.send(to, context, &[&head, length, greeting, segments, body])
+        let len = head.len() + greeting.len() + segments.len() + body.len() + tag.len();
+        add(&self.metrics.bytes_sent, len as u64);
+        self.endpoint.send(to, context, &[&head, length, greeting, segments, body, tag])
     }
 
     /// A server is at work on a request that was sent again: it is slow, not gone.
@@ -305,6 +323,10 @@ impl Sink for Inner {
                 return;
             }
         };
+        // First of all: an unauthenticated message must not even move the clock.
+        if !self.is_authentic(&header, &message, &layout) {
+            return;
+        }
         if let Err(skew) = self.clock.observe(header.epoch, self.rt.wall_ns()) {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");

@@ -53,10 +53,20 @@ counters! {
     repeats_answered,
     /// Requests that came after their client had finished with them.
     repeats_stale,
+    /// Requests that were sent again after their replies had to be forgotten.
+    repeats_forgotten,
     /// Messages that don't decode.
     malformed,
     /// Messages of other protocol versions.
     version_refused,
+    /// Messages without a valid authentication tag, or of another tenant's session.
+    unauthenticated,
+    /// Requests of clients that have no session here.
+    unknown_sessions,
+    /// Hellos and requests that were recorded and sent again.
+    replays_refused,
+    /// Servers' words that they don't know this client.
+    notices,
     /// Messages whose sender's clock is too far ahead.
     skew_refused,
     /// Requests that had expired when they were unpacked.
