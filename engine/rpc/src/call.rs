@@ -1,10 +1,12 @@
 //! One call, from credit to reply.
 
 use crate::bulk::{Bulk, Exposed};
-use crate::config::{CallOptions, Retry};
+use crate::config::{CallOptions, Priority, Retry};
 use crate::error::{RpcError, Status};
+use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
+use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Pending, Reply};
@@ -17,9 +19,6 @@ use weir_runtime::{Elapsed, Instant};
 
 /// Tries without any answer after which contact counts as lost.
 const SILENT_TRIES_MAX: u32 = 2;
-
-/// Longest pause that an overload answer is believed: the hint comes from the network.
-const HINT_MAX: Duration = Duration::from_secs(1);
 
 /// The request id of a call; it counts as unfinished until this is dropped.
 struct Ticket<'a> {
@@ -101,14 +100,15 @@ async fn attempt_all(
         tries,
         last,
     };
-    let credit = match state.credits.try_acquire() {
-        Some(credit) => credit,
-        None => match inner.rt.timeout_at(deadline, state.credits.acquire()).await {
-            Ok(Ok(credit)) => credit,
-            Ok(Err(_)) => return Err(RpcError::Closed),
-            Err(Elapsed) => return Err(timed_out(0, "waiting for a credit".to_owned())),
-        },
+    let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
+    let _exposing = if bulk.is_some_and(|bulk| !bulk.is_empty()) {
+        let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
+        Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
+    } else {
+        None
     };
+    let credit = inner.turn(&inner.requests, state.lane, class, deadline).await;
+    let mut credit = Some(credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?);
     let ticket = Ticket::new(inner, &state);
     let mut exposed = Exposed::new(inner, bulk, deadline)?;
     let left = u64::try_from((deadline - inner.rt.now()).as_nanos()).unwrap_or(u64::MAX);
@@ -122,7 +122,7 @@ async fn attempt_all(
                 exposed.settle();
                 return Err(RpcError::Unreachable { peer: to.clone(), reason: last });
             }
-            drop(credit);
+            drop(credit.take());
             exposed.withdraw().await;
             return Err(timed_out(tries, last));
         }
@@ -143,15 +143,31 @@ async fn attempt_all(
             }
             Next::Again(pause, why) => {
                 course.last = why;
-                if let Some(pause) = pause {
-                    inner.pause(pause, deadline).await;
-                } else {
-                    let pause = course.backoff;
-                    course.backoff = (pause * 2).min(inner.config.backoff_max);
-                    inner.pause(pause, deadline).await;
+                if pause == Some(Duration::ZERO) {
+                    continue;
                 }
+                drop(credit.take());
+                credit = course.rest(pause, &state, class, deadline).await;
             }
         }
+    }
+}
+
+impl Inner {
+    /// Waits for a turn in a quota.
+    async fn turn(
+        &self,
+        quota: &Quota,
+        lane: LaneId,
+        class: Class,
+        deadline: Instant,
+    ) -> Result<Permit, Elapsed> {
+        let mut turn = quota.acquire(lane, class);
+        if let Some(permit) = turn.ready() {
+            return Ok(permit);
+        }
+        add(&self.metrics.queued, 1);
+        self.rt.timeout_at(deadline, turn).await
     }
 }
 
@@ -178,6 +194,27 @@ impl<'a> Course<'a> {
             backoff: config.backoff_min,
             last,
         }
+    }
+
+    /// Waits before the next try. Whoever waits takes no credit from others, and is among the first when it comes back;
+    /// without one at the deadline, when the call ends by itself.
+    async fn rest(
+        &mut self,
+        pause: Option<Duration>,
+        state: &PeerState,
+        class: Class,
+        deadline: Instant,
+    ) -> Option<Permit> {
+        let inner = self.inner;
+        if let Some(pause) = pause {
+            inner.stay_away(pause, deadline).await;
+        } else {
+            let pause = self.backoff;
+            self.backoff = (pause * 2).min(inner.config.backoff_max);
+            inner.pause(pause, deadline).await;
+        }
+        let class = if class == Class::Urgent { class } else { Class::Retry };
+        inner.turn(&inner.requests, state.lane, class, deadline).await.ok()
     }
 
     /// One try: contact, send, wait for the answer.
@@ -305,7 +342,7 @@ impl<'a> Course<'a> {
         let der = Der(header.status);
         if der == Der::OVERLOAD_RETRY {
             add(&self.inner.metrics.overload_hints, 1);
-            let pause = Duration::from_nanos(header.acked).min(HINT_MAX);
+            let pause = Duration::from_nanos(header.acked).min(PAUSE_MAX);
             return Next::Again(Some(pause), "the server is overloaded".to_owned());
         }
         let text = message.get(body).unwrap_or_default();

@@ -8,9 +8,11 @@ mod bulk;
 mod call;
 mod config;
 mod error;
+mod load;
 mod metrics;
 mod peer;
 mod proof;
+mod quota;
 mod replies;
 mod request;
 pub mod seal;
@@ -19,7 +21,7 @@ mod session;
 pub mod wire;
 
 pub use bulk::Bulk;
-pub use config::{CallOptions, Retry, RpcConfig};
+pub use config::{CallOptions, Priority, Retry, RpcConfig};
 pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
 pub use peer::Peer;
@@ -32,10 +34,13 @@ pub use wire::ClientId;
 
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
+use load::Load;
 use metrics::add;
 use proof::{Proof, Ring, Strangers};
+use quota::Quota;
 use replies::Clients;
 use seal::SealKey;
+use server::Served;
 use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
@@ -80,9 +85,12 @@ pub(crate) struct Inner {
     next_request: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
     peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
-    handlers: RefCell<HashMap<u16, Rc<dyn Handler>>>,
+    handlers: RefCell<HashMap<u16, Served>>,
     clients: RefCell<Clients>,
     transfers: Semaphore,
+    requests: Quota,
+    bulks: Quota,
+    load: Load,
 }
 
 /// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
@@ -119,6 +127,9 @@ impl Rpc {
             handlers: RefCell::default(),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes)),
             transfers: Semaphore::new(config.transfers_max),
+            requests: Quota::new(config.credits, config.requests_max),
+            bulks: Quota::new(config.bulks_max, config.bulks_max),
+            load: Load::default(),
             rt,
             endpoint,
             config,
@@ -130,7 +141,13 @@ impl Rpc {
 
     /// Answers requests of this operation from now on.
     pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, handler);
+        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: false });
+    }
+
+    /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
+    /// requests are few, small and quickly answered.
+    pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: true });
     }
 
     /// Sends a request and waits for its reply.
@@ -171,6 +188,24 @@ impl Rpc {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.inner.pending.borrow().len()
+    }
+
+    /// Requests that have a credit, and those that wait for one.
+    #[must_use]
+    pub fn quota(&self) -> (usize, usize) {
+        (self.inner.requests.used(), self.inner.requests.waiting())
+    }
+
+    /// Calls whose memory is exposed, and those that wait for leave to expose it.
+    #[must_use]
+    pub fn bulk_quota(&self) -> (usize, usize) {
+        (self.inner.bulks.used(), self.inner.bulks.waiting())
+    }
+
+    /// Clients that this context remembers as a server, and the bytes of replies kept for them.
+    #[must_use]
+    pub fn remembered(&self) -> (usize, usize) {
+        self.inner.clients.borrow().size()
     }
 
     /// The endpoint underneath: its capabilities, counters and buffers.

@@ -33,6 +33,8 @@ counters! {
     sends_failed,
     /// Calls made.
     calls,
+    /// Calls that waited for a credit or the quota.
+    queued,
     /// Calls that ended with an error of any kind.
     calls_failed,
     /// Calls that ended without a reply at their deadline.
@@ -77,6 +79,8 @@ counters! {
     bulk_retries,
     /// Requests refused for overload.
     overloaded,
+    /// Of these, requests of clients that had too many under way themselves.
+    overdrawn,
     /// Overload answers received.
     overload_hints,
     /// Messages that can't be answered, because neither the provider nor the message says who sent them.

@@ -61,6 +61,8 @@ struct Client {
     named: bool,
     heard: Instant,
     acked: u64,
+    /// Entries that are running.
+    running: usize,
     entries: BTreeMap<u64, Entry>,
 }
 
@@ -122,6 +124,16 @@ impl Clients {
         self.known.get(&id)?.session.map(|session| (session.tenant, session.seal))
     }
 
+    /// Requests of a client that are running.
+    pub(crate) fn running(&self, id: ClientId) -> usize {
+        self.known.get(&id).map_or(0, |client| client.running)
+    }
+
+    /// Clients remembered, and bytes of replies.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.known.len(), self.bytes)
+    }
+
     /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
     /// stands, when the hello is merely a repeat.
     pub(crate) fn open(&mut self, id: ClientId, session: ServedSession) -> Result<Nonce, Stranger> {
@@ -181,6 +193,7 @@ impl Clients {
                 named: false,
                 heard: now,
                 acked: 0,
+                running: 0,
                 entries: BTreeMap::new(),
             },
         );
@@ -237,6 +250,7 @@ impl Clients {
                 None if request < client.floor => Admission::Forgotten,
                 None => {
                     client.entries.insert(request, Entry::Running);
+                    client.running += 1;
                     Admission::New
                 }
             }
@@ -251,12 +265,17 @@ impl Clients {
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(&id) else { return };
         if request < client.acked {
-            client.entries.remove(&request);
+            if let Some(Entry::Running) = client.entries.remove(&request) {
+                client.running = client.running.saturating_sub(1);
+            }
             return;
         }
         self.bytes += finished.body.len() + REPLY_OVERHEAD;
         self.finished += 1;
         let before = client.entries.insert(request, Entry::Finished(finished));
+        if matches!(before, Some(Entry::Running)) {
+            client.running = client.running.saturating_sub(1);
+        }
         if let Some(before) = before {
             self.uncount(&before);
         }
@@ -266,7 +285,11 @@ impl Clients {
 
     /// A request was not executed after all; it may come again.
     pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
-        let entry = self.known.get_mut(&id).and_then(|client| client.entries.remove(&request));
+        let Some(client) = self.known.get_mut(&id) else { return };
+        let entry = client.entries.remove(&request);
+        if matches!(entry, Some(Entry::Running)) {
+            client.running = client.running.saturating_sub(1);
+        }
         if let Some(entry) = entry {
             self.uncount(&entry);
         }

@@ -18,8 +18,16 @@ use weir_runtime::LocalBoxFuture;
 /// The body of a reply.
 pub type Body = Vec<u8>;
 
-/// Pause that an overloaded server asks for: about as long as a full set of running requests takes at 10 µs each.
-const OVERLOAD_PAUSE: Duration = Duration::from_millis(10);
+/// Part of the room for running requests that is kept for those that were sent away before.
+const RETURNERS: usize = 8;
+
+/// An operation that is served.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) handler: Rc<dyn Handler>,
+    /// Also when there is no room for others.
+    pub(crate) urgent: bool,
+}
 
 /// Answers the requests of one operation. Implemented for closures that return a future.
 pub trait Handler {
@@ -48,6 +56,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         sub(&self.inner.metrics.running, 1);
+        self.inner.load.finished(self.inner.rt.now());
         if !self.finished {
             self.inner.clients.borrow_mut().forget(self.client, self.request);
         }
@@ -221,12 +230,12 @@ impl Inner {
             );
             return;
         };
-        let Some(handler) = self.handlers.borrow().get(&header.opcode).map(Rc::clone) else {
+        let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
             let text = format!("operation {:#06x} is not served here", header.opcode);
             self.refuse(peer, &header, Der::NOSYS, Duration::ZERO, &text);
             return;
         };
-        if !self.admit(&header, peer) {
+        if !self.admit(&header, peer, served.urgent) {
             return;
         }
         // The context can't be gone while its sink is called.
@@ -237,24 +246,30 @@ impl Inner {
         let mut running = Running { inner: Rc::clone(&inner), client, request: id, finished: false };
         let request = Request::new(inner, header, message, layout.body, segments, deadline);
         self.rt.spawn(async move {
-            let result = handler.handle(request).await;
+            let result = served.handler.handle(request).await;
             running.finished = true;
             running.inner.finish(client, id, version, result);
         });
     }
 
     /// Whether to execute a request now; if not, it has been answered as far as it can be.
-    fn admit(&self, header: &Header, peer: PeerId) -> bool {
-        let running_max = u64::try_from(self.config.running_max).unwrap_or(u64::MAX);
+    fn admit(&self, header: &Header, peer: PeerId, urgent: bool) -> bool {
+        let kept = if header.resend { 0 } else { self.config.running_max / RETURNERS };
+        let room = u64::try_from(self.config.running_max - kept).unwrap_or(u64::MAX);
         let admission = self.clients.borrow_mut().begin(header.client, header.request, header.acked);
         match admission {
-            Admission::New if self.metrics.running.get() >= running_max => {
+            Admission::New => {
+                let overdrawn = self.clients.borrow().running(header.client) > self.config.running_per_client;
+                if !overdrawn && (urgent || self.metrics.running.get() < room) {
+                    return true;
+                }
                 add(&self.metrics.overloaded, 1);
+                add(&self.metrics.overdrawn, u64::from(overdrawn));
                 self.clients.borrow_mut().forget(header.client, header.request);
-                self.refuse(peer, header, Der::OVERLOAD_RETRY, OVERLOAD_PAUSE, "");
+                let pause = self.load.pause(self.rt.now());
+                self.refuse(peer, header, Der::OVERLOAD_RETRY, pause, "");
                 false
             }
-            Admission::New => true,
             Admission::Running => {
                 add(&self.metrics.repeats_running, 1);
                 let epoch = self.epoch();

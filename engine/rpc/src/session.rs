@@ -4,6 +4,7 @@ use crate::error::RpcError;
 use crate::metrics::add;
 use crate::peer::Peer;
 use crate::proof::{Proof, Ring};
+use crate::quota::LaneId;
 use crate::seal::SealKey;
 use crate::wire::{self, Header, Kind};
 use crate::{Inner, Outcome, Pending};
@@ -40,7 +41,10 @@ impl Session {
 /// What this context knows of one server.
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
-    pub(crate) credits: Semaphore,
+    /// Its place in the quota of requests.
+    pub(crate) lane: LaneId,
+    /// Its place in the quota of exposed memory.
+    pub(crate) bulk_lane: LaneId,
     /// One at a time makes contact; the others wait for its outcome.
     connecting: Semaphore,
     pub(crate) session: Cell<Option<Session>>,
@@ -51,10 +55,11 @@ pub(crate) struct PeerState {
 }
 
 impl PeerState {
-    fn new(peer: &Peer, credits: usize) -> Self {
+    fn new(peer: &Peer, lane: LaneId, bulk_lane: LaneId) -> Self {
         Self {
             peer: peer.clone(),
-            credits: Semaphore::new(credits.max(1)),
+            lane,
+            bulk_lane,
             connecting: Semaphore::new(1),
             session: Cell::new(None),
             outstanding: RefCell::default(),
@@ -97,7 +102,7 @@ impl Inner {
         if let Some(state) = self.peers.borrow().get(peer) {
             return Rc::clone(state);
         }
-        let state = Rc::new(PeerState::new(peer, self.config.credits));
+        let state = Rc::new(PeerState::new(peer, self.requests.lane(), self.bulks.lane()));
         self.peers.borrow_mut().insert(peer.clone(), Rc::clone(&state));
         state
     }
@@ -219,6 +224,13 @@ impl Inner {
         // Between half and all of it, so that clients which lost the same server don't come back as one.
         let half = u64::try_from(time.as_nanos() / 2).unwrap_or(u64::MAX / 2);
         let time = Duration::from_nanos(half + self.rt.random_u64() % (half + 1));
+        race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
+    }
+
+    /// Waits for as long as a server asked, and a little longer, but not past the deadline.
+    pub(crate) async fn stay_away(&self, time: Duration, deadline: Instant) {
+        let some = u64::try_from(time.as_nanos() / 16).unwrap_or(u64::MAX / 16);
+        let time = time + Duration::from_nanos(self.rt.random_u64() % (some + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 

@@ -87,6 +87,11 @@ impl EndpointState {
         })
     }
 
+    /// Regions that peers can reach.
+    pub(super) fn exposed(&self) -> usize {
+        self.regions.borrow().len()
+    }
+
     pub(super) fn has_sink(&self) -> bool {
         self.sink.get().is_some()
     }

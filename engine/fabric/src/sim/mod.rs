@@ -142,6 +142,12 @@ impl Fabric {
         self.network.cuts.borrow_mut().clear();
     }
 
+    /// Memory regions that peers can reach now, over all endpoints; for tests that ask whether any was forgotten.
+    #[must_use]
+    pub fn exposed(&self) -> usize {
+        self.network.exposed()
+    }
+
     /// What has happened so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -71,6 +71,10 @@ impl Network {
         }
     }
 
+    pub(super) fn exposed(&self) -> usize {
+        self.endpoints.borrow().values().filter_map(Weak::upgrade).map(|endpoint| endpoint.exposed()).sum()
+    }
+
     fn node_crashed(&self, node: NodeId) {
         let victims: Vec<_> = self
             .endpoints
