@@ -32,8 +32,15 @@ pub struct AttachFile {
     pub provider: String,
     /// The engines.
     pub engines: Vec<EngineEntry>,
-    /// File with the system key.
-    pub system_key_file: PathBuf,
+    /// File with the system key; absent for a tenant's clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_key_file: Option<PathBuf>,
+    /// The tenant whose clients the file is for; absent for the system's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<u64>,
+    /// File with the tenant's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_key_file: Option<PathBuf>,
     /// Certificates of the management connection.
     pub tls: TlsEntry,
 }
@@ -103,7 +110,8 @@ impl AttachFile {
             return Err(wrong("it names no engine: wait until the StorageCluster has one".into()));
         }
         let folder = path.parent().unwrap_or(Path::new(""));
-        for name in [&mut file.system_key_file, &mut file.tls.ca, &mut file.tls.cert, &mut file.tls.key] {
+        let keys = [&mut file.system_key_file, &mut file.tenant_key_file].into_iter().flatten();
+        for name in keys.chain([&mut file.tls.ca, &mut file.tls.cert, &mut file.tls.key]) {
             *name = folder.join(&*name);
         }
         Ok(file)

@@ -56,6 +56,9 @@ pub struct PoolCreate {
     /// Engines that may be lost at once without losing data.
     #[arg(long, alias = "rd-fac", default_value_t = 0)]
     pub redundancy_factor: u32,
+    /// Number of the tenant whose clients may connect to it, beside the system's own.
+    #[arg(long, default_value_t = 0)]
+    pub tenant: u64,
 }
 
 /// A pool's new size.
@@ -99,6 +102,7 @@ fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
         ranks: arguments.ranks,
         redundancy_factor: arguments.redundancy_factor,
         object_class: arguments.class,
+        tenant: arguments.tenant,
     }
 }
 
@@ -205,6 +209,7 @@ fn describe(pool: &PoolInfo) -> String {
         ("Used", Size(pool.used_bytes).to_string()),
         ("Free", Size(pool.free_bytes).to_string()),
         ("Object class", pool.object_class.clone()),
+        ("Tenant", pool.tenant.to_string()),
         ("Targets", pool.targets.to_string()),
         ("Ranks", ranks(&pool.ranks)),
         ("Unreachable ranks", unreachable),
@@ -224,6 +229,7 @@ pub fn to_json(pool: &PoolInfo) -> Value {
     json!({
         "uuid": pool.uuid,
         "label": pool.label,
+        "tenant": pool.tenant,
         "state": state_name(pool),
         "total_targets": pool.targets,
         "active_targets": pool.targets.saturating_sub(disabled),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
+use weir_proto::{Rank, TenantId, TenantKey};
 
 /// Environment variable that names the attach file.
 pub const ATTACH_VARIABLE: &str = "WEIR_ATTACH";
@@ -39,9 +39,9 @@ pub enum AttachError {
         /// Which rule is broken.
         reason: String,
     },
-    /// The system key can't be used.
-    #[error("system key {path}: {reason}")]
-    SystemKey {
+    /// The key can't be used.
+    #[error("key {path}: {reason}")]
+    Key {
         /// The key file.
         path: PathBuf,
         /// What is wrong with it.
@@ -78,7 +78,12 @@ struct AttachFile {
     system: String,
     provider: String,
     engines: Vec<EngineAddress>,
-    system_key_file: PathBuf,
+    #[serde(default)]
+    system_key_file: Option<PathBuf>,
+    #[serde(default)]
+    tenant: u64,
+    #[serde(default)]
+    tenant_key_file: Option<PathBuf>,
 }
 
 /// How to reach a system: what the operator, or `weir dev`, writes for clients.
@@ -90,8 +95,8 @@ pub struct Attach {
     pub provider: String,
     /// The engines, in no particular order.
     pub engines: Vec<EngineAddress>,
-    /// The key that proves to engines that the client belongs to the system.
-    pub system_key: SystemKey,
+    /// The key that proves to engines whose client this is: a tenant's, or the system's own.
+    pub key: TenantKey,
 }
 
 impl Attach {
@@ -115,12 +120,28 @@ impl Attach {
             .map_err(|reason| AttachError::Unreadable { path: path.clone(), reason: reason.to_string() })?;
         let malformed = |reason: String| AttachError::Malformed { path: path.clone(), reason };
         let file: AttachFile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-        let key_path = path.parent().unwrap_or(Path::new("")).join(&file.system_key_file);
-        let system_key = read_bounded(&key_path)
+        let tenant = TenantId(file.tenant);
+        let (key_file, is_tenants) = match (&file.tenant_key_file, &file.system_key_file) {
+            (Some(name), _) if tenant != TenantId::SYSTEM => (name, true),
+            (None, Some(name)) => (name, false),
+            _ => {
+                let reason = "it names no `system_key_file`, or no `tenant` with its `tenant_key_file`";
+                return Err(malformed(reason.to_owned()));
+            }
+        };
+        let key_path = path.parent().unwrap_or(Path::new("")).join(key_file);
+        let parse = |text: String| {
+            if is_tenants {
+                TenantKey::parse(tenant, &text)
+            } else {
+                SystemKey::parse(&text).map(|key| key.tenant(tenant))
+            }
+        };
+        let key = read_bounded(&key_path)
             .map_err(|error| error.to_string())
-            .and_then(|text| SystemKey::parse(&text).map_err(|error| error.to_string()))
-            .map_err(|reason| AttachError::SystemKey { path: key_path, reason })?;
-        let attach = Self { system: file.system, provider: file.provider, engines: file.engines, system_key };
+            .and_then(|text| parse(text).map_err(|error| error.to_string()))
+            .map_err(|reason| AttachError::Key { path: key_path, reason })?;
+        let attach = Self { system: file.system, provider: file.provider, engines: file.engines, key };
         attach.check().map_err(malformed)?;
         Ok(attach)
     }
@@ -185,7 +206,26 @@ mod tests {
         .expect("valid");
         let engine = attach.engine(Rank(3)).expect("named");
         assert_eq!(engine.port_of(1), Some(10101));
-        assert_eq!(attach.system_key.0[31], 31);
+        let bytes = core::array::from_fn(|at| u8::try_from(at).expect("small"));
+        assert_eq!(attach.key, SystemKey(bytes).tenant(TenantId::SYSTEM));
+    }
+
+    #[test]
+    fn a_tenants_attach_file_has_the_tenants_key_and_no_other() {
+        let with = |keys: &str| {
+            let engine = r#"{"rank":0,"host":"h","fabric_port":10100,"targets":1}"#;
+            load(&format!(r#"{{"system":"w","provider":"tcp","engines":[{engine}],{keys}}}"#))
+        };
+        let attach = with(r#""tenant":7,"tenant_key_file":"system.key""#).expect("valid");
+        let bytes = core::array::from_fn(|at| u8::try_from(at).expect("small"));
+        assert_eq!(attach.key, TenantKey::new(TenantId(7), bytes));
+        let as_tenant = with(r#""tenant":7,"system_key_file":"system.key""#).expect("valid");
+        assert_eq!(as_tenant.key, SystemKey(bytes).tenant(TenantId(7)));
+        for keys in
+            [r#""tenant":7"#, r#""tenant_key_file":"system.key""#, r#""tenant":0,"tenant_key_file":"x""#]
+        {
+            assert!(matches!(with(keys), Err(AttachError::Malformed { .. })), "{keys}");
+        }
     }
 
     #[test]
@@ -202,6 +242,6 @@ mod tests {
         }
         assert!(matches!(load("[]"), Err(AttachError::Malformed { .. })));
         let no_key = r#"{"system":"w","provider":"tcp","engines":[],"system_key_file":"absent"}"#;
-        assert!(matches!(load(no_key), Err(AttachError::SystemKey { .. })));
+        assert!(matches!(load(no_key), Err(AttachError::Key { .. })));
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use weir_fabric::{Buffer, Endpoint, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
-use weir_rpc::{Peer, Rpc, RpcConfig};
+use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, real};
 
 use crate::Result;
@@ -121,7 +121,8 @@ impl Context {
         options: ContextOptions,
         executor: Option<real::Executor>,
     ) -> Self {
-        let rpc = Rpc::new(runtime.clone(), endpoint, RpcConfig::default());
+        let config = RpcConfig { keys: Some(Keys::Tenant(attach.key.clone())), ..RpcConfig::default() };
+        let rpc = Rpc::new(runtime.clone(), endpoint, config);
         Self(Rc::new(Inner {
             runtime,
             rpc,

@@ -69,7 +69,7 @@ impl Pool {
                 pool: pool.to_owned(),
                 rights,
                 credential: Credential::issue(
-                    &context.attach().system_key,
+                    &context.attach().key,
                     pool,
                     context.uid(),
                     context.gid(),

@@ -62,7 +62,7 @@ fn pools_and_containers_are_found_queried_and_destroyed() {
 fn a_wrong_system_key_is_refused() {
     let cluster = Cluster::start(2, 1, 1);
     let mut attach = cluster.attach();
-    attach.system_key.0[0] ^= 1;
+    attach.key = weir_proto::capability::SystemKey([1; 32]).tenant(weir_proto::TenantId::SYSTEM);
     let endpoint = cluster.fabric.endpoint(&cluster.client, None);
     let context =
         Context::sim(cluster.client.handle(), endpoint, &attach, weir_client::ContextOptions::default());

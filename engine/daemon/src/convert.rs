@@ -54,6 +54,7 @@ pub fn pool(record: &TargetPoolCreate, gathered: &Gathered, containers: usize) -
         containers: count(containers),
         object_class: record.object_class.clone(),
         service_ranks: vec![record.service.0],
+        tenant: record.tenant.0,
     }
 }
 

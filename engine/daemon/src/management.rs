@@ -12,7 +12,7 @@ use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::pool::{
     ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest, TargetPoolCreate,
 };
-use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, opcode};
+use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
 use crate::convert;
@@ -193,6 +193,7 @@ impl Management {
             ranks: request.ranks.into_iter().map(Rank).collect(),
             redundancy: request.redundancy_factor,
             object_class: request.object_class,
+            tenant: TenantId(request.tenant),
         };
         let entry = self.directory()?.create(spec).await.map_err(convert::failure)?;
         let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
@@ -296,7 +297,8 @@ impl Management {
 
 /// Management is authorised by its certificate; the field of a client's handle stays blank.
 fn unused_capability(pool: PoolId) -> Capability {
-    Capability { pool, container: None, rights: Rights::default(), handle: 0, seal: [0; 16] }
+    let tenant = TenantId::SYSTEM;
+    Capability { tenant, pool, container: None, rights: Rights::default(), handle: 0, seal: [0; 16] }
 }
 
 /// What a method does, for "… needs rank N".

@@ -145,6 +145,7 @@ impl Collector for Exporter {
         metrics.extend(self.operations());
         metrics.extend(self.log());
         metrics.extend(self.media());
+        metrics.extend(self.capabilities());
         metrics.extend(self.fabric());
         metrics.extend(self.management());
         metrics.extend(self.pools());
@@ -379,6 +380,35 @@ impl Exporter {
             }),
             metric("weir_engine_space_bytes", "The pool's share on the target", space),
             metric("weir_engine_reclaim_pending_bytes", "Space that is still to be reclaimed", pending),
+        ]
+    }
+
+    /// What the provider can do. All targets of an engine have the same one, so that the first speaks for all.
+    fn capabilities(&self) -> Vec<Metric> {
+        let Some(found) = self.serving().find_map(|(_, figures)| figures.fabric.as_ref()) else {
+            return Vec::new();
+        };
+        let mut info = self.ranked();
+        info.extend([
+            ("provider", found.provider.clone()),
+            ("provider_version", found.version.clone()),
+            ("library", found.library.clone()),
+            ("wait", found.wait.to_string()),
+        ]);
+        let with = |name: &'static str, value: &str| {
+            let mut labels = self.ranked();
+            labels.push((name, value.to_owned()));
+            labels
+        };
+        let abilities =
+            found.flags().map(|(name, on)| (with("ability", name), Value::Gauge(u64::from(on)))).into();
+        let limits =
+            found.sizes().map(|(name, bytes)| (with("limit", name), Value::Gauge(bytes as u64))).into();
+        let metric = |name, help, series| Metric { name, help, series };
+        vec![
+            metric("weir_engine_fabric_info", "Always 1", vec![(info, Value::Gauge(1))]),
+            metric("weir_engine_fabric_ability", "1 when the fabric provider has the ability", abilities),
+            metric("weir_engine_fabric_limit_bytes", "Sizes that the fabric provider sets", limits),
         ]
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weir_fabric::Capabilities;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
@@ -90,12 +91,14 @@ pub struct TargetFigures {
     pub latency: [LatencyCounts; OPERATIONS],
     /// Requests to others that wait for their replies.
     pub in_flight: u64,
-    /// Requests whose seal was wrong.
+    /// Messages and requests whose authentication was wrong, and replays.
     pub unauthenticated: u64,
     /// The store.
     pub store: StoreStats,
     /// RPC counters by name.
     pub rpc: BTreeMap<&'static str, u64>,
+    /// What the fabric provider can do.
+    pub fabric: Option<Capabilities>,
     /// Pools whose service runs here.
     pub served: Vec<ServedPool>,
 }
@@ -113,9 +116,10 @@ pub async fn take(target: &Target) -> TargetFigures {
         busy: thread_time(),
         latency: target.io.metrics().latency(),
         in_flight: target.rpc.in_flight() as u64,
-        unauthenticated: target.pools.engines().forged(),
+        unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
+        fabric: Some(target.rpc.endpoint().capabilities().clone()),
         ..TargetFigures::default()
     };
     let mut room = CONTAINERS_MAX;

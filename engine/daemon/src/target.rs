@@ -11,7 +11,7 @@ use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPo
 use weir_proto::capability::SystemKey;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
-use weir_rpc::{Request, Rpc, RpcConfig};
+use weir_rpc::{Keys, Request, Rpc, RpcConfig};
 use weir_runtime::{Handle, join_all};
 use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
 
@@ -26,6 +26,10 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 
 /// Longest wait for the report of a target of the same engine.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Requests that a target has in flight to all others: it speaks for all its clients, so that their credits at the other
+/// engines are what bounds it.
+const REQUESTS_MAX: usize = 4096;
 
 /// What a target is made of.
 pub struct TargetContext {
@@ -84,7 +88,12 @@ impl Target {
         let store = Store::open(&rt, device, &owner, store).await?;
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
-        let rpc = Rpc::with_clock(rt.clone(), endpoint, RpcConfig::default(), Rc::clone(&clock));
+        let config = RpcConfig {
+            keys: Some(Keys::System(key.clone())),
+            requests_max: REQUESTS_MAX,
+            ..RpcConfig::default()
+        };
+        let rpc = Rpc::with_clock(rt.clone(), endpoint, config, Rc::clone(&clock));
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         serve_ping(&rpc);

@@ -1,5 +1,6 @@
 //! Names of endpoints.
 
+use crate::auth_key::AuthKey;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,9 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest address of any provider here: a `sockaddr_un`-sized name. Bounds what a hello may carry.
 pub(crate) const ADDRESS_MAX: usize = 128;
 
-/// An endpoint's address in the provider's own format.
+/// An endpoint's address in the provider's own format, and on networks with auth keys the one that its messages came
+/// under: the same endpoint under another key is somebody else. Only the provider's bytes travel in messages.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Address(#[serde(with = "serde_bytes")] Vec<u8>);
+pub struct Address(#[serde(with = "serde_bytes")] Vec<u8>, #[serde(skip)] Option<AuthKey>);
 
 impl Address {
     /// Largest length in bytes.
@@ -18,7 +20,19 @@ impl Address {
     /// Takes provider bytes as an address; `None` when they are none or too many.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        (!bytes.is_empty() && bytes.len() <= ADDRESS_MAX).then(|| Self(bytes.to_vec()))
+        (!bytes.is_empty() && bytes.len() <= ADDRESS_MAX).then(|| Self(bytes.to_vec(), None))
+    }
+
+    /// The same address as it is met under an auth key.
+    #[must_use]
+    pub fn under(self, key: AuthKey) -> Self {
+        Self(self.0, Some(key))
+    }
+
+    /// The auth key that it was met under.
+    #[must_use]
+    pub fn auth_key(&self) -> Option<AuthKey> {
+        self.1
     }
 
     /// The provider's bytes.
@@ -62,10 +76,11 @@ impl Address {
             bytes[8..24].copy_from_slice(&ip.octets());
             bytes
         };
-        Self(match address.ip() {
+        let bytes = match address.ip() {
             IpAddr::V4(ip) => v4(ip),
             IpAddr::V6(ip) => v6(ip),
-        })
+        };
+        Self(bytes, None)
     }
 }
 

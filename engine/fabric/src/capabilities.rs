@@ -13,6 +13,16 @@ pub enum Wait {
     Simulated,
 }
 
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fd => "fd",
+            Self::Doorbell => "doorbell",
+            Self::Simulated => "simulated",
+        })
+    }
+}
+
 /// What a provider asks of memory registration (`fi_mr(3)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each mr_mode bit")]
@@ -29,12 +39,27 @@ pub struct MrMode {
     pub allocated: bool,
 }
 
+/// An ability that a provider may lack, and that an endpoint can do without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ability {
+    /// Completions name the sender. Without: senders say who they are, in each message.
+    Source,
+    /// Completions of unknown senders carry their address. Without: the first message carries it.
+    SourceErr,
+    /// Completions name the sender by a number of ours. Without: the address vector's number is looked up.
+    AvUserId,
+    /// Small messages go out without a completion. Without: each has one.
+    Inject,
+}
+
 /// What the provider of an endpoint can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each ability")]
 pub struct Capabilities {
     /// Name of the provider.
     pub provider: String,
+    /// Version of the provider, as it reports itself.
+    pub version: String,
     /// Version of the library, as it reports itself.
     pub library: String,
     /// One posted buffer takes many messages.
@@ -53,6 +78,8 @@ pub struct Capabilities {
     pub wait: Wait,
     /// What registration needs.
     pub mr: MrMode,
+    /// Bytes of a registration's key: how long a guess takes.
+    pub mr_key_bytes: usize,
     /// Largest message that is sent without a completion, in bytes.
     pub inject: usize,
     /// Largest message, in bytes.
@@ -61,9 +88,11 @@ pub struct Capabilities {
     pub max_transfer: usize,
 }
 
-impl fmt::Display for Capabilities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [
+impl Capabilities {
+    /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
+    #[must_use]
+    pub fn flags(&self) -> [(&'static str, bool); 11] {
+        [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
             ("source-err", self.source_err),
@@ -75,11 +104,39 @@ impl fmt::Display for Capabilities {
             ("mr-prov-key", self.mr.prov_key),
             ("mr-endpoint", self.mr.endpoint),
             ("mr-allocated", self.mr.allocated),
-        ];
-        write!(f, "{} (library {})", self.provider, self.library)?;
-        for (name, on) in flags {
+        ]
+    }
+
+    /// Every size by name, in bytes.
+    #[must_use]
+    pub fn sizes(&self) -> [(&'static str, usize); 4] {
+        [
+            ("inject", self.inject),
+            ("max-message", self.max_message),
+            ("max-transfer", self.max_transfer),
+            ("mr-key", self.mr_key_bytes),
+        ]
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} (library {})", self.provider, self.version, self.library)?;
+        for (name, on) in self.flags() {
             write!(f, " {}{name}", if on { '+' } else { '-' })?;
         }
-        write!(f, " wait={:?} inject={} max-message={}", self.wait, self.inject, self.max_message)
+        write!(f, " wait={}", self.wait)?;
+        self.sizes().iter().try_for_each(|(name, bytes)| write!(f, " {name}={bytes}"))
     }
+}
+
+/// A provider that the library offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Its name, e.g. `tcp` or `tcp;ofi_rxm`.
+    pub provider: String,
+    /// What it can do, when an endpoint can be opened with it.
+    pub capabilities: Option<Capabilities>,
+    /// What it lacks of what every endpoint needs.
+    pub missing: Vec<&'static str>,
 }

@@ -21,6 +21,14 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The provider can't tell tenants apart.
+    #[error(
+        "the {provider} provider has no auth keys; leave them away, tenants are kept apart by authentication codes there"
+    )]
+    NoAuthKeys {
+        /// The provider.
+        provider: String,
+    },
     /// The peer was never inserted, or was removed.
     #[error("the peer is not known to this endpoint; insert its address first")]
     UnknownPeer,

@@ -4,6 +4,7 @@
 //! exposed memory (RMA). The real one is [`libfabric`], the simulated one [`sim`].
 
 mod address;
+mod auth_key;
 mod capabilities;
 mod counters;
 mod error;
@@ -16,7 +17,8 @@ pub mod sim;
 mod transfer;
 
 pub use address::{Address, PeerId};
-pub use capabilities::{Capabilities, MrMode, Wait};
+pub use auth_key::{AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, server_keys};
+pub use capabilities::{Ability, Capabilities, MrMode, Offer, Wait};
 pub use counters::FabricCounters;
 pub use error::FabricError;
 pub use memory::{Access, Buffer, Exposure, MemoryHold, RemoteRegion};
@@ -67,6 +69,11 @@ pub trait Endpoint {
     /// # Errors
     /// When the address is not one of this provider's.
     fn insert(&self, address: &Address) -> Result<PeerId, FabricError>;
+
+    /// The auth key that a peer was met under, on an endpoint that serves several.
+    fn auth_key(&self, _peer: PeerId) -> Option<AuthKey> {
+        None
+    }
 
     /// Forgets a peer: its connection is given up and what is queued for it fails. The next [`Endpoint::insert`]
     /// starts afresh.

@@ -29,7 +29,7 @@ impl IoService {
         let wanted: FetchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         request.release_body();
         check(&wanted)?;
-        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        let access = self.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Fetch, &access, async |place| {
             let shard = access.pool.shard();
             let found = shard

@@ -22,7 +22,7 @@ impl IoService {
     pub(crate) async fn list(&self, request: &Request) -> Result<Body, Status> {
         let wanted: ListRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         check(&wanted)?;
-        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
@@ -78,7 +78,7 @@ impl IoService {
 
     pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
-        let access = self.access(&wanted.capability, Rights::READ, wanted.map_version).await?;
+        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Query, &access, async |place| {
             if let KeyQuery::Search { dkey: Some(_), akey: Some(_), extent: false, .. } = &wanted.query {
                 return Err(refusal::invalid("a key query that names both keys asks for nothing"));

@@ -79,14 +79,23 @@ impl IoService {
         answer
     }
 
-    /// Checks a container handle and the client's pool map.
+    /// Checks a container handle, whose it is, and the client's pool map.
     pub(crate) async fn access(
         &self,
+        request: &Request,
         capability: &Capability,
         needed: Rights,
         map_version: u32,
     ) -> Result<Access, Status> {
         let pool = self.pools.get(capability.pool)?;
+        if capability.tenant != request.tenant() {
+            self.pools.engines().count_forged();
+            let message = format!(
+                "the handle on pool {} was given to another tenant; connect to the pool as this one",
+                pool.label()
+            );
+            return Err(Status::new(Der::NO_HDL, message));
+        }
         let id = pool.authorize(capability, needed).inspect_err(|refusal| {
             if refusal.der == Der::NO_HDL {
                 self.pools.engines().count_forged();

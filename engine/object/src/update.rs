@@ -47,7 +47,7 @@ impl IoService {
         let (update, inline) =
             codec::decode_prefix::<UpdateRequest>(request.body()).map_err(refusal::malformed)?;
         let len = check(&update)?;
-        let access = self.access(&update.capability, Rights::WRITE, update.map_version).await?;
+        let access = self.access(&request, &update.capability, Rights::WRITE, update.map_version).await?;
         self.counted(Operation::Update, &access, async |place| {
             if self.repeats.is_executed(&access.pool, &request) {
                 return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), len));
@@ -121,7 +121,7 @@ impl IoService {
     pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
         let punch: PunchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         check_punch(&punch)?;
-        let access = self.access(&punch.capability, Rights::WRITE, punch.map_version).await?;
+        let access = self.access(request, &punch.capability, Rights::WRITE, punch.map_version).await?;
         self.counted(Operation::Punch, &access, async |place| {
             if self.repeats.is_executed(&access.pool, request) {
                 return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), 0));

@@ -23,7 +23,7 @@ use weir_store::{Shard, Store};
 use crate::engines::{AskError, Engines};
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
-use crate::record::{self, SCOPE_DIRECTORY};
+use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
 
 /// The pool that holds the engines' own records.
 pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
@@ -59,6 +59,26 @@ pub struct DirectoryEntry {
     pub ranks: Vec<Rank>,
     /// How far it is.
     pub state: EntryState,
+}
+
+/// [`DirectoryEntry`] in the first version of records.
+#[derive(Deserialize)]
+pub(crate) struct FirstEntry {
+    pool: FirstPoolRecord,
+    size: u64,
+    ranks: Vec<Rank>,
+    state: EntryState,
+}
+
+impl From<FirstEntry> for DirectoryEntry {
+    fn from(first: FirstEntry) -> Self {
+        let FirstEntry { pool, size, ranks, state } = first;
+        Self { pool: pool.into(), size, ranks, state }
+    }
+}
+
+impl Stored for DirectoryEntry {
+    type First = FirstEntry;
 }
 
 /// The list of pools.

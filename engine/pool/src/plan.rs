@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, TargetState};
-use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, opcode};
+use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
 use crate::directory::{Directory, DirectoryEntry, EntryState};
@@ -33,6 +33,8 @@ pub struct PoolSpec {
     pub redundancy: u32,
     /// Default object class; empty: "SX".
     pub object_class: String,
+    /// Whose clients may connect to it, beside the system's own.
+    pub tenant: TenantId,
 }
 
 impl Directory {
@@ -67,8 +69,16 @@ impl Directory {
         }
         let chosen = usize::try_from(rt.random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
         let service = ranks.get(chosen).copied().unwrap_or(self.engines.own_rank());
-        let pool =
-            TargetPoolCreate { pool, label: spec.label, secret, size: share, service, map, object_class };
+        let pool = TargetPoolCreate {
+            pool,
+            label: spec.label,
+            secret,
+            size: share,
+            service,
+            map,
+            object_class,
+            tenant: spec.tenant,
+        };
         Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
     }
 
@@ -167,6 +177,9 @@ pub(crate) fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), 
     let class = if spec.object_class.is_empty() { "SX" } else { &spec.object_class };
     if existing.pool.object_class != class {
         differences.push(format!("class {}, not {class}", existing.pool.object_class));
+    }
+    if existing.pool.tenant != spec.tenant {
+        differences.push(format!("tenant {}, not {}", existing.pool.tenant, spec.tenant));
     }
     if spec.redundancy != 0 {
         differences.push(format!("redundancy factor 0, not {}", spec.redundancy));

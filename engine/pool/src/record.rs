@@ -6,14 +6,17 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_proto::pool::{ContainerProperties, TargetPoolCreate};
-use weir_proto::{ContainerId, Epoch, PoolId, codec};
+use weir_proto::pool::{ContainerProperties, PoolMap, TargetPoolCreate};
+use weir_proto::{ContainerId, Epoch, PoolId, PoolSecret, Rank, TenantId, codec};
 use weir_store::{AttributeChange, Shard};
 
 use crate::error::Failed;
 
 /// Version of the records below. A later one reads earlier ones.
-const RECORD_VERSION: u8 = 1;
+const RECORD_VERSION: u8 = 2;
+
+/// The version before pools belonged to tenants.
+const RECORD_VERSION_FIRST: u8 = 1;
 
 /// Scope of what every target knows of a pool.
 pub(crate) const SCOPE_TARGET: &[u8] = b"target";
@@ -31,6 +34,39 @@ const PAGE: usize = 256;
 
 /// What a target stores of a pool.
 pub(crate) type PoolRecord = TargetPoolCreate;
+
+/// A record, and what it looked like in the first version.
+pub(crate) trait Stored: DeserializeOwned {
+    /// Its form in the first version.
+    type First: DeserializeOwned + Into<Self>;
+}
+
+/// [`PoolRecord`] in the first version: without a tenant, which is the system.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct FirstPoolRecord {
+    pool: PoolId,
+    label: String,
+    secret: PoolSecret,
+    size: u64,
+    service: Rank,
+    map: PoolMap,
+    object_class: String,
+}
+
+impl From<FirstPoolRecord> for PoolRecord {
+    fn from(first: FirstPoolRecord) -> Self {
+        let FirstPoolRecord { pool, label, secret, size, service, map, object_class } = first;
+        Self { pool, label, secret, size, service, map, object_class, tenant: TenantId::SYSTEM }
+    }
+}
+
+impl Stored for PoolRecord {
+    type First = FirstPoolRecord;
+}
+
+impl Stored for ContainerRecord {
+    type First = Self;
+}
 
 /// A container as the service stores it. The attributes of its properties are stored one by one in a scope of their
 /// own.
@@ -60,17 +96,16 @@ pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn decode<T: DeserializeOwned>(
-    pool: PoolId,
-    what: &'static str,
-    bytes: &[u8],
-) -> Result<T, Failed> {
+pub(crate) fn decode<T: Stored>(pool: PoolId, what: &'static str, bytes: &[u8]) -> Result<T, Failed> {
     let wrong = |reason: String| Failed::Record { pool, what, reason };
     match bytes.split_first() {
         Some((&RECORD_VERSION, body)) => codec::decode(body).map_err(|error| wrong(error.to_string())),
-        Some((version, _)) => {
-            Err(wrong(format!("format version {version}, this release reads {RECORD_VERSION}")))
+        Some((&RECORD_VERSION_FIRST, body)) => {
+            codec::decode::<T::First>(body).map(Into::into).map_err(|error| wrong(error.to_string()))
         }
+        Some((version, _)) => Err(wrong(format!(
+            "format version {version}, this release reads {RECORD_VERSION_FIRST} to {RECORD_VERSION}"
+        ))),
         None => Err(wrong("it is empty".to_owned())),
     }
 }
@@ -104,4 +139,31 @@ pub(crate) fn container_of(pool: PoolId, name: &[u8]) -> Result<ContainerId, Fai
         what: "the name of a container's record",
         reason: error.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_of_the_first_version_belong_to_the_system() {
+        let pool = PoolId(uuid::Uuid::from_u128(7));
+        let first = FirstPoolRecord {
+            pool,
+            label: "tank".to_owned(),
+            secret: PoolSecret([3; 32]),
+            size: 1 << 30,
+            service: Rank(2),
+            map: PoolMap { version: 4, targets: Vec::new() },
+            object_class: "SX".to_owned(),
+        };
+        let mut bytes = vec![RECORD_VERSION_FIRST];
+        bytes.extend(codec::encode(&first));
+        let read: PoolRecord = decode(pool, "the record", &bytes).expect("it is read");
+        assert_eq!((read.tenant, read.label.as_str(), read.size), (TenantId::SYSTEM, "tank", 1 << 30));
+        let again: PoolRecord = decode(pool, "the record", &encode(&read)).expect("it is read");
+        assert_eq!(again, read);
+        bytes[0] = RECORD_VERSION + 1;
+        assert!(decode::<PoolRecord>(pool, "the record", &bytes).is_err());
+    }
 }

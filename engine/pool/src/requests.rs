@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_proto::pool::{
-    AllocateRequest, AttributeGetRequest, AttributeSetRequest, ConnectReply, ConnectRequest,
+    AllocateRequest, AttributeGetRequest, AttributeSetRequest, Bearer, ConnectReply, ConnectRequest,
     ContainerCreateRequest, ContainerDestroyRequest, ContainerOpenRequest, ContainerRequest, PoolRequest,
     QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
 };
-use weir_proto::{Der, Rights, TargetIndex, codec, opcode};
+use weir_proto::{CapabilityError, Der, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{Request, Rpc, Status};
 
 use crate::engines::AskError;
@@ -43,9 +43,10 @@ impl TargetPools {
         })
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectReply, Failed> {
+    async fn connect(&self, request: ConnectRequest, tenant: TenantId) -> Result<ConnectReply, Failed> {
         let rt = self.engines().runtime();
-        if !request.credential.is_valid(self.engines().key(), &request.pool, rt.wall_ns()) {
+        let key = self.engines().key().tenant(tenant);
+        if !request.credential.is_valid(&key, &request.pool, rt.wall_ns()) {
             self.engines().count_forged();
             return Err(Failed::Credential(
                 request.pool.chars().take(weir_proto::limits::LABEL_MAX).collect(),
@@ -55,16 +56,39 @@ impl TargetPools {
         if found.service != self.engines().own_rank() {
             return Ok(ConnectReply::Elsewhere { service: found.service });
         }
-        self.service(found.pool)?.connect(&request.pool, request.rights, &request.credential)
+        self.service(found.pool)?.connect(&request.pool, request.rights, &request.credential, tenant)
     }
 }
 
-/// Serves one operation: decodes the request, has it answered, encodes the answer.
+/// Serves one operation on a pool or container that the client has a handle on. A handle that was given to another
+/// tenant's client opens nothing.
 fn serve<Req, Rep, F, Fut>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answer: F)
+where
+    Req: Bearer + DeserializeOwned + 'static,
+    Rep: Serialize + 'static,
+    F: Fn(Rc<TargetPools>, Req) -> Fut + Clone + 'static,
+    Fut: Future<Output = Result<Rep, Failed>> + 'static,
+{
+    serve_anybody(rpc, pools, opcode, move |pools, request: Req, tenant| {
+        let shown = request.capability();
+        let stolen = (shown.tenant != tenant).then_some(CapabilityError::Forged(shown.pool));
+        let answer = answer.clone();
+        async move {
+            if let Some(stolen) = stolen {
+                pools.engines().count_forged();
+                return Err(stolen.into());
+            }
+            answer(pools, request).await
+        }
+    });
+}
+
+/// Serves one operation: decodes the request, has it answered, encodes the answer.
+fn serve_anybody<Req, Rep, F, Fut>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answer: F)
 where
     Req: DeserializeOwned + 'static,
     Rep: Serialize + 'static,
-    F: Fn(Rc<TargetPools>, Req) -> Fut + Clone + 'static,
+    F: Fn(Rc<TargetPools>, Req, TenantId) -> Fut + Clone + 'static,
     Fut: Future<Output = Result<Rep, Failed>> + 'static,
 {
     let pools: Weak<TargetPools> = Rc::downgrade(pools);
@@ -75,7 +99,7 @@ where
             let pools = pools.ok_or_else(stopping)?;
             let decoded: Req =
                 codec::decode(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
-            let found = answer(pools, decoded).await?;
+            let found = answer(pools, decoded, request.tenant()).await?;
             reply(&request, codec::encode(&found)).await
         }
     };
@@ -84,8 +108,8 @@ where
 
 /// Answers the pool and container requests of clients.
 pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
-    serve(rpc, pools, opcode::POOL_CONNECT, |pools, request: ConnectRequest| async move {
-        pools.connect(request).await
+    serve_anybody(rpc, pools, opcode::POOL_CONNECT, |pools, request: ConnectRequest, tenant| async move {
+        pools.connect(request, tenant).await
     });
     serve(rpc, pools, opcode::POOL_QUERY, |pools, request: PoolRequest| async move {
         let service = pools.service(request.capability.pool)?;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ContainerId, PoolId};
+use crate::tenant::{TenantId, TenantKey};
 
 /// Length of the seal in bytes: 128 bits of a keyed BLAKE3 hash.
 pub const SEAL_LEN: usize = 16;
@@ -70,6 +71,8 @@ pub enum CapabilityError {
 /// A sealed grant on a pool (`container` empty) or on one container of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capability {
+    /// Whose clients it is good for: in the hands of another tenant it is worth nothing.
+    pub tenant: TenantId,
     /// The pool.
     pub pool: PoolId,
     /// The container, for a container handle.
@@ -87,12 +90,13 @@ impl Capability {
     #[must_use]
     pub fn issue(
         secret: &PoolSecret,
+        tenant: TenantId,
         pool: PoolId,
         container: Option<ContainerId>,
         rights: Rights,
         handle: u64,
     ) -> Self {
-        let mut capability = Self { pool, container, rights, handle, seal: [0; SEAL_LEN] };
+        let mut capability = Self { tenant, pool, container, rights, handle, seal: [0; SEAL_LEN] };
         capability.seal = capability.compute_seal(secret);
         capability
     }
@@ -120,7 +124,7 @@ impl Capability {
 
     fn compute_seal(&self, secret: &PoolSecret) -> [u8; SEAL_LEN] {
         let mut hasher = blake3::Hasher::new_keyed(&secret.0);
-        hasher.update(self.pool.0.as_bytes());
+        hasher.update(&self.tenant.0.to_le_bytes()).update(self.pool.0.as_bytes());
         match self.container {
             Some(container) => hasher.update(&[1]).update(container.0.as_bytes()),
             None => hasher.update(&[0]).update(&[0; 16]),
@@ -132,7 +136,7 @@ impl Capability {
     }
 }
 
-/// Proof that a client knows the system key: it accompanies a pool connect.
+/// Proof that a client knows its tenant's key: it accompanies a pool connect.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Credential {
     /// Effective user of the client.
@@ -203,21 +207,21 @@ impl core::fmt::Debug for SystemKey {
 impl Credential {
     /// Issues a credential for connecting to `pool` (label or UUID text, as the request names it).
     #[must_use]
-    pub fn issue(key: &SystemKey, pool: &str, uid: u32, gid: u32, issued_ns: u64) -> Self {
+    pub fn issue(key: &TenantKey, pool: &str, uid: u32, gid: u32, issued_ns: u64) -> Self {
         Self { uid, gid, issued_ns, seal: credential_seal(key, pool, uid, gid, issued_ns) }
     }
 
     /// Whether the credential was issued with `key` for `pool` and is still fresh at `now_ns`.
     #[must_use]
-    pub fn is_valid(&self, key: &SystemKey, pool: &str, now_ns: u64) -> bool {
+    pub fn is_valid(&self, key: &TenantKey, pool: &str, now_ns: u64) -> bool {
         let expected = credential_seal(key, pool, self.uid, self.gid, self.issued_ns);
         let difference = expected.iter().zip(&self.seal).fold(0, |sum, (a, b)| sum | (a ^ b));
         difference == 0 && self.issued_ns.abs_diff(now_ns) <= CREDENTIAL_LIFETIME_NS
     }
 }
 
-fn credential_seal(key: &SystemKey, pool: &str, uid: u32, gid: u32, issued_ns: u64) -> [u8; SEAL_LEN] {
-    let mut hasher = blake3::Hasher::new_keyed(&key.0);
+fn credential_seal(key: &TenantKey, pool: &str, uid: u32, gid: u32, issued_ns: u64) -> [u8; SEAL_LEN] {
+    let mut hasher = blake3::Hasher::new_keyed(key.bytes());
     hasher.update(b"connect").update(&uid.to_le_bytes()).update(&gid.to_le_bytes());
     hasher.update(&issued_ns.to_le_bytes()).update(pool.as_bytes());
     let mut seal = [0; SEAL_LEN];
@@ -235,11 +239,14 @@ mod tests {
     #[test]
     fn altered_capabilities_are_refused() {
         let secret = PoolSecret([7; 32]);
-        let granted = Capability::issue(&secret, POOL, None, Rights::READ, 3);
+        let granted = Capability::issue(&secret, TenantId(4), POOL, None, Rights::READ, 3);
         assert_eq!(granted.check(&secret, Rights::READ), Ok(()));
         let mut more = granted.clone();
         more.rights = Rights::READ.union(Rights::WRITE);
         assert_eq!(more.check(&secret, Rights::READ), Err(CapabilityError::Forged(POOL)));
+        let mut stolen = granted.clone();
+        stolen.tenant = TenantId(5);
+        assert_eq!(stolen.check(&secret, Rights::READ), Err(CapabilityError::Forged(POOL)));
         let mut elsewhere = granted.clone();
         elsewhere.container = Some(ContainerId(Uuid::from_u128(0)));
         assert_eq!(elsewhere.check(&secret, Rights::READ), Err(CapabilityError::Forged(POOL)));
@@ -260,11 +267,11 @@ mod tests {
 
     #[test]
     fn credentials_bind_pool_and_time() {
-        let key = SystemKey([9; 32]);
+        let key = SystemKey([9; 32]).tenant(TenantId(1));
         let credential = Credential::issue(&key, "tank", 1000, 1000, 50);
         assert!(credential.is_valid(&key, "tank", 60));
         assert!(!credential.is_valid(&key, "other", 60));
         assert!(!credential.is_valid(&key, "tank", 51 + CREDENTIAL_LIFETIME_NS));
-        assert!(!credential.is_valid(&SystemKey([8; 32]), "tank", 60));
+        assert!(!credential.is_valid(&SystemKey([9; 32]).tenant(TenantId(2)), "tank", 60));
     }
 }

@@ -12,8 +12,10 @@ pub mod limits;
 pub mod object;
 pub mod opcode;
 pub mod pool;
+pub mod tenant;
 
 pub use capability::{Capability, CapabilityError, PoolSecret, Rights};
 pub use der::Der;
 pub use hlc::{Clock, Epoch};
 pub use id::{ContainerId, Key, ObjectId, PoolId, Rank, TargetIndex};
+pub use tenant::{TenantId, TenantKey};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capability::Credential;
 use crate::limits::LABEL_MAX;
+use crate::tenant::TenantId;
 use crate::{Capability, ContainerId, Epoch, PoolId, PoolSecret, Rank, Rights, TargetIndex};
 
 /// State of a target in a pool map (values of `DAOS_TS_*`).
@@ -306,7 +307,38 @@ pub struct TargetPoolCreate {
     pub map: PoolMap,
     /// Default object class name of new containers.
     pub object_class: String,
+    /// Whose clients may connect to it, beside the system's own.
+    pub tenant: TenantId,
 }
+
+/// A request that shows a capability.
+pub trait Bearer {
+    /// What it shows.
+    fn capability(&self) -> &Capability;
+}
+
+macro_rules! bearers {
+    ($($name:ident),* $(,)?) => {
+        $(impl Bearer for $name {
+            fn capability(&self) -> &Capability {
+                &self.capability
+            }
+        })*
+    };
+}
+
+bearers!(
+    PoolRequest,
+    ContainerCreateRequest,
+    ContainerOpenRequest,
+    ContainerRequest,
+    ContainerDestroyRequest,
+    AllocateRequest,
+    AttributeSetRequest,
+    AttributeGetRequest,
+    SnapshotRequest,
+    QuotaRequest
+);
 
 /// Destroys a pool's shard. Idempotent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

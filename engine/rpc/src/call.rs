@@ -1,10 +1,12 @@
 //! One call, from credit to reply.
 
 use crate::bulk::{Bulk, Exposed};
-use crate::config::{CallOptions, Retry};
+use crate::config::{CallOptions, Priority, Retry};
 use crate::error::{RpcError, Status};
+use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
+use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Pending, Reply};
@@ -17,9 +19,6 @@ use weir_runtime::{Elapsed, Instant};
 
 /// Tries without any answer after which contact counts as lost.
 const SILENT_TRIES_MAX: u32 = 2;
-
-/// Longest pause that an overload answer is believed: the hint comes from the network.
-const HINT_MAX: Duration = Duration::from_secs(1);
 
 /// The request id of a call; it counts as unfinished until this is dropped.
 struct Ticket<'a> {
@@ -101,14 +100,15 @@ async fn attempt_all(
         tries,
         last,
     };
-    let credit = match state.credits.try_acquire() {
-        Some(credit) => credit,
-        None => match inner.rt.timeout_at(deadline, state.credits.acquire()).await {
-            Ok(Ok(credit)) => credit,
-            Ok(Err(_)) => return Err(RpcError::Closed),
-            Err(Elapsed) => return Err(timed_out(0, "waiting for a credit".to_owned())),
-        },
+    let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
+    let _exposing = if bulk.is_some_and(|bulk| !bulk.is_empty()) {
+        let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
+        Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
+    } else {
+        None
     };
+    let credit = inner.turn(&inner.requests, state.lane, class, deadline).await;
+    let mut credit = Some(credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?);
     let ticket = Ticket::new(inner, &state);
     let mut exposed = Exposed::new(inner, bulk, deadline)?;
     let left = u64::try_from((deadline - inner.rt.now()).as_nanos()).unwrap_or(u64::MAX);
@@ -122,7 +122,7 @@ async fn attempt_all(
                 exposed.settle();
                 return Err(RpcError::Unreachable { peer: to.clone(), reason: last });
             }
-            drop(credit);
+            drop(credit.take());
             exposed.withdraw().await;
             return Err(timed_out(tries, last));
         }
@@ -133,7 +133,9 @@ async fn attempt_all(
             }
             Next::Done(Err(error)) => {
                 match error {
-                    RpcError::Remote(_) | RpcError::Version { .. } => exposed.settle(),
+                    RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. } => {
+                        exposed.settle();
+                    }
                     _ if course.tries == 0 => exposed.settle(),
                     _ => exposed.withdraw().await,
                 }
@@ -141,15 +143,31 @@ async fn attempt_all(
             }
             Next::Again(pause, why) => {
                 course.last = why;
-                if let Some(pause) = pause {
-                    inner.pause(pause, deadline).await;
-                } else {
-                    let pause = course.backoff;
-                    course.backoff = (pause * 2).min(inner.config.backoff_max);
-                    inner.pause(pause, deadline).await;
+                if pause == Some(Duration::ZERO) {
+                    continue;
                 }
+                drop(credit.take());
+                credit = course.rest(pause, &state, class, deadline).await;
             }
         }
+    }
+}
+
+impl Inner {
+    /// Waits for a turn in a quota.
+    async fn turn(
+        &self,
+        quota: &Quota,
+        lane: LaneId,
+        class: Class,
+        deadline: Instant,
+    ) -> Result<Permit, Elapsed> {
+        let mut turn = quota.acquire(lane, class);
+        if let Some(permit) = turn.ready() {
+            return Ok(permit);
+        }
+        add(&self.metrics.queued, 1);
+        self.rt.timeout_at(deadline, turn).await
     }
 }
 
@@ -178,6 +196,27 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Waits before the next try. Whoever waits takes no credit from others, and is among the first when it comes back;
+    /// without one at the deadline, when the call ends by itself.
+    async fn rest(
+        &mut self,
+        pause: Option<Duration>,
+        state: &PeerState,
+        class: Class,
+        deadline: Instant,
+    ) -> Option<Permit> {
+        let inner = self.inner;
+        if let Some(pause) = pause {
+            inner.stay_away(pause, deadline).await;
+        } else {
+            let pause = self.backoff;
+            self.backoff = (pause * 2).min(inner.config.backoff_max);
+            inner.pause(pause, deadline).await;
+        }
+        let class = if class == Class::Urgent { class } else { Class::Retry };
+        inner.turn(&inner.requests, state.lane, class, deadline).await.ok()
+    }
+
     /// One try: contact, send, wait for the answer.
     async fn attempt(
         &mut self,
@@ -189,17 +228,19 @@ impl<'a> Course<'a> {
         let inner = self.inner;
         let session = match inner.connect(state, letter.options.deadline).await {
             Ok(session) => session,
-            Err(error @ (RpcError::Version { .. } | RpcError::Closed)) => return Next::Done(Err(error)),
+            Err(error @ (RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed)) => {
+                return Next::Done(Err(error));
+            }
             Err(error) => return Next::Again(None, error.to_string()),
         };
         if self.silent.0 == 0 {
             self.silent.1 = inner.rt.now();
         }
         let (sender, receiver) = oneshot::channel();
-        inner
-            .pending
-            .borrow_mut()
-            .insert(ticket.id, Pending { peer: session.id, state: Rc::clone(state), sender });
+        inner.pending.borrow_mut().insert(
+            ticket.id,
+            Pending { peer: session.id, state: Rc::clone(state), proof: session.proof(), sender },
+        );
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
             return match error {
                 FabricError::UnknownPeer
@@ -224,6 +265,16 @@ impl<'a> Course<'a> {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
                 self.judge(state, session, *answer)
+            }
+            Ok(Ok(Outcome::Notice(_))) => {
+                // The server has restarted, or has forgotten this client: it executed nothing of this try.
+                state.heard.set(inner.rt.now());
+                self.silent.0 = 0;
+                inner.disconnect(state, session);
+                if letter.options.retry == Retry::Never && self.tries > 1 {
+                    return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
+                }
+                Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".to_owned())
             }
             Ok(Ok(Outcome::Failed(error))) => {
                 inner.disconnect(state, session);
@@ -270,10 +321,11 @@ impl<'a> Course<'a> {
         header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
         header.deadline = letter.wall_deadline;
         header.acked = state.acked(ticket.id);
-        header.tenant = inner.config.tenant;
+        header.tenant = inner.ring.as_ref().map_or(0, |ring| ring.tenant().0);
         let address = header.greeting.then(|| inner.endpoint.address());
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
-        inner.transmit(session.id, ticket.id, &header, greeting, exposed.descriptors(), letter.body)
+        let key = session.key.as_ref();
+        inner.transmit(session.id, ticket.id, &mut header, greeting, exposed.descriptors(), letter.body, key)
     }
 
     fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {
@@ -290,7 +342,7 @@ impl<'a> Course<'a> {
         let der = Der(header.status);
         if der == Der::OVERLOAD_RETRY {
             add(&self.inner.metrics.overload_hints, 1);
-            let pause = Duration::from_nanos(header.acked).min(HINT_MAX);
+            let pause = Duration::from_nanos(header.acked).min(PAUSE_MAX);
             return Next::Again(Some(pause), "the server is overloaded".to_owned());
         }
         let text = message.get(body).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Settings of an RPC context and of single calls.
 
+use crate::seal::Keys;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
@@ -8,6 +9,17 @@ use weir_runtime::{Handle, Instant};
 /// Requests in flight from one context to one peer (DAOS: `D_CREDIT_EP_CTX`, default 32). Enough to fill a link of
 /// 100 Gbit/s with inline bodies at 40 µs round trip; what goes beyond waits at the sender.
 pub const CREDITS_DEFAULT: usize = 32;
+
+/// Requests in flight from one context to all its peers (DAOS: `D_QUOTA_RPCS`, default 64): two peers with all their
+/// credits. A context of an engine, which speaks for many clients, has more.
+pub const REQUESTS_MAX_DEFAULT: usize = 64;
+
+/// Calls of one context that expose memory at once (DAOS: `D_QUOTA_BULKS`, default 64): bounds registrations.
+pub const BULKS_MAX_DEFAULT: usize = 64;
+
+/// Requests of one client that a server executes at once: all the credits that DAOS lets a client have. More are those
+/// of a client that keeps to no credits.
+pub const RUNNING_PER_CLIENT_DEFAULT: usize = 256;
 
 /// Requests that a server executes at once before it answers "overloaded": 32 clients with all their credits.
 pub const RUNNING_MAX_DEFAULT: usize = 1024;
@@ -23,8 +35,14 @@ pub const TRANSFERS_MAX_DEFAULT: usize = 64;
 pub struct RpcConfig {
     /// Requests in flight to one peer; more wait in order.
     pub credits: usize,
+    /// Requests in flight to all peers; more wait, and peers take turns.
+    pub requests_max: usize,
+    /// Calls with exposed memory at once; more wait, and peers take turns.
+    pub bulks_max: usize,
     /// Requests executed at once as a server.
     pub running_max: usize,
+    /// Requests of one client executed at once as a server.
+    pub running_per_client: usize,
     /// Bytes of finished replies kept for retries.
     pub reply_cache_bytes: usize,
     /// Transfers of client memory under way at once.
@@ -41,14 +59,18 @@ pub struct RpcConfig {
     pub backoff_max: Duration,
     /// Protocol versions this side speaks.
     pub versions: RangeInclusive<u16>,
-    /// Tenant tag of outgoing requests; 0 is the system tenant.
-    pub tenant: u64,
+    /// Keys that messages are authenticated with. Without, nothing is: for networks that keep tenants apart
+    /// themselves, and for tests.
+    pub keys: Option<Keys>,
 }
 
 impl Default for RpcConfig {
     fn default() -> Self {
         Self {
             credits: CREDITS_DEFAULT,
+            requests_max: REQUESTS_MAX_DEFAULT,
+            bulks_max: BULKS_MAX_DEFAULT,
+            running_per_client: RUNNING_PER_CLIENT_DEFAULT,
             running_max: RUNNING_MAX_DEFAULT,
             reply_cache_bytes: REPLY_CACHE_BYTES_DEFAULT,
             transfers_max: TRANSFERS_MAX_DEFAULT,
@@ -58,7 +80,7 @@ impl Default for RpcConfig {
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
             versions: PROTOCOL_MIN..=PROTOCOL_MAX,
-            tenant: 0,
+            keys: None,
         }
     }
 }
@@ -73,6 +95,16 @@ pub enum Retry {
     Never,
 }
 
+/// Whose turn it is first when there are more calls than credits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Priority {
+    /// Everybody's.
+    #[default]
+    Normal,
+    /// Membership: goes before all others, and may use a small reserve of credits.
+    Urgent,
+}
+
 /// Settings of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallOptions {
@@ -80,6 +112,8 @@ pub struct CallOptions {
     pub deadline: Instant,
     /// Whether to send it again.
     pub retry: Retry,
+    /// Whose turn it is first.
+    pub priority: Priority,
 }
 
 impl CallOptions {
@@ -92,7 +126,13 @@ impl CallOptions {
     /// An idempotent call that gives up at this time.
     #[must_use]
     pub fn until(deadline: Instant) -> Self {
-        Self { deadline, retry: Retry::Idempotent }
+        Self { deadline, retry: Retry::Idempotent, priority: Priority::Normal }
+    }
+
+    /// The same, before all others.
+    #[must_use]
+    pub fn urgent(self) -> Self {
+        Self { priority: Priority::Urgent, ..self }
     }
 
     /// The same, sent only once.

@@ -4,7 +4,7 @@ use crate::peer::Peer;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use weir_fabric::FabricError;
-use weir_proto::Der;
+use weir_proto::{Der, TenantId};
 
 /// A server's refusal: travels in the reply.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ impl From<FabricError> for Status {
             | FabricError::BadAddress { .. }
             | FabricError::UnknownPeer
             | FabricError::Unreachable { .. } => Der::UNREACH,
-            FabricError::Provider { .. } => Der::HG,
+            FabricError::Provider { .. } | FabricError::NoAuthKeys { .. } => Der::HG,
         };
         Self::new(der, error.to_string())
     }
@@ -71,6 +71,16 @@ pub enum RpcError {
         peer: Peer,
         /// What the fabric said.
         reason: String,
+    },
+    /// The server does not accept this side's key.
+    #[error(
+        "{peer} does not know tenant {tenant} by this key; check that the key file is this system's and the tenant's"
+    )]
+    Denied {
+        /// Who was asked.
+        peer: Peer,
+        /// As whom.
+        tenant: TenantId,
     },
     /// The two sides have no protocol version in common.
     #[error("{peer} speaks fabric protocol {} to {}, this side {} to {}; upgrade the older one", theirs.start(), theirs.end(), ours.start(), ours.end())]
@@ -107,6 +117,7 @@ impl RpcError {
             Self::TimedOut { .. } => Der::TIMEDOUT,
             Self::Unreachable { .. } => Der::UNREACH,
             Self::Version { .. } => Der::PROTO,
+            Self::Denied { .. } => Der::NO_PERM,
             Self::TooLarge { .. } => Der::OVERFLOW,
             Self::Fabric(error) => Status::from(error.clone()).der,
             Self::Closed => Der::CANCELED,

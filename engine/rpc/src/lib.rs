@@ -8,20 +8,25 @@ mod bulk;
 mod call;
 mod config;
 mod error;
+mod load;
 mod metrics;
 mod peer;
+mod proof;
+mod quota;
 mod replies;
 mod request;
+pub mod seal;
 mod server;
 mod session;
 pub mod wire;
 
 pub use bulk::Bulk;
-pub use config::{CallOptions, Retry, RpcConfig};
+pub use config::{CallOptions, Priority, Retry, RpcConfig};
 pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
 pub use peer::Peer;
 pub use request::Request;
+pub use seal::Keys;
 pub use server::{Body, Handler};
 pub use weir_fabric::{Buffer, FabricError};
 pub use weir_proto::limits::INLINE_MAX;
@@ -29,13 +34,18 @@ pub use wire::ClientId;
 
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
+use load::Load;
 use metrics::add;
+use proof::{Proof, Ring, Strangers};
+use quota::Quota;
 use replies::Clients;
+use seal::SealKey;
+use server::Served;
 use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Endpoint, Message, PeerId, Sink, Source};
-use weir_proto::{Clock, Epoch};
+use weir_proto::{Clock, Der, Epoch};
 use weir_runtime::sync::{Semaphore, oneshot};
 use weir_runtime::{Handle, Instant};
 use wire::{Header, Kind};
@@ -43,6 +53,8 @@ use wire::{Header, Kind};
 /// What became of a message that expects an answer.
 enum Outcome {
     Answer(Box<Answer>),
+    /// The other side doesn't know this client, it says.
+    Notice(Der),
     Failed(FabricError),
 }
 
@@ -56,6 +68,7 @@ struct Answer {
 struct Pending {
     peer: PeerId,
     state: Rc<PeerState>,
+    proof: Proof,
     sender: oneshot::Sender<Outcome>,
 }
 
@@ -65,14 +78,19 @@ pub(crate) struct Inner {
     endpoint: Rc<dyn Endpoint>,
     config: RpcConfig,
     id: ClientId,
+    ring: Option<Ring>,
+    strangers: Strangers,
     clock: Rc<Clock>,
     metrics: RpcMetrics,
     next_request: Cell<u64>,
     pending: RefCell<HashMap<u64, Pending>>,
     peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
-    handlers: RefCell<HashMap<u16, Rc<dyn Handler>>>,
+    handlers: RefCell<HashMap<u16, Served>>,
     clients: RefCell<Clients>,
     transfers: Semaphore,
+    requests: Quota,
+    bulks: Quota,
+    load: Load,
 }
 
 /// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
@@ -99,6 +117,8 @@ impl Rpc {
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
             weak: weak.clone(),
             id,
+            ring: config.keys.clone().map(Ring::new),
+            strangers: Strangers::default(),
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
@@ -107,6 +127,9 @@ impl Rpc {
             handlers: RefCell::default(),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes)),
             transfers: Semaphore::new(config.transfers_max),
+            requests: Quota::new(config.credits, config.requests_max),
+            bulks: Quota::new(config.bulks_max, config.bulks_max),
+            load: Load::default(),
             rt,
             endpoint,
             config,
@@ -118,7 +141,13 @@ impl Rpc {
 
     /// Answers requests of this operation from now on.
     pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, handler);
+        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: false });
+    }
+
+    /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
+    /// requests are few, small and quickly answered.
+    pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: true });
     }
 
     /// Sends a request and waits for its reply.
@@ -159,6 +188,24 @@ impl Rpc {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.inner.pending.borrow().len()
+    }
+
+    /// Requests that have a credit, and those that wait for one.
+    #[must_use]
+    pub fn quota(&self) -> (usize, usize) {
+        (self.inner.requests.used(), self.inner.requests.waiting())
+    }
+
+    /// Calls whose memory is exposed, and those that wait for leave to expose it.
+    #[must_use]
+    pub fn bulk_quota(&self) -> (usize, usize) {
+        (self.inner.bulks.used(), self.inner.bulks.waiting())
+    }
+
+    /// Clients that this context remembers as a server, and the bytes of replies kept for them.
+    #[must_use]
+    pub fn remembered(&self) -> (usize, usize) {
+        self.inner.clients.borrow().size()
     }
 
     /// The endpoint underneath: its capabilities, counters and buffers.
@@ -241,22 +288,28 @@ impl Inner {
         self.epoch().wall_ns().max(self.rt.wall_ns())
     }
 
-    /// Sends one message: header, greeting, segments, body.
+    /// Sends one message: header, greeting, segments, body, and the tag where there is a key.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a message")]
     fn transmit(
         &self,
         to: PeerId,
         context: u64,
-        header: &Header,
+        header: &mut Header,
         greeting: &[u8],
         segments: &[u8],
         body: &[u8],
+        key: Option<&SealKey>,
     ) -> Result<(), FabricError> {
+        header.sealed = key.is_some();
         let head = header.encode();
         let length = [u8::try_from(greeting.len()).unwrap_or(0)];
         let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
+        let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
+        let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
         add(&self.metrics.messages_sent, 1);
-        add(&self.metrics.bytes_sent, (head.len() + greeting.len() + segments.len() + body.len()) as u64);
-        self.endpoint.send(to, context, &[&head, length, greeting, segments, body])
+        let len = head.len() + greeting.len() + segments.len() + body.len() + tag.len();
+        add(&self.metrics.bytes_sent, len as u64);
+        self.endpoint.send(to, context, &[&head, length, greeting, segments, body, tag])
     }
 
     /// A server is at work on a request that was sent again: it is slow, not gone.
@@ -305,6 +358,10 @@ impl Sink for Inner {
                 return;
             }
         };
+        // First of all: an unauthenticated message must not even move the clock.
+        if !self.is_authentic(&header, &message, &layout) {
+            return;
+        }
         if let Err(skew) = self.clock.observe(header.epoch, self.rt.wall_ns()) {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");

@@ -33,6 +33,8 @@ counters! {
     sends_failed,
     /// Calls made.
     calls,
+    /// Calls that waited for a credit or the quota.
+    queued,
     /// Calls that ended with an error of any kind.
     calls_failed,
     /// Calls that ended without a reply at their deadline.
@@ -53,10 +55,20 @@ counters! {
     repeats_answered,
     /// Requests that came after their client had finished with them.
     repeats_stale,
+    /// Requests that were sent again after their replies had to be forgotten.
+    repeats_forgotten,
     /// Messages that don't decode.
     malformed,
     /// Messages of other protocol versions.
     version_refused,
+    /// Messages without a valid authentication tag, or of another tenant's session.
+    unauthenticated,
+    /// Requests of clients that have no session here.
+    unknown_sessions,
+    /// Hellos and requests that were recorded and sent again.
+    replays_refused,
+    /// Servers' words that they don't know this client.
+    notices,
     /// Messages whose sender's clock is too far ahead.
     skew_refused,
     /// Requests that had expired when they were unpacked.
@@ -67,6 +79,8 @@ counters! {
     bulk_retries,
     /// Requests refused for overload.
     overloaded,
+    /// Of these, requests of clients that had too many under way themselves.
+    overdrawn,
     /// Overload answers received.
     overload_hints,
     /// Messages that can't be answered, because neither the provider nor the message says who sent them.

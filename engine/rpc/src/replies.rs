@@ -1,10 +1,12 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
+use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use weir_fabric::{Address, PeerId};
+use weir_proto::TenantId;
 use weir_runtime::Instant;
 
 /// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
@@ -31,8 +33,26 @@ enum Entry {
     Finished(Finished),
 }
 
+/// What a server has agreed on with a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServedSession {
+    /// Whose client it is.
+    pub(crate) tenant: TenantId,
+    /// What its messages, and those to it, are sealed with.
+    pub(crate) seal: SealKey,
+    /// Number of the hello that opened it.
+    pub(crate) hello: u64,
+    /// The client's part of the key.
+    pub(crate) theirs: Nonce,
+    /// This side's part of it.
+    pub(crate) ours: Nonce,
+}
+
 struct Client {
     peer: PeerId,
+    session: Option<ServedSession>,
+    /// Requests below this that are not in `entries` were executed and their replies forgotten, or never came.
+    floor: u64,
     /// What it said its address is. A context keeps its address for life, so whoever comes with the same id from
     /// elsewhere is somebody else.
     address: Option<Address>,
@@ -41,6 +61,8 @@ struct Client {
     named: bool,
     heard: Instant,
     acked: u64,
+    /// Entries that are running.
+    running: usize,
     entries: BTreeMap<u64, Entry>,
 }
 
@@ -55,6 +77,8 @@ pub(crate) enum Admission {
     Finished(Finished),
     /// The client has finished with it.
     Stale,
+    /// It was executed, or it comes later than half a million others; its reply is not remembered.
+    Forgotten,
 }
 
 /// Why a message is not taken as its client's.
@@ -64,6 +88,8 @@ pub(crate) enum Stranger {
     Impostor,
     /// No more clients can be remembered.
     NoRoom,
+    /// The hello was seen before, or an older one than the last.
+    Replay,
 }
 
 pub(crate) struct Clients {
@@ -91,6 +117,36 @@ impl Clients {
     /// Where a client is.
     pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
         self.known.get(&client).map(|client| client.peer)
+    }
+
+    /// Whose client this is, and what its messages are sealed with.
+    pub(crate) fn seal(&self, id: ClientId) -> Option<(TenantId, SealKey)> {
+        self.known.get(&id)?.session.map(|session| (session.tenant, session.seal))
+    }
+
+    /// Requests of a client that are running.
+    pub(crate) fn running(&self, id: ClientId) -> usize {
+        self.known.get(&id).map_or(0, |client| client.running)
+    }
+
+    /// Clients remembered, and bytes of replies.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.known.len(), self.bytes)
+    }
+
+    /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
+    /// stands, when the hello is merely a repeat.
+    pub(crate) fn open(&mut self, id: ClientId, session: ServedSession) -> Result<Nonce, Stranger> {
+        let Some(client) = self.known.get_mut(&id) else { return Err(Stranger::NoRoom) };
+        match &client.session {
+            Some(known) if known.tenant != session.tenant => return Err(Stranger::Impostor),
+            Some(known) if known.hello == session.hello && known.theirs == session.theirs => {
+                return Ok(known.ours);
+            }
+            Some(known) if known.hello >= session.hello => return Err(Stranger::Replay),
+            _ => client.session = Some(session),
+        }
+        Ok(session.ours)
     }
 
     /// The provider named this client as a message's sender.
@@ -129,7 +185,17 @@ impl Clients {
         let address = address.cloned();
         self.known.insert(
             id,
-            Client { peer, address, named: false, heard: now, acked: 0, entries: BTreeMap::new() },
+            Client {
+                peer,
+                session: None,
+                floor: 0,
+                address,
+                named: false,
+                heard: now,
+                acked: 0,
+                running: 0,
+                entries: BTreeMap::new(),
+            },
         );
         Ok(forgotten)
     }
@@ -181,8 +247,10 @@ impl Clients {
             match client.entries.get(&request) {
                 Some(Entry::Running) => Admission::Running,
                 Some(Entry::Finished(finished)) => Admission::Finished(finished.clone()),
+                None if request < client.floor => Admission::Forgotten,
                 None => {
                     client.entries.insert(request, Entry::Running);
+                    client.running += 1;
                     Admission::New
                 }
             }
@@ -197,12 +265,17 @@ impl Clients {
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(&id) else { return };
         if request < client.acked {
-            client.entries.remove(&request);
+            if let Some(Entry::Running) = client.entries.remove(&request) {
+                client.running = client.running.saturating_sub(1);
+            }
             return;
         }
         self.bytes += finished.body.len() + REPLY_OVERHEAD;
         self.finished += 1;
         let before = client.entries.insert(request, Entry::Finished(finished));
+        if matches!(before, Some(Entry::Running)) {
+            client.running = client.running.saturating_sub(1);
+        }
         if let Some(before) = before {
             self.uncount(&before);
         }
@@ -212,7 +285,11 @@ impl Clients {
 
     /// A request was not executed after all; it may come again.
     pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
-        let entry = self.known.get_mut(&id).and_then(|client| client.entries.remove(&request));
+        let Some(client) = self.known.get_mut(&id) else { return };
+        let entry = client.entries.remove(&request);
+        if matches!(entry, Some(Entry::Running)) {
+            client.running = client.running.saturating_sub(1);
+        }
         if let Some(entry) = entry {
             self.uncount(&entry);
         }
@@ -224,6 +301,10 @@ impl Clients {
             let Some((id, request)) = self.order.pop_front() else { break };
             if self.is_finished(id, request) {
                 self.forget(id, request);
+                // It must not be executed again, whoever asks.
+                if let Some(client) = self.known.get_mut(&id) {
+                    client.floor = client.floor.max(request + 1);
+                }
             }
         }
         if self.order.len() > 2 * self.finished + 64 {
@@ -273,7 +354,8 @@ mod tests {
             assert!(clients.bytes <= clients.limit && clients.order.len() <= 100);
         }
         assert_eq!(clients.begin(id, 1000, 1), Admission::Finished(finished(100)));
-        assert_eq!(clients.begin(id, 1, 1), Admission::New, "forgotten long ago");
+        assert_eq!(clients.begin(id, 1, 1), Admission::Forgotten, "executed once, long ago");
+        assert_eq!(clients.begin(id, 1001, 1), Admission::New);
     }
 
     #[test]

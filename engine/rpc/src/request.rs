@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_fabric::{Access, Buffer, FabricError, Message, RemoteRegion, Transfer};
-use weir_proto::{Der, Epoch};
+use weir_proto::{Der, Epoch, TenantId};
 use weir_runtime::sync::Permit;
 use weir_runtime::{Elapsed, Instant, race};
 
@@ -115,10 +115,11 @@ impl Request {
         self.header.epoch
     }
 
-    /// The tenant tag that the client claims; 0 is the system tenant.
+    /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's; where it has none,
+    /// it is what the client says.
     #[must_use]
-    pub fn tenant(&self) -> u64 {
-        self.header.tenant
+    pub fn tenant(&self) -> TenantId {
+        TenantId(self.header.tenant)
     }
 
     /// Bytes of client memory that can be pulled.

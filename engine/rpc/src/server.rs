@@ -2,23 +2,32 @@
 
 use crate::error::Status;
 use crate::metrics::{add, sub};
-use crate::replies::{Admission, Finished, Stranger};
+use crate::replies::{Admission, Finished, ServedSession, Stranger};
 use crate::request::Request;
+use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
 use crate::wire::{self, ClientId, Header, Kind, Layout};
 use crate::{INLINE_MAX, Inner, local_deadline};
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
-use weir_proto::Der;
 use weir_proto::hlc::ClockSkew;
+use weir_proto::{Der, TenantId};
 use weir_runtime::LocalBoxFuture;
 
 /// The body of a reply.
 pub type Body = Vec<u8>;
 
-/// Pause that an overloaded server asks for: about as long as a full set of running requests takes at 10 µs each.
-const OVERLOAD_PAUSE: Duration = Duration::from_millis(10);
+/// Part of the room for running requests that is kept for those that were sent away before.
+const RETURNERS: usize = 8;
+
+/// An operation that is served.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) handler: Rc<dyn Handler>,
+    /// Also when there is no room for others.
+    pub(crate) urgent: bool,
+}
 
 /// Answers the requests of one operation. Implemented for closures that return a future.
 pub trait Handler {
@@ -47,6 +56,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         sub(&self.inner.metrics.running, 1);
+        self.inner.load.finished(self.inner.rt.now());
         if !self.finished {
             self.inner.clients.borrow_mut().forget(self.client, self.request);
         }
@@ -65,28 +75,59 @@ impl Inner {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
+        let Ok(nonce) = self.open_session(header, message, layout) else { return };
         let common = common_version(&self.config.versions, &theirs);
         if common.is_none() {
             add(&self.metrics.version_refused, 1);
             tracing::warn!(ours = ?self.config.versions, ?theirs, "a client of another protocol version");
         }
-        self.answer_hello(peer, header, common);
+        self.answer_hello(peer, header, common, nonce);
     }
 
-    fn answer_hello(&self, peer: PeerId, header: &Header, common: Option<u16>) {
+    /// Agrees on the session's key with a client whose hello is authentic. Returns this side's part of it.
+    fn open_session(&self, header: &Header, message: &Message, layout: &Layout) -> Result<Option<Nonce>, ()> {
+        let Some(ring) = &self.ring else { return Ok(None) };
+        let tenant = TenantId(header.tenant);
+        let theirs = message.get(layout.body.clone()).and_then(wire::decode_nonce);
+        let (Some(theirs), Some((key, _))) = (theirs, ring.of(tenant)) else {
+            add(&self.metrics.malformed, 1);
+            return Err(());
+        };
+        let ours = self.fresh_nonce();
+        let seal = SealKey::of_session(&key, (header.client, theirs), (self.id, ours));
+        let session = ServedSession { tenant, seal, hello: header.request, theirs, ours };
+        match self.clients.borrow_mut().open(header.client, session) {
+            Ok(ours) => Ok(Some(ours)),
+            Err(Stranger::Replay) => {
+                add(&self.metrics.replays_refused, 1);
+                Err(())
+            }
+            Err(_) => {
+                add(&self.metrics.impostors, 1);
+                Err(())
+            }
+        }
+    }
+
+    fn answer_hello(&self, peer: PeerId, header: &Header, common: Option<u16>, nonce: Option<Nonce>) {
         let version = common.unwrap_or(*self.config.versions.end());
         let mut reply = Header::new(Kind::HelloReply, version, header.client, header.request, self.epoch());
-        let body = wire::encode_versions(&self.config.versions);
+        let bare = wire::encode_versions(&self.config.versions);
+        let whole = nonce.map(|nonce| wire::encode_hello(&self.config.versions, &nonce));
+        let body: &[u8] = whole.as_ref().map_or(&bare, |whole| whole);
         reply.body_len = u32::try_from(body.len()).unwrap_or(0);
         reply.deadline = self.id.bits();
         reply.status = if common.is_some() { 0 } else { Der::PROTO.0 };
-        self.reply(peer, &reply, &body);
+        self.reply(peer, reply, body);
     }
 
     /// Sends a reply. When that fails the client asks again.
-    fn reply(&self, peer: PeerId, header: &Header, body: &[u8]) {
+    fn reply(&self, peer: PeerId, mut header: Header, body: &[u8]) {
         add(&self.metrics.replies, 1);
-        if let Err(error) = self.transmit(peer, 0, header, &[], &[], body) {
+        let session = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(header.client));
+        let key = session.as_ref().map(|(_, key)| key);
+        header.tenant = session.map_or(0, |(tenant, _)| tenant.0);
+        if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");
         }
@@ -95,7 +136,10 @@ impl Inner {
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
     /// provider says, else where this client was last, if the provider can't name it.
     fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
-        let greeting = message.get(layout.greeting.clone()).and_then(Address::from_bytes);
+        // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
+        let served = self.endpoint.capabilities().auth_keys;
+        let greeting = if served { None } else { message.get(layout.greeting.clone()) };
+        let greeting = greeting.and_then(Address::from_bytes);
         let (known, address) = match message.source() {
             Source::Peer(peer) => (Some(*peer), greeting),
             Source::Address(address) => (None, Some(address.clone())),
@@ -113,6 +157,7 @@ impl Inner {
         let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), self.rt.now());
         match met {
             Ok(forgotten) => {
+                self.strangers.release(peer);
                 if known.is_some() {
                     self.clients.borrow_mut().name(header.client);
                 }
@@ -121,7 +166,7 @@ impl Inner {
                 }
                 Some(peer)
             }
-            Err(Stranger::Impostor) => {
+            Err(Stranger::Impostor | Stranger::Replay) => {
                 add(&self.metrics.impostors, 1);
                 None
             }
@@ -140,7 +185,7 @@ impl Inner {
         reply.status = der.0;
         reply.acked = u64::try_from(pause.as_nanos()).unwrap_or(0);
         reply.body_len = u32::try_from(text.len()).unwrap_or(0);
-        self.reply(peer, &reply, text.as_bytes());
+        self.reply(peer, reply, text.as_bytes());
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
@@ -150,14 +195,20 @@ impl Inner {
     }
 
     /// A request arrived.
-    pub(crate) fn requested(&self, header: Header, message: Message, layout: Layout) {
+    pub(crate) fn requested(&self, mut header: Header, message: Message, layout: Layout) {
         let Some(peer) = self.sender(&header, &message, &layout) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
+        if self.ring.is_none()
+            && let Some(key) = self.endpoint.auth_key(peer)
+        {
+            // The network has checked it; what the message says counts for nothing.
+            header.tenant = u64::from(key.vni);
+        }
         if !self.config.versions.contains(&header.version) {
             add(&self.metrics.version_refused, 1);
-            self.answer_hello(peer, &header, None);
+            self.answer_hello(peer, &header, None, None);
             return;
         }
         let deadline = local_deadline(self, &header);
@@ -179,12 +230,12 @@ impl Inner {
             );
             return;
         };
-        let Some(handler) = self.handlers.borrow().get(&header.opcode).map(Rc::clone) else {
+        let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
             let text = format!("operation {:#06x} is not served here", header.opcode);
             self.refuse(peer, &header, Der::NOSYS, Duration::ZERO, &text);
             return;
         };
-        if !self.admit(&header, peer) {
+        if !self.admit(&header, peer, served.urgent) {
             return;
         }
         // The context can't be gone while its sink is called.
@@ -195,35 +246,47 @@ impl Inner {
         let mut running = Running { inner: Rc::clone(&inner), client, request: id, finished: false };
         let request = Request::new(inner, header, message, layout.body, segments, deadline);
         self.rt.spawn(async move {
-            let result = handler.handle(request).await;
+            let result = served.handler.handle(request).await;
             running.finished = true;
             running.inner.finish(client, id, version, result);
         });
     }
 
     /// Whether to execute a request now; if not, it has been answered as far as it can be.
-    fn admit(&self, header: &Header, peer: PeerId) -> bool {
-        let running_max = u64::try_from(self.config.running_max).unwrap_or(u64::MAX);
+    fn admit(&self, header: &Header, peer: PeerId, urgent: bool) -> bool {
+        let kept = if header.resend { 0 } else { self.config.running_max / RETURNERS };
+        let room = u64::try_from(self.config.running_max - kept).unwrap_or(u64::MAX);
         let admission = self.clients.borrow_mut().begin(header.client, header.request, header.acked);
         match admission {
-            Admission::New if self.metrics.running.get() >= running_max => {
+            Admission::New => {
+                let overdrawn = self.clients.borrow().running(header.client) > self.config.running_per_client;
+                if !overdrawn && (urgent || self.metrics.running.get() < room) {
+                    return true;
+                }
                 add(&self.metrics.overloaded, 1);
+                add(&self.metrics.overdrawn, u64::from(overdrawn));
                 self.clients.borrow_mut().forget(header.client, header.request);
-                self.refuse(peer, header, Der::OVERLOAD_RETRY, OVERLOAD_PAUSE, "");
+                let pause = self.load.pause(self.rt.now());
+                self.refuse(peer, header, Der::OVERLOAD_RETRY, pause, "");
                 false
             }
-            Admission::New => true,
             Admission::Running => {
                 add(&self.metrics.repeats_running, 1);
                 let epoch = self.epoch();
                 let id = header.request;
                 let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
                 sign.deadline = self.id.bits();
-                self.reply(peer, &sign, &[]);
+                self.reply(peer, sign, &[]);
                 false
             }
             Admission::Stale => {
                 add(&self.metrics.repeats_stale, 1);
+                false
+            }
+            Admission::Forgotten => {
+                add(&self.metrics.repeats_forgotten, 1);
+                let text = "the request was executed, but its reply is not remembered any more";
+                self.refuse(peer, header, Der::STALE, Duration::ZERO, text);
                 false
             }
             Admission::Finished(finished) => {
@@ -263,6 +326,6 @@ impl Inner {
         header.deadline = self.id.bits();
         header.status = finished.status;
         header.body_len = u32::try_from(finished.body.len()).unwrap_or(0);
-        self.reply(peer, &header, &finished.body);
+        self.reply(peer, header, &finished.body);
     }
 }

@@ -3,6 +3,9 @@
 use crate::error::RpcError;
 use crate::metrics::add;
 use crate::peer::Peer;
+use crate::proof::{Proof, Ring};
+use crate::quota::LaneId;
+use crate::seal::SealKey;
 use crate::wire::{self, Header, Kind};
 use crate::{Inner, Outcome, Pending};
 use core::cell::{Cell, RefCell};
@@ -11,6 +14,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_fabric::PeerId;
+use weir_proto::Der;
 use weir_runtime::sync::{Semaphore, oneshot};
 use weir_runtime::{Instant, race};
 
@@ -23,12 +27,24 @@ const GREETING_AFTER: Duration = Duration::from_millis(5);
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     pub(crate) version: u16,
+    /// What messages are sealed with.
+    pub(crate) key: Option<SealKey>,
+}
+
+impl Session {
+    /// What shows that an answer is the server's.
+    pub(crate) fn proof(&self) -> Proof {
+        self.key.map_or(Proof::Open, Proof::Sealed)
+    }
 }
 
 /// What this context knows of one server.
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
-    pub(crate) credits: Semaphore,
+    /// Its place in the quota of requests.
+    pub(crate) lane: LaneId,
+    /// Its place in the quota of exposed memory.
+    pub(crate) bulk_lane: LaneId,
     /// One at a time makes contact; the others wait for its outcome.
     connecting: Semaphore,
     pub(crate) session: Cell<Option<Session>>,
@@ -39,10 +55,11 @@ pub(crate) struct PeerState {
 }
 
 impl PeerState {
-    fn new(peer: &Peer, credits: usize) -> Self {
+    fn new(peer: &Peer, lane: LaneId, bulk_lane: LaneId) -> Self {
         Self {
             peer: peer.clone(),
-            credits: Semaphore::new(credits.max(1)),
+            lane,
+            bulk_lane,
             connecting: Semaphore::new(1),
             session: Cell::new(None),
             outstanding: RefCell::default(),
@@ -85,7 +102,7 @@ impl Inner {
         if let Some(state) = self.peers.borrow().get(peer) {
             return Rc::clone(state);
         }
-        let state = Rc::new(PeerState::new(peer, self.config.credits));
+        let state = Rc::new(PeerState::new(peer, self.requests.lane(), self.bulks.lane()));
         self.peers.borrow_mut().insert(peer.clone(), Rc::clone(&state));
         state
     }
@@ -127,10 +144,11 @@ impl Inner {
             Err(_) => return Err(unreachable("the name could not be resolved in time")),
         };
         let id = self.endpoint.insert(&address).map_err(|error| unreachable(&error.to_string()))?;
+        self.strangers.release(id);
         let outcome = self.greet(state, id, until).await;
         match outcome {
-            Ok(version) => {
-                let session = Session { id, version };
+            Ok((version, key)) => {
+                let session = Session { id, version, key };
                 state.session.set(Some(session));
                 state.heard.set(self.rt.now());
                 add(&self.metrics.connects, 1);
@@ -143,22 +161,33 @@ impl Inner {
         }
     }
 
-    /// Sends a hello and takes its answer: the version to speak.
-    async fn greet(&self, state: &Rc<PeerState>, id: PeerId, until: Instant) -> Result<u16, RpcError> {
+    /// Sends a hello and takes its answer: the version to speak, and the key to seal messages with.
+    async fn greet(
+        &self,
+        state: &Rc<PeerState>,
+        id: PeerId,
+        until: Instant,
+    ) -> Result<(u16, Option<SealKey>), RpcError> {
         let unreachable =
             |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
         let ours = &self.config.versions;
         let request = self.next_request.get();
         self.next_request.set(request + 1);
         let mut header = Header::new(Kind::Hello, *ours.end(), self.id, request, self.epoch());
-        let body = wire::encode_versions(ours);
+        let nonce = self.fresh_nonce();
+        let (whole, bare) = (wire::encode_hello(ours, &nonce), wire::encode_versions(ours));
+        let body: &[u8] = if self.ring.is_some() { &whole } else { &bare };
+        let proof = if self.ring.is_some() { Proof::Hello(nonce) } else { Proof::Open };
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
+        header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
         let (sender, receiver) = oneshot::channel();
-        self.pending.borrow_mut().insert(request, Pending { peer: id, state: Rc::clone(state), sender });
+        let entry = Pending { peer: id, state: Rc::clone(state), proof, sender };
+        self.pending.borrow_mut().insert(request, entry);
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
-        let sent = self.transmit(id, request, &header, address.as_bytes(), &[], &body);
+        let key = self.ring.as_ref().map(Ring::own_hello);
+        let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key);
         let outcome = match sent {
             Ok(()) => self.rt.timeout_at(until, receiver).await,
             Err(error) => Ok(Ok(Outcome::Failed(error))),
@@ -167,15 +196,24 @@ impl Inner {
             Err(_) => return Err(unreachable("no answer to the hello")),
             Ok(Err(_)) => return Err(RpcError::Closed),
             Ok(Ok(Outcome::Failed(error))) => return Err(unreachable(&error.to_string())),
+            Ok(Ok(Outcome::Notice(Der::NO_PERM))) => {
+                let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
+                return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
+            }
+            Ok(Ok(Outcome::Notice(der))) => {
+                return Err(unreachable(&format!("it refused the hello ({der})")));
+            }
             Ok(Ok(Outcome::Answer(answer))) => answer,
         };
-        let theirs =
-            answer.message.get(answer.body.clone()).and_then(|body| wire::decode_versions(body).ok());
+        let body = answer.message.get(answer.body.clone()).unwrap_or_default();
+        let key = self.ring.as_ref().zip(wire::decode_nonce(body));
+        let key = key.map(|(ring, theirs)| self.session_key(ring, nonce, &answer.header, theirs));
+        let theirs = wire::decode_versions(body).ok();
         let Some(theirs) = theirs.filter(|_| answer.header.kind == Kind::HelloReply) else {
             add(&self.metrics.malformed, 1);
             return Err(unreachable("its answer to the hello is malformed"));
         };
-        common_version(ours, &theirs).ok_or_else(|| {
+        common_version(ours, &theirs).map(|version| (version, key)).ok_or_else(|| {
             add(&self.metrics.version_refused, 1);
             RpcError::Version { peer: state.peer.clone(), ours: ours.clone(), theirs }
         })
@@ -186,6 +224,13 @@ impl Inner {
         // Between half and all of it, so that clients which lost the same server don't come back as one.
         let half = u64::try_from(time.as_nanos() / 2).unwrap_or(u64::MAX / 2);
         let time = Duration::from_nanos(half + self.rt.random_u64() % (half + 1));
+        race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
+    }
+
+    /// Waits for as long as a server asked, and a little longer, but not past the deadline.
+    pub(crate) async fn stay_away(&self, time: Duration, deadline: Instant) {
+        let some = u64::try_from(time.as_nanos() / 16).unwrap_or(u64::MAX / 16);
+        let time = time + Duration::from_nanos(self.rt.random_u64() % (some + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 

@@ -1,5 +1,6 @@
 //! The message format: fixed layout, little endian. `docs/reference/wire.md` is its description.
 
+use crate::seal::{NONCE_LEN, Nonce, TAG_LEN};
 use core::ops::Range;
 use weir_fabric::{Access, Address, RemoteRegion};
 use weir_proto::Epoch;
@@ -17,15 +18,18 @@ pub const SEGMENT_LEN: usize = 32;
 /// Most bulk segments in one request: an I/O vector of the size that `readv(2)` callers use in practice, in 2 KiB.
 pub const SEGMENTS_MAX: usize = 64;
 
-/// Largest message: header, greeting, all segments and the largest body.
-pub const MESSAGE_MAX: usize = HEADER_LEN + 1 + Address::MAX + SEGMENTS_MAX * SEGMENT_LEN + INLINE_MAX;
+/// Largest message: header, greeting, all segments, the largest body and the tag.
+pub const MESSAGE_MAX: usize =
+    HEADER_LEN + 1 + Address::MAX + SEGMENTS_MAX * SEGMENT_LEN + INLINE_MAX + TAG_LEN;
 
 /// The sender's address follows the header.
 const FLAG_GREETING: u8 = 1;
 /// The message was sent before under the same request id.
 const FLAG_RESEND: u8 = 2;
+/// The message ends with an authentication tag.
+const FLAG_SEALED: u8 = 4;
 /// Every flag that is defined.
-const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND;
+const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND | FLAG_SEALED;
 
 /// Bytes that the checksum covers: all of the header before it.
 const CHECKED: Range<usize> = 0..68;
@@ -75,6 +79,8 @@ pub struct Header {
     pub greeting: bool,
     /// It was sent before.
     pub resend: bool,
+    /// It ends with an authentication tag.
+    pub sealed: bool,
     /// Operation.
     pub opcode: u16,
     /// Number of bulk segments (requests).
@@ -163,6 +169,7 @@ impl Header {
             kind,
             greeting: false,
             resend: false,
+            sealed: false,
             opcode: 0,
             segments: 0,
             body_len: 0,
@@ -181,7 +188,9 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0u8; HEADER_LEN];
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let flags = flag(self.greeting, FLAG_GREETING) | flag(self.resend, FLAG_RESEND);
+        let flags = flag(self.greeting, FLAG_GREETING)
+            | flag(self.resend, FLAG_RESEND)
+            | flag(self.sealed, FLAG_SEALED);
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
         bytes[6] = self.kind as u8;
@@ -238,6 +247,7 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
         kind,
         greeting: flags & FLAG_GREETING != 0,
         resend: flags & FLAG_RESEND != 0,
+        sealed: flags & FLAG_SEALED != 0,
         opcode: fields.u16(8),
         segments: fields.u16(10),
         body_len: fields.u32(12),
@@ -266,7 +276,8 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let segments = at..at + usize::from(header.segments) * SEGMENT_LEN;
     let body_len = usize::try_from(header.body_len).map_err(|_| length)?;
     let body = segments.end..segments.end.checked_add(body_len).ok_or(length)?;
-    if body.end != message.len() || body_len > INLINE_MAX {
+    let tag_len = if header.sealed { TAG_LEN } else { 0 };
+    if body.end.checked_add(tag_len) != Some(message.len()) || body_len > INLINE_MAX {
         return Err(length);
     }
     Ok((header, Layout { greeting, segments, body }))
@@ -325,6 +336,22 @@ pub fn decode_versions(body: &[u8]) -> Result<core::ops::RangeInclusive<u16>, Ma
     let Some([a, b, c, d]) = body.get(..4) else { return Err(Malformed::Length(body.len())) };
     let versions = u16::from_le_bytes([*a, *b])..=u16::from_le_bytes([*c, *d]);
     if versions.is_empty() { Err(Malformed::Field("versions")) } else { Ok(versions) }
+}
+
+/// The body of a hello, and of its reply, between sides that authenticate their messages: versions, then the sender's
+/// part of the session's key.
+#[must_use]
+pub fn encode_hello(versions: &core::ops::RangeInclusive<u16>, nonce: &Nonce) -> [u8; 4 + NONCE_LEN] {
+    let mut body = [0; 4 + NONCE_LEN];
+    body[..4].copy_from_slice(&encode_versions(versions));
+    body[4..].copy_from_slice(nonce);
+    body
+}
+
+/// The sender's part of the session's key, from the body of a hello or its reply.
+#[must_use]
+pub fn decode_nonce(body: &[u8]) -> Option<Nonce> {
+    body.get(4..4 + NONCE_LEN)?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
-use weir_proto::Der;
-use weir_rpc::{Bulk, CallOptions, Peer, Request, Retry, Rpc, RpcConfig, RpcError, Status};
+use weir_proto::capability::SystemKey;
+use weir_proto::{Der, TenantId};
+use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Retry, Rpc, RpcConfig, RpcError, Status};
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{Handle, join_all};
 
@@ -91,6 +92,13 @@ fn serve(fabric: &Fabric, node: &Node, effects: &Effects, config: RpcConfig) -> 
     rpc
 }
 
+/// Settings of a run's two sides: every other run authenticates its messages.
+fn settings(seed: u64) -> [RpcConfig; 2] {
+    let key = SystemKey([7; 32]);
+    let keys = [Keys::System(key.clone()), Keys::Tenant(key.tenant(TenantId(3)))];
+    keys.map(|keys| RpcConfig { keys: (seed % 2 == 1).then_some(keys), ..RpcConfig::default() })
+}
+
 /// The seeds to run: as many as said, or the one that `WEIR_SIM_SEED` names.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("WEIR_SIM_SEED").map(|seed| seed.parse()) {
@@ -159,14 +167,15 @@ fn bulk_moves_through_scattered_segments_both_ways() {
 fn exactly_once(seed: u64) -> (u64, u64) {
     let cluster = Cluster::new(seed);
     let effects = Effects::default();
-    let server = cluster.serve(&effects, RpcConfig::default());
+    let server = cluster.serve(&effects, settings(seed)[0].clone());
     cluster.fabric.configure(|config| (config.loss, config.duplicate) = (0.1, 0.05));
     let (fabric, world) = (cluster.fabric.clone(), cluster.world.clone());
     let cut = [world.node("client-0"), cluster.server.clone()];
     cluster.world.schedule(Duration::from_millis(5), move || fabric.partition(&[&cut[0]], &[&cut[1]]));
     let fabric = cluster.fabric.clone();
     cluster.world.schedule(Duration::from_millis(1500), move || fabric.heal());
-    let clients: Vec<_> = (0..3).map(|n| cluster.client(&format!("client-{n}"))).collect();
+    let clients: Vec<_> =
+        (0..3).map(|n| cluster.client_with(&format!("client-{n}"), settings(seed)[1].clone())).collect();
     let tasks: Vec<_> = clients
         .iter()
         .enumerate()
@@ -212,12 +221,12 @@ fn every_request_is_executed_exactly_once_under_loss_duplication_and_partition()
 /// Clients have their memory reversed while messages and transfers get lost; whatever is answered must be right.
 fn bulk_survives_faults(seed: u64) -> u64 {
     let cluster = Cluster::new(seed);
-    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let server = cluster.serve(&Effects::default(), settings(seed)[0].clone());
     cluster.fabric.configure(|config| {
         (config.loss, config.duplicate) = (0.05, 0.05);
         config.transfer_timeout = Duration::from_millis(50);
     });
-    let (node, rt, rpc) = cluster.client("client");
+    let (node, rt, rpc) = cluster.client_with("client", settings(seed)[1].clone());
     let client = Rc::clone(&rpc);
     cluster.world.block_on(&node, async move {
         let calls = (0..10u8).map(|n| {
@@ -266,7 +275,7 @@ fn the_whole_stack_is_deterministic() {
 fn survives_crashes(seed: u64) -> u64 {
     let cluster = Cluster::new(seed);
     let effects = Effects::default();
-    let running = Rc::new(RefCell::new(Some(cluster.serve(&effects, RpcConfig::default()))));
+    let running = Rc::new(RefCell::new(Some(cluster.serve(&effects, settings(seed)[0].clone()))));
     let incarnations = Rc::new(Cell::new(1));
     for crash in 1..=3u64 {
         let (world, node, slot) = (cluster.world.clone(), cluster.server.clone(), Rc::clone(&running));
@@ -281,10 +290,10 @@ fn survives_crashes(seed: u64) -> u64 {
         cluster.world.schedule(at + Duration::from_millis(seed % 200), move || {
             world.restart(&node);
             count.set(count.get() + 1);
-            *slot.borrow_mut() = Some(serve(&fabric, &node, &effects, RpcConfig::default()));
+            *slot.borrow_mut() = Some(serve(&fabric, &node, &effects, settings(seed)[0].clone()));
         });
     }
-    let (node, rt, rpc) = cluster.client("client");
+    let (node, rt, rpc) = cluster.client_with("client", settings(seed)[1].clone());
     let metrics = Rc::clone(&rpc);
     cluster.world.block_on(&node, async move {
         for n in 0..200u32 {

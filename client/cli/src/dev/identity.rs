@@ -119,7 +119,9 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), CliError> {
     write().map_err(|error| CliError::io(format!("write {}", path.display()), error))
 }
 
-fn base64(bytes: &[u8]) -> String {
+/// Standard base64 (RFC 4648 section 4).
+#[must_use]
+pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {

@@ -240,6 +240,7 @@ impl Manifests {
             ranks: spec.ranks,
             redundancy_factor: spec.redundancy_factor,
             object_class: spec.object_class,
+            tenant: 0,
         });
         Ok(())
     }

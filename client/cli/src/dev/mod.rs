@@ -1,7 +1,7 @@
 //! `weir dev`: the same engine without Kubernetes. N engines on loopback, pools and containers from the same manifests,
 //! mounts.
 
-mod identity;
+pub mod identity;
 mod manifest;
 mod settings;
 mod supervisor;
@@ -233,6 +233,7 @@ fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
         ranks: vec![],
         redundancy_factor: 0,
         object_class: String::new(),
+        tenant: 0,
     });
     manifests.containers.push(ContainerCreateRequest {
         pool: "tank".into(),

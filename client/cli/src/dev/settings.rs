@@ -283,7 +283,9 @@ impl Folder {
             system: SYSTEM.to_owned(),
             provider: settings.provider.clone(),
             engines,
-            system_key_file: identity.system_key.clone(),
+            system_key_file: Some(identity.system_key.clone()),
+            tenant: None,
+            tenant_key_file: None,
             tls: TlsEntry { ca: identity.ca, cert: identity.client_cert, key: identity.client_key },
         };
         write_json(&self.attach(), &attach)

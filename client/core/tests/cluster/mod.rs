@@ -189,7 +189,12 @@ impl Cluster {
             targets: info.targets,
             management: String::new(),
         });
-        Attach { system: "weir".into(), provider: "sim".into(), engines: engines.collect(), system_key: KEY }
+        Attach {
+            system: "weir".into(),
+            provider: "sim".into(),
+            engines: engines.collect(),
+            key: KEY.tenant(weir_proto::TenantId::SYSTEM),
+        }
     }
 
     /// A context on the client's node.

@@ -12,12 +12,12 @@ use weir_fabric::{FabricError, Message, PeerId, Sink};
 use weir_proto::capability::{Capability, Credential, PoolSecret, SystemKey};
 use weir_proto::object::{AkeyUpdate, UpdateRequest, Value};
 use weir_proto::pool::{ConnectRequest, EngineSeal, SealedRequest};
-use weir_proto::{Der, Key, ObjectId, PoolId, Rank, Rights, codec, opcode};
-use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig, RpcError};
+use weir_proto::{Der, Key, ObjectId, PoolId, Rank, Rights, TenantId, codec, opcode};
+use weir_rpc::{CallOptions, Keys, Peer, Rpc, RpcConfig, RpcError};
 use weir_runtime::real::Executor;
 
 use crate::kill::{create_container, create_pool};
-use crate::system::System;
+use crate::system::{KEY, System};
 
 /// Takes messages and remembers nothing.
 struct Deaf(RefCell<u64>);
@@ -54,8 +54,13 @@ fn call(system: &System, opcode: u16, body: &[u8], config: RpcConfig) -> Result<
         .block_on(async { rpc.call(&peer, opcode, body, None, options).await.map(|reply| reply.to_vec()) })
 }
 
+fn keyed() -> RpcConfig {
+    RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() }
+}
+
 fn refused(system: &System, opcode: u16, body: &[u8]) -> Der {
-    match call(system, opcode, body, RpcConfig::default()) {
+    // A client of the system that asks for what it may not have.
+    match call(system, opcode, body, keyed()) {
         Err(RpcError::Remote(status)) => status.der,
         other => panic!("operation {opcode:#06x} is not refused: {other:?}"),
     }
@@ -110,7 +115,7 @@ fn hostile_requests_get_errors() {
             );
         }
     }
-    let credential = Credential::issue(&SystemKey([1; 32]), "tank", 0, 0, 1);
+    let credential = Credential::issue(&SystemKey([1; 32]).tenant(TenantId::SYSTEM), "tank", 0, 0, 1);
     let connect = ConnectRequest { pool: "tank".to_owned(), rights: Rights::READ, credential };
     assert_eq!(refused(&system, opcode::POOL_CONNECT, &codec::encode(&connect)), Der::NO_PERM, "a wrong key");
     let seal = EngineSeal { rank: Rank(0), issued_ns: 1, seal: [0; 16] };
@@ -120,7 +125,7 @@ fn hostile_requests_get_errors() {
     let context = system.context(Duration::from_secs(10));
     let pool = context.block_on(async { create_container(&context, "tank", "box").await.pool().id() });
     let forged = |pool: PoolId| UpdateRequest {
-        capability: Capability::issue(&PoolSecret([9; 32]), pool, None, Rights::WRITE, 1),
+        capability: Capability::issue(&PoolSecret([9; 32]), TenantId::SYSTEM, pool, None, Rights::WRITE, 1),
         object: ObjectId { hi: 0x0001_0001_0000_0000, lo: 1 },
         dkey: Key::from_u64(1),
         map_version: 1,
@@ -146,7 +151,7 @@ fn hostile_requests_get_errors() {
 fn a_client_of_another_protocol_version_is_told_so() {
     let system = System::start(1, 1);
     create_pool(&system, "tank", 64);
-    let future = RpcConfig { versions: 900..=901, ..RpcConfig::default() };
+    let future = RpcConfig { versions: 900..=901, ..keyed() };
     let error = call(&system, opcode::PING, b"", future).expect_err("no common version");
     assert!(matches!(error, RpcError::Version { .. }), "{error}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");

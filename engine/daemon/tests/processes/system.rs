@@ -20,7 +20,7 @@ use weir_proto::capability::SystemKey;
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 const KEY_TEXT: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
-const KEY: SystemKey = SystemKey([7; 32]);
+pub const KEY: SystemKey = SystemKey([7; 32]);
 
 /// Ports and files of one engine.
 pub struct Engine {
@@ -219,7 +219,7 @@ impl System {
             system: "test".to_owned(),
             provider: "tcp".to_owned(),
             engines: engines.collect(),
-            system_key: KEY,
+            key: KEY.tenant(weir_proto::TenantId::SYSTEM),
         }
     }
 

@@ -197,7 +197,7 @@ impl Cluster {
             system: "sim".to_owned(),
             provider: "sim".to_owned(),
             engines: engines.collect(),
-            system_key: KEY,
+            key: KEY.tenant(weir_proto::TenantId::SYSTEM),
         }
     }
 

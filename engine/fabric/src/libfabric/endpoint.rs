@@ -4,13 +4,15 @@
 use super::bell::{self, Ringer};
 use super::hang_up::hang_up;
 use super::ops::Op;
+use super::peers::{KnownPeer, Peers};
 use super::progress::Core;
 use super::raw::{Posted, failure};
 use super::{resolve, sys};
 use crate::counters::add;
 use crate::memory::{Access, Buffer, Exposure, RemoteRegion};
 use crate::{
-    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink, Transfer, Wait,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink,
+    Transfer, Wait,
 };
 use core::ops::Range;
 use std::rc::{Rc, Weak};
@@ -20,7 +22,7 @@ use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 /// even where the provider would copy them: then they are copied as often.
 const INJECT_MAX: usize = 512;
 
-/// Tries to find a registration key that is free; keys are drawn from 64 bits.
+/// Tries to find a registration key that is free; keys are spread over 64 bits.
 const KEY_TRIES: usize = 8;
 
 pub(super) struct LibfabricEndpoint {
@@ -64,6 +66,29 @@ impl LibfabricEndpoint {
             _ => false,
         };
         if usable { Ok(None) } else { Err(self.bad_address(address)) }
+    }
+
+    /// A new entry of the address vector, with the slot that its completions will name where the provider can.
+    fn insert_raw(&self, peers: &mut Peers, address: &Address) -> Result<(u64, u32), FabricError> {
+        let slot = peers.reserve();
+        let raw = &self.core.raw;
+        let inserted = if peers.has_user_ids() {
+            raw.insert(address, Some(slot.into())).or_else(|error| {
+                // Advertised and refused: entries are found by the provider's own numbers from now on.
+                tracing::debug!(%error, "the provider takes no user ids");
+                peers.give_up_user_ids();
+                raw.insert(address, None)
+            })
+        } else {
+            raw.insert(address, None)
+        };
+        match inserted {
+            Ok(fi_addr) => Ok((fi_addr, slot)),
+            Err(error) => {
+                peers.unreserve(slot);
+                Err(error)
+            }
+        }
     }
 
     /// Whether an operation to this peer makes sense.
@@ -185,13 +210,30 @@ impl Endpoint for LibfabricEndpoint {
             return Ok(known);
         }
         let ringer = self.check(address)?;
-        let fi_addr = self.core.raw.insert(address.as_bytes())?;
+        let peers = &mut *self.core.peers.borrow_mut();
+        let (fi_addr, slot) = match peers.take_retained(address) {
+            Some(entry) => entry,
+            None => self.insert_raw(peers, address)?,
+        };
         add(&self.core.counters.peers_inserted, 1);
-        Ok(self.core.peers.borrow_mut().add(address, fi_addr, ringer))
+        Ok(peers.add(slot, address, fi_addr, ringer))
+    }
+
+    fn auth_key(&self, peer: PeerId) -> Option<AuthKey> {
+        self.core.peers.borrow().get(peer)?.address.auth_key()
     }
 
     fn remove(&self, peer: PeerId) {
-        let Some(gone) = self.core.peers.borrow_mut().remove(peer) else { return };
+        // A living shm peer may still have commands in our queue that refer to its mapping.
+        let doorbell = self.core.capabilities.wait == Wait::Doorbell;
+        let retain =
+            |peer: &KnownPeer| doorbell && !str::from_utf8(peer.address.as_bytes()).is_ok_and(bell::is_dead);
+        let mut retained = false;
+        let gone = self.core.peers.borrow_mut().remove(peer, |peer| {
+            retained = retain(peer);
+            retained
+        });
+        let Some(gone) = gone else { return };
         add(&self.core.counters.peers_removed, 1);
         for (op, _) in gone.waiting {
             self.core.fail(op, FabricError::Cancelled);
@@ -204,9 +246,7 @@ impl Endpoint for LibfabricEndpoint {
         {
             tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
         }
-        // A living shm peer may still have commands in our queue that refer to its mapping.
-        let name = str::from_utf8(gone.address.as_bytes()).unwrap_or_default();
-        if self.core.capabilities.wait != Wait::Doorbell || bell::is_dead(name) {
+        if !retained {
             self.core.raw.remove(gone.fi_addr);
         }
     }
@@ -248,8 +288,7 @@ impl Endpoint for LibfabricEndpoint {
         let memory = Rc::clone(buffer.memory());
         let mut last = 0;
         for _ in 0..KEY_TRIES {
-            // Keys are drawn at random, so that a peer can't guess those of memory that it was not given.
-            let key = self.rt.random_u64();
+            let key = core.keys.draw();
             // SAFETY: the exposure holds the memory and drops the registration first.
             match unsafe { core.raw.register(&memory, at, range.len(), Some(access), key) } {
                 Ok(registration) => {

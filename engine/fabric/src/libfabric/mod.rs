@@ -13,6 +13,8 @@ mod post;
 mod progress;
 mod raw;
 mod resolve;
+mod survey;
 mod sys;
 
-pub use open::{Bind, Options, open, probe};
+pub use open::{Bind, Options, open};
+pub use survey::{probe, providers};

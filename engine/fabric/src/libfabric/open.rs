@@ -3,9 +3,9 @@
 use super::bell::{self, Bell};
 use super::endpoint::LibfabricEndpoint;
 use super::progress::Core;
-use super::raw::{OpenArgs, Raw, probe as probe_raw};
-use super::{resolve, sys};
-use crate::{Address, Capabilities, Endpoint, FabricError, MrMode, POOL_BYTES_DEFAULT, Wait};
+use super::raw::{OpenArgs, Raw};
+use super::{resolve, survey};
+use crate::{Ability, Address, AuthKey, Endpoint, FabricError, POOL_BYTES_DEFAULT};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -54,6 +54,11 @@ pub struct Options {
     /// Messages are copied out of their slab while no more than this many slabs are posted, so that slow requests
     /// can't pin the last ones.
     pub copy_below: usize,
+    /// Abilities that are not used although the provider has them: around a provider's defect, and to see what they
+    /// are worth.
+    pub without: Vec<Ability>,
+    /// Auth keys: none leaves it to the provider, a client has one, a server as many as its clients have together.
+    pub auth_keys: Vec<AuthKey>,
 }
 
 impl Default for Options {
@@ -65,6 +70,8 @@ impl Default for Options {
             slabs: 4,
             slab_bytes: 1 << 20,
             copy_below: 1,
+            without: Vec::new(),
+            auth_keys: Vec::new(),
         }
     }
 }
@@ -83,59 +90,6 @@ impl Options {
         let bind = Bind::Near { host: host.to_owned(), port };
         Self { provider: provider.to_owned(), bind, ..Self::default() }
     }
-}
-
-/// What a provider on this machine can do.
-///
-/// # Errors
-/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA,
-/// multi-receive and source addresses.
-pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
-    let caps = probe_raw(provider, 0)?;
-    Ok(capabilities(provider, &caps, &extras(provider)))
-}
-
-/// Abilities that some providers have and that are asked for one by one.
-struct Extras {
-    source_err: bool,
-    av_user_id: bool,
-}
-
-fn extras(provider: &str) -> Extras {
-    let has = |caps: u64| probe_raw(provider, caps).is_ok_and(|found| found.abilities & caps == caps);
-    let user_id = probe_raw(provider, 0).is_ok_and(|found| found.domain & sys::FI_AV_USER_ID != 0);
-    Extras { source_err: has(sys::FI_SOURCE_ERR), av_user_id: user_id }
-}
-
-fn capabilities(provider: &str, caps: &sys::Caps, extras: &Extras) -> Capabilities {
-    let bit = |bit: u32| caps.mr_mode & bit != 0;
-    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-    Capabilities {
-        provider: provider.to_owned(),
-        library: format!("{}.{}", caps.library >> 16, caps.library & 0xffff),
-        multi_recv: caps.abilities & sys::FI_MULTI_RECV != 0,
-        source: caps.abilities & sys::FI_SOURCE != 0,
-        source_err: extras.source_err,
-        av_user_id: extras.av_user_id,
-        auth_keys: caps.max_auth_keys > 1,
-        rma: caps.abilities & sys::FI_RMA != 0,
-        wait: if has_wait_fd(provider) { Wait::Fd } else { Wait::Doorbell },
-        mr: MrMode {
-            local: bit(sys::FI_MR_LOCAL),
-            virt_addr: bit(sys::FI_MR_VIRT_ADDR),
-            prov_key: bit(sys::FI_MR_PROV_KEY),
-            endpoint: bit(sys::FI_MR_ENDPOINT),
-            allocated: bit(sys::FI_MR_ALLOCATED),
-        },
-        inject: size(caps.inject_size),
-        max_message: MESSAGE_MAX.min(size(caps.max_message)),
-        max_transfer: size(caps.max_message),
-    }
-}
-
-/// Completion queues of `shm` have no descriptor (`fi_cq_open` answers `ENOSYS`).
-fn has_wait_fd(provider: &str) -> bool {
-    provider != "shm"
 }
 
 /// The local address from which packets to `to` leave; nothing is sent.
@@ -183,9 +137,13 @@ fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
 /// # Errors
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
-    let extras = extras(&options.provider);
-    let more_caps = if extras.source_err { sys::FI_SOURCE_ERR } else { 0 };
-    let wait_fd = has_wait_fd(&options.provider);
+    survey::probe(&options.provider)?;
+    let facts = survey::facts(&options.provider)?.without(&options.without);
+    if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
+        return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
+    }
+    let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
+    let wait_fd = facts.wait_fd();
     let (mut own, mut bell) = (Own { node: None, service: None }, None);
     let mut name = None;
     if wait_fd {
@@ -201,7 +159,8 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         node: own.node.as_deref(),
         service: own.service.as_deref(),
         address: name.as_deref(),
-        more_caps,
+        needs: facts.needs(),
+        auth_keys: &options.auth_keys,
         wait_fd,
         queue: QUEUE,
         min_multi_recv: MESSAGE_MAX as u64,
@@ -216,7 +175,12 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
         bell.listen(*port)?;
     }
-    let capabilities = capabilities(&options.provider, &caps, &extras);
+    let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
+    // What matters from here on is whether this endpoint serves several keys.
+    capabilities.auth_keys = raw.serves_keys();
+    if options.without.contains(&Ability::Inject) {
+        capabilities.inject = 0;
+    }
     tracing::info!(%address, %capabilities, "fabric endpoint opened");
     let core = Core::new(rt, raw, capabilities, address, bell, options)?;
     LibfabricEndpoint::start(rt, core)

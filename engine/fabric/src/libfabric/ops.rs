@@ -5,7 +5,7 @@ use crate::PeerId;
 use crate::memory::{Access, Memory, RemoteRegion};
 use crate::message::SlabLease;
 use crate::transfer::Completer;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use std::rc::Rc;
 
@@ -64,6 +64,22 @@ struct Table {
     slots: Vec<Box<Slot>>,
     ops: Vec<Option<Op>>,
     free: Vec<OpId>,
+}
+
+/// Keys of registrations. A peer must not be able to guess those of memory that it was not given, also when it knows
+/// many others: each is a keyed hash (`SipHash`) of a number, under a key that the operating system drew.
+#[derive(Default)]
+pub(super) struct KeySource {
+    secret: std::hash::RandomState,
+    drawn: Cell<u64>,
+}
+
+impl KeySource {
+    pub(super) fn draw(&self) -> u64 {
+        use std::hash::BuildHasher;
+        self.drawn.set(self.drawn.get().wrapping_add(1));
+        self.secret.hash_one(self.drawn.get())
+    }
 }
 
 /// All operations of an endpoint.

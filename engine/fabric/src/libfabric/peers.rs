@@ -54,29 +54,118 @@ impl KnownPeer {
     }
 }
 
+/// A place for a peer. The generation tells its successive users apart.
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    peer: Option<KnownPeer>,
+}
+
+/// Numbers of the provider up to here are looked up in a list, higher ones in a map: address vectors are tables, whose
+/// entries count from 0.
+const DENSE_MAX: usize = 1 << 20;
+
+/// The peers. A [`PeerId`] is the index of a slot and its generation, so that nothing is hashed on the way to one.
 #[derive(Default)]
 pub(super) struct Peers {
-    known: HashMap<PeerId, KnownPeer>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
     by_address: HashMap<Address, PeerId>,
-    by_fi_addr: HashMap<u64, PeerId>,
-    next: u64,
+    /// Slot + 1 by the provider's number of a peer; 0 is none.
+    dense: Vec<u32>,
+    sparse: HashMap<u64, u32>,
+    /// Peers that were given up but whose entry in the address vector stays, with the entry and the slot it names.
+    retained: HashMap<Address, (u64, u32)>,
+    /// Completions name peers by their slot, because entries were inserted with it as user id.
+    user_ids: bool,
     /// Peers with a waiting queue that isn't empty.
     pub(super) waiting: Vec<PeerId>,
 }
 
+fn id_of(index: u32, generation: u32) -> PeerId {
+    PeerId(u64::from(generation) << 32 | u64::from(index))
+}
+
+/// Index and generation of an id.
+fn parts(id: PeerId) -> (usize, u32) {
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of the number")]
+    let halves = (id.0 as u32, (id.0 >> 32) as u32);
+    (halves.0 as usize, halves.1)
+}
+
 impl Peers {
+    pub(super) fn with_user_ids(user_ids: bool) -> Self {
+        Self { user_ids, ..Self::default() }
+    }
+
+    /// Whether completions name peers by the user id that was inserted with them.
+    pub(super) fn has_user_ids(&self) -> bool {
+        self.user_ids
+    }
+
+    /// The provider takes no user ids after all.
+    pub(super) fn give_up_user_ids(&mut self) {
+        self.user_ids = false;
+    }
+
     pub(super) fn by_address(&self, address: &Address) -> Option<PeerId> {
         self.by_address.get(address).copied()
     }
 
-    pub(super) fn by_fi_addr(&self, fi_addr: u64) -> Option<PeerId> {
-        self.by_fi_addr.get(&fi_addr).copied()
+    /// The peer that a completion names.
+    pub(super) fn by_source(&self, source: u64) -> Option<PeerId> {
+        let index = if self.user_ids {
+            u32::try_from(source).ok()?
+        } else {
+            let at = usize::try_from(source).ok()?;
+            let entry = if at < DENSE_MAX { self.dense.get(at) } else { self.sparse.get(&source) };
+            entry?.checked_sub(1)?
+        };
+        let slot = self.slots.get(index as usize)?;
+        slot.peer.as_ref().map(|_| id_of(index, slot.generation))
     }
 
-    pub(super) fn add(&mut self, address: &Address, fi_addr: u64, ringer: Option<Rc<Ringer>>) -> PeerId {
-        let id = PeerId(self.next);
-        self.next += 1;
-        let peer = KnownPeer {
+    fn note_source(&mut self, fi_addr: u64, entry: u32) {
+        match usize::try_from(fi_addr) {
+            Ok(at) if at < DENSE_MAX => {
+                if self.dense.len() <= at {
+                    self.dense.resize(at + 1, 0);
+                }
+                self.dense[at] = entry;
+            }
+            _ if entry == 0 => drop(self.sparse.remove(&fi_addr)),
+            _ => drop(self.sparse.insert(fi_addr, entry)),
+        }
+    }
+
+    /// The entry of the address vector that a peer given up earlier left behind, with its slot.
+    pub(super) fn take_retained(&mut self, address: &Address) -> Option<(u64, u32)> {
+        self.retained.remove(address)
+    }
+
+    /// A slot for a new peer: what completions will name it by, where the provider can.
+    pub(super) fn reserve(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Gives a reserved slot back.
+    pub(super) fn unreserve(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    pub(super) fn add(
+        &mut self,
+        index: u32,
+        address: &Address,
+        fi_addr: u64,
+        ringer: Option<Rc<Ringer>>,
+    ) -> PeerId {
+        let slot = &mut self.slots[index as usize];
+        let id = id_of(index, slot.generation);
+        slot.peer = Some(KnownPeer {
             fi_addr,
             address: address.clone(),
             ringer,
@@ -84,43 +173,118 @@ impl Peers {
             seen: Cell::default(),
             retry_at: Instant::default(),
             pause: Duration::ZERO,
-        };
-        self.known.insert(id, peer);
+        });
         self.by_address.insert(address.clone(), id);
-        self.by_fi_addr.insert(fi_addr, id);
+        self.note_source(fi_addr, index + 1);
         id
     }
 
-    pub(super) fn remove(&mut self, id: PeerId) -> Option<KnownPeer> {
-        let peer = self.known.remove(&id)?;
+    /// Forgets a peer. `retain`: its entry stays in the address vector and serves again when the address comes back.
+    pub(super) fn remove(
+        &mut self,
+        id: PeerId,
+        retain: impl FnOnce(&KnownPeer) -> bool,
+    ) -> Option<KnownPeer> {
+        let (index, generation) = parts(id);
+        let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
+        let peer = slot.peer.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.by_address.remove(&peer.address);
-        if self.by_fi_addr.get(&peer.fi_addr) == Some(&id) {
-            self.by_fi_addr.remove(&peer.fi_addr);
-        }
         self.waiting.retain(|waiting| *waiting != id);
+        if retain(&peer) {
+            self.retained.insert(peer.address.clone(), (peer.fi_addr, index));
+        } else {
+            self.note_source(peer.fi_addr, 0);
+            self.free.push(index);
+        }
         Some(peer)
     }
 
     pub(super) fn get(&self, id: PeerId) -> Option<&KnownPeer> {
-        self.known.get(&id)
+        let (index, generation) = parts(id);
+        self.slots.get(index).filter(|slot| slot.generation == generation)?.peer.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut KnownPeer> {
-        self.known.get_mut(&id)
+        let (index, generation) = parts(id);
+        self.slots.get_mut(index).filter(|slot| slot.generation == generation)?.peer.as_mut()
     }
 
     /// Queues an operation behind those that wait for the peer already.
     pub(super) fn wait(&mut self, id: PeerId, op: OpId, now: Instant) {
-        let Some(peer) = self.known.get_mut(&id) else { return };
-        if peer.waiting.is_empty() {
+        let Some(peer) = self.get_mut(id) else { return };
+        let first = peer.waiting.is_empty();
+        if first {
             peer.back_off(now);
-            self.waiting.push(id);
         }
         peer.waiting.push_back((op, now));
+        if first {
+            self.waiting.push(id);
+        }
     }
 
     /// When the next waiting operation should be tried again.
     pub(super) fn next_retry(&self) -> Option<Instant> {
-        self.waiting.iter().filter_map(|id| self.known.get(id)).map(|peer| peer.retry_at).min()
+        self.waiting.iter().filter_map(|id| self.get(*id)).map(|peer| peer.retry_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        Address::from_bytes(text.as_bytes()).expect("short")
+    }
+
+    fn add(peers: &mut Peers, name: &str, fi_addr: u64) -> PeerId {
+        let slot = peers.reserve();
+        peers.add(slot, &address(name), fi_addr, None)
+    }
+
+    #[test]
+    fn sources_lead_to_peers_by_the_providers_number_or_by_ours() {
+        for user_ids in [false, true] {
+            let mut peers = Peers::with_user_ids(user_ids);
+            let numbers = [7, 0, DENSE_MAX as u64 + 3];
+            let ids: Vec<_> = numbers
+                .iter()
+                .zip(["a", "b", "c"])
+                .map(|(number, name)| add(&mut peers, name, *number))
+                .collect();
+            for (slot, (number, id)) in (0u64..).zip(numbers.iter().zip(&ids)) {
+                let source = if user_ids { slot } else { *number };
+                assert_eq!(peers.by_source(source), Some(*id));
+            }
+            assert_eq!(peers.by_source(u64::MAX), None);
+            assert_eq!(peers.by_source(99), None);
+        }
+    }
+
+    #[test]
+    fn an_id_names_no_later_user_of_its_slot() {
+        let mut peers = Peers::with_user_ids(true);
+        let first = add(&mut peers, "a", 3);
+        assert!(peers.remove(first, |_| false).is_some());
+        let second = add(&mut peers, "b", 3);
+        assert_ne!(first, second);
+        assert!(peers.get(first).is_none() && peers.get(second).is_some());
+        assert_eq!(peers.by_source(0), Some(second));
+        assert!(peers.remove(first, |_| false).is_none());
+    }
+
+    #[test]
+    fn an_entry_that_stays_in_the_address_vector_keeps_its_slot() {
+        let mut peers = Peers::with_user_ids(true);
+        let first = add(&mut peers, "a", 3);
+        peers.remove(first, |_| true);
+        assert_eq!(peers.by_source(0), None, "given up");
+        let other = add(&mut peers, "b", 4);
+        assert_eq!(peers.by_source(1), Some(other));
+        let (fi_addr, slot) = peers.take_retained(&address("a")).expect("retained");
+        let again = peers.add(slot, &address("a"), fi_addr, None);
+        assert_eq!((fi_addr, peers.by_source(0)), (3, Some(again)));
+        assert_ne!(first, again);
     }
 }

@@ -54,7 +54,7 @@ impl Core {
         let Some(cell) = memory.registration() else { return core::ptr::null_mut() };
         if cell.get().is_none() {
             // SAFETY: the registration is stored in the memory and closed before it is freed.
-            let made = unsafe { self.raw.register(memory, 0, memory.len(), None, self.rt.random_u64()) };
+            let made = unsafe { self.raw.register(memory, 0, memory.len(), None, self.keys.draw()) };
             match made {
                 Ok(made) => drop(cell.set(Rc::new(made))),
                 Err(code) => tracing::warn!(reason = reason(code), "memory could not be registered"),

@@ -3,7 +3,7 @@
 
 use super::bell::Bell;
 use super::open::{MESSAGE_MAX, Options};
-use super::ops::{Op, OpId, Ops};
+use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::sys;
@@ -45,6 +45,7 @@ pub(super) struct Core {
     pub(super) pool: BufferPool,
     pub(super) send_pool: BufferPool,
     pub(super) ops: Ops,
+    pub(super) keys: KeySource,
     pub(super) peers: RefCell<Peers>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     fd: Option<i32>,
@@ -70,6 +71,7 @@ impl Core {
         let fd = if bell.is_none() { Some(raw.wait_fd()?) } else { None };
         let slab_bytes = options.slab_bytes.max(2 * MESSAGE_MAX).next_power_of_two();
         let slab_pool = BufferPool::new(options.slabs.max(2) * slab_bytes);
+        let user_ids = capabilities.av_user_id;
         let core = Rc::new(Self {
             rt: rt.clone(),
             raw,
@@ -79,7 +81,8 @@ impl Core {
             pool: BufferPool::new(options.buffer_bytes),
             send_pool: BufferPool::new(SEND_BYTES_MAX),
             ops: Ops::default(),
-            peers: RefCell::default(),
+            keys: KeySource::default(),
+            peers: RefCell::new(Peers::with_user_ids(user_ids)),
             sink: OnceCell::new(),
             fd,
             bell,
@@ -171,10 +174,9 @@ impl Core {
                 self.released(id);
             }
             if has_message {
-                let source = match self.peers.borrow().by_fi_addr(source) {
-                    Some(peer) => Source::Peer(peer),
-                    None => Source::Unknown,
-                };
+                let known =
+                    if self.capabilities.source { self.peers.borrow().by_source(source) } else { None };
+                let source = known.map_or(Source::Unknown, Source::Peer);
                 self.received(lease, entry.buf, entry.len, source);
             }
             return;
@@ -237,6 +239,12 @@ impl Core {
                 // A message of a sender that isn't known; the provider tells its address.
                 let len = usize::try_from(failure.address_len).unwrap_or(0);
                 let address = failure.address.get(..len).and_then(Address::from_bytes);
+                // The network says under which of the endpoint's keys the message came.
+                let key = self.raw.key_of(failure.source);
+                let address = address.map(|address| match key {
+                    Some(key) => address.under(key),
+                    None => address,
+                });
                 let source = address.map_or(Source::Unknown, Source::Address);
                 self.received(lease, failure.buf, failure.len, source);
             }

@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "calls into libfabric")]
 
 use super::sys;
-use crate::FabricError;
 use crate::memory::{Access, Memory};
+use crate::{Address, AuthKey, FabricError};
 use core::cell::Cell;
 use core::ffi::{CStr, c_void};
 use core::ptr::{null, null_mut};
@@ -39,7 +39,8 @@ pub(super) struct OpenArgs<'a> {
     pub(super) service: Option<&'a str>,
     /// The endpoint's own name, for providers that take any.
     pub(super) address: Option<&'a str>,
-    pub(super) more_caps: u64,
+    pub(super) needs: sys::Needs,
+    pub(super) auth_keys: &'a [AuthKey],
     pub(super) wait_fd: bool,
     pub(super) queue: u64,
     pub(super) min_multi_recv: u64,
@@ -62,15 +63,41 @@ fn text(value: &str) -> Result<CString, FabricError> {
     })
 }
 
-/// Asks whether a provider has these abilities on top of what every endpoint needs.
-pub(super) fn probe(provider: &str, more_caps: u64) -> Result<sys::Caps, FabricError> {
+/// Asks a provider for an offer.
+pub(super) fn probe(provider: &str, needs: &sys::Needs) -> Result<sys::Caps, FabricError> {
     let mut caps = sys::Caps::EMPTY;
     let name = text(provider)?;
-    // SAFETY: the string is terminated, the structure has the layout of the C side.
-    match unsafe { sys::weir_probe(name.as_ptr(), more_caps, &raw mut caps) } {
+    // SAFETY: the string is terminated, the structures have the layouts of the C side.
+    match unsafe { sys::weir_probe(name.as_ptr(), needs, &raw mut caps) } {
         0 => Ok(caps),
         code => Err(failure("fi_getinfo", code, provider)),
     }
+}
+
+/// Asks whether an offer's completion queues have a descriptor.
+pub(super) fn probe_wait(provider: &str, needs: &sys::Needs) -> Result<(), FabricError> {
+    let name = text(provider)?;
+    // SAFETY: the string is terminated, the structure has the layout of the C side.
+    match unsafe { sys::weir_probe_wait(name.as_ptr(), needs) } {
+        0 => Ok(()),
+        code => Err(failure("fi_cq_open", code, provider)),
+    }
+}
+
+/// Most providers that are listed: all of today's, twice.
+const PROVIDERS_MAX: usize = 64;
+
+/// Names of the providers that the library offers.
+pub(super) fn providers() -> Result<Vec<String>, FabricError> {
+    let mut names = [[0; 64]; PROVIDERS_MAX];
+    // SAFETY: there is room for as many names as said; the C side terminates each.
+    let count = unsafe { sys::weir_providers(names.as_mut_ptr(), PROVIDERS_MAX as u64) };
+    let count = usize::try_from(count).map_err(|_| failure("fi_getinfo", count, "any"))?;
+    let text = |name: &[core::ffi::c_char; 64]| {
+        // SAFETY: terminated within its 64 bytes.
+        unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    Ok(names.iter().take(count).map(text).collect())
 }
 
 /// Fabric, domain, address vector, completion queue and endpoint. Closed in two steps: [`Raw::stop`] ends all use of
@@ -79,6 +106,8 @@ pub(super) struct Raw {
     ptr: *mut sys::WeirFabric,
     stopped: Cell<bool>,
     provider: String,
+    /// Keys of an endpoint that serves several, with their entries.
+    auth_keys: Vec<(AuthKey, u64)>,
 }
 
 impl Drop for Raw {
@@ -95,17 +124,27 @@ impl Raw {
         let service = args.service.map(text).transpose()?;
         let address = args.address.map(text).transpose()?;
         let pointer = |value: &Option<CString>| value.as_ref().map_or(null(), |value| value.as_ptr());
+        let raw_key = |key: &AuthKey| sys::RawAuthKey { service: key.service, vni: key.vni };
+        let keys: Vec<sys::RawAuthKey> = args.auth_keys.iter().map(raw_key).collect();
+        let mut key_ids = vec![0u64; keys.len()];
+        let mut needs = args.needs;
+        if !keys.is_empty() {
+            (needs.keys, needs.key_count) = (keys.as_ptr(), keys.len() as u64);
+            needs.auth_keys = if keys.len() > 1 { u32::try_from(keys.len()).unwrap_or(u32::MAX) } else { 0 };
+        }
         let mut ptr = null_mut();
         let mut caps = sys::Caps::EMPTY;
         let mut error = sys::CallError { call: null(), code: 0 };
-        // SAFETY: strings are terminated and outlive the call; the structures have the layouts of the C side.
+        // SAFETY: strings are terminated and outlive the call, as do the keys, for each of which there is room for an id;
+        // the structures have the layouts of the C side.
         let code = unsafe {
             sys::weir_fabric_open(
                 provider.as_ptr(),
                 pointer(&node),
                 pointer(&service),
                 pointer(&address),
-                args.more_caps,
+                &raw const needs,
+                key_ids.as_mut_ptr(),
                 i32::from(args.wait_fd),
                 args.queue,
                 args.min_multi_recv,
@@ -123,7 +162,9 @@ impl Raw {
             };
             return Err(failure(call, code, args.provider));
         }
-        let raw = Self { ptr, stopped: Cell::new(false), provider: args.provider.to_owned() };
+        let several = args.auth_keys.len() > 1;
+        let auth_keys = args.auth_keys.iter().copied().zip(key_ids).filter(|_| several).collect();
+        let raw = Self { ptr, stopped: Cell::new(false), provider: args.provider.to_owned(), auth_keys };
         Ok((Rc::new(raw), caps))
     }
 
@@ -133,6 +174,16 @@ impl Raw {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.get()
+    }
+
+    /// Whether the endpoint serves several auth keys.
+    pub(super) fn serves_keys(&self) -> bool {
+        !self.auth_keys.is_empty()
+    }
+
+    /// The key of an entry that an error event names.
+    pub(super) fn key_of(&self, entry: u64) -> Option<AuthKey> {
+        self.auth_keys.iter().find(|(_, id)| *id == entry).map(|(key, _)| *key)
     }
 
     /// Closes the endpoint and its queues; every later call is refused.
@@ -176,14 +227,24 @@ impl Raw {
         self.live().is_ok_and(|ptr| unsafe { sys::weir_trywait(ptr) } == 0)
     }
 
-    /// Adds an address, which must be one of this provider's and, for string addresses, be terminated.
-    pub(super) fn insert(&self, address: &[u8]) -> Result<u64, FabricError> {
+    /// Adds an address, which must be one of this provider's and, for string addresses, be terminated. Completions
+    /// name the peer by `user_id`, where one is given and the provider can, else by the number that is returned.
+    pub(super) fn insert(&self, address: &Address, user_id: Option<u64>) -> Result<u64, FabricError> {
+        let entry_of =
+            |key: AuthKey| self.auth_keys.iter().find(|(known, _)| *known == key).map(|(_, id)| *id);
+        let key_id = address.auth_key().and_then(entry_of);
+        let address = address.as_bytes();
         let mut padded = address.to_vec();
         // String addresses end here at the latest; socket addresses carry their own length.
         padded.push(0);
-        let mut peer = sys::FI_ADDR_NOTAVAIL;
+        let (mut peer, number) = match (key_id, user_id) {
+            (Some(key), _) => (key, sys::NUMBER_AUTH_KEY),
+            (None, Some(id)) => (id, sys::NUMBER_USER_ID),
+            (None, None) => (sys::FI_ADDR_NOTAVAIL, sys::NUMBER_NONE),
+        };
         // SAFETY: open; the provider reads one address of its own format, which the caller has checked.
-        let code = unsafe { sys::weir_av_insert(self.live()?, padded.as_ptr().cast(), &raw mut peer) };
+        let code =
+            unsafe { sys::weir_av_insert(self.live()?, padded.as_ptr().cast(), number, &raw mut peer) };
         self.check("fi_av_insert", code).map(|()| peer)
     }
 

@@ -26,13 +26,12 @@
 /* The interface version that this code is written against. */
 #define WEIR_API FI_VERSION(2, 0)
 
-/* All mr_mode bits that this code can satisfy. */
-#define WEIR_MR (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
-
 struct weir_caps {
 	char provider[64];
 	uint32_t library;
+	uint32_t provider_version;
 	uint32_t mr_mode;
+	uint32_t string_names;
 	uint64_t abilities;
 	uint64_t domain;
 	uint64_t inject_size;
@@ -40,6 +39,22 @@ struct weir_caps {
 	uint64_t mr_key_size;
 	uint64_t max_auth_keys;
 	uint64_t ordered_writes;
+};
+
+/* A key as the cxi provider takes it: its public header calls it struct cxi_auth_key. */
+struct weir_auth_key {
+	uint32_t service;
+	uint16_t vni;
+};
+
+/* What an offer must have; see make_hints. `keys` are the endpoint's, one of a client or several of a server. */
+struct weir_needs {
+	uint64_t caps;
+	uint64_t domain_caps;
+	uint32_t mr_mode;
+	uint32_t auth_keys;
+	const struct weir_auth_key *keys;
+	uint64_t key_count;
 };
 
 struct weir_error {
@@ -91,6 +106,8 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	memset(caps, 0, sizeof *caps);
 	snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
 	caps->library = fi_version();
+	caps->provider_version = info->fabric_attr->prov_version;
+	caps->string_names = info->addr_format == FI_ADDR_STR;
 	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
 	caps->abilities = info->caps;
 	caps->domain = info->domain_attr->caps;
@@ -101,35 +118,58 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	caps->ordered_writes = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
 }
 
-/* What every endpoint of ours needs; `more` are abilities that are asked for on top. */
-static struct fi_info *make_hints(const char *provider, uint64_t more)
+static int set_key(uint8_t **copy, size_t *size, const struct weir_auth_key *key)
+{
+	*copy = malloc(sizeof *key);
+	if (!*copy)
+		return -FI_ENOMEM;
+	memcpy(*copy, key, sizeof *key);
+	*size = sizeof *key;
+	return 0;
+}
+
+/*
+ * Hints for an offer. `caps` are abilities of the endpoint, `domain_caps` those of the domain, `auth_keys` asks for an
+ * endpoint that serves that many keys (0: the provider's own single one).
+ */
+static struct fi_info *make_hints(const char *provider, const struct weir_needs *needs)
 {
 	struct fi_info *hints = fi_allocinfo();
 
 	if (!hints)
 		return NULL;
-	hints->caps = FI_MSG | FI_RMA | FI_MULTI_RECV | FI_SOURCE | more;
+	hints->caps = needs->caps;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = WEIR_MR;
+	hints->domain_attr->caps = needs->domain_caps;
+	hints->domain_attr->mr_mode = (int)needs->mr_mode;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-	if (provider) {
-		hints->fabric_attr->prov_name = strdup(provider);
-		if (!hints->fabric_attr->prov_name) {
-			fi_freeinfo(hints);
-			return NULL;
-		}
+	if (needs->auth_keys) {
+		/* The size stands for "the keys are entries of the address vector" (fi_av(3)). */
+		hints->domain_attr->max_ep_auth_key = needs->auth_keys;
+		hints->domain_attr->auth_key_size = FI_AV_AUTH_KEY;
+	}
+	if (needs->key_count == 1 && (set_key(&hints->domain_attr->auth_key, &hints->domain_attr->auth_key_size, needs->keys) ||
+				      set_key(&hints->ep_attr->auth_key, &hints->ep_attr->auth_key_size, needs->keys))) {
+		fi_freeinfo(hints);
+		return NULL;
+	}
+	hints->fabric_attr->prov_name = strdup(provider);
+	if (!hints->fabric_attr->prov_name) {
+		fi_freeinfo(hints);
+		return NULL;
 	}
 	return hints;
 }
 
 /* The first offer of exactly this provider, alone; utility providers stacked on it don't count. */
-static int64_t find(const char *provider, const char *node, const char *service, uint64_t more, struct fi_info **found)
+static int64_t find(const char *provider, const char *node, const char *service, const struct weir_needs *needs,
+		    struct fi_info **found)
 {
-	struct fi_info *hints = make_hints(provider, more), *list = NULL, *info;
+	struct fi_info *hints = make_hints(provider, needs), *list = NULL, *info;
 	uint64_t flags = node || service ? FI_SOURCE : 0;
 	int ret;
 
@@ -148,10 +188,42 @@ static int64_t find(const char *provider, const char *node, const char *service,
 	return *found ? 0 : -FI_ENODATA;
 }
 
+/*
+ * Names of all providers that fi_getinfo offers, stacked ones too, each once. Returns how many there are; those beyond
+ * `room` are not written.
+ */
+int64_t weir_providers(char (*names)[64], uint64_t room)
+{
+	struct fi_info *list = NULL, *info;
+	uint64_t count = 0, at;
+	int ret = fi_getinfo(WEIR_API, NULL, NULL, 0, NULL, &list);
+
+	if (ret)
+		return ret;
+	for (info = list; info; info = info->next) {
+		const char *name = info->fabric_attr->prov_name;
+
+		if (!name)
+			continue;
+		for (at = 0; at < count && at < room && strncmp(names[at], name, sizeof *names - 1); at++)
+			;
+		if (at < count && at < room)
+			continue;
+		if (count < room)
+			snprintf(names[count], sizeof *names, "%s", name);
+		count++;
+	}
+	fi_freeinfo(list);
+	return (int64_t)count;
+}
+
 void weir_fabric_close(struct weir_fabric *f);
 
-static int64_t open_objects(struct weir_fabric *f, bool wait_fd, uint64_t queue, struct weir_error *error)
+static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids, bool wait_fd,
+			    uint64_t queue, struct weir_error *error)
 {
+	uint64_t at;
+
 	struct fi_av_attr av = { .type = FI_AV_TABLE };
 	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = queue };
 	int ret;
@@ -163,6 +235,15 @@ static int64_t open_objects(struct weir_fabric *f, bool wait_fd, uint64_t queue,
 		return failed(error, "fi_domain", ret);
 	if ((ret = fi_av_open(f->domain, &av, &f->av, NULL)))
 		return failed(error, "fi_av_open", ret);
+	/* All keys of the endpoint have to be there before it is enabled; each is an entry that senders are named by. */
+	for (at = 0; needs->key_count > 1 && at < needs->key_count; at++) {
+		fi_addr_t id = at;
+
+		ret = fi_av_insert_auth_key(f->av, &needs->keys[at], sizeof needs->keys[at], &id, 0);
+		if (ret)
+			return failed(error, "fi_av_insert_auth_key", ret);
+		key_ids[at] = id;
+	}
 	if ((ret = fi_cq_open(f->domain, &cq, &f->cq, NULL)))
 		return failed(error, "fi_cq_open", ret);
 	if ((ret = fi_endpoint(f->domain, f->info, &f->ep, NULL)))
@@ -179,8 +260,8 @@ static int64_t open_objects(struct weir_fabric *f, bool wait_fd, uint64_t queue,
  * name in the provider's format and replaces what the node and service resolve to.
  */
 int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
-			 uint64_t more_caps, int wait_fd, uint64_t queue, uint64_t min_multi_recv,
-			 struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
+			 const struct weir_needs *needs, uint64_t *key_ids, int wait_fd, uint64_t queue,
+			 uint64_t min_multi_recv, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
 {
 	struct weir_fabric *f = calloc(1, sizeof *f);
 	size_t min = min_multi_recv;
@@ -189,7 +270,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	*out = NULL;
 	if (!f)
 		return failed(error, "calloc", -FI_ENOMEM);
-	if ((ret = find(provider, node, service, more_caps, &f->info))) {
+	if ((ret = find(provider, node, service, needs, &f->info))) {
 		free(f);
 		return failed(error, "fi_getinfo", ret);
 	}
@@ -202,7 +283,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	/* Where a later message could overtake a write, a write counts as done only when it has arrived. */
 	if (!caps->ordered_writes && strcmp(caps->provider, "shm"))
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
-	ret = open_objects(f, wait_fd, queue, error);
+	ret = open_objects(f, needs, key_ids, wait_fd, queue, error);
 	if (!ret && (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min)))
 		failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
 	if (!ret && (ret = fi_enable(f->ep)))
@@ -242,16 +323,40 @@ void weir_fabric_close(struct weir_fabric *f)
 }
 
 /* Tries one offer of a provider without opening it. */
-int64_t weir_probe(const char *provider, uint64_t more_caps, struct weir_caps *caps)
+int64_t weir_probe(const char *provider, const struct weir_needs *needs, struct weir_caps *caps)
 {
 	struct fi_info *info;
-	int64_t ret = find(provider, NULL, NULL, more_caps, &info);
+	int64_t ret = find(provider, NULL, NULL, needs, &info);
 
 	if (ret)
 		return ret;
 	describe(info, caps);
 	fi_freeinfo(info);
 	return 0;
+}
+
+/* Whether completion queues of an offer have a descriptor to sleep on: 0, or why not. Only opening one tells. */
+int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs)
+{
+	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = 16, .wait_obj = FI_WAIT_FD };
+	struct weir_fabric f = { 0 };
+	int64_t ret = find(provider, NULL, NULL, needs, &f.info);
+
+	if (ret)
+		return ret;
+	ret = fi_fabric(f.info->fabric_attr, &f.fabric, NULL);
+	if (!ret)
+		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
+	if (!ret)
+		ret = fi_cq_open(f.domain, &cq, &f.cq, NULL);
+	if (f.cq)
+		fi_close(&f.cq->fid);
+	if (f.domain)
+		fi_close(&f.domain->fid);
+	if (f.fabric)
+		fi_close(&f.fabric->fid);
+	fi_freeinfo(f.info);
+	return ret;
 }
 
 int64_t weir_getname(struct weir_fabric *f, void *address, uint64_t *len)
@@ -275,10 +380,15 @@ int64_t weir_trywait(struct weir_fabric *f)
 	return fi_trywait(f->fabric, fids, 1);
 }
 
-int64_t weir_av_insert(struct weir_fabric *f, const void *address, uint64_t *peer)
+/*
+ * Inserts an address. `number` says what `*peer` is on the way in: nothing (0), the number that completions of this peer
+ * are to name (1), or the entry of the auth key that the peer is met under (2).
+ */
+int64_t weir_av_insert(struct weir_fabric *f, const void *address, int number, uint64_t *peer)
 {
-	fi_addr_t inserted = FI_ADDR_NOTAVAIL;
-	int ret = fi_av_insert(f->av, address, 1, &inserted, 0, NULL);
+	const uint64_t flags[] = { 0, FI_AV_USER_ID, FI_AUTH_KEY };
+	fi_addr_t inserted = number ? *peer : FI_ADDR_NOTAVAIL;
+	int ret = fi_av_insert(f->av, address, 1, &inserted, flags[number], NULL);
 
 	*peer = inserted;
 	return ret == 1 ? 0 : ret < 0 ? ret : -FI_EADDRNOTAVAIL;
@@ -403,7 +513,7 @@ uint32_t weir_library_version(void)
 /* Bits of the library's headers, for a test that sys.rs has the same. */
 uint64_t weir_constant(uint32_t which)
 {
-	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_RMA, FI_RECV,
+	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_MSG, FI_RMA, FI_RECV,
 				       FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT,
 				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY };
 

@@ -7,6 +7,7 @@ pub(super) const FI_MULTI_RECV: u64 = 1 << 16;
 pub(super) const FI_SOURCE: u64 = 1 << 57;
 pub(super) const FI_SOURCE_ERR: u64 = 1 << 50;
 pub(super) const FI_AV_USER_ID: u64 = 1 << 41;
+pub(super) const FI_MSG: u64 = 1 << 1;
 pub(super) const FI_RMA: u64 = 1 << 2;
 pub(super) const FI_RECV: u64 = 1 << 10;
 pub(super) const FI_MR_LOCAL: u32 = 1 << 2;
@@ -34,7 +35,9 @@ pub(super) struct WeirFabric {
 pub(super) struct Caps {
     pub(super) provider: [u8; 64],
     pub(super) library: u32,
+    pub(super) provider_version: u32,
     pub(super) mr_mode: u32,
+    pub(super) string_names: u32,
     pub(super) abilities: u64,
     pub(super) domain: u64,
     pub(super) inject_size: u64,
@@ -48,7 +51,9 @@ impl Caps {
     pub(super) const EMPTY: Self = Self {
         provider: [0; 64],
         library: 0,
+        provider_version: 0,
         mr_mode: 0,
+        string_names: 0,
         abilities: 0,
         domain: 0,
         inject_size: 0,
@@ -58,6 +63,39 @@ impl Caps {
         ordered_writes: 0,
     };
 }
+
+/// What an offer of a provider must have.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Needs {
+    /// Abilities of the endpoint.
+    pub(super) caps: u64,
+    /// Abilities of the domain.
+    pub(super) domain_caps: u64,
+    /// Registration modes that this side can live with.
+    pub(super) mr_mode: u32,
+    /// Auth keys for one endpoint; 0 leaves it to the provider.
+    pub(super) auth_keys: u32,
+    /// The keys themselves, where there are some.
+    pub(super) keys: *const RawAuthKey,
+    /// How many.
+    pub(super) key_count: u64,
+}
+
+/// An auth key as the provider takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawAuthKey {
+    pub(super) service: u32,
+    pub(super) vni: u16,
+}
+
+/// The number given to [`weir_av_insert`] is nothing.
+pub(super) const NUMBER_NONE: c_int = 0;
+/// It is what completions are to name the peer by.
+pub(super) const NUMBER_USER_ID: c_int = 1;
+/// It is the entry of an auth key.
+pub(super) const NUMBER_AUTH_KEY: c_int = 2;
 
 #[repr(C)]
 pub(super) struct CallError {
@@ -113,7 +151,8 @@ unsafe extern "C" {
         node: *const c_char,
         service: *const c_char,
         address: *const c_char,
-        more_caps: u64,
+        needs: *const Needs,
+        key_ids: *mut u64,
         wait_fd: c_int,
         queue: u64,
         min_multi_recv: u64,
@@ -123,11 +162,18 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
-    pub(super) fn weir_probe(provider: *const c_char, more_caps: u64, caps: *mut Caps) -> i64;
+    pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
+    pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs) -> i64;
+    pub(super) fn weir_providers(names: *mut [c_char; 64], room: u64) -> i64;
     pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
     pub(super) fn weir_wait_fd(f: *mut WeirFabric, fd: *mut c_int) -> i64;
     pub(super) fn weir_trywait(f: *mut WeirFabric) -> i64;
-    pub(super) fn weir_av_insert(f: *mut WeirFabric, address: *const c_void, peer: *mut u64) -> i64;
+    pub(super) fn weir_av_insert(
+        f: *mut WeirFabric,
+        address: *const c_void,
+        number: c_int,
+        peer: *mut u64,
+    ) -> i64;
     pub(super) fn weir_av_remove(f: *mut WeirFabric, peer: u64) -> i64;
     pub(super) fn weir_post_slab(
         f: *mut WeirFabric,
@@ -201,6 +247,7 @@ mod tests {
             FI_SOURCE,
             FI_SOURCE_ERR,
             FI_AV_USER_ID,
+            FI_MSG,
             FI_RMA,
             FI_RECV,
             FI_MR_LOCAL.into(),

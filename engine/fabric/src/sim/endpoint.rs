@@ -5,8 +5,8 @@ use crate::counters::add;
 use crate::memory::{Access, Buffer, Exposure, Memory, RemoteRegion};
 use crate::message::{Message, Source};
 use crate::{
-    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrMode, POOL_BYTES_DEFAULT,
-    PeerId, Sink, Transfer, Wait,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrMode,
+    POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
 };
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ops::Range;
@@ -22,6 +22,8 @@ const MESSAGE_MAX: usize = 64 << 10;
 const TRANSFER_MAX: usize = 16 << 20;
 
 struct Region {
+    /// The network that it can be reached through: the endpoint's first.
+    auth_key: Option<AuthKey>,
     memory: Rc<Memory>,
     at: usize,
     len: u64,
@@ -39,6 +41,8 @@ pub(super) struct EndpointState {
     pub(super) node: NodeId,
     pub(super) address: Address,
     pub(super) alive: Cell<bool>,
+    /// Keys of the virtual networks that it is on; none: the one that has no key.
+    pub(super) auth_keys: Vec<AuthKey>,
     pub(super) unread: Rc<Cell<usize>>,
     pub(super) counters: FabricCounters,
     sink: OnceCell<Weak<dyn Sink>>,
@@ -68,6 +72,24 @@ impl EndpointState {
         }
         let regions = core::mem::take(&mut *self.regions.borrow_mut());
         drop(regions);
+    }
+
+    /// The network that operations to this address go through.
+    pub(super) fn network_to(&self, to: &Address) -> Option<AuthKey> {
+        to.auth_key().or_else(|| self.auth_keys.first().copied())
+    }
+
+    /// Whether the NIC takes what comes through a network.
+    pub(super) fn is_on(&self, network: Option<AuthKey>) -> bool {
+        network.map_or(self.auth_keys.is_empty(), |network| {
+            // Services are a matter of each side's NIC.
+            self.auth_keys.iter().any(|key| key.vni == network.vni)
+        })
+    }
+
+    /// Regions that peers can reach.
+    pub(super) fn exposed(&self) -> usize {
+        self.regions.borrow().len()
     }
 
     pub(super) fn has_sink(&self) -> bool {
@@ -110,6 +132,9 @@ impl EndpointState {
         let denied = |reason: &str| Err(FabricError::AccessDenied { reason: reason.to_owned() });
         let regions = self.regions.borrow();
         let Some(region) = regions.get(&job.remote.key) else { return denied("no region has this key") };
+        if region.auth_key.map(|key| key.vni) != job.network.map(|key| key.vni) {
+            return denied("the region is exposed to another virtual network");
+        }
         if region.access != job.access {
             return denied("the region is exposed for the other direction");
         }
@@ -134,7 +159,12 @@ pub(super) struct SimEndpoint {
 }
 
 impl SimEndpoint {
-    pub(super) fn open(network: &Rc<Network>, node: &Node, port: Option<u16>) -> Rc<dyn Endpoint> {
+    pub(super) fn open(
+        network: &Rc<Network>,
+        node: &Node,
+        port: Option<u16>,
+        auth_keys: &[AuthKey],
+    ) -> Rc<dyn Endpoint> {
         let port = port.map_or_else(|| network.private_port(), u32::from);
         let name = node.name();
         let address = super::address(&name, port)
@@ -144,6 +174,7 @@ impl SimEndpoint {
             node: node.id(),
             address: address.clone(),
             alive: Cell::new(node.is_up()),
+            auth_keys: auth_keys.to_vec(),
             unread: Rc::default(),
             counters: FabricCounters::default(),
             sink: OnceCell::new(),
@@ -153,15 +184,18 @@ impl SimEndpoint {
         network.register(&address, &state);
         let capabilities = Capabilities {
             provider: "sim".to_owned(),
+            version: "0".to_owned(),
             library: "sim".to_owned(),
             multi_recv: true,
-            source: true,
-            source_err: network.config.borrow().unknown_source == super::UnknownSource::Address,
+            source: network.config.borrow().unknown_source != super::UnknownSource::Always,
+            source_err: !auth_keys.is_empty()
+                || network.config.borrow().unknown_source == super::UnknownSource::Address,
             av_user_id: false,
-            auth_keys: false,
+            auth_keys: !auth_keys.is_empty(),
             rma: true,
             wait: Wait::Simulated,
             mr: MrMode::default(),
+            mr_key_bytes: 8,
             inject: 0,
             max_message: MESSAGE_MAX,
             max_transfer: TRANSFER_MAX,
@@ -194,7 +228,8 @@ impl SimEndpoint {
         let (transfer, completer) = Transfer::new();
         let from = Rc::clone(&self.state);
         let Part { memory, at, len } = part;
-        self.network.transfer(Job { from, to, access, memory, at, len, remote, completer });
+        let network = from.network_to(&to);
+        self.network.transfer(Job { from, to, network, access, memory, at, len, remote, completer });
         transfer
     }
 }
@@ -271,6 +306,11 @@ impl Endpoint for SimEndpoint {
         Ok(id)
     }
 
+    fn auth_key(&self, peer: PeerId) -> Option<AuthKey> {
+        let known = self.state.peer_address(peer)?;
+        self.state.network_to(&known)
+    }
+
     fn remove(&self, peer: PeerId) {
         let peers = &mut *self.state.peers.borrow_mut();
         if let Some(address) = peers.addresses.remove(&peer) {
@@ -306,7 +346,8 @@ impl Endpoint for SimEndpoint {
         let memory = Rc::clone(buffer.memory());
         let len = range.len() as u64;
         let key = self.network.world.rng().next_u64();
-        let region = Region { memory: Rc::clone(&memory), at, len, access };
+        let auth_key = self.state.auth_keys.first().copied();
+        let region = Region { auth_key, memory: Rc::clone(&memory), at, len, access };
         self.state.regions.borrow_mut().insert(key, region);
         add(&self.state.counters.exposures, 1);
         let registration = Registration { state: Rc::downgrade(&self.state), key };

@@ -10,7 +10,7 @@ use network::Network;
 use std::rc::Rc;
 use weir_runtime::sim::{Node, World};
 
-use crate::{Address, Endpoint};
+use crate::{Address, AuthKey, Endpoint};
 
 /// How the simulated fabric behaves; may change while it runs.
 #[derive(Clone, PartialEq, Debug)]
@@ -43,6 +43,8 @@ pub enum UnknownSource {
     Nothing,
     /// Its address, like `cxi` with `FI_SOURCE_ERR`.
     Address,
+    /// Nothing, and nothing about senders that were inserted either: a provider without `FI_SOURCE`.
+    Always,
 }
 
 impl Default for Config {
@@ -77,6 +79,8 @@ pub struct Stats {
     pub receiver_full: u64,
     /// Reads and writes refused for their key, range or access.
     pub denied: u64,
+    /// Messages and transfers that a NIC did not take, because they came through a virtual network that it is not on.
+    pub other_network: u64,
 }
 
 /// The network of one simulated world. Cheap to clone.
@@ -102,7 +106,14 @@ impl Fabric {
     /// without, it gets a port of its own. Dropping it closes it, and so does a crash of its node.
     #[must_use]
     pub fn endpoint(&self, node: &Node, port: Option<u16>) -> Rc<dyn Endpoint> {
-        SimEndpoint::open(&self.network, node, port)
+        SimEndpoint::open(&self.network, node, port, &[])
+    }
+
+    /// Like [`Fabric::endpoint`], on virtual networks: the NIC takes only what comes through one of them. A client has
+    /// one key, a server as many as its clients have together; they are all there before the first message is.
+    #[must_use]
+    pub fn endpoint_with_keys(&self, node: &Node, port: Option<u16>, keys: &[AuthKey]) -> Rc<dyn Endpoint> {
+        SimEndpoint::open(&self.network, node, port, keys)
     }
 
     /// Changes how the network behaves from now on.
@@ -129,6 +140,12 @@ impl Fabric {
     /// Mends every cut.
     pub fn heal(&self) {
         self.network.cuts.borrow_mut().clear();
+    }
+
+    /// Memory regions that peers can reach now, over all endpoints; for tests that ask whether any was forgotten.
+    #[must_use]
+    pub fn exposed(&self) -> usize {
+        self.network.exposed()
     }
 
     /// What has happened so far.

@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::memory::{Access, Memory, RemoteRegion};
 use crate::message::Source;
 use crate::transfer::Completer;
-use crate::{Address, FabricError, PeerId};
+use crate::{Address, AuthKey, FabricError, PeerId};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,7 @@ struct Parcel {
     from: Rc<EndpointState>,
     peer: PeerId,
     to: Address,
+    network: Option<AuthKey>,
     context: u64,
     bytes: Vec<u8>,
 }
@@ -70,6 +71,10 @@ impl Network {
         }
     }
 
+    pub(super) fn exposed(&self) -> usize {
+        self.endpoints.borrow().values().filter_map(Weak::upgrade).map(|endpoint| endpoint.exposed()).sum()
+    }
+
     fn node_crashed(&self, node: NodeId) {
         let victims: Vec<_> = self
             .endpoints
@@ -97,9 +102,21 @@ impl Network {
         Duration::from_nanos(self.world.rng().between(min, max).saturating_add(size))
     }
 
-    /// The living endpoint of this address, if `from` can reach it.
-    fn reach(&self, from: &EndpointState, to: &Address) -> Option<Rc<EndpointState>> {
-        let endpoint = self.endpoints.borrow().get(to).and_then(Weak::upgrade)?;
+    /// The living endpoint of this address, if `from` can reach it through a virtual network.
+    fn reach(
+        &self,
+        from: &EndpointState,
+        to: &Address,
+        network: Option<AuthKey>,
+    ) -> Option<Rc<EndpointState>> {
+        // Endpoints are known by their addresses alone, whatever key they are met under.
+        let place = Address::from_bytes(to.as_bytes())?;
+        let endpoint = self.endpoints.borrow().get(&place).and_then(Weak::upgrade)?;
+        // A NIC neither sends nor takes what goes through a network that it is not on.
+        if !from.is_on(network) || !endpoint.is_on(network) {
+            self.count(|stats| stats.other_network += 1);
+            return None;
+        }
         let cut = self.cuts.borrow().contains(&(from.node, endpoint.node));
         (endpoint.alive.get() && !cut).then_some(endpoint)
     }
@@ -112,7 +129,8 @@ impl Network {
         bytes: Vec<u8>,
     ) {
         let Some(to) = from.peer_address(peer) else { return };
-        let parcel = Parcel { from: Rc::clone(from), peer, to, context, bytes };
+        let network = from.network_to(&to);
+        let parcel = Parcel { from: Rc::clone(from), peer, to, network, context, bytes };
         let (loss, duplicate) = {
             let config = self.config.borrow();
             (config.loss, config.duplicate)
@@ -129,6 +147,7 @@ impl Network {
                 from: Rc::clone(from),
                 peer,
                 to: parcel.to.clone(),
+                network,
                 context,
                 bytes: parcel.bytes.clone(),
             };
@@ -144,7 +163,7 @@ impl Network {
     }
 
     fn arrive(self: &Rc<Self>, parcel: Parcel, tries: u64) {
-        let Some(receiver) = self.reach(&parcel.from, &parcel.to) else {
+        let Some(receiver) = self.reach(&parcel.from, &parcel.to, parcel.network) else {
             self.count(|stats| stats.unreachable += 1);
             self.give_up(parcel, "no endpoint answers at that address");
             return;
@@ -163,12 +182,15 @@ impl Network {
         }
         self.count(|stats| stats.delivered += 1);
         self.world.trace(parcel.bytes.len() as u64);
-        let source = match receiver.known_peer(&parcel.from.address) {
-            Some(peer) => Source::Peer(peer),
-            None => match self.config.borrow().unknown_source {
-                UnknownSource::Nothing => Source::Unknown,
-                UnknownSource::Address => Source::Address(parcel.from.address.clone()),
-            },
+        // What a NIC on several networks reports is the sender under the network that the message came through.
+        let (sender, unknown_source) = match parcel.network.filter(|_| receiver.auth_keys.len() > 1) {
+            Some(key) => (parcel.from.address.clone().under(key), UnknownSource::Address),
+            None => (parcel.from.address.clone(), self.config.borrow().unknown_source),
+        };
+        let source = match (receiver.known_peer(&sender), unknown_source) {
+            (_, UnknownSource::Always) | (None, UnknownSource::Nothing) => Source::Unknown,
+            (Some(peer), _) => Source::Peer(peer),
+            (None, UnknownSource::Address) => Source::Address(sender),
         };
         receiver.deliver(source, parcel.bytes);
     }
@@ -194,7 +216,7 @@ impl Network {
 
     fn transfer_arrives(self: &Rc<Self>, job: Job) {
         let lost = self.world.rng().chance(self.config.borrow().loss);
-        let target = if lost { None } else { self.reach(&job.from, &job.to) };
+        let target = if lost { None } else { self.reach(&job.from, &job.to, job.network) };
         let Some(target) = target else {
             self.count(|stats| stats.unreachable += 1);
             let wait = self.config.borrow().transfer_timeout;
@@ -218,6 +240,7 @@ impl Network {
 pub(super) struct Job {
     pub(super) from: Rc<EndpointState>,
     pub(super) to: Address,
+    pub(super) network: Option<AuthKey>,
     pub(super) access: Access,
     pub(super) memory: Rc<Memory>,
     pub(super) at: usize,

@@ -174,8 +174,14 @@ impl PoolService {
         let pool = self.authorize(&request.capability, request.rights)?;
         let container = self.find(&request.container)?;
         let handle = self.engines.runtime().random_u64();
-        let capability =
-            Capability::issue(&pool.secret, pool.pool, Some(container.id), request.rights, handle);
+        let capability = Capability::issue(
+            &pool.secret,
+            request.capability.tenant,
+            pool.pool,
+            Some(container.id),
+            request.rights,
+            handle,
+        );
         self.authorize_container(&capability, request.rights)?;
         let known = self.gathered_within(core::time::Duration::MAX);
         let used = known.map_or(0, |gathered| gathered.used_by(container.id));

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use weir_proto::capability::Credential;
 use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
-use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights};
+use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights, TenantId};
 use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, Shard};
@@ -184,22 +184,29 @@ impl PoolService {
         if self.stopped.get() { Err(gone()) } else { self.record().ok_or_else(gone) }
     }
 
-    /// Gives a handle on the pool to a client of the system.
+    /// Gives a handle on the pool to a client of the pool's tenant, or of the system.
     ///
     /// # Errors
-    /// When the credential is not valid.
+    /// When the credential is not valid, or the pool is another tenant's.
     pub fn connect(
         &self,
         name: &str,
         rights: Rights,
         credential: &Credential,
+        tenant: TenantId,
     ) -> Result<ConnectReply, Failed> {
         let rt = self.engines.runtime();
-        if !credential.is_valid(self.engines.key(), name, rt.wall_ns()) {
+        let key = self.engines.key().tenant(tenant);
+        let record = self.pool()?;
+        // To another tenant the pool is as good as any that it has no key for.
+        if !credential.is_valid(&key, name, rt.wall_ns())
+            || (tenant != record.tenant && tenant != TenantId::SYSTEM)
+        {
+            self.engines.count_forged();
             return Err(Failed::Credential(name.to_owned()));
         }
-        let record = self.pool()?;
-        let capability = Capability::issue(&record.secret, record.pool, None, rights, rt.random_u64());
+        let capability =
+            Capability::issue(&record.secret, tenant, record.pool, None, rights, rt.random_u64());
         Ok(ConnectReply::Connected {
             capability,
             label: record.label,

@@ -631,7 +631,9 @@ type PoolCreateRequest struct {
 	// Number of copies of each piece of data that must survive; 0 is the only value served without redundancy classes.
 	RedundancyFactor uint32 `protobuf:"varint,4,opt,name=redundancy_factor,json=redundancyFactor,proto3" json:"redundancy_factor,omitempty"`
 	// Default object class of new containers: "SX", "S1", … Empty means "SX".
-	ObjectClass   string `protobuf:"bytes,5,opt,name=object_class,json=objectClass,proto3" json:"object_class,omitempty"`
+	ObjectClass string `protobuf:"bytes,5,opt,name=object_class,json=objectClass,proto3" json:"object_class,omitempty"`
+	// Number of the tenant whose clients may connect, beside the system's own; 0 is the system.
+	Tenant        uint64 `protobuf:"varint,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +701,13 @@ func (x *PoolCreateRequest) GetObjectClass() string {
 		return x.ObjectClass
 	}
 	return ""
+}
+
+func (x *PoolCreateRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
 }
 
 type PoolCreateResponse struct {
@@ -1116,7 +1125,9 @@ type PoolInfo struct {
 	Containers       uint32   `protobuf:"varint,11,opt,name=containers,proto3" json:"containers,omitempty"`
 	ObjectClass      string   `protobuf:"bytes,12,opt,name=object_class,json=objectClass,proto3" json:"object_class,omitempty"`
 	// Ranks that run the pool service; the first one leads.
-	ServiceRanks  []uint32 `protobuf:"varint,13,rep,packed,name=service_ranks,json=serviceRanks,proto3" json:"service_ranks,omitempty"`
+	ServiceRanks []uint32 `protobuf:"varint,13,rep,packed,name=service_ranks,json=serviceRanks,proto3" json:"service_ranks,omitempty"`
+	// Number of the tenant that the pool belongs to; 0 is the system.
+	Tenant        uint64 `protobuf:"varint,14,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1240,6 +1251,13 @@ func (x *PoolInfo) GetServiceRanks() []uint32 {
 		return x.ServiceRanks
 	}
 	return nil
+}
+
+func (x *PoolInfo) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
 }
 
 type ContainerCreateRequest struct {
@@ -1961,14 +1979,15 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\x06 \x01(\x04R\tfreeBytes\x12\x18\n" +
 	"\amessage\x18\a \x01(\tR\amessage\x120\n" +
-	"\x14started_unix_seconds\x18\b \x01(\x03R\x12startedUnixSeconds\"\xae\x01\n" +
+	"\x14started_unix_seconds\x18\b \x01(\x03R\x12startedUnixSeconds\"\xc6\x01\n" +
 	"\x11PoolCreateRequest\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x14\n" +
 	"\x05ranks\x18\x03 \x03(\rR\x05ranks\x12+\n" +
 	"\x11redundancy_factor\x18\x04 \x01(\rR\x10redundancyFactor\x12!\n" +
-	"\fobject_class\x18\x05 \x01(\tR\vobjectClass\"F\n" +
+	"\fobject_class\x18\x05 \x01(\tR\vobjectClass\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\"F\n" +
 	"\x12PoolCreateResponse\x120\n" +
 	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"\x11\n" +
 	"\x0fPoolListRequest\"F\n" +
@@ -1987,7 +2006,7 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x12PoolDestroyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
-	"\x13PoolDestroyResponse\"\xac\x03\n" +
+	"\x13PoolDestroyResponse\"\xc4\x03\n" +
 	"\bPoolInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x123\n" +
@@ -2008,7 +2027,8 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"containers\x18\v \x01(\rR\n" +
 	"containers\x12!\n" +
 	"\fobject_class\x18\f \x01(\tR\vobjectClass\x12#\n" +
-	"\rservice_ranks\x18\r \x03(\rR\fserviceRanks\"\xba\x03\n" +
+	"\rservice_ranks\x18\r \x03(\rR\fserviceRanks\x12\x16\n" +
+	"\x06tenant\x18\x0e \x01(\x04R\x06tenant\"\xba\x03\n" +
 	"\x16ContainerCreateRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x125\n" +

@@ -9,7 +9,8 @@ fn header(kind: Kind) -> Header {
 fn message(header: &Header, greeting: &[u8], segments: &[u8], body: &[u8]) -> Vec<u8> {
     let length = [u8::try_from(greeting.len()).expect("short")];
     let length: &[u8] = if header.greeting { &length } else { &[] };
-    [&header.encode()[..], length, greeting, segments, body].concat()
+    let tag: &[u8] = if header.sealed { &[0x5a; TAG_LEN] } else { &[] };
+    [&header.encode()[..], length, greeting, segments, body, tag].concat()
 }
 
 #[test]
@@ -72,7 +73,7 @@ proptest! {
     #[test]
     fn whatever_is_encoded_decodes_to_the_same(
         version: u16, kind in 1u8..=5, opcode: u16, client in 1u64.., request: u64, deadline: u64, epoch: u64,
-        acked: u64, tenant: u64, status: u32, resend: bool,
+        acked: u64, tenant: u64, status: u32, resend: bool, sealed: bool,
         greeting in prop::collection::vec(any::<u8>(), 0..=Address::MAX),
         segments in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u32>(), any::<bool>()), 0..=SEGMENTS_MAX),
         body in prop::collection::vec(any::<u8>(), 0..2000),
@@ -87,7 +88,7 @@ proptest! {
             })
             .collect();
         let header = Header {
-            version, kind, greeting: !greeting.is_empty(), resend, opcode,
+            version, kind, greeting: !greeting.is_empty(), resend, sealed, opcode,
             segments: u16::try_from(segments.len()).expect("few"),
             body_len: u32::try_from(body.len()).expect("short"),
             client: ClientId::new(client), request, deadline, epoch: Epoch(epoch), acked, tenant, status,
@@ -116,7 +117,8 @@ proptest! {
         let sum = checksum(&bytes[CHECKED]);
         bytes[68..72].copy_from_slice(&sum.to_le_bytes());
         if let Ok((header, layout)) = decode(&bytes) {
-            prop_assert!(layout.body.end == bytes.len());
+            let tag_len = if header.sealed { TAG_LEN } else { 0 };
+            prop_assert!(layout.body.end + tag_len == bytes.len());
             prop_assert!(layout.segments.len() == usize::from(header.segments) * SEGMENT_LEN);
             let _ = decode_segments(&bytes[layout.segments]);
         }

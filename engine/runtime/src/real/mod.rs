@@ -83,10 +83,26 @@ struct Core {
     stats: Cell<Stats>,
     /// The future of `block_on` was woken.
     main_ready: Cell<bool>,
-    /// What the clock said when the task that runs now was started; absent while none runs. A task asks for the time
-    /// many times in a poll of a microsecond, and reading the clock is a good part of that.
-    clock: Cell<Option<Instant>>,
+    /// What the clock says to whom it runs now. A task asks for the time many times in a poll of a microsecond, and
+    /// reading the clock is a good part of that; most polls don't ask at all.
+    clock: Cell<Reading>,
+    /// Monotonic and wall time, read at the same moment not long ago.
+    wall: Cell<(Instant, u64)>,
 }
+
+/// What the clock says during one poll of a task or source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// None is polled: the clock is read each time.
+    Outside,
+    /// Nobody has asked in this poll.
+    Unread,
+    /// What it said at the first question.
+    At(Instant),
+}
+
+/// How long the wall clock is taken to run with the monotonic one: what it is set by is noticed this much later.
+const WALL_AGE_MAX: Duration = Duration::from_millis(1);
 
 /// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
 pub struct Executor {
@@ -126,7 +142,8 @@ impl Executor {
             options,
             stats: Cell::default(),
             main_ready: Cell::new(false),
-            clock: Cell::new(None),
+            clock: Cell::new(Reading::Outside),
+            wall: Cell::new((Instant::default(), 0)),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -171,9 +188,9 @@ impl Executor {
                 core.main_ready.set(false);
                 progress = true;
                 flag.begin();
-                core.clock.set(Some(core.read_clock()));
+                core.clock.set(Reading::Unread);
                 let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-                core.clock.set(None);
+                core.clock.set(Reading::Outside);
                 if let Poll::Ready(value) = polled {
                     return value;
                 }
@@ -242,9 +259,9 @@ impl Core {
         self.count(|stats| stats.polls += 1);
         flag.begin();
         let waker = flag.waker();
-        self.clock.set(Some(self.read_clock()));
+        self.clock.set(Reading::Unread);
         let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
-        self.clock.set(None);
+        self.clock.set(Reading::Outside);
         if polled.is_ready() {
             let removed = self.tasks.borrow_mut().remove(id);
             drop(removed);
@@ -275,7 +292,9 @@ impl Core {
             // A source may add or remove sources while it is polled, so the list is not borrowed meanwhile.
             let source = self.sources.borrow().get(index).map(|entry| Rc::clone(&entry.source));
             let Some(source) = source else { return progress };
+            self.clock.set(Reading::Unread);
             progress |= source.poll();
+            self.clock.set(Reading::Outside);
             index += 1;
         }
     }
@@ -336,12 +355,28 @@ impl Core {
 
 impl Backend for Core {
     fn now(&self) -> Instant {
-        self.clock.get().unwrap_or_else(|| self.read_clock())
+        match self.clock.get() {
+            Reading::At(now) => now,
+            Reading::Unread => {
+                let now = self.read_clock();
+                self.clock.set(Reading::At(now));
+                now
+            }
+            Reading::Outside => self.read_clock(),
+        }
     }
 
     fn wall_ns(&self) -> u64 {
+        let now = self.now();
+        let (then, wall) = self.wall.get();
+        let age = now - then;
+        if wall != 0 && age < WALL_AGE_MAX {
+            return wall.saturating_add(u64::try_from(age.as_nanos()).unwrap_or(0));
+        }
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        let wall = since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        self.wall.set((now, wall));
+        wall
     }
 
     fn random_u64(&self) -> u64 {

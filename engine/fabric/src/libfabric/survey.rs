@@ -1,0 +1,187 @@
+//! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
+//! advertise what they then refuse, and some answer for another provider stacked on top.
+
+use super::open::MESSAGE_MAX;
+use super::{raw, sys};
+use crate::{Ability, Capabilities, FabricError, MrMode, Offer, Wait};
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// All registration modes that this side can live with.
+const MR_MODES: u32 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
+
+/// What an endpoint can't do without.
+const BASE: u64 = sys::FI_MSG | sys::FI_RMA | sys::FI_MULTI_RECV;
+
+/// What an endpoint of a provider is opened with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag for each ability")]
+pub(super) struct Facts {
+    source: bool,
+    source_err: bool,
+    av_user_id: bool,
+    auth_keys: bool,
+    wait_fd: bool,
+}
+
+impl Facts {
+    /// What to ask `fi_getinfo` for.
+    pub(super) fn needs(self) -> sys::Needs {
+        let mut caps = BASE;
+        for (has, bit) in [(self.source, sys::FI_SOURCE), (self.source_err, sys::FI_SOURCE_ERR)] {
+            caps |= if has { bit } else { 0 };
+        }
+        let domain_caps = if self.av_user_id { sys::FI_AV_USER_ID } else { 0 };
+        sys::Needs { domain_caps, ..plain(caps) }
+    }
+
+    /// The same provider without some of its abilities.
+    pub(super) fn without(mut self, given_up: &[Ability]) -> Self {
+        let gone = |ability| given_up.contains(&ability);
+        self.source &= !gone(Ability::Source);
+        self.source_err &= self.source && !gone(Ability::SourceErr);
+        self.av_user_id &= self.source && !gone(Ability::AvUserId);
+        self
+    }
+
+    /// Whether the provider tells tenants apart.
+    pub(super) fn has_auth_keys(self) -> bool {
+        self.auth_keys
+    }
+
+    /// For an endpoint that serves several auth keys: the address vector names keys by its entries, and peers too.
+    pub(super) fn with_auth_keys(mut self) -> Self {
+        self.av_user_id = false;
+        self
+    }
+
+    pub(super) fn wait_fd(self) -> bool {
+        self.wait_fd
+    }
+}
+
+fn plain(caps: u64) -> sys::Needs {
+    sys::Needs {
+        caps,
+        domain_caps: 0,
+        mr_mode: MR_MODES,
+        auth_keys: 0,
+        keys: core::ptr::null(),
+        key_count: 0,
+    }
+}
+
+/// Asks a provider for everything that matters here.
+fn ask(provider: &str) -> Result<Facts, FabricError> {
+    let has = |needs: sys::Needs| {
+        raw::probe(provider, &needs).is_ok_and(|found| {
+            found.abilities & needs.caps == needs.caps
+                && found.domain & needs.domain_caps == needs.domain_caps
+        })
+    };
+    raw::probe(provider, &plain(BASE))?;
+    let source = has(plain(BASE | sys::FI_SOURCE));
+    let caps = if source { BASE | sys::FI_SOURCE } else { BASE };
+    let facts = Facts {
+        source,
+        source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
+        av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
+        auth_keys: has(sys::Needs { auth_keys: 1, ..plain(caps) }),
+        wait_fd: false,
+    };
+    Ok(Facts { wait_fd: raw::probe_wait(provider, &facts.needs()).is_ok(), ..facts })
+}
+
+/// The facts of a provider. They don't change while the process lives, and asking takes milliseconds.
+pub(super) fn facts(provider: &str) -> Result<Facts, FabricError> {
+    static KNOWN: OnceLock<Mutex<HashMap<String, Facts>>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(facts) = known.get(provider) {
+        return Ok(*facts);
+    }
+    let facts = ask(provider)?;
+    known.insert(provider.to_owned(), facts);
+    Ok(facts)
+}
+
+fn version(number: u32) -> String {
+    format!("{}.{}", number >> 16, number & 0xffff)
+}
+
+/// What an offer that was found can do.
+pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Capabilities {
+    let bit = |bit: u32| caps.mr_mode & bit != 0;
+    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    Capabilities {
+        provider: provider.to_owned(),
+        version: version(caps.provider_version),
+        library: version(caps.library),
+        multi_recv: caps.abilities & sys::FI_MULTI_RECV != 0,
+        source: facts.source,
+        source_err: facts.source_err,
+        av_user_id: facts.av_user_id,
+        auth_keys: facts.auth_keys,
+        rma: caps.abilities & sys::FI_RMA != 0,
+        wait: if facts.wait_fd { Wait::Fd } else { Wait::Doorbell },
+        mr: MrMode {
+            local: bit(sys::FI_MR_LOCAL),
+            virt_addr: bit(sys::FI_MR_VIRT_ADDR),
+            prov_key: bit(sys::FI_MR_PROV_KEY),
+            endpoint: bit(sys::FI_MR_ENDPOINT),
+            allocated: bit(sys::FI_MR_ALLOCATED),
+        },
+        mr_key_bytes: size(caps.mr_key_size),
+        inject: size(caps.inject_size),
+        max_message: MESSAGE_MAX.min(size(caps.max_message)),
+        max_transfer: size(caps.max_message),
+    }
+}
+
+/// What a provider on this machine can do.
+///
+/// # Errors
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA and
+/// multi-receive, and a way to sleep until something arrives.
+pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
+    let facts = facts(provider)?;
+    let caps = raw::probe(provider, &facts.needs())?;
+    if !facts.wait_fd && caps.string_names == 0 {
+        // Doorbells are found by name, in memory that all processes of the node share.
+        return Err(FabricError::Provider {
+            call: "fi_cq_open",
+            code: 0,
+            reason: "its completion queues have no descriptor to sleep on".to_owned(),
+            provider: provider.to_owned(),
+        });
+    }
+    Ok(capabilities(provider, &caps, facts))
+}
+
+/// Every provider that the library offers here, stacked ones too.
+///
+/// # Errors
+/// When the library can't be asked.
+pub fn providers() -> Result<Vec<Offer>, FabricError> {
+    let offers = raw::providers()?.into_iter().map(|provider| {
+        let capabilities = probe(&provider).ok();
+        let lacks = |caps: u64| raw::probe(&provider, &plain(caps)).is_err();
+        let mut missing = Vec::new();
+        if capabilities.is_none() {
+            let needed = [
+                ("reliable datagrams", sys::FI_MSG),
+                ("rma", sys::FI_MSG | sys::FI_RMA),
+                ("multi-recv", sys::FI_MSG | sys::FI_MULTI_RECV),
+            ];
+            missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
+            if missing.is_empty() {
+                missing.push(if lacks(BASE) { "rma beside multi-recv" } else { "a wait object" });
+            }
+        }
+        Offer { provider, capabilities, missing }
+    });
+    Ok(offers.collect())
+}

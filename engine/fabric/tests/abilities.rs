@@ -1,0 +1,150 @@
+//! Each ability of a provider, used and given up: messages and transfers get through either way.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::{Rc, Weak};
+use weir_fabric::libfabric::{Options, open, probe, providers};
+use weir_fabric::{Ability, Access, AuthKey, Endpoint, FabricError, Message, PeerId, Sink, Source, Wait};
+use weir_runtime::real::Executor;
+use weir_runtime::sync::Notify;
+
+#[derive(Default)]
+struct Inbox {
+    messages: RefCell<Vec<Message>>,
+    notify: Notify,
+}
+
+impl Sink for Inbox {
+    fn message(&self, message: Message) {
+        self.messages.borrow_mut().push(message);
+        self.notify.notify_one();
+    }
+
+    fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
+}
+
+fn listen(endpoint: &Rc<dyn Endpoint>) -> Rc<Inbox> {
+    let inbox = Rc::new(Inbox::default());
+    let weak = Rc::downgrade(&inbox) as Weak<dyn Sink>;
+    endpoint.set_sink(weak);
+    inbox
+}
+
+/// Messages of several sizes and a read between two endpoints that do without these abilities. Returns what the
+/// receiver knew of the sender's messages after it had inserted it.
+fn exchange(provider: &str, without: &[Ability]) -> Vec<Source> {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let options = Options { without: without.to_vec(), ..Options::near(provider, "127.0.0.1", 1) };
+    let [one, other] =
+        [open(&rt, &options), open(&rt, &options)].map(|endpoint| endpoint.expect("an endpoint"));
+    let (_one_inbox, inbox) = (listen(&one), listen(&other));
+    executor.block_on(async {
+        // A stranger first, so that numbers of the two sides differ.
+        let stranger = open(&rt, &options).expect("an endpoint");
+        other.insert(&stranger.address()).expect("an address");
+        let to = one.insert(&other.address()).expect("an address");
+        let mut sizes = [1usize, 100, 128, 129, 4000, 16_000].into_iter();
+        let first = sizes.next().expect("six");
+        let wait = Duration::from_secs(10);
+        one.send(to, 0, &[&vec![9; first]]).expect("accepted");
+        rt.timeout(wait, inbox.notify.notified()).await.expect("the first message");
+        assert_eq!(*inbox.messages.borrow()[0].source(), Source::Unknown, "not inserted yet");
+        let from = other.insert(&one.address()).expect("an address");
+        for size in sizes {
+            one.send(to, 0, &[&vec![7; size]]).expect("accepted");
+            rt.timeout(wait, inbox.notify.notified()).await.expect("a message");
+        }
+        let mut secret = one.buffers().alloc(10_000).expect("memory");
+        secret.fill(5);
+        let exposure = one.expose(&secret, 0..10_000, Access::Read).expect("exposed");
+        let mut local = other.buffers().alloc(10_000).expect("memory");
+        let read = other.read(from, &mut local, 0..10_000, exposure.region());
+        assert_eq!(rt.timeout(wait, read).await, Ok(Ok(())));
+        assert!(local.iter().all(|byte| *byte == 5));
+        // Given up and made anew: the same address is somebody else from now on, and is recognised.
+        other.remove(from);
+        let again = other.insert(&one.address()).expect("an address");
+        assert_ne!(from, again);
+        one.send(to, 0, &[b"again"]).expect("accepted");
+        rt.timeout(wait, inbox.notify.notified()).await.expect("a message");
+        let messages = inbox.messages.borrow();
+        let last = messages.last().expect("seven");
+        if probe(provider).is_ok_and(|found| found.source) && !without.contains(&Ability::Source) {
+            assert_eq!(*last.source(), Source::Peer(again));
+            assert!(messages[1..6].iter().all(|message| *message.source() == Source::Peer(from)));
+        }
+        messages[1..].iter().map(|message| message.source().clone()).collect()
+    })
+}
+
+#[test]
+fn senders_are_named_where_the_provider_can_and_by_nobody_where_it_can_not() {
+    // tcp hangs up on a peer that is given up, which may cost the message after it; shm does not.
+    for provider in ["shm"] {
+        let named = exchange(provider, &[]);
+        assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{provider}: {named:?}");
+        let nameless = exchange(provider, &[Ability::Source]);
+        assert!(nameless.iter().all(|source| *source == Source::Unknown), "{provider}: {nameless:?}");
+    }
+}
+
+#[test]
+fn senders_are_found_by_our_number_and_by_the_providers() {
+    assert!(probe("shm").expect("built in").av_user_id, "the ability under test is there");
+    exchange("shm", &[]);
+    exchange("shm", &[Ability::AvUserId]);
+}
+
+#[test]
+fn small_messages_get_through_with_and_without_a_completion() {
+    for provider in ["tcp", "shm"] {
+        for without in [&[][..], &[Ability::Inject], &[Ability::Source, Ability::Inject]] {
+            let executor = Executor::new().expect("an executor");
+            let rt = executor.handle();
+            let options = Options { without: without.to_vec(), ..Options::near(provider, "127.0.0.1", 1) };
+            let [one, other] =
+                [open(&rt, &options), open(&rt, &options)].map(|endpoint| endpoint.expect("an endpoint"));
+            assert_eq!(one.capabilities().inject == 0, without.contains(&Ability::Inject));
+            let (_sender, inbox) = (listen(&one), listen(&other));
+            executor.block_on(async {
+                let to = one.insert(&other.address()).expect("an address");
+                for size in [0usize, 1, 64, 128, 129, 512, 513, 5000] {
+                    one.send(to, 0, &[&vec![1; size]]).expect("accepted");
+                    let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+                    arrived
+                        .unwrap_or_else(|_| panic!("{provider} without {without:?}: {size} bytes got lost"));
+                }
+                let total: usize = inbox.messages.borrow().iter().map(|message| message.len()).sum();
+                assert_eq!(total, 64 + 1 + 128 + 129 + 512 + 513 + 5000);
+            });
+        }
+    }
+}
+
+#[test]
+fn abilities_are_asked_of_the_provider_and_those_without_hardware_are_named_in_errors() {
+    let tcp = probe("tcp").expect("built in");
+    assert!(tcp.multi_recv && tcp.source && tcp.rma && !tcp.source_err && tcp.wait == Wait::Fd, "{tcp}");
+    assert!(!tcp.auth_keys && !tcp.mr.virt_addr && tcp.mr_key_bytes == 8, "{tcp}");
+    let shm = probe("shm").expect("built in");
+    assert!(shm.rma && shm.mr.virt_addr && !shm.auth_keys && shm.wait == Wait::Doorbell, "{shm}");
+    let executor = Executor::new().expect("an executor");
+    let keyed =
+        Options { auth_keys: vec![AuthKey { service: 1, vni: 10 }], ..Options::near("tcp", "127.0.0.1", 1) };
+    let refused = open(&executor.handle(), &keyed).err();
+    assert_eq!(
+        refused,
+        Some(FabricError::NoAuthKeys { provider: "tcp".to_owned() }),
+        "nothing is left open silently"
+    );
+    let error = probe("cxi").expect_err("no such hardware here");
+    assert!(error.to_string().contains("cxi"), "{error}");
+    let offers = providers().expect("the library answers");
+    for name in ["tcp", "shm", "tcp;ofi_rxm"] {
+        let offer = offers.iter().find(|offer| offer.provider == name);
+        let offer = offer.unwrap_or_else(|| panic!("{name} is not among {offers:?}"));
+        assert!(offer.capabilities.is_some(), "{offer:?}");
+    }
+    assert!(offers.iter().all(|offer| offer.capabilities.is_none() != offer.missing.is_empty()));
+}

@@ -1,0 +1,102 @@
+//! Tenants: who shares a system without sharing anything in it.
+//!
+//! A tenant is a number and a key. The key is derived from the system key, so that an engine has the key of every
+//! tenant without storing one, and a tenant's clients have theirs and no other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::capability::{InvalidSystemKey, SystemKey};
+
+/// Names a tenant: [`TenantId::SYSTEM`] or a number that the administrator gives. On networks with VNIs it is the VNI.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct TenantId(pub u64);
+
+impl TenantId {
+    /// The system itself: its engines and its administrators' clients.
+    pub const SYSTEM: Self = Self(0);
+}
+
+impl core::fmt::Display for TenantId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The key that a tenant's clients share with the engines.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TenantKey {
+    tenant: TenantId,
+    bytes: [u8; 32],
+}
+
+impl core::fmt::Debug for TenantKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "TenantKey({}, ..)", self.tenant)
+    }
+}
+
+impl SystemKey {
+    /// The key of a tenant.
+    #[must_use]
+    pub fn tenant(&self, tenant: TenantId) -> TenantKey {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(b"tenant").update(&tenant.0.to_le_bytes());
+        TenantKey { tenant, bytes: *hasher.finalize().as_bytes() }
+    }
+}
+
+impl TenantKey {
+    /// A tenant's key as it was handed out.
+    #[must_use]
+    pub const fn new(tenant: TenantId, bytes: [u8; 32]) -> Self {
+        Self { tenant, bytes }
+    }
+
+    /// Reads the text of a key file; the same form as a system key's.
+    ///
+    /// # Errors
+    /// When the text is anything else.
+    pub fn parse(tenant: TenantId, text: &str) -> Result<Self, InvalidSystemKey> {
+        Ok(Self::new(tenant, SystemKey::parse(text)?.0))
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub const fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+
+    /// A key for one purpose, bound to what makes it unique: `parts` in this order.
+    #[must_use]
+    pub fn derive(&self, purpose: &str, parts: &[&[u8]]) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.bytes);
+        for part in [purpose.as_bytes()].iter().chain(parts) {
+            // Lengths keep neighbouring parts apart.
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_have_different_keys_and_purposes_different_ones_again() {
+        let system = SystemKey([7; 32]);
+        let [one, two] = [1, 2].map(|tag| system.tenant(TenantId(tag)));
+        assert_ne!(one.bytes(), two.bytes());
+        assert_eq!(one, system.tenant(TenantId(1)));
+        assert_ne!(one.derive("a", &[b"bc"]), one.derive("ab", &[b"c"]));
+        assert_ne!(one.derive("a", &[b"b", b"c"]), one.derive("a", &[b"bc"]));
+        assert_ne!(one.derive("a", &[]), two.derive("a", &[]));
+        assert!(!format!("{one:?}").contains(&one.bytes()[0].to_string()));
+    }
+}

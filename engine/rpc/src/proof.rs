@@ -1,0 +1,253 @@
+//! Who a message is from: checks of what arrives before anything is done with it.
+//!
+//! A refusal costs the same few hundred instructions whatever arrives, and leaves nothing behind: no entry, no queue,
+//! no address beyond a small bound.
+
+use crate::metrics::add;
+use crate::seal::{Keys, Nonce, SealKey, nonce};
+use crate::wire::{self, Header, Kind, Layout};
+use crate::{Inner, Outcome};
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::collections::VecDeque;
+use weir_fabric::{Address, Message, PeerId, Source};
+use weir_proto::capability::CREDENTIAL_LIFETIME_NS;
+use weir_proto::{Der, TenantId, TenantKey};
+use weir_runtime::Instant;
+
+/// How old a hello may be: a recorded one can't open a session after a restart of the server for longer than this,
+/// and a client's clock may lag that much.
+const HELLO_LIFETIME_NS: u64 = CREDENTIAL_LIFETIME_NS;
+
+/// Answers to strangers in one [`NOTICE_SPAN`]: every client of the paper's largest run is told within a minute that a
+/// server has restarted, and a flood is answered with a tenth of a megabyte a second at most.
+const NOTICES_MAX: u32 = 10;
+
+/// What [`NOTICES_MAX`] counts over.
+const NOTICE_SPAN: Duration = Duration::from_millis(10);
+
+/// Most strangers whose addresses are kept, for an answer that may still be on its way to them.
+const STRANGERS_MAX: usize = 256;
+
+/// The keys of a context, with what is derived from them once.
+pub(crate) struct Ring {
+    keys: Keys,
+    own: TenantKey,
+    hello: SealKey,
+}
+
+impl Ring {
+    pub(crate) fn new(keys: Keys) -> Self {
+        let own = keys.own();
+        let hello = SealKey::of_hello(&own);
+        Self { keys, own, hello }
+    }
+
+    pub(crate) fn tenant(&self) -> TenantId {
+        self.own.tenant()
+    }
+
+    pub(crate) fn own(&self) -> &TenantKey {
+        &self.own
+    }
+
+    /// The key of a tenant that may make requests here, and the one that its hellos are sealed with.
+    pub(crate) fn of(&self, tenant: TenantId) -> Option<(TenantKey, SealKey)> {
+        let key = self.keys.of(tenant)?;
+        let hello = if tenant == self.tenant() { self.hello } else { SealKey::of_hello(&key) };
+        Some((key, hello))
+    }
+
+    pub(crate) fn own_hello(&self) -> &SealKey {
+        &self.hello
+    }
+}
+
+/// What shows that an answer is from whom it should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Proof {
+    /// Nothing: this side has no keys.
+    Open,
+    /// The answer to a hello: it is sealed with the session's key, to which it adds the other half.
+    Hello(Nonce),
+    /// It is sealed with the session's key.
+    Sealed(SealKey),
+}
+
+/// Bounds what is sent to senders that are not known.
+#[derive(Default)]
+pub(crate) struct Strangers {
+    since: Cell<Instant>,
+    sent: Cell<u32>,
+    peers: RefCell<VecDeque<PeerId>>,
+}
+
+impl Strangers {
+    fn may_answer(&self, now: Instant) -> bool {
+        if now - self.since.get() >= NOTICE_SPAN {
+            self.since.set(now);
+            self.sent.set(0);
+        }
+        self.sent.set(self.sent.get().saturating_add(1));
+        self.sent.get() <= NOTICES_MAX
+    }
+
+    /// Keeps a stranger's entry for a while. Returns the one that has to go for it.
+    fn keep(&self, peer: PeerId) -> Option<PeerId> {
+        let mut peers = self.peers.borrow_mut();
+        peers.push_back(peer);
+        if peers.len() > STRANGERS_MAX { peers.pop_front() } else { None }
+    }
+
+    /// Somebody is no stranger any more.
+    pub(crate) fn release(&self, peer: PeerId) {
+        let mut peers = self.peers.borrow_mut();
+        if !peers.is_empty() {
+            peers.retain(|stranger| *stranger != peer);
+        }
+    }
+}
+
+impl Inner {
+    /// A number for a session's key. It need not be secret, only new.
+    pub(crate) fn fresh_nonce(&self) -> Nonce {
+        nonce(self.rt.random_u64(), self.rt.random_u64())
+    }
+
+    /// Whether a message is from whom it says it is. What isn't is counted, and a sender that may be a client of an
+    /// earlier life of this server is told.
+    pub(crate) fn is_authentic(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
+        let Some(ring) = &self.ring else {
+            if header.sealed {
+                add(&self.metrics.unauthenticated, 1);
+            }
+            return !header.sealed;
+        };
+        match header.kind {
+            Kind::Hello => self.is_known_tenant(ring, header, message, layout),
+            Kind::Request => self.is_client(header, message, layout),
+            Kind::HelloReply | Kind::Reply | Kind::Working => self.is_answer(ring, header, message, layout),
+        }
+    }
+
+    fn is_known_tenant(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
+        let key = if header.sealed { ring.of(TenantId(header.tenant)) } else { None };
+        if key.is_none_or(|(_, hello)| !hello.opens(message)) {
+            add(&self.metrics.unauthenticated, 1);
+            tracing::debug!(tenant = header.tenant, "a hello of no tenant of this system");
+            self.notify(header, message, layout, Der::NO_PERM);
+            return false;
+        }
+        if header.epoch.wall_ns().saturating_add(HELLO_LIFETIME_NS) < self.rt.wall_ns() {
+            add(&self.metrics.replays_refused, 1);
+            return false;
+        }
+        true
+    }
+
+    fn is_client(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
+        let session = self.clients.borrow().seal(header.client);
+        match session {
+            Some((tenant, key)) if header.sealed && tenant.0 == header.tenant && key.opens(message) => true,
+            Some(_) => {
+                add(&self.metrics.unauthenticated, 1);
+                // The session may have been made anew while this was on its way; who holds the key asks again.
+                false
+            }
+            None => {
+                add(&self.metrics.unknown_sessions, 1);
+                self.notify(header, message, layout, Der::NO_HDL);
+                false
+            }
+        }
+    }
+
+    fn is_answer(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
+        if header.client != self.id {
+            add(&self.metrics.stray_replies, 1);
+            return false;
+        }
+        let proof = self.pending.borrow().get(&header.request).map(|entry| entry.proof);
+        let Some(proof) = proof else {
+            add(&self.metrics.stray_replies, 1);
+            return false;
+        };
+        if header.kind == Kind::HelloReply && !header.sealed {
+            self.noticed(header, message);
+            return false;
+        }
+        let key = match proof {
+            Proof::Open => None,
+            Proof::Sealed(key) => Some(key),
+            Proof::Hello(ours) => message
+                .get(layout.body.clone())
+                .and_then(wire::decode_nonce)
+                .map(|theirs| self.session_key(ring, ours, header, theirs)),
+        };
+        let authentic = header.sealed && key.is_some_and(|key| key.opens(message));
+        if !authentic {
+            add(&self.metrics.unauthenticated, 1);
+        }
+        authentic
+    }
+
+    /// The key of the session that a hello's reply opens.
+    pub(crate) fn session_key(&self, ring: &Ring, ours: Nonce, reply: &Header, theirs: Nonce) -> SealKey {
+        let server = wire::ClientId::new(reply.deadline);
+        SealKey::of_session(ring.own(), (self.id, ours), (server, theirs))
+    }
+
+    /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
+    /// place, and all it brings about is a new hello.
+    fn noticed(&self, header: &Header, message: &Message) {
+        let pending = {
+            let mut pending = self.pending.borrow_mut();
+            match pending.get(&header.request) {
+                Some(entry) if !matches!(message.source(), Source::Peer(from) if *from != entry.peer) => {
+                    pending.remove(&header.request)
+                }
+                _ => None,
+            }
+        };
+        if let Some(entry) = pending {
+            add(&self.metrics.notices, 1);
+            // A caller that stopped waiting needs no answer.
+            drop(entry.sender.send(Outcome::Notice(Der(header.status))));
+        }
+    }
+
+    /// Tells a sender that can't be authenticated why it gets no answer; a bounded number of them.
+    fn notify(&self, header: &Header, message: &Message, layout: &Layout, der: Der) {
+        if !self.strangers.may_answer(self.rt.now()) {
+            return;
+        }
+        let known = self.endpoint.counters().peers_inserted.get();
+        let address = match message.source() {
+            Source::Peer(_) => None,
+            Source::Address(address) => Some(address.clone()),
+            Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
+        };
+        let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());
+        let peer = match message.source() {
+            Source::Peer(peer) => Some(*peer),
+            Source::Address(_) | Source::Unknown => inserted,
+        };
+        let Some(peer) = peer else { return };
+        if self.endpoint.counters().peers_inserted.get() != known
+            && let Some(gone) = self.strangers.keep(peer)
+        {
+            self.endpoint.remove(gone);
+        }
+        let mut notice =
+            Header::new(Kind::HelloReply, header.version, header.client, header.request, self.epoch());
+        notice.deadline = self.id.bits();
+        notice.status = der.0;
+        let body = wire::encode_versions(&self.config.versions);
+        notice.body_len = u32::try_from(body.len()).unwrap_or(0);
+        add(&self.metrics.replies, 1);
+        if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None) {
+            add(&self.metrics.sends_failed, 1);
+            tracing::debug!(%error, "a stranger could not be told");
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! How much a context has under way: credits for each peer, and a quota over all of them.
+//!
+//! What goes beyond waits here, not at the server. Peers take turns, so that a long queue for one doesn't hold up a
+//! single request to another; urgent requests go first, then those that are tried again, then the rest. Urgent ones may
+//! also use a small reserve, because membership has to be known just when everything else is stuck.
+
+use core::cell::RefCell;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use weir_runtime::sync::oneshot;
+
+/// Credits of a peer, and of the whole quota, that only urgent requests may use: a ping, an answer to one on behalf of
+/// somebody else, and a suspicion.
+const URGENT_RESERVE: usize = 4;
+
+/// Waiters that gave up before the queue is cleared of them.
+const DEAD_MAX: usize = 32;
+
+/// Whose turn it is first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// Membership.
+    Urgent = 0,
+    /// Requests that were sent before.
+    Retry = 1,
+    /// The rest.
+    Normal = 2,
+}
+
+const CLASSES: [Class; 3] = [Class::Urgent, Class::Retry, Class::Normal];
+
+#[derive(Default)]
+struct Lane {
+    /// In flight.
+    used: usize,
+    waiting: [VecDeque<oneshot::Sender<()>>; CLASSES.len()],
+    /// Waiters that gave up and are still in a queue, at most.
+    dead: usize,
+    /// Whether the lane is in the ring of a class.
+    listed: [bool; CLASSES.len()],
+}
+
+impl Lane {
+    fn has_credit(&self, class: Class, credits: usize) -> bool {
+        let reserve = if class == Class::Urgent { URGENT_RESERVE } else { 0 };
+        self.used < credits + reserve
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.iter().all(VecDeque::is_empty)
+    }
+}
+
+struct State {
+    /// In flight to a single peer, at most.
+    credits: usize,
+    /// In flight to all, at most.
+    total: usize,
+    used: usize,
+    lanes: Vec<Lane>,
+    /// For each class the peers whose turn it can be, next one first: those with a waiter and a credit.
+    rings: [VecDeque<usize>; CLASSES.len()],
+}
+
+/// Credits for each peer (a lane) and a quota over all. Cheap to clone: clones are the same quota.
+#[derive(Clone)]
+pub(crate) struct Quota(Rc<RefCell<State>>);
+
+/// Names a peer's lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LaneId(usize);
+
+impl Quota {
+    pub(crate) fn new(credits: usize, total: usize) -> Self {
+        let rings = core::array::from_fn(|_| VecDeque::new());
+        Self(Rc::new(RefCell::new(State {
+            credits: credits.max(1),
+            total: total.max(1),
+            used: 0,
+            lanes: Vec::new(),
+            rings,
+        })))
+    }
+
+    /// A lane for one more peer.
+    pub(crate) fn lane(&self) -> LaneId {
+        let mut state = self.0.borrow_mut();
+        state.lanes.push(Lane::default());
+        LaneId(state.lanes.len() - 1)
+    }
+
+    /// Waits for the lane's turn.
+    pub(crate) fn acquire(&self, lane: LaneId, class: Class) -> Turn {
+        let mut state = self.0.borrow_mut();
+        if let Some(entry) = state.lanes.get(lane.0)
+            && entry.is_empty()
+            && entry.has_credit(class, state.credits)
+            && state.has_room(class)
+        {
+            state.take(lane.0);
+            drop(state);
+            return Turn { permit: Some(Permit { quota: self.clone(), lane }), waiting: None };
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.enqueue(lane.0, class, sender);
+        drop(state);
+        // An urgent one need not wait for those before it.
+        self.grant();
+        Turn { permit: None, waiting: Some((self.clone(), lane, receiver)) }
+    }
+
+    /// Requests in flight.
+    pub(crate) fn used(&self) -> usize {
+        self.0.borrow().used
+    }
+
+    /// Requests that wait; some may have given up.
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.0.borrow();
+        state.lanes.iter().flat_map(|lane| &lane.waiting).map(VecDeque::len).sum()
+    }
+
+    fn release(&self, lane: LaneId) {
+        {
+            let mut state = self.0.borrow_mut();
+            state.used = state.used.saturating_sub(1);
+            if let Some(entry) = state.lanes.get_mut(lane.0) {
+                entry.used = entry.used.saturating_sub(1);
+            }
+            state.list(lane.0);
+        }
+        self.grant();
+    }
+
+    /// Hands out turns as far as they go.
+    fn grant(&self) {
+        loop {
+            let next = self.0.borrow_mut().next();
+            let Some((lane, waiter)) = next else { return };
+            // Who gave up meanwhile gives the turn back.
+            if waiter.send(()).is_err() {
+                let mut state = self.0.borrow_mut();
+                state.used = state.used.saturating_sub(1);
+                if let Some(entry) = state.lanes.get_mut(lane) {
+                    entry.used = entry.used.saturating_sub(1);
+                    entry.dead = entry.dead.saturating_sub(1);
+                }
+                state.list(lane);
+            }
+        }
+    }
+
+    /// A waiter of the lane gave up.
+    fn give_up(&self, lane: LaneId) {
+        let mut state = self.0.borrow_mut();
+        let Some(entry) = state.lanes.get_mut(lane.0) else { return };
+        entry.dead += 1;
+        let len: usize = entry.waiting.iter().map(VecDeque::len).sum();
+        if entry.dead > DEAD_MAX && entry.dead * 2 >= len {
+            entry.dead = 0;
+            for queue in &mut entry.waiting {
+                queue.retain(|waiter| !waiter.is_closed());
+            }
+        }
+    }
+}
+
+impl State {
+    fn has_room(&self, class: Class) -> bool {
+        let reserve = if class == Class::Urgent { URGENT_RESERVE } else { 0 };
+        self.used < self.total + reserve
+    }
+
+    fn take(&mut self, lane: usize) {
+        self.used += 1;
+        if let Some(entry) = self.lanes.get_mut(lane) {
+            entry.used += 1;
+        }
+    }
+
+    fn enqueue(&mut self, lane: usize, class: Class, waiter: oneshot::Sender<()>) {
+        if let Some(entry) = self.lanes.get_mut(lane) {
+            entry.waiting[class as usize].push_back(waiter);
+        }
+        self.list(lane);
+    }
+
+    /// Puts a lane into the rings where it can have a turn and isn't in yet.
+    fn list(&mut self, lane: usize) {
+        let credits = self.credits;
+        let Some(entry) = self.lanes.get_mut(lane) else { return };
+        for class in CLASSES {
+            let at = class as usize;
+            if !entry.listed[at] && !entry.waiting[at].is_empty() && entry.has_credit(class, credits) {
+                entry.listed[at] = true;
+                self.rings[at].push_back(lane);
+            }
+        }
+    }
+
+    /// Whose turn it is, if there is room. The turn is taken.
+    fn next(&mut self) -> Option<(usize, oneshot::Sender<()>)> {
+        for class in CLASSES {
+            let at = class as usize;
+            while self.has_room(class) {
+                let Some(lane) = self.rings[at].pop_front() else { break };
+                let credits = self.credits;
+                let entry = &mut self.lanes[lane];
+                entry.listed[at] = false;
+                if !entry.has_credit(class, credits) {
+                    continue;
+                }
+                let Some(waiter) = entry.waiting[at].pop_front() else { continue };
+                self.take(lane);
+                self.list(lane);
+                return Some((lane, waiter));
+            }
+        }
+        None
+    }
+}
+
+/// A request in flight; the credit returns when it is dropped.
+pub(crate) struct Permit {
+    quota: Quota,
+    lane: LaneId,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.quota.release(self.lane);
+    }
+}
+
+/// Waits for a turn; dropping it leaves the queue.
+pub(crate) struct Turn {
+    permit: Option<Permit>,
+    waiting: Option<(Quota, LaneId, oneshot::Receiver<()>)>,
+}
+
+impl Turn {
+    /// The turn, when there was nothing to wait for.
+    pub(crate) fn ready(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+}
+
+impl Future for Turn {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        if let Some(permit) = self.permit.take() {
+            return Poll::Ready(permit);
+        }
+        let Some((quota, lane, receiver)) = &mut self.waiting else { return Poll::Pending };
+        match Pin::new(receiver).poll(cx) {
+            Poll::Ready(Ok(())) => {
+                let permit = Permit { quota: quota.clone(), lane: *lane };
+                self.waiting = None;
+                Poll::Ready(permit)
+            }
+            // The quota is gone, and with it everybody who could wait.
+            Poll::Ready(Err(oneshot::Closed)) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some((quota, lane, receiver)) = self.waiting.take() else { return };
+        if receiver.try_recv().is_some() {
+            // It was this one's turn, unnoticed.
+            drop(Permit { quota, lane });
+        } else {
+            drop(receiver);
+            quota.give_up(lane);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::pin::pin;
+    use core::task::Waker;
+
+    fn poll(turn: Pin<&mut Turn>) -> Option<Permit> {
+        match turn.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(permit) => Some(permit),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn peers_take_turns_and_a_long_queue_holds_up_nobody_else() {
+        let quota = Quota::new(2, 3);
+        let [busy, idle] = [quota.lane(), quota.lane()];
+        let mut first: Vec<Permit> =
+            (0..2).map(|_| quota.acquire(busy, Class::Normal).ready().expect("free")).collect();
+        let mut queue: Vec<Turn> = (0..5).map(|_| quota.acquire(busy, Class::Normal)).collect();
+        let other = quota.acquire(idle, Class::Normal).ready().expect("the other peer's credit is free");
+        let mut late = pin!(quota.acquire(idle, Class::Normal));
+        assert!(poll(late.as_mut()).is_none(), "the quota is used up");
+        first.pop();
+        // Five wait for the busy peer, longer than the one for the idle peer; but that one's turn is next.
+        let mut waits = || queue.iter_mut().filter_map(|turn| poll(Pin::new(turn))).collect::<Vec<_>>();
+        assert_eq!(waits().len(), 0);
+        let late = poll(late.as_mut()).expect("the idle peer's turn");
+        first.pop();
+        let granted = waits();
+        assert_eq!(granted.len(), 1, "and then the busy one's");
+        drop((other, late, granted));
+        assert_eq!(quota.used(), quota.0.borrow().lanes.iter().map(|lane| lane.used).sum::<usize>());
+    }
+
+    #[test]
+    fn urgent_requests_go_first_and_have_a_reserve_and_retries_overtake_the_rest() {
+        let quota = Quota::new(1, 1);
+        let lane = quota.lane();
+        let held = quota.acquire(lane, Class::Normal).ready().expect("free");
+        let mut normal = pin!(quota.acquire(lane, Class::Normal));
+        let mut retry = pin!(quota.acquire(lane, Class::Retry));
+        assert!(poll(normal.as_mut()).is_none() && poll(retry.as_mut()).is_none());
+        let mut urgent = Vec::new();
+        let mut turns: Vec<Turn> =
+            (0..URGENT_RESERVE + 1).map(|_| quota.acquire(lane, Class::Urgent)).collect();
+        urgent.extend(turns.iter_mut().filter_map(|turn| poll(Pin::new(turn))));
+        assert_eq!(urgent.len(), URGENT_RESERVE, "as many as the reserve has");
+        drop(turns);
+        drop(urgent);
+        drop(held);
+        assert!(poll(normal.as_mut()).is_none(), "the retry is first");
+        let retried = poll(retry.as_mut()).expect("its turn");
+        drop(retried);
+        assert!(poll(normal.as_mut()).is_some());
+    }
+
+    #[test]
+    fn who_gives_up_leaves_nothing_behind() {
+        let quota = Quota::new(1, 8);
+        let lane = quota.lane();
+        let held = quota.acquire(lane, Class::Normal).ready().expect("free");
+        for _ in 0..1000 {
+            drop(quota.acquire(lane, Class::Normal));
+        }
+        assert!(quota.waiting() <= DEAD_MAX + 1, "{} dead waiters", quota.waiting());
+        let unnoticed = quota.acquire(lane, Class::Normal);
+        drop(held);
+        assert_eq!(quota.used(), 1, "granted");
+        drop(unnoticed);
+        assert_eq!(quota.used(), 0, "and given back unseen");
+        assert!(quota.acquire(lane, Class::Normal).ready().is_some());
+    }
+}

@@ -1,0 +1,327 @@
+//! More work than there is room for: credits, quotas, and what a server does that is asked for too much.
+
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::sim::Fabric;
+use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::sim::{Node, World};
+use weir_runtime::{Handle, Instant, join_all};
+
+/// Takes the server a while.
+const WORK: u16 = 0x7001;
+/// Membership.
+const PING: u16 = 0x7002;
+/// Writes to the client's memory until it may not any more.
+const SCRIBBLE: u16 = 0x7003;
+const PORT: u16 = 31_416;
+
+fn server(world: &World, fabric: &Fabric, name: &str, config: RpcConfig, work: Duration) -> Rc<Rpc> {
+    let node = world.node(name);
+    let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), config);
+    let rt = node.handle();
+    rpc.serve(
+        WORK,
+        Rc::new(move |request: Request| {
+            let rt = rt.clone();
+            async move {
+                rt.sleep(work).await;
+                Ok(request.body().to_vec())
+            }
+        }),
+    );
+    rpc.serve_urgent(PING, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    rpc
+}
+
+fn client(world: &World, fabric: &Fabric, name: &str, config: RpcConfig) -> (Node, Handle, Rc<Rpc>) {
+    let node = world.node(name);
+    let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+    (node.clone(), node.handle(), rpc)
+}
+
+fn peer(name: &str) -> Peer {
+    Peer::new(name, PORT)
+}
+
+/// The time that this share of the calls took at most.
+fn percentile(times: &mut [Duration], share: usize) -> Duration {
+    times.sort_unstable();
+    times[(times.len() * share / 100).min(times.len() - 1)]
+}
+
+#[test]
+fn ten_thousand_clients_are_all_served_by_one_target_with_bounded_memory() {
+    const CLIENTS: usize = 10_000;
+    const EACH: usize = 2;
+    let world = World::new(41);
+    let fabric = Fabric::new(&world);
+    // 200 us for a request and 256 at once: 1.28 million a second.
+    let config = RpcConfig { running_max: 256, ..RpcConfig::default() };
+    let target = server(&world, &fabric, "target", config, Duration::from_micros(200));
+    let times: Rc<RefCell<Vec<Duration>>> = Rc::default();
+    let tasks: Vec<_> = (0..CLIENTS)
+        .map(|n| {
+            let (_, rt, rpc) = client(&world, &fabric, &format!("c{n}"), RpcConfig::default());
+            let (inner, times) = (rt.clone(), Rc::clone(&times));
+            rt.spawn(async move {
+                for i in 0..EACH {
+                    let body = [n.to_le_bytes(), i.to_le_bytes()].concat();
+                    let began = inner.now();
+                    let options = CallOptions::within(&inner, Duration::from_mins(1));
+                    let reply = rpc.call(&peer("target"), WORK, &body, None, options).await.expect("served");
+                    assert_eq!(reply[..], body);
+                    times.borrow_mut().push(inner.now() - began);
+                }
+            })
+        })
+        .collect();
+    let most = Rc::new(Cell::new((0u64, 0usize)));
+    let observer = world.node("observer");
+    let (rt, watched, seen) = (observer.handle(), Rc::clone(&target), Rc::clone(&most));
+    let lookout = rt.spawn({
+        let rt = rt.clone();
+        async move {
+            loop {
+                let (running, bytes) = seen.get();
+                let now = (watched.metrics().running.get(), watched.remembered().1);
+                seen.set((running.max(now.0), bytes.max(now.1)));
+                rt.sleep(Duration::from_micros(500)).await;
+            }
+        }
+    });
+    let began = world.now();
+    world.block_on(&observer, async move {
+        for task in tasks {
+            task.await.expect("no client crashed");
+        }
+    });
+    lookout.abort();
+    let took = world.now() - began;
+    let mut times = times.take();
+    assert_eq!(times.len(), CLIENTS * EACH, "none was lost");
+    let metrics = target.metrics();
+    assert_eq!(metrics.requests.get(), (CLIENTS * EACH) as u64, "each was executed once");
+    assert!(metrics.overloaded.get() > 1000, "there was too much for it: {}", metrics.overloaded.get());
+    let (running, bytes) = most.get();
+    assert!(running <= 256, "{running} at once");
+    assert!(bytes <= CLIENTS * 1024, "{bytes} bytes of replies");
+    assert_eq!(target.endpoint().buffers().used(), 0);
+    let (half, most_of) = (percentile(&mut times, 50), percentile(&mut times, 99));
+    println!(
+        "{CLIENTS} clients, {} requests in {took:?}: p50 {half:?}, p99 {most_of:?}, slowest {:?}; {} sent away, at most {running} running, {bytes} bytes of replies",
+        times.len(),
+        times[times.len() - 1],
+        metrics.overloaded.get(),
+    );
+    // All the work takes 24 ms when none is wasted. Nobody waits for many times that.
+    assert!(most_of < Duration::from_secs(1), "p99 {most_of:?}");
+}
+
+#[test]
+fn a_client_that_keeps_to_no_credits_has_its_own_requests_sent_away_and_not_others() {
+    let world = World::new(42);
+    let fabric = Fabric::new(&world);
+    let config = RpcConfig { running_max: 100, running_per_client: 20, ..RpcConfig::default() };
+    let target = server(&world, &fabric, "target", config, Duration::from_millis(5));
+    let greedy = RpcConfig { credits: 5000, requests_max: 5000, ..RpcConfig::default() };
+    let (_, rt, rpc) = client(&world, &fabric, "greedy", greedy);
+    let flood = rt.spawn({
+        let (rt, rpc) = (rt.clone(), Rc::clone(&rpc));
+        async move {
+            let options = CallOptions::within(&rt, Duration::from_secs(30));
+            let to = peer("target");
+            join_all((0..2000).map(|_| rpc.call(&to, WORK, b"flood", None, options))).await.len()
+        }
+    });
+    let (node, rt, polite) = client(&world, &fabric, "polite", RpcConfig::default());
+    let slowest = world.block_on(&node, async move {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..50 {
+            let began = rt.now();
+            let options = CallOptions::within(&rt, Duration::from_secs(30));
+            polite.call(&peer("target"), WORK, b"please", None, options).await.expect("served");
+            slowest = slowest.max(rt.now() - began);
+        }
+        assert_eq!(polite.metrics().overload_hints.get(), 0, "the polite client was never sent away");
+        slowest
+    });
+    assert!(slowest < Duration::from_millis(20), "the polite client waited {slowest:?}");
+    assert!(target.metrics().overdrawn.get() > 100, "the greedy one was");
+    let observer = world.node("observer");
+    assert_eq!(world.block_on(&observer, flood), Ok(2000), "and was served in the end");
+}
+
+#[test]
+fn membership_gets_through_when_everything_else_is_stuck() {
+    let world = World::new(43);
+    let fabric = Fabric::new(&world);
+    let config = RpcConfig { running_max: 32, ..RpcConfig::default() };
+    let target = server(&world, &fabric, "target", config, Duration::from_secs(5));
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    for _ in 0..200 {
+        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+        rt.spawn(async move {
+            let options = CallOptions::within(&inner, Duration::from_secs(20));
+            // Most of them time out; that is what they are for.
+            drop(rpc.call(&peer("target"), WORK, b"", None, options).await);
+        });
+    }
+    world.block_on(&node, async move {
+        rt.sleep(Duration::from_millis(100)).await;
+        assert!(rpc.quota().1 > 100, "calls wait for credits: {:?}", rpc.quota());
+        for _ in 0..20 {
+            let began = rt.now();
+            let options = CallOptions::within(&rt, Duration::from_secs(1)).urgent();
+            rpc.call(&peer("target"), PING, b"", None, options).await.expect("answered");
+            assert!(rt.now() - began < Duration::from_millis(1), "after {:?}", rt.now() - began);
+            rt.sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(target.metrics().overloaded.get() > 0, "the server had no room meanwhile");
+}
+
+#[test]
+fn peers_take_turns_when_one_of_them_is_stuck() {
+    let world = World::new(44);
+    let fabric = Fabric::new(&world);
+    let _stuck = server(&world, &fabric, "stuck", RpcConfig::default(), Duration::from_secs(10));
+    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let config = RpcConfig { credits: 8, requests_max: 10, ..RpcConfig::default() };
+    let (node, rt, rpc) = client(&world, &fabric, "client", config);
+    for _ in 0..500 {
+        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+        rt.spawn(async move {
+            let options = CallOptions::within(&inner, Duration::from_secs(30));
+            drop(rpc.call(&peer("stuck"), WORK, b"", None, options).await);
+        });
+    }
+    world.block_on(&node, async move {
+        rt.sleep(Duration::from_millis(10)).await;
+        let began = rt.now();
+        let calls = (0..100).map(|_| {
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            let rpc = &rpc;
+            async move { rpc.call(&peer("quick"), WORK, b"", None, options).await.expect("served") }
+        });
+        join_all(calls).await;
+        assert!(rt.now() - began < Duration::from_millis(100), "{:?}", rt.now() - began);
+        assert_eq!(rpc.quota().0, 8, "the stuck peer has its credits and no more");
+    });
+}
+
+#[test]
+fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
+    let world = World::new(45);
+    let fabric = Fabric::new(&world);
+    let _target = server(&world, &fabric, "target", RpcConfig::default(), Duration::from_millis(1));
+    let config = RpcConfig { bulks_max: 3, ..RpcConfig::default() };
+    let (node, rt, rpc) = client(&world, &fabric, "client", config);
+    let watched = fabric.clone();
+    world.block_on(&node, async move {
+        let most = Rc::new(Cell::new(0));
+        let lookout = rt.spawn({
+            let (rt, most) = (rt.clone(), Rc::clone(&most));
+            async move {
+                loop {
+                    most.set(most.get().max(watched.exposed()));
+                    rt.sleep(Duration::from_micros(50)).await;
+                }
+            }
+        });
+        let calls = (0..40).map(|_| {
+            let (rt, rpc) = (rt.clone(), Rc::clone(&rpc));
+            async move {
+                let memory = rpc.alloc(100).expect("memory");
+                let options = CallOptions::within(&rt, Duration::from_secs(10));
+                rpc.call(&peer("target"), WORK, b"", Some(Bulk::read(&memory)), options)
+                    .await
+                    .expect("served");
+            }
+        });
+        join_all(calls).await;
+        lookout.abort();
+        assert_eq!(most.get(), 3);
+        assert_eq!(rpc.bulk_quota(), (0, 0));
+    });
+    assert_eq!(fabric.exposed(), 0);
+}
+
+/// A server that writes to a client's memory for as long as it may, with clocks this far off. Returns by how much its
+/// last write came after the client had given up.
+fn last_write(server_skew: i64, client_skew: i64) -> Duration {
+    let world = World::new(46);
+    let fabric = Fabric::new(&world);
+    fabric.configure(|config| config.latency_max = Duration::from_millis(40));
+    let node = world.node("target");
+    node.set_clock_skew(server_skew);
+    let target = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), RpcConfig::default());
+    let written = Rc::new(Cell::new(Instant::default()));
+    let (rt, last) = (node.handle(), Rc::clone(&written));
+    target.serve(
+        SCRIBBLE,
+        Rc::new(move |request: Request| {
+            let (rt, last) = (rt.clone(), Rc::clone(&last));
+            async move {
+                let buffer = request.alloc(64)?;
+                loop {
+                    request.push(0, &buffer, 64).await?;
+                    last.set(rt.now());
+                    rt.sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }),
+    );
+    let (home, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    home.set_clock_skew(client_skew);
+    let patience = Duration::from_secs(3);
+    let gave_up = world.block_on(&home, async move {
+        let mut memory = rpc.alloc(64).expect("memory");
+        let deadline = rt.now() + patience;
+        let bulk = Bulk::write(&mut memory);
+        let error = rpc.call(&peer("target"), SCRIBBLE, b"", Some(bulk), CallOptions::until(deadline)).await;
+        assert!(error.is_err(), "it never ends by itself");
+        rt.sleep(Duration::from_secs(4)).await;
+        deadline
+    });
+    assert!(written.get() > Instant::default() + Duration::from_secs(1), "it did write");
+    assert_eq!(target.metrics().running.get(), 0, "and has stopped");
+    assert!(target.metrics().bulk_expired.get() > 0 || written.get() < gave_up);
+    written.get().saturating_duration_since(gave_up)
+}
+
+#[test]
+fn no_write_starts_after_the_deadline_however_far_the_clocks_are_apart_within_their_bound() {
+    // 0.9 s each way, of the 1 s that clocks may be apart; the grace of 2 s covers that and a piece under way.
+    for server_skew in [-900_000_000, 0, 900_000_000] {
+        for client_skew in [-50_000_000, 0, 50_000_000] {
+            let late = last_write(server_skew, client_skew);
+            assert!(
+                late < Duration::from_secs(1),
+                "server {server_skew}, client {client_skew}: {late:?} late"
+            );
+        }
+    }
+}
+
+#[test]
+fn requests_that_expired_on_the_way_are_refused_at_unpack_and_touch_nothing() {
+    let world = World::new(47);
+    let fabric = Fabric::new(&world);
+    let target = server(&world, &fabric, "target", RpcConfig::default(), Duration::ZERO);
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    let network = fabric.clone();
+    world.block_on(&node, async move {
+        let warm = CallOptions::within(&rt, Duration::from_secs(5));
+        rpc.call(&peer("target"), WORK, b"", None, warm).await.expect("contact");
+        // From here on everything takes 300 ms; the call has 100.
+        network.configure(|config| {
+            (config.latency_min, config.latency_max) =
+                (Duration::from_millis(300), Duration::from_millis(300));
+        });
+        let options = CallOptions::within(&rt, Duration::from_millis(100));
+        assert!(rpc.call(&peer("target"), WORK, b"late", None, options).await.is_err());
+        rt.sleep(Duration::from_secs(2)).await;
+    });
+    assert_eq!((target.metrics().expired.get(), target.metrics().requests.get()), (1, 1));
+}

@@ -1,0 +1,26 @@
+//! Tenants on a network that does not keep them apart: what a client of one tenant tries against another's comes to
+//! nothing, on the simulated fabric and on real providers.
+
+mod tenants {
+    pub mod attacks;
+    pub mod recorder;
+    pub mod stage;
+}
+
+use tenants::attacks;
+use tenants::stage::Stage;
+
+#[test]
+fn on_the_simulated_fabric() {
+    attacks::run_all(|| Stage::simulated(31));
+}
+
+#[test]
+fn on_tcp() {
+    attacks::run_all(|| Stage::real("tcp"));
+}
+
+#[test]
+fn on_shm() {
+    attacks::run_all(|| Stage::real("shm"));
+}
