@@ -8,6 +8,7 @@ mod bulk;
 mod call;
 mod config;
 mod error;
+pub mod group;
 mod metrics;
 mod peer;
 mod replies;
