@@ -15,4 +15,4 @@ mod raw;
 mod resolve;
 mod sys;
 
-pub use open::{Bind, Options, open, probe};
+pub use open::{Bind, Options, ReceiveMode, open, probe};
