@@ -3,7 +3,7 @@
 use core::cell::RefCell;
 use core::time::Duration;
 use std::rc::{Rc, Weak};
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::libfabric::{Options, ReceiveMode, open};
 use weir_fabric::{Access, Endpoint, FabricError, Message, PeerId, RemoteRegion, Sink, Source};
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
@@ -87,8 +87,7 @@ fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let small = |provider: &str| Options {
-            slabs: 3,
-            slab_bytes: 64 << 10,
+            receive: ReceiveMode::Multi { slabs: 3, slab_bytes: 64 << 10 },
             ..Options::near(provider, "127.0.0.1", 1)
         };
         let [one, other] = [open(&rt, &small(provider)), open(&rt, &small(provider))]
@@ -125,5 +124,41 @@ fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released
             assert!(posts > 20, "{provider}: slabs were posted again: {posts}");
             assert!(held.iter().all(|message| message[4] == message[0]));
         });
+    }
+}
+
+#[test]
+fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropped() {
+    for provider in ["tcp", "shm"] {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let options = Options {
+            receive: ReceiveMode::Standard { buffers: 4 },
+            ..Options::near(provider, "127.0.0.1", 1)
+        };
+        let one = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
+        let other = open(&rt, &options).expect("an endpoint");
+        let (_sender, inbox) = (listen(&one), listen(&other));
+        executor.block_on(async {
+            let to = one.insert(&other.address()).expect("an address");
+            let from = other.insert(&one.address()).expect("an address");
+            for n in 0..300u32 {
+                // From small ones to such as don't fit beside another.
+                let mut body = vec![n.to_le_bytes()[0]; 4 + 60 * usize::try_from(n).expect("small")];
+                body[..4].copy_from_slice(&n.to_le_bytes());
+                one.send(to, 0, &[&body]).expect("accepted");
+                while inbox.messages.borrow().is_empty() {
+                    let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+                    arrived.expect("messages keep coming");
+                }
+                let message = inbox.messages.borrow_mut().remove(0);
+                assert_eq!(message[..], body, "{provider}: whole");
+                assert_eq!(*message.source(), Source::Peer(from));
+            }
+        });
+        let counters = other.counters();
+        assert_eq!(counters.slab_copies.get(), 0);
+        let posts = counters.slab_posts.get();
+        assert!((300..=304).contains(&posts), "{provider}: a buffer for each message: {posts}");
     }
 }

@@ -6,6 +6,7 @@
 pub mod capability;
 pub mod codec;
 pub mod der;
+pub mod group;
 pub mod hlc;
 pub mod id;
 pub mod limits;

@@ -18,6 +18,14 @@ macro_rules! opcodes {
 opcodes! {
     /// Liveness: empty request, empty reply.
     PING = 0x0001,
+    /// Engine → engine: [`crate::group::GroupPing`] → [`crate::group::GroupAck`]. Engines only.
+    GROUP_PING = 0x0002,
+    /// Engine → engine: [`crate::group::GroupRelay`] → [`crate::group::GroupRelayReply`]. Engines only.
+    GROUP_RELAY = 0x0003,
+    /// Engine → engine: [`crate::group::GroupSync`] → [`crate::group::GroupSyncReply`]. Engines only.
+    GROUP_SYNC = 0x0004,
+    /// Engine → engine: [`crate::group::Collective`] → [`crate::group::CollectiveReply`]. Engines only.
+    GROUP_COLLECTIVE = 0x0005,
 
     /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
     OBJECT_UPDATE = 0x0101,

@@ -8,6 +8,7 @@ mod bulk;
 mod call;
 mod config;
 mod error;
+pub mod group;
 mod load;
 mod metrics;
 mod peer;

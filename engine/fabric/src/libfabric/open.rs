@@ -38,6 +38,50 @@ pub enum Bind {
     Any,
 }
 
+/// How receive memory is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReceiveMode {
+    /// A buffer of the largest message's size for each message: for providers without multi-receive, and to compare.
+    Standard {
+        /// How many are posted.
+        buffers: usize,
+    },
+    /// Large slabs, each for many messages.
+    Multi {
+        /// How many, at least two.
+        slabs: usize,
+        /// Length of each in bytes: holds dozens of the largest messages and thousands of small ones.
+        slab_bytes: usize,
+    },
+}
+
+/// Buffers posted in standard mode (Mercury: 512 requests): 16 MiB.
+pub(super) const STANDARD_BUFFERS: usize = 512;
+
+impl Default for ReceiveMode {
+    fn default() -> Self {
+        Self::Multi { slabs: 4, slab_bytes: 1 << 20 }
+    }
+}
+
+impl ReceiveMode {
+    /// Standard receives with the usual number of buffers.
+    #[must_use]
+    pub const fn standard() -> Self {
+        Self::Standard { buffers: STANDARD_BUFFERS }
+    }
+
+    /// Number and length of the buffers that are to be posted.
+    pub(super) fn shape(self) -> (usize, usize) {
+        match self {
+            Self::Standard { buffers } => (buffers.max(1), MESSAGE_MAX.next_power_of_two()),
+            Self::Multi { slabs, slab_bytes } => {
+                (slabs.max(2), slab_bytes.max(2 * MESSAGE_MAX).next_power_of_two())
+            }
+        }
+    }
+}
+
 /// Settings of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -47,10 +91,8 @@ pub struct Options {
     pub bind: Bind,
     /// Bound of the buffer pool in bytes.
     pub buffer_bytes: usize,
-    /// Receive slabs.
-    pub slabs: usize,
-    /// Length of a slab in bytes: holds dozens of the largest messages and thousands of small ones.
-    pub slab_bytes: usize,
+    /// How receive memory is posted.
+    pub receive: ReceiveMode,
     /// Messages are copied out of their slab while no more than this many slabs are posted, so that slow requests
     /// can't pin the last ones.
     pub copy_below: usize,
@@ -67,8 +109,7 @@ impl Default for Options {
             provider: "tcp".to_owned(),
             bind: Bind::Any,
             buffer_bytes: POOL_BYTES_DEFAULT,
-            slabs: 4,
-            slab_bytes: 1 << 20,
+            receive: ReceiveMode::default(),
             copy_below: 1,
             without: Vec::new(),
             auth_keys: Vec::new(),

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "posting memory to libfabric")]
 
 use super::bell::Ringer;
+use super::open::ReceiveMode;
 use super::ops::{Op, OpId};
 use super::peers::WAIT_MAX;
 use super::progress::{Core, is_contact_loss};
@@ -31,7 +32,12 @@ impl Core {
             let desc = self.local_desc(&memory);
             // SAFETY: the operation holds the memory and the slot until the provider releases the slab or the
             // endpoint is stopped.
-            let posted = unsafe { self.raw.post_slab(&memory, desc, self.ops.context(id)) };
+            let posted = unsafe {
+                match self.receive {
+                    ReceiveMode::Multi { .. } => self.raw.post_slab(&memory, desc, self.ops.context(id)),
+                    ReceiveMode::Standard { .. } => self.raw.post_buffer(&memory, desc, self.ops.context(id)),
+                }
+            };
             if posted == Posted::Yes {
                 add(&self.counters.slab_posts, 1);
                 self.posted.set(self.posted.get() + 1);

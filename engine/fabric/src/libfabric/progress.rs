@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the completion queue's descriptor is borrowed from libfabric")]
 
 use super::bell::Bell;
-use super::open::{MESSAGE_MAX, Options};
+use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
@@ -55,6 +55,7 @@ pub(super) struct Core {
     batch: Cell<Option<Box<Batch>>>,
     pub(super) posted: Cell<usize>,
     copy_below: usize,
+    pub(super) receive: ReceiveMode,
     /// Keeps the slabs' bytes counted; slabs come from a pool of their own.
     _slab_pool: BufferPool,
 }
@@ -69,8 +70,11 @@ impl Core {
         options: &Options,
     ) -> Result<Rc<Self>, FabricError> {
         let fd = if bell.is_none() { Some(raw.wait_fd()?) } else { None };
-        let slab_bytes = options.slab_bytes.max(2 * MESSAGE_MAX).next_power_of_two();
-        let slab_pool = BufferPool::new(options.slabs.max(2) * slab_bytes);
+        let receive = if capabilities.multi_recv { options.receive } else { ReceiveMode::standard() };
+        let (slabs, slab_bytes) = receive.shape();
+        let slab_pool = BufferPool::new(slabs * slab_bytes);
+        // In standard mode a message occupies no more than itself.
+        let copies = matches!(receive, ReceiveMode::Multi { .. });
         let user_ids = capabilities.av_user_id;
         let core = Rc::new(Self {
             rt: rt.clone(),
@@ -90,10 +94,11 @@ impl Core {
             returns: Rc::default(),
             batch: Cell::default(),
             posted: Cell::new(0),
-            copy_below: options.copy_below.min(options.slabs.max(2) - 1),
+            copy_below: if copies { options.copy_below.min(slabs - 1) } else { 0 },
+            receive,
             _slab_pool: slab_pool.clone(),
         });
-        for _ in 0..options.slabs.max(2) {
+        for _ in 0..slabs {
             let slab = slab_pool.alloc(slab_bytes)?;
             core.returns.borrow_mut().push(Rc::clone(slab.memory()));
         }
@@ -168,16 +173,19 @@ impl Core {
             _ => None,
         });
         if let Some(Some(lease)) = lease {
-            // Some providers release a slab with its last message, others with a completion of its own.
-            let has_message = entry.flags & sys::FI_RECV != 0 && !entry.buf.is_null();
-            if entry.flags & sys::FI_MULTI_RECV != 0 {
+            // A buffer of standard mode is used up by its message. Some providers release a slab with its last message,
+            // others with a completion of its own.
+            let single = matches!(self.receive, ReceiveMode::Standard { .. });
+            let buf = if single { lease.memory().as_ptr().cast() } else { entry.buf };
+            let has_message = entry.flags & sys::FI_RECV != 0 && !buf.is_null();
+            if single || entry.flags & sys::FI_MULTI_RECV != 0 {
                 self.released(id);
             }
             if has_message {
                 let known =
                     if self.capabilities.source { self.peers.borrow().by_source(source) } else { None };
                 let source = known.map_or(Source::Unknown, Source::Peer);
-                self.received(lease, entry.buf, entry.len, source);
+                self.received(lease, buf, entry.len, source);
             }
             return;
         }
@@ -232,10 +240,12 @@ impl Core {
             _ => None,
         });
         if let Some(Some(lease)) = lease {
-            if failure.flags & sys::FI_MULTI_RECV != 0 {
+            let single = matches!(self.receive, ReceiveMode::Standard { .. });
+            let buf = if single { lease.memory().as_ptr().cast() } else { failure.buf };
+            if single || failure.flags & sys::FI_MULTI_RECV != 0 {
                 self.released(id);
             }
-            if failure.code == sys::FI_EADDRNOTAVAIL && !failure.buf.is_null() {
+            if failure.code == sys::FI_EADDRNOTAVAIL && !buf.is_null() {
                 // A message of a sender that isn't known; the provider tells its address.
                 let len = usize::try_from(failure.address_len).unwrap_or(0);
                 let address = failure.address.get(..len).and_then(Address::from_bytes);
@@ -246,7 +256,7 @@ impl Core {
                     None => address,
                 });
                 let source = address.map_or(Source::Unknown, Source::Address);
-                self.received(lease, failure.buf, failure.len, source);
+                self.received(lease, buf, failure.len, source);
             }
             return;
         }

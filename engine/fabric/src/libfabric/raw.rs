@@ -270,6 +270,22 @@ impl Raw {
         unsafe { sys::weir_post_slab(ptr, memory.as_ptr().cast(), memory.len() as u64, desc, context) }.into()
     }
 
+    /// Posts a buffer for one message.
+    ///
+    /// # Safety
+    /// The memory and `context` must stay until the completion or until the endpoint is stopped.
+    pub(super) unsafe fn post_buffer(
+        &self,
+        memory: &Memory,
+        desc: *mut c_void,
+        context: *mut c_void,
+    ) -> Posted {
+        let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
+        // SAFETY: as promised by the caller.
+        unsafe { sys::weir_post_buffer(ptr, memory.as_ptr().cast(), memory.len() as u64, desc, context) }
+            .into()
+    }
+
     /// Sends without a completion; the bytes are free on return.
     pub(super) fn inject(&self, bytes: &[u8], peer: u64) -> Posted {
         let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };

@@ -410,6 +410,11 @@ int64_t weir_post_slab(struct weir_fabric *f, void *buf, uint64_t len, void *des
 	return fi_recvmsg(f->ep, &msg, FI_MULTI_RECV);
 }
 
+int64_t weir_post_buffer(struct weir_fabric *f, void *buf, uint64_t len, void *desc, void *context)
+{
+	return fi_recv(f->ep, buf, len, desc, FI_ADDR_UNSPEC, context);
+}
+
 int64_t weir_send(struct weir_fabric *f, const void *buf, uint64_t len, void *desc, uint64_t peer, void *context)
 {
 	return fi_send(f->ep, buf, len, desc, peer, context);

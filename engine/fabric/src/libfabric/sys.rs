@@ -182,6 +182,13 @@ unsafe extern "C" {
         desc: *mut c_void,
         context: *mut c_void,
     ) -> i64;
+    pub(super) fn weir_post_buffer(
+        f: *mut WeirFabric,
+        buf: *mut c_void,
+        len: u64,
+        desc: *mut c_void,
+        context: *mut c_void,
+    ) -> i64;
     pub(super) fn weir_send(
         f: *mut WeirFabric,
         buf: *const c_void,

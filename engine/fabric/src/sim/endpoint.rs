@@ -1,6 +1,7 @@
 //! An endpoint of the simulated fabric.
 
-use super::network::{Job, Network};
+use super::network::{Held, Job, Network};
+use super::nic::Queue;
 use crate::counters::add;
 use crate::memory::{Access, Buffer, Exposure, Memory, RemoteRegion};
 use crate::message::{Message, Source};
@@ -45,6 +46,8 @@ pub(super) struct EndpointState {
     pub(super) auth_keys: Vec<AuthKey>,
     pub(super) unread: Rc<Cell<usize>>,
     pub(super) counters: FabricCounters,
+    /// The receive queue of an endpoint behind a NIC.
+    pub(super) queue: Option<Rc<Queue>>,
     sink: OnceCell<Weak<dyn Sink>>,
     peers: RefCell<Peers>,
     regions: RefCell<BTreeMap<u64, Region>>,
@@ -54,6 +57,7 @@ pub(super) struct EndpointState {
 struct Unread {
     bytes: usize,
     total: Rc<Cell<usize>>,
+    _held: Option<Held>,
 }
 
 impl Drop for Unread {
@@ -108,16 +112,16 @@ impl EndpointState {
         self.sink.get().filter(|_| self.alive.get()).and_then(Weak::upgrade)
     }
 
-    pub(super) fn deliver(&self, source: Source, bytes: Vec<u8>) {
+    pub(super) fn deliver(&self, source: Source, bytes: Vec<u8>, held: Option<Held>) {
         let Some(sink) = self.sink() else { return };
-        let hold = Unread { bytes: bytes.len(), total: Rc::clone(&self.unread) };
+        let room = Unread { bytes: bytes.len(), total: Rc::clone(&self.unread), _held: held };
         self.unread.set(self.unread.get() + bytes.len());
         add(&self.counters.messages_received, 1);
         add(&self.counters.bytes_received, bytes.len() as u64);
         if !matches!(source, Source::Peer(_)) {
             add(&self.counters.unknown_sources, 1);
         }
-        sink.message(Message::owned(source, bytes, Some(Box::new(hold))));
+        sink.message(Message::owned(source, bytes, Some(Box::new(room))));
     }
 
     pub(super) fn send_failed(&self, peer: PeerId, context: u64, error: FabricError) {
@@ -164,6 +168,7 @@ impl SimEndpoint {
         node: &Node,
         port: Option<u16>,
         auth_keys: &[AuthKey],
+        queue: Option<Rc<Queue>>,
     ) -> Rc<dyn Endpoint> {
         let port = port.map_or_else(|| network.private_port(), u32::from);
         let name = node.name();
@@ -177,6 +182,7 @@ impl SimEndpoint {
             auth_keys: auth_keys.to_vec(),
             unread: Rc::default(),
             counters: FabricCounters::default(),
+            queue,
             sink: OnceCell::new(),
             peers: RefCell::default(),
             regions: RefCell::default(),

@@ -3,12 +3,16 @@
 
 mod endpoint;
 mod network;
+mod nic;
 
 use core::time::Duration;
 use endpoint::SimEndpoint;
 use network::Network;
+use nic::Queue;
 use std::rc::Rc;
 use weir_runtime::sim::{Node, World};
+
+pub use nic::{Nic, NicConfig, NicStats, ReceiveMode};
 
 use crate::{Address, AuthKey, Endpoint};
 
@@ -106,14 +110,28 @@ impl Fabric {
     /// without, it gets a port of its own. Dropping it closes it, and so does a crash of its node.
     #[must_use]
     pub fn endpoint(&self, node: &Node, port: Option<u16>) -> Rc<dyn Endpoint> {
-        SimEndpoint::open(&self.network, node, port, &[])
+        SimEndpoint::open(&self.network, node, port, &[], None)
     }
 
     /// Like [`Fabric::endpoint`], on virtual networks: the NIC takes only what comes through one of them. A client has
     /// one key, a server as many as its clients have together; they are all there before the first message is.
     #[must_use]
     pub fn endpoint_with_keys(&self, node: &Node, port: Option<u16>, keys: &[AuthKey]) -> Rc<dyn Endpoint> {
-        SimEndpoint::open(&self.network, node, port, keys)
+        SimEndpoint::open(&self.network, node, port, keys, None)
+    }
+
+    /// An endpoint as [`Fabric::endpoint`] makes it, behind a NIC that it shares with others and with a thread of its
+    /// own: what arrives takes their time.
+    #[must_use]
+    pub fn endpoint_behind(
+        &self,
+        nic: &Rc<Nic>,
+        mode: ReceiveMode,
+        node: &Node,
+        port: Option<u16>,
+    ) -> Rc<dyn Endpoint> {
+        let queue = Queue::new(nic, mode, self.network.world.now());
+        SimEndpoint::open(&self.network, node, port, &[], Some(queue))
     }
 
     /// Changes how the network behaves from now on.

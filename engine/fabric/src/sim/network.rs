@@ -1,6 +1,7 @@
 //! What lies between the simulated endpoints.
 
 use super::endpoint::EndpointState;
+use super::nic::{Accepted, Queue};
 use super::{Config, Stats, UnknownSource};
 use crate::counters::add;
 use crate::memory::{Access, Memory, RemoteRegion};
@@ -27,6 +28,19 @@ pub(super) struct Network {
     pub(super) stats: Cell<Stats>,
     endpoints: RefCell<BTreeMap<Address, Weak<EndpointState>>>,
     next_port: Cell<u32>,
+}
+
+/// Gives what a message occupies behind a NIC back when the message is dropped.
+pub(super) struct Held {
+    queue: Rc<Queue>,
+    accepted: Accepted,
+    world: World,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.queue.release(self.accepted.place, self.world.now());
+    }
 }
 
 /// One message on its way.
@@ -170,16 +184,47 @@ impl Network {
         };
         let room = self.config.borrow().receive_bytes;
         if receiver.unread.get() + parcel.bytes.len() > room || !receiver.has_sink() {
-            self.count(|stats| stats.receiver_full += 1);
-            if tries >= FULL_RETRIES_MAX {
-                self.give_up(parcel, "the receiver has no room");
-            } else {
-                // now + 1 + i³·10 µs, i up to 4: the retry queues of the receiver-not-ready protocol.
-                let wait = 1 + 10 * tries.min(11).pow(3);
-                self.travel(parcel, Duration::from_micros(wait), tries + 1);
+            self.receiver_not_ready(parcel, tries);
+            return;
+        }
+        if let Some(queue) = receiver.queue.clone() {
+            match queue.receive(self.world.now(), parcel.bytes.len()) {
+                Some(accepted) => self.handle(&receiver, &queue, accepted, parcel),
+                None => self.receiver_not_ready(parcel, tries),
             }
             return;
         }
+        self.deliver(&receiver, parcel, None);
+    }
+
+    /// A NIC has taken a message; the thread behind it will get to it.
+    fn handle(
+        self: &Rc<Self>,
+        receiver: &Rc<EndpointState>,
+        queue: &Rc<Queue>,
+        accepted: Accepted,
+        parcel: Parcel,
+    ) {
+        let hold = Held { queue: Rc::clone(queue), accepted, world: self.world.clone() };
+        let (network, receiver) = (Rc::clone(self), Rc::clone(receiver));
+        self.world.schedule(accepted.at - self.world.now(), move || {
+            network.deliver(&receiver, parcel, Some(hold));
+        });
+    }
+
+    /// The sender tries again later, a limited number of times.
+    fn receiver_not_ready(self: &Rc<Self>, parcel: Parcel, tries: u64) {
+        self.count(|stats| stats.receiver_full += 1);
+        if tries >= FULL_RETRIES_MAX {
+            self.give_up(parcel, "the receiver has no room");
+        } else {
+            // now + 1 + i³·10 µs, i up to 4: the retry queues of the receiver-not-ready protocol.
+            let wait = 1 + 10 * tries.min(11).pow(3);
+            self.travel(parcel, Duration::from_micros(wait), tries + 1);
+        }
+    }
+
+    fn deliver(&self, receiver: &Rc<EndpointState>, parcel: Parcel, hold: Option<Held>) {
         self.count(|stats| stats.delivered += 1);
         self.world.trace(parcel.bytes.len() as u64);
         // What a NIC on several networks reports is the sender under the network that the message came through.
@@ -192,7 +237,7 @@ impl Network {
             (Some(peer), _) => Source::Peer(peer),
             (None, UnknownSource::Address) => Source::Address(sender),
         };
-        receiver.deliver(source, parcel.bytes);
+        receiver.deliver(source, parcel.bytes, hold);
     }
 
     /// Drops a message, and with the configured probability lets its sender know.

@@ -1,0 +1,120 @@
+//! Membership over the whole RPC stack: simulated fabric, contacts, credits, deadlines.
+
+use core::time::Duration;
+use std::rc::Rc;
+
+use weir_fabric::sim::Fabric;
+use weir_proto::Rank;
+use weir_proto::group::MemberState;
+use weir_rpc::group::swim::SwimConfig;
+use weir_rpc::group::{Group, Location, Membership, RpcTransport, serve_membership};
+use weir_rpc::{Rpc, RpcConfig};
+use weir_runtime::sim::{Node, World};
+
+const PORT: u16 = 10_100;
+
+struct Member {
+    node: Node,
+    /// What makes it take part; nothing while it is down.
+    live: Option<(Rc<Rpc>, Rc<Membership>)>,
+}
+
+struct Cluster {
+    world: World,
+    fabric: Fabric,
+    group: Rc<Group>,
+    members: Vec<Member>,
+}
+
+impl Cluster {
+    fn start(members: u32, seed: u64) -> Self {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        let host = |rank: u32| format!("engine-{rank}");
+        let located =
+            (0..members).map(|rank| (Rank(rank), Location { host: host(rank).into(), port: PORT, tags: 1 }));
+        let group = Group::new(1, located);
+        let members = (0..members).map(|rank| Member { node: world.node(&host(rank)), live: None });
+        let members = members.collect();
+        let mut cluster = Self { world, fabric, group, members };
+        for rank in 0..cluster.members.len() {
+            cluster.boot(rank);
+        }
+        cluster
+    }
+
+    fn boot(&mut self, rank: usize) {
+        let node = &self.members[rank].node;
+        let rt = node.handle();
+        let rpc = Rpc::new(rt.clone(), self.fabric.endpoint(node, Some(PORT)), RpcConfig::default());
+        let transport = RpcTransport::new(rt.clone(), &rpc, Rc::clone(&self.group));
+        let own = Rank(u32::try_from(rank).expect("few"));
+        let membership = Membership::start(&rt, own, &self.group.ranks(), SwimConfig::default(), transport);
+        serve_membership(&rpc, &membership);
+        self.members[rank].live = Some((rpc, membership));
+    }
+
+    fn crash(&mut self, rank: usize) {
+        self.world.crash(&self.members[rank].node);
+        self.members[rank].live = None;
+    }
+
+    fn agree(&self, state: MemberState, meant: impl Fn(usize) -> bool) -> bool {
+        let ranks = (0..self.members.len()).filter(|rank| meant(*rank));
+        let ranks: Vec<Rank> = ranks.map(|rank| Rank(u32::try_from(rank).expect("few"))).collect();
+        let live = self.members.iter().filter_map(|member| member.live.as_ref());
+        live.into_iter().all(|(_, membership)| ranks.iter().all(|rank| membership.state(*rank) == state))
+    }
+
+    fn wait(&self, limit: Duration, state: MemberState, meant: impl Fn(usize) -> bool) -> Option<Duration> {
+        let began = self.world.now();
+        while self.world.now() - began < limit {
+            self.world.run_for(Duration::from_millis(100));
+            if self.agree(state, &meant) {
+                return Some(self.world.now() - began);
+            }
+        }
+        None
+    }
+}
+
+fn crash_and_return(members: u32, loss: f64, seed: u64) {
+    let mut cluster = Cluster::start(members, seed);
+    let met = cluster.wait(Duration::from_mins(1), MemberState::Alive, |_| true);
+    let met = met.unwrap_or_else(|| panic!("seed {seed}: they don't get to know each other"));
+    cluster.fabric.configure(|config| config.loss = loss);
+    cluster.crash(1);
+    let dead = cluster.wait(Duration::from_secs(8), MemberState::Dead, |rank| rank == 1);
+    let dead = dead.unwrap_or_else(|| panic!("seed {seed}: the dead one is not known to all after 8 s"));
+    assert!(cluster.agree(MemberState::Alive, |rank| rank != 1), "seed {seed}: a living one is not alive");
+    cluster.world.restart(&cluster.members[1].node);
+    cluster.boot(1);
+    let back = cluster.wait(Duration::from_secs(20), MemberState::Alive, |_| true);
+    let back = back.unwrap_or_else(|| panic!("seed {seed}: the restarted one is not seen"));
+    println!(
+        "{members} engines, loss {loss}: met after {met:?}, dead known after {dead:?}, back after {back:?}"
+    );
+}
+
+#[test]
+fn a_crash_and_a_return_are_known_to_all_over_the_whole_stack() {
+    for (members, loss, seed) in [(2, 0.0, 1), (3, 0.0, 2), (3, 0.05, 3), (32, 0.0, 4), (32, 0.05, 5)] {
+        crash_and_return(members, loss, seed);
+    }
+}
+
+#[test]
+fn hundreds_of_engines_over_the_whole_stack_agree_on_a_crash() {
+    crash_and_return(crate::setting("WEIR_SWIM_STACK", 200), 0.0, 6);
+}
+
+#[test]
+fn an_engine_that_leaves_is_known_to_have_left_at_once() {
+    let cluster = Cluster::start(8, 7);
+    cluster.wait(Duration::from_secs(20), MemberState::Alive, |_| true).expect("they meet");
+    let (_, leaver) = cluster.members[3].live.as_ref().expect("it is up");
+    let leaver = Rc::clone(leaver);
+    cluster.world.block_on(&cluster.members[3].node, async move { leaver.leave().await });
+    let known = cluster.wait(Duration::from_secs(3), MemberState::Dead, |rank| rank == 3);
+    assert!(known.is_some(), "news, not a failed probe, tells them");
+}
