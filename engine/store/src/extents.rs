@@ -1,8 +1,8 @@
 //! Which versions of extents are visible at an epoch.
 
-use crate::codec::Malformed;
 use crate::incarnation::Life;
 use crate::key::{self, Path, Tail};
+use crate::paging::Fault;
 use crate::tree::Tree;
 use core::ops::ControlFlow;
 use weir_proto::object::Extent;
@@ -40,7 +40,7 @@ pub(crate) fn newest_versions(
     epoch: u64,
     range: Extent,
     classes: u32,
-) -> Result<Vec<Stored>, Malformed> {
+) -> Result<Vec<Stored>, Fault> {
     let mut found = Vec::new();
     for class in (0..CLASSES).filter(|class| classes & (1 << class) != 0) {
         let first = range.index.saturating_sub(key::class_length_max(class));
@@ -61,7 +61,7 @@ fn scan_class(
     from: &[u8],
     (life, epoch, range): (Life, u64, Extent),
     found: &mut Vec<Stored>,
-) -> Result<Option<Vec<u8>>, Malformed> {
+) -> Result<Option<Vec<u8>>, Fault> {
     let mut done: Option<Extent> = None;
     let mut steps = 0;
     let end = tree.scan(from, |key, value| {
@@ -99,8 +99,8 @@ fn scan_class(
             found.push(Stored { extent, epoch: at, value: value.to_vec() });
         }
         ControlFlow::Continue(())
-    });
-    end.unwrap_or(Ok(None))
+    })?;
+    Ok(end.unwrap_or(Ok(None))?)
 }
 
 /// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
@@ -160,7 +160,7 @@ mod tests {
                     continue;
                 }
                 classes |= 1 << key::length_class(count);
-                tree.put(&akey.extent(Extent { index, count }, at), &at.to_le_bytes());
+                tree.put(&akey.extent(Extent { index, count }, at), &at.to_le_bytes()).expect("in memory");
                 for record in index..index + count {
                     let slot: &mut Option<u64> = &mut model[usize::try_from(record).expect("small")];
                     if at <= epoch && at >= low {
@@ -195,8 +195,8 @@ mod tests {
         let mut tree = Tree::default();
         let extent = |index| Extent { index, count: 4 };
         for at in 1..2000 {
-            tree.put(&akey.extent(extent(0), at), b"x");
-            tree.put(&akey.extent(extent(4), at), b"y");
+            tree.put(&akey.extent(extent(0), at), b"x").expect("in memory");
+            tree.put(&akey.extent(extent(4), at), b"y").expect("in memory");
         }
         let life = Life { exists: true, low: 0, event: None };
         let classes = 1 << key::length_class(4);
