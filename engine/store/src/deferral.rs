@@ -2,7 +2,7 @@
 //! reader that began before may still read them.
 
 use crate::space::Run;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 #[derive(Debug)]
 struct Deferred {
@@ -17,7 +17,9 @@ struct Deferred {
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
     queue: VecDeque<Deferred>,
-    readers: BTreeSet<u64>,
+    /// Readers from the oldest that hasn't ended on, in the order in which they began: whether each has ended.
+    readers: VecDeque<bool>,
+    /// Number of the next reader.
     next: u64,
 }
 
@@ -29,7 +31,7 @@ impl Deferral {
 
     /// The next run that can be given out, when records up to `durable` are durable.
     pub(crate) fn pop(&mut self, durable: u64) -> Option<Run> {
-        let oldest = self.readers.first().copied().unwrap_or(u64::MAX);
+        let oldest = self.next - self.readers.len() as u64;
         let first = self.queue.front()?;
         if first.record > durable || first.reader > oldest {
             return None;
@@ -41,13 +43,20 @@ impl Deferral {
     pub(crate) fn begin_read(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.readers.insert(number);
+        self.readers.push_back(false);
         number
     }
 
     /// The reader of this number has ended.
     pub(crate) fn end_read(&mut self, reader: u64) {
-        self.readers.remove(&reader);
+        let place = (reader + self.readers.len() as u64).checked_sub(self.next);
+        let ended = place.and_then(|at| self.readers.get_mut(usize::try_from(at).ok()?));
+        if let Some(ended) = ended {
+            *ended = true;
+        }
+        while self.readers.front() == Some(&true) {
+            self.readers.pop_front();
+        }
     }
 
     /// Blocks that wait.

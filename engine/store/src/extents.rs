@@ -44,10 +44,10 @@ pub(crate) fn newest_versions(
     let mut found = Vec::new();
     for class in (0..CLASSES).filter(|class| classes & (1 << class) != 0) {
         let first = range.index.saturating_sub(key::class_length_max(class));
-        let prefix = akey.extents_class(class);
         let mut from = akey.extents_from(class, first);
+        let prefix_len = from.len() - size_of::<u64>();
         // Each scan ends at the end of the class, or where it is quicker to search anew.
-        while let Some(next) = scan_class(tree, akey, &prefix, &from, (life, epoch, range), &mut found)? {
+        while let Some(next) = scan_class(tree, akey, prefix_len, &from, (life, epoch, range), &mut found)? {
             from = next;
         }
     }
@@ -57,11 +57,12 @@ pub(crate) fn newest_versions(
 fn scan_class(
     tree: &Tree,
     akey: &Path,
-    prefix: &[u8],
+    prefix_len: usize,
     from: &[u8],
     (life, epoch, range): (Life, u64, Extent),
     found: &mut Vec<Stored>,
 ) -> Result<Option<Vec<u8>>, Fault> {
+    let prefix = &from[..prefix_len];
     let mut done: Option<Extent> = None;
     let mut steps = 0;
     let end = tree.scan(from, |key, value| {
@@ -106,6 +107,11 @@ fn scan_class(
 /// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
 /// same epoch the one of the lower index wins. Holes are parts too.
 pub(crate) fn paint(stored: &[Stored], range: Extent) -> Vec<Visible> {
+    if let [only] = stored {
+        let (from, to) = (range.index.max(only.extent.index), range.end().min(only.extent.end()));
+        let part = Visible { extent: Extent { index: from, count: to.saturating_sub(from) }, stored: 0 };
+        return if from < to { vec![part] } else { Vec::new() };
+    }
     let mut order: Vec<usize> = (0..stored.len()).collect();
     order.sort_by_key(|at| (core::cmp::Reverse(stored[*at].epoch), stored[*at].extent.index));
     let mut open = vec![(range.index, range.end())];

@@ -173,10 +173,13 @@ impl Fetch {
                 }
             }
         }
-        for result in join_all(reads).await {
-            result?;
+        if reads.len() < 2 {
+            return match reads.pop() {
+                Some(read) => read.await,
+                None => Ok(()),
+            };
         }
-        Ok(())
+        join_all(reads).await.into_iter().collect()
     }
 }
 
@@ -342,9 +345,10 @@ pub(crate) fn newest_single(
     life: Life,
     epoch: u64,
 ) -> Result<Option<(u64, Payload)>, Fault> {
-    let prefix = akey.singles();
-    let found = tree.scan(&akey.single(epoch), |key, value| {
-        if !key.starts_with(&prefix) {
+    let from = akey.single(epoch);
+    let prefix = &from[..from.len() - size_of::<u64>()];
+    let found = tree.scan(&from, |key, value| {
+        if !key.starts_with(prefix) {
             return ControlFlow::Break(Ok(None));
         }
         let tail = key::akey_tail(&key[akey.as_bytes().len()..]);
@@ -454,15 +458,12 @@ fn check_fetch(
     akeys: &[AkeyFetch],
 ) -> Result<(), String> {
     // A single value's size is only the most that is wanted, so it doesn't count towards the payload.
-    let bounded: Vec<Value> = akeys
-        .iter()
-        .map(|fetch| match &fetch.value {
-            Value::Single { .. } => Value::Single { size: 0 },
-            array @ Value::Array { .. } => array.clone(),
-        })
-        .collect();
-    validate(akeys.iter().zip(&bounded).map(|(fetch, value)| (&fetch.akey, value)))
-        .map_err(|error| error.to_string())?;
+    const SINGLE: &Value = &Value::Single { size: 0 };
+    let bounded = akeys.iter().map(|fetch| match &fetch.value {
+        Value::Single { .. } => (&fetch.akey, SINGLE),
+        array @ Value::Array { .. } => (&fetch.akey, array),
+    });
+    validate(bounded).map_err(|error| error.to_string())?;
     let per_akey = conditions.has(Conditions::PER_AKEY);
     let stray = akeys.iter().any(|fetch| fetch.conditions.0 & !Conditions::AKEY_FETCH.0 != 0);
     if conditions.0 & !FETCH_CONDITIONS.0 != 0

@@ -34,6 +34,7 @@ impl Tree {
     /// Evicts clean nodes until all take at most `limit` bytes of memory or `steps` nodes were looked at. Returns how
     /// many it evicted. Nodes below the key `floor` and those used at the tick `oldest` or later stay.
     pub(crate) fn evict(&self, limit: usize, floor: &[u8], oldest: u64, steps: usize) -> usize {
+        self.let_go();
         let mut sweep = Sweep { limit, floor, oldest, steps, evicted: 0, past_floor: false };
         // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
         for _ in 0..3 {

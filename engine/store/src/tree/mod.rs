@@ -18,11 +18,14 @@ pub(crate) use node::{
 pub(crate) use packed::Packed;
 
 use crate::codec::Malformed;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::ops::ControlFlow;
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
 use std::rc::Rc;
+
+/// Bytes beyond the key where a scan begins that the keys it meets usually don't exceed: an akey, an extent, an epoch.
+const KEY_ROOM: usize = 64;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
 const LEVELS_MAX: usize = 40;
@@ -38,6 +41,9 @@ pub(crate) struct Tree {
     /// Nodes beyond a missing one that a scan asks for.
     ahead: Cell<usize>,
     hand: Hand,
+    /// The leaf where the last scan was: what belongs together is close together. Let go before any change, which
+    /// would have to copy the node otherwise.
+    finger: RefCell<Option<Rc<Node>>>,
 }
 
 #[cfg(test)]
@@ -70,7 +76,8 @@ impl Tree {
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
         let changes = Changes { retired: Vec::new(), dirty, meter };
-        Self { root, changes, len, tick: Cell::new(0), ahead: Cell::new(0), hand: Hand::default() }
+        let (tick, ahead) = (Cell::new(0), Cell::new(0));
+        Self { root, changes, len, tick, ahead, hand: Hand::default(), finger: RefCell::default() }
     }
 
     /// Number of entries.
@@ -184,6 +191,7 @@ impl Tree {
     /// Sets the value of a key and returns the one it had. Key and value together are at most [`ENTRY_MAX`] bytes.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
+        self.let_go();
         let (old, split) = put(&mut self.root, key, value, &mut self.changes)?;
         if let Some((separator, right)) = split {
             let mut keys = Packed::default();
@@ -202,6 +210,7 @@ impl Tree {
         if self.get(key)?.is_none() {
             return Ok(None);
         }
+        self.let_go();
         let old = remove(&mut self.root, key, &mut self.changes)?;
         loop {
             let only = match &self.root.body {
@@ -222,10 +231,47 @@ impl Tree {
         from: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Found<B> {
-        match self.scan_node(&self.root, (Low::default(), Some(from)), &mut Vec::new(), &mut visit) {
+        let mut key = Vec::with_capacity(from.len() + KEY_ROOM);
+        let on = match self.scan_at_finger(from, &mut key, &mut visit) {
+            ControlFlow::Break(found) => return Ok(Some(found)),
+            ControlFlow::Continue(scanned) => scanned,
+        };
+        // Behind the last key of the leaf at the finger, if that was visited.
+        key.extend(on.then_some(0));
+        let behind = core::mem::take(&mut key);
+        let from = if on { behind.as_slice() } else { from };
+        match self.scan_node(&self.root, (Low::default(), Some(from)), &mut key, &mut visit) {
             ControlFlow::Break(found) => found.map(Some),
             ControlFlow::Continue(()) => Ok(None),
         }
+    }
+
+    /// Visits entries of the leaf at the finger, if `from` belongs there. Returns whether it did; `key` is then the
+    /// last one of the leaf.
+    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
+        let leaf = self.finger.borrow().clone();
+        let Some(Node { body: Body::Leaf(entries), used, .. }) = leaf.as_deref() else {
+            return ControlFlow::Continue(false);
+        };
+        let first = match entries.search(from) {
+            Ok(at) => at,
+            // Before its first entry, a key may belong to the leaf before.
+            Err(at) if at > 0 && at < entries.len() => at,
+            Err(_) => return ControlFlow::Continue(false),
+        };
+        used.set(self.tick.get());
+        for at in first..entries.len() {
+            entries.copy_key(at, key);
+            if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
+                return ControlFlow::Break(found);
+            }
+        }
+        ControlFlow::Continue(true)
+    }
+
+    /// Forgets the leaf of the last scan.
+    fn let_go(&self) {
+        self.finger.take();
     }
 
     /// Visits entries in reverse order from the last key that is below `below`, until `visit` breaks.
@@ -251,7 +297,7 @@ impl Tree {
     /// Without `from` all entries below the node are visited.
     fn scan_node<B>(
         &self,
-        node: &Node,
+        node: &Rc<Node>,
         (low, from): (Low<'_>, Option<&[u8]>),
         key: &mut Vec<u8>,
         visit: Visit<'_, B>,
@@ -259,6 +305,7 @@ impl Tree {
         self.touch(node);
         match &node.body {
             Body::Leaf(entries) => {
+                self.finger.replace(Some(Rc::clone(node)));
                 let first = from.map_or(0, |from| entries.search(from).unwrap_or_else(|at| at));
                 for at in first..entries.len() {
                     entries.copy_key(at, key);
