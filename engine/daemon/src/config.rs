@@ -19,6 +19,10 @@ const TARGETS_MAX: u32 = 256;
 /// Smallest target: log, checkpoints and a few pools.
 const TARGET_SIZE_MIN: u64 = 64 * 1024 * 1024;
 
+/// Least index memory of a target: below it, operations on a few objects at once would read from the device again what
+/// they have just read.
+const INDEX_MEMORY_MIN: u64 = 16 * 1024 * 1024;
+
 /// libfabric providers that this build can use.
 pub const PROVIDERS: [&str; 4] = ["tcp", "shm", "verbs", "cxi"];
 
@@ -62,6 +66,9 @@ pub struct Flags {
     /// Size of a target's file when it is made, e.g. 8GiB.
     #[arg(long, env = "WEIR_TARGET_SIZE")]
     pub target_size: Option<String>,
+    /// Memory that a target's index may take, e.g. 1GiB.
+    #[arg(long, env = "WEIR_INDEX_MEMORY")]
+    pub index_memory: Option<String>,
     /// What is logged: a level (error, warn, info, debug, trace) or directives as in `info,weir_rpc=debug`.
     #[arg(long, env = "WEIR_LOG")]
     pub log: Option<String>,
@@ -131,6 +138,7 @@ struct File {
     metrics_listen: Option<String>,
     data: Option<PathBuf>,
     target_size: Option<String>,
+    index_memory: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
     tls: Option<FileTls>,
@@ -197,6 +205,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Bytes of a target's file when it is made.
     pub target_size: u64,
+    /// Most bytes of memory that a target's index takes.
+    pub index_memory: u64,
     /// What is logged.
     pub log: String,
     /// How.
@@ -236,6 +246,7 @@ impl Config {
         let management = flags.management_listen.clone().or(file.management_listen);
         let metrics = flags.metrics_listen.clone().or(file.metrics_listen);
         let size = flags.target_size.clone().or(file.target_size);
+        let index = flags.index_memory.clone().or(file.index_memory);
         let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
         let auth = required(file.auth, "auth", "an [auth] section with system_key")?;
         let bound = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
@@ -254,6 +265,7 @@ impl Config {
             metrics_listen: address("metrics_listen", metrics.as_deref().unwrap_or("0.0.0.0:10002"))?,
             data: flags.data.clone().or(file.data).unwrap_or_else(|| "/var/lib/weir".into()),
             target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
+            index_memory: parse_size("index_memory", index.as_deref().unwrap_or("1GiB"))?,
             log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
@@ -289,6 +301,10 @@ impl Config {
         if self.target_size < TARGET_SIZE_MIN {
             let reason = format!("a target has at least {TARGET_SIZE_MIN} bytes");
             return Err(invalid("target_size", &self.target_size.to_string(), &reason));
+        }
+        if self.index_memory < INDEX_MEMORY_MIN {
+            let reason = format!("a target's index has at least {INDEX_MEMORY_MIN} bytes of memory");
+            return Err(invalid("index_memory", &self.index_memory.to_string(), &reason));
         }
         Ok(())
     }
@@ -456,7 +472,7 @@ mod tests {
             (config.rank, config.host.as_str(), config.listen.as_str()),
             (Rank(1), "weir-1", "0.0.0.0")
         );
-        assert_eq!(config.target_size, 8 << 30);
+        assert_eq!((config.target_size, config.index_memory), (8 << 30, 1 << 30));
         assert_eq!(config.metrics_listen.port(), 9191);
         assert_eq!(config.tls.ca, Path::new("tls/ca.crt"), "relative to the file");
         assert_eq!(config.tls.cert, Path::new("/etc/weir/tls/tls.crt"));
@@ -479,6 +495,7 @@ mod tests {
             (GOOD.replace("\"tcp\"", "\"udp\""), "`provider` = \"udp\""),
             (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
             (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
+            (GOOD.replace("log = \"info\"", "index_memory = \"1MiB\""), "`index_memory` = \"1048576\""),
             (GOOD.replace("0.0.0.0:10001", "somewhere"), "`management_listen`"),
             (GOOD.replace("system.key", "no.key"), "`auth.system_key`"),
             (GOOD.replace("rank = 1", "rank = 0"), "listed twice"),

@@ -14,6 +14,7 @@ use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
 use weir_management::{RotatingServer, TlsError, incoming};
 use weir_runtime::real::Remote;
+use weir_store::StoreConfig;
 
 use crate::VERSION;
 use crate::config::Config;
@@ -142,6 +143,11 @@ impl Engine {
                 engines: config.engines.clone(),
                 key: config.system_key.clone(),
                 started: since,
+                store: StoreConfig {
+                    // Checked with the configuration; more than an address space holds means all there is.
+                    index_bytes: usize::try_from(config.index_memory).unwrap_or(usize::MAX),
+                    ..StoreConfig::default()
+                },
                 processor,
             };
             let sender = sender.clone();

@@ -144,6 +144,7 @@ impl Collector for Exporter {
         metrics.extend(self.engine());
         metrics.extend(self.operations());
         metrics.extend(self.log());
+        metrics.extend(self.index());
         metrics.extend(self.media());
         metrics.extend(self.capabilities());
         metrics.extend(self.fabric());
@@ -340,6 +341,29 @@ impl Exporter {
                 "End of the last checkpoint that succeeded",
                 |figures| Value::GaugeSeconds(seconds(figures.store.checkpoint_last_ns)),
             ),
+        ]
+    }
+
+    fn index(&self) -> Vec<Metric> {
+        vec![
+            self.by_target("weir_engine_index_entries", "Entries of the index", |figures| {
+                Value::Gauge(figures.store.entries)
+            }),
+            self.by_target("weir_engine_index_memory_bytes", "Memory that the index takes", |figures| {
+                Value::Gauge(figures.store.index.memory)
+            }),
+            self.by_target("weir_engine_index_memory_limit_bytes", "Memory it may take", |figures| {
+                Value::Gauge(figures.store.index.memory_limit)
+            }),
+            self.by_target("weir_engine_index_faults", "Index nodes read when needed", |figures| {
+                Value::Counter(figures.store.index.faults)
+            }),
+            self.by_target("weir_engine_index_evictions", "Index nodes put out of memory", |figures| {
+                Value::Counter(figures.store.index.evictions)
+            }),
+            self.by_target("weir_engine_index_errors", "Index nodes found damaged or unreadable", |figures| {
+                Value::Counter(figures.store.index.errors)
+            }),
         ]
     }
 

@@ -49,6 +49,8 @@ pub struct Settings {
     pub key: SystemKey,
     /// Start of the process, seconds since 1970.
     pub started: u64,
+    /// How its store behaves.
+    pub store: StoreConfig,
     /// The processor to stay on.
     pub processor: Option<usize>,
 }
@@ -201,7 +203,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         endpoint,
         device,
         owner: settings.owner,
-        store: StoreConfig::default(),
+        store: settings.store,
         engines: settings.engines,
         key: settings.key,
         provider,

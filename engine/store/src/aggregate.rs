@@ -10,6 +10,7 @@ use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber, Tail};
 use crate::merge::{Place, merge_akey};
+use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::state::{Core, add};
 use crate::tree::Tree;
@@ -74,6 +75,39 @@ impl Queue {
     }
 }
 
+/// Why background work couldn't be done.
+#[derive(Debug)]
+pub(crate) enum ChoreError {
+    /// A part of the index is damaged; what lies elsewhere is as good as ever.
+    Page(PageError),
+    /// The store has failed, or must.
+    Failed(String),
+}
+
+impl From<PageError> for ChoreError {
+    fn from(error: PageError) -> Self {
+        Self::Page(error)
+    }
+}
+
+impl From<String> for ChoreError {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl From<Malformed> for ChoreError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(malformed.to_string())
+    }
+}
+
+impl From<Fault> for Halt<ChoreError> {
+    fn from(fault: Fault) -> Self {
+        fault.map(ChoreError::from)
+    }
+}
+
 /// Keys that can go, where to go on, and an akey that is done.
 type Step = (Vec<Vec<u8>>, Option<Vec<u8>>, Option<Place>);
 
@@ -97,7 +131,7 @@ pub(crate) async fn visit_object(
     object: ObjectKey,
     since: u64,
     horizon: u64,
-) -> Result<(), String> {
+) -> Result<(), ChoreError> {
     let snapshots = {
         let catalog = core.catalog.borrow();
         let found = catalog.pools.get(&object.0).and_then(|pool| pool.containers.get(&object.1));
@@ -113,12 +147,19 @@ pub(crate) async fn visit_object(
     let begin = core::cell::Cell::new(core.rt.now());
     loop {
         core.admit().await?;
-        let step = visit.step(&core.tree.borrow(), &from).map_err(|malformed| malformed.to_string())?;
-        let (removals, next, done) = step;
+        // A step that is asked again begins where it began.
+        let dkey = visit.dkey.clone();
+        let step = core.ask(|tree| {
+            visit.dkey.clone_from(&dkey);
+            let step = visit.step(tree, &from)?;
+            tree.reach(step.0.iter().map(Vec::as_slice))?;
+            Ok::<_, Halt<ChoreError>>(step)
+        });
+        let (removals, next, done) = step.await?;
         if !removals.is_empty() {
             add(&core.counters.aggregated, removals.len() as u64);
             let removals: Vec<Change> = removals.into_iter().map(|key| Change::Remove { key }).collect();
-            core.commit(&removals, None).map_err(|malformed| malformed.to_string())?;
+            core.commit(&removals, None)?;
         }
         if let Some(place) = done {
             merge_akey(core, object, &place, horizon).await?;
@@ -139,14 +180,15 @@ pub(crate) async fn visit_object(
 }
 
 /// What follows `prefix` in the first key at or behind `from`, if that begins with it.
-fn first_below(tree: &Tree, prefix: &[u8], from: &[u8]) -> Option<Vec<u8>> {
-    tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?
+fn first_below(tree: &Tree, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    let found = tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
+    Ok(found.flatten())
 }
 
 impl Visit<'_> {
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
-    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Malformed> {
-        let found = first_below(tree, &self.path.below(), from);
+    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Fault> {
+        let found = first_below(tree, &self.path.below(), from)?;
         let dkey = match &found {
             Some(rest) => Some(self.path.dkey(&key::dkey_from(self.object, rest)?)),
             None => None,
@@ -162,7 +204,7 @@ impl Visit<'_> {
         };
         self.dkey = Some(dkey.clone());
         let below = dkey.below();
-        let Some(rest) = first_below(tree, &below, from.max(&below)) else {
+        let Some(rest) = first_below(tree, &below, from.max(&below))? else {
             return Ok((Vec::new(), Some(key::after(dkey.as_bytes())), None));
         };
         let akey: Key = key::akey_from(self.object, &rest)?;
@@ -197,11 +239,11 @@ impl Visit<'_> {
     }
 
     /// The life of the last of these paths, each below the one before, at an epoch.
-    fn life(tree: &Tree, paths: &[&Path], epoch: u64) -> Result<Life, Malformed> {
+    fn life(tree: &Tree, paths: &[&Path], epoch: u64) -> Result<Life, Fault> {
         paths.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, epoch))
     }
 
-    fn event_epochs(tree: &Tree, path: &Path, mut each: impl FnMut(u64, Event)) -> Result<(), Malformed> {
+    fn event_epochs(tree: &Tree, path: &Path, mut each: impl FnMut(u64, Event)) -> Result<(), Fault> {
         let prefix = path.events();
         let fault = tree.scan(&prefix, |key, value| {
             let Some(rest) = key.strip_prefix(prefix.as_slice()) else { return ControlFlow::Break(None) };
@@ -212,12 +254,12 @@ impl Visit<'_> {
                 }
                 Err(malformed) => ControlFlow::Break(Some(malformed)),
             }
-        });
-        fault.flatten().map_or(Ok(()), Err)
+        })?;
+        fault.flatten().map_or(Ok(()), |malformed| Err(malformed.into()))
     }
 
     /// Events of `path` that no pin needs. What is below has been cleaned before.
-    fn dead_events(&mut self, tree: &Tree, path: &Path, above: &[Path]) -> Result<Vec<Vec<u8>>, Malformed> {
+    fn dead_events(&mut self, tree: &Tree, path: &Path, above: &[Path]) -> Result<Vec<Vec<u8>>, Fault> {
         let mut events = Vec::new();
         Self::event_epochs(tree, path, |epoch, event| events.push((epoch, event)))?;
         self.note_newer(events.iter().map(|(epoch, _)| *epoch));
@@ -260,7 +302,7 @@ impl Visit<'_> {
     }
 
     /// Versions of an akey that no pin shows.
-    fn dead_versions(&mut self, tree: &Tree, akey: &Path, dkey: &Path) -> Result<Vec<Vec<u8>>, Malformed> {
+    fn dead_versions(&mut self, tree: &Tree, akey: &Path, dkey: &Path) -> Result<Vec<Vec<u8>>, Fault> {
         let (mut singles, mut extents) = (Vec::new(), Vec::new());
         self.collect(tree, akey, &mut singles, &mut extents)?;
         let mut epochs: Vec<u64> = singles.iter().map(|(epoch, _)| *epoch).collect();
@@ -338,7 +380,7 @@ impl Visit<'_> {
         akey: &Path,
         singles: &mut Vec<(u64, bool)>,
         extents: &mut Vec<Stored>,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), Fault> {
         let mut from = akey.singles();
         loop {
             let next = tree.scan(&from, |key, value| {
@@ -359,10 +401,10 @@ impl Visit<'_> {
                     Err(malformed) => return ControlFlow::Break(Err(malformed)),
                 }
                 ControlFlow::Continue(())
-            });
+            })?;
             match next {
                 Some(Ok(Some(next))) => from = next,
-                Some(Err(malformed)) => return Err(malformed),
+                Some(Err(malformed)) => return Err(malformed.into()),
                 Some(Ok(None)) | None => return Ok(()),
             }
         }

@@ -119,13 +119,14 @@ impl Shard {
 
     fn pieces(&self, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut pieces = Vec::new();
-        self.core.tree.borrow().scan::<()>(prefix, |key, value| {
+        let scanned = self.core.tree.borrow().scan::<()>(prefix, |key, value| {
             if !key.starts_with(prefix) {
                 return ControlFlow::Break(());
             }
             pieces.push(value.to_vec());
             ControlFlow::Continue(())
         });
+        debug_assert!(scanned.is_ok(), "nodes with attributes stay in memory");
         pieces
     }
 
@@ -146,7 +147,7 @@ impl Shard {
         }
         let prefix = key::attribute_scope(self.number, scope);
         let start = if from.is_empty() { prefix.clone() } else { key::attribute(self.number, scope, from) };
-        self.core.tree.borrow().scan::<()>(&start, |key, value| {
+        let scanned = self.core.tree.borrow().scan::<()>(&start, |key, value| {
             let Some((name, _)) =
                 key.strip_prefix(prefix.as_slice()).and_then(|rest| key::attribute_name(rest).ok())
             else {
@@ -160,6 +161,7 @@ impl Shard {
             }
             ControlFlow::Continue(())
         });
+        debug_assert!(scanned.is_ok(), "nodes with attributes stay in memory");
         found
     }
 }

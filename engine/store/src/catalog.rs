@@ -169,6 +169,13 @@ impl Catalog {
         Some((*number, pool))
     }
 
+    /// Whether any pool or container was destroyed and isn't gone yet.
+    pub(crate) fn has_destroyed(&self) -> bool {
+        self.pools
+            .values()
+            .any(|pool| pool.destroying || pool.containers.values().any(|container| container.destroying))
+    }
+
     pub(crate) fn next_pool(&self) -> PoolNumber {
         self.pools.last_key_value().map_or(1, |(number, _)| number + 1)
     }

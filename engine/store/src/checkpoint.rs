@@ -138,7 +138,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         add(&core.checkpoints.failures, u64::from(result.is_err()));
         match result {
             // Space comes back with deletes and with what readers hold; log and index wait for it.
-            Ok(()) => {}
+            Ok(()) => core.relieve_all_memory().await,
             Err(CheckpointError::NoSpace(_)) => {
                 core.chores.notify_one();
                 core.rt.sleep(Duration::from_millis(10)).await;
@@ -176,10 +176,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         newest: core.newest_epoch(),
     };
     write_header(core, header).await?;
-    let space = &mut *core.space.borrow_mut();
-    for run in &frozen.retired {
-        space.release(*run);
-    }
+    core.space.borrow_mut().release_nodes(&frozen.retired);
     core.journal.ring.borrow_mut().trimmed = frozen.ring.written;
     core.journal.progress.notify_waiters();
     let state = &core.checkpoints;
@@ -222,7 +219,8 @@ fn node_blocks(node: &Node) -> u64 {
 fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
     let tree = &mut *core.tree.borrow_mut();
     for (key, value) in core.catalog.borrow_mut().take_dirty_usage() {
-        tree.put(&key, &value);
+        // Usage sorts before the objects: its nodes stay in memory.
+        tree.put(&key, &value).map_err(|_| Malformed("the usage of containers isn't in memory"))?;
     }
     let space = &mut *core.space.borrow_mut();
     let mut nodes = Vec::new();

@@ -1,12 +1,14 @@
 //! Background work: reclaim of destroyed pools and containers, and aggregation.
 
-use crate::aggregate::visit_object;
+use crate::aggregate::{ChoreError, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::paging::{Fault, Halt};
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::{Core, add};
+use crate::tree::Tree;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
@@ -25,7 +27,9 @@ pub(crate) async fn run(core: Rc<Core>) {
         }
         let worked = match work(&core).await {
             Ok(worked) => worked,
-            Err(reason) => return core.fail(&reason),
+            // Counted where it was met. What is damaged stays as it is, the rest is worked on.
+            Err(ChoreError::Page(_)) => true,
+            Err(ChoreError::Failed(reason)) => return core.fail(&reason),
         };
         if worked {
             core.rt.sleep(core.config.slice).await;
@@ -65,9 +69,12 @@ fn queue_all_containers(core: &Core) {
 }
 
 /// Does one piece of work. Returns whether there was any.
-async fn work(core: &Rc<Core>) -> Result<bool, String> {
-    if reclaim(core).await? {
-        return Ok(true);
+async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
+    match reclaim(core).await {
+        Ok(true) => return Ok(true),
+        // What reclaim can't get at must not keep others from their aggregation.
+        Ok(false) | Err(ChoreError::Page(_)) => {}
+        Err(error) => return Err(error),
     }
     let horizon = horizon(core);
     let object = core.aggregation.borrow_mut().take_object(horizon);
@@ -95,27 +102,31 @@ async fn visit_container(
     pool: PoolNumber,
     container: ContainerNumber,
     horizon: u64,
-) -> Result<(), String> {
+) -> Result<(), ChoreError> {
     let prefix = key::objects(pool, container);
     let mut from = prefix.clone();
-    while let Some(object) = next_object(core, &prefix, &from)? {
-        visit_object(core, (pool, container, object), 0, horizon).await?;
+    let mut damaged = Ok(());
+    while let Some(object) = next_object(core, &prefix, &from).await? {
+        match visit_object(core, (pool, container, object), 0, horizon).await {
+            Err(error @ ChoreError::Page(_)) => damaged = Err(error),
+            visited => visited?,
+        }
         from = key::after(Path::object(pool, container, object).as_bytes());
         core.rt.yield_now().await;
         if core.is_stopped() {
             break;
         }
     }
-    Ok(())
+    damaged
 }
 
-fn next_object(core: &Core, prefix: &[u8], from: &[u8]) -> Result<Option<ObjectId>, String> {
-    let tree = core.tree.borrow();
-    let rest = tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)));
-    match rest.flatten() {
-        Some(rest) => key::object_from(&rest).map(Some).map_err(|malformed| malformed.to_string()),
-        None => Ok(None),
-    }
+async fn next_object(core: &Core, prefix: &[u8], from: &[u8]) -> Result<Option<ObjectId>, ChoreError> {
+    let found = core.ask(|tree| {
+        let rest =
+            tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
+        Ok::<_, Halt<ChoreError>>(rest.flatten())
+    });
+    Ok(found.await?.map(|rest| key::object_from(&rest)).transpose()?)
 }
 
 /// What reclaim does next.
@@ -127,30 +138,41 @@ enum Doomed {
 }
 
 /// Removes a part of what a destroyed container or pool left. Returns whether there was anything.
-async fn reclaim(core: &Rc<Core>) -> Result<bool, String> {
-    let Some(doomed) = find_doomed(core) else { return Ok(false) };
+async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
+    if !core.catalog.borrow().has_destroyed() {
+        return Ok(false);
+    }
     core.admit().await?;
-    let changes = match doomed {
-        Doomed::Last(changes) => changes,
-        Doomed::Entries(prefix) => {
-            let mut changes = Vec::new();
-            core.tree.borrow().scan::<()>(&prefix, |key, _| {
-                if changes.len() >= RECLAIM_STEP || !key.starts_with(&prefix) {
-                    return ControlFlow::Break(());
-                }
-                changes.push(Change::Remove { key: key.to_vec() });
-                ControlFlow::Continue(())
-            });
-            changes
-        }
-    };
+    let changes = core.ask(|tree| {
+        let changes = match find_doomed(core, tree)? {
+            None => Vec::new(),
+            Some(Doomed::Last(changes)) => changes,
+            Some(Doomed::Entries(prefix)) => {
+                let mut changes = Vec::new();
+                tree.scan::<()>(&prefix, |key, _| {
+                    if changes.len() >= RECLAIM_STEP || !key.starts_with(&prefix) {
+                        return ControlFlow::Break(());
+                    }
+                    changes.push(Change::Remove { key: key.to_vec() });
+                    ControlFlow::Continue(())
+                })?;
+                changes
+            }
+        };
+        tree.reach(changes.iter().map(Change::key))?;
+        Ok::<_, Halt<ChoreError>>(changes)
+    });
+    let changes = changes.await?;
+    if changes.is_empty() {
+        return Ok(false);
+    }
     add(&core.counters.reclaimed, changes.len() as u64);
-    core.commit(&changes, None).map_err(|malformed| malformed.to_string())?;
+    core.commit(&changes, None)?;
     Ok(true)
 }
 
-fn find_doomed(core: &Core) -> Option<Doomed> {
-    let has = |prefix: &[u8]| core.tree.borrow().first(prefix, prefix).is_some();
+fn find_doomed(core: &Core, tree: &Tree) -> Result<Option<Doomed>, Fault> {
+    let has = |prefix: &[u8]| Ok::<_, Fault>(tree.first(prefix, prefix)?.is_some());
     let catalog = core.catalog.borrow();
     for (pool_number, pool) in &catalog.pools {
         for (number, container) in &pool.containers {
@@ -160,23 +182,23 @@ fn find_doomed(core: &Core) -> Option<Doomed> {
             }
             let snapshots = key::container(key::SNAPSHOT, *pool_number, *number);
             for prefix in [key::objects(*pool_number, *number), snapshots] {
-                if has(&prefix) {
-                    return Some(Doomed::Entries(prefix));
+                if has(&prefix)? {
+                    return Ok(Some(Doomed::Entries(prefix)));
                 }
             }
             let last = [key::USAGE, key::CONTAINER].map(|kind| key::container(kind, *pool_number, *number));
-            return Some(Doomed::Last(last.map(|key| Change::Remove { key }).into()));
+            return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
         }
         if pool.destroying {
             let attributes = key::attributes(*pool_number);
-            if has(&attributes) {
-                return Some(Doomed::Entries(attributes));
+            if has(&attributes)? {
+                return Ok(Some(Doomed::Entries(attributes)));
             }
             let last = [key::container(key::USAGE, *pool_number, 0), key::pool(*pool_number)];
-            return Some(Doomed::Last(last.map(|key| Change::Remove { key }).into()));
+            return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
         }
     }
-    None
+    Ok(None)
 }
 
 impl Shard {
@@ -184,10 +206,15 @@ impl Shard {
     /// stays. Background aggregation does the same by itself, later.
     ///
     /// # Errors
-    /// When the container is missing or the store has failed.
+    /// When the container is missing or the store has failed; also when a part of the index is damaged, after the
+    /// rest was aggregated.
     pub async fn aggregate(&self, container: ContainerId, up_to: Epoch) -> Result<(), PoolError> {
         let number = self.locate(container)?;
-        visit_container(&self.core, self.number, number, up_to.0).await.map_err(PoolError::Failed)?;
+        let visited = visit_container(&self.core, self.number, number, up_to.0).await;
+        visited.map_err(|error| match error {
+            ChoreError::Page(error) => PoolError::Index(error.to_string()),
+            ChoreError::Failed(reason) => PoolError::Failed(reason),
+        })?;
         self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed)
     }
 }

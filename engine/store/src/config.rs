@@ -38,6 +38,10 @@ pub struct FormatOptions {
 pub struct StoreConfig {
     /// Values shorter than this many bytes live in log and index; from here on they take whole blocks of their own.
     pub inline_limit: usize,
+    /// Most bytes of memory that the index takes. What is beyond stays on the device and is read when it is needed.
+    /// Nodes with pools, containers and attributes stay in memory whatever the limit; so do changed ones until the
+    /// next checkpoint.
+    pub index_bytes: usize,
     /// Most bytes of transfer buffers.
     pub dma_bytes: usize,
     /// Longest time between checkpoints while there is something to write.
@@ -60,6 +64,8 @@ impl Default for StoreConfig {
         Self {
             // A value of one block costs one block either way; inline it would be written twice.
             inline_limit: 4096,
+            // Some three million files of one extent each.
+            index_bytes: 1 << 30,
             // Eight requests of the largest payload.
             dma_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(10),

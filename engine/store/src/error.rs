@@ -1,6 +1,8 @@
 //! Errors, one type for each kind of operation. Each says what failed, on which object, and what to do next.
 
+use crate::codec::Malformed;
 use crate::config::Owner;
+use crate::paging::{Fault, Halt, PageError};
 use weir_media::MediaError;
 use weir_proto::object::Extent;
 use weir_proto::{ContainerId, Der, Key, PoolId};
@@ -197,6 +199,9 @@ pub enum PoolError {
         /// Bytes in use.
         used: u64,
     },
+    /// A part of the index can't be read.
+    #[error("{0}; rebuild this target from its replicas, and replace the device if it happens again")]
+    Index(String),
     /// The store has failed.
     #[error(
         "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
@@ -269,6 +274,16 @@ pub enum UpdateError {
         "the free blocks of this target are too scattered for a value of dkey \"{0}\"; delete data or grow the pool"
     )]
     Fragmented(Key),
+    /// A part of the index is damaged on the device.
+    #[error(
+        "{location} is damaged: {reason}; nothing was changed. Rebuild this target from its replicas, and replace the device if it happens again"
+    )]
+    Index {
+        /// Where.
+        location: Location,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The data isn't what the client sent.
     #[error(
         "data of akey \"{akey}\" does not match the checksum that came with it: it was damaged on the way; send it again"
@@ -351,6 +366,16 @@ pub enum FetchError {
         /// The records concerned, for an array.
         extent: Option<Extent>,
     },
+    /// A part of the index is damaged on the device.
+    #[error(
+        "{location} is damaged: {reason}; what lies below it can't be found. Read another replica and rebuild this target from it"
+    )]
+    Index {
+        /// Where.
+        location: Location,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The device failed.
     #[error(transparent)]
     Media(#[from] MediaError),
@@ -359,6 +384,57 @@ pub enum FetchError {
         "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
     )]
     Failed(String),
+}
+
+impl From<PageError> for FetchError {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::Corrupt { location, reason } => Self::Index { location, reason },
+            PageError::Media(error) => Self::Media(error),
+        }
+    }
+}
+
+impl From<PageError> for UpdateError {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::Corrupt { location, reason } => Self::Index { location, reason },
+            PageError::Media(error) => Self::Media(error),
+        }
+    }
+}
+
+impl From<PageError> for OpenError {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::Corrupt { location, reason } => Self::Corrupt { location, reason: reason.to_owned() },
+            PageError::Media(error) => Self::Media(error),
+        }
+    }
+}
+
+impl From<Halt<Malformed>> for Halt<FetchError> {
+    fn from(fault: Fault) -> Self {
+        fault.map(FetchError::from)
+    }
+}
+
+impl From<FetchError> for Halt<FetchError> {
+    fn from(error: FetchError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Halt<Malformed>> for Halt<UpdateError> {
+    fn from(fault: Fault) -> Self {
+        fault.map(UpdateError::from)
+    }
+}
+
+impl From<UpdateError> for Halt<UpdateError> {
+    fn from(error: UpdateError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 fn extent_text(extent: Option<&Extent>) -> String {
@@ -421,7 +497,7 @@ impl PoolError {
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
             Self::NoSpace { .. } => Der::NOSPACE,
             Self::InUse { .. } => Der::BUSY,
-            Self::Failed(_) => Der::IO,
+            Self::Index(_) | Self::Failed(_) => Der::IO,
         }
     }
 }
@@ -440,7 +516,7 @@ impl UpdateError {
             Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
             Self::Checksum { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
-            Self::Failed(_) => Der::IO,
+            Self::Index { .. } | Self::Failed(_) => Der::IO,
         }
     }
 }
@@ -456,7 +532,7 @@ impl FetchError {
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::Buffer { .. } => Der::REC2BIG,
-            Self::Corrupt { .. } => Der::CSUM,
+            Self::Corrupt { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,
         }

@@ -1,8 +1,8 @@
 //! Which versions of extents are visible at an epoch.
 
-use crate::codec::Malformed;
 use crate::incarnation::Life;
 use crate::key::{self, Path, Tail};
+use crate::paging::Fault;
 use crate::tree::Tree;
 use core::ops::ControlFlow;
 use weir_proto::object::Extent;
@@ -40,14 +40,14 @@ pub(crate) fn newest_versions(
     epoch: u64,
     range: Extent,
     classes: u32,
-) -> Result<Vec<Stored>, Malformed> {
+) -> Result<Vec<Stored>, Fault> {
     let mut found = Vec::new();
     for class in (0..CLASSES).filter(|class| classes & (1 << class) != 0) {
         let first = range.index.saturating_sub(key::class_length_max(class));
-        let prefix = akey.extents_class(class);
         let mut from = akey.extents_from(class, first);
+        let prefix_len = from.len() - size_of::<u64>();
         // Each scan ends at the end of the class, or where it is quicker to search anew.
-        while let Some(next) = scan_class(tree, akey, &prefix, &from, (life, epoch, range), &mut found)? {
+        while let Some(next) = scan_class(tree, akey, prefix_len, &from, (life, epoch, range), &mut found)? {
             from = next;
         }
     }
@@ -57,11 +57,12 @@ pub(crate) fn newest_versions(
 fn scan_class(
     tree: &Tree,
     akey: &Path,
-    prefix: &[u8],
+    prefix_len: usize,
     from: &[u8],
     (life, epoch, range): (Life, u64, Extent),
     found: &mut Vec<Stored>,
-) -> Result<Option<Vec<u8>>, Malformed> {
+) -> Result<Option<Vec<u8>>, Fault> {
+    let prefix = &from[..prefix_len];
     let mut done: Option<Extent> = None;
     let mut steps = 0;
     let end = tree.scan(from, |key, value| {
@@ -99,13 +100,18 @@ fn scan_class(
             found.push(Stored { extent, epoch: at, value: value.to_vec() });
         }
         ControlFlow::Continue(())
-    });
-    end.unwrap_or(Ok(None))
+    })?;
+    Ok(end.unwrap_or(Ok(None))?)
 }
 
 /// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
 /// same epoch the one of the lower index wins. Holes are parts too.
 pub(crate) fn paint(stored: &[Stored], range: Extent) -> Vec<Visible> {
+    if let [only] = stored {
+        let (from, to) = (range.index.max(only.extent.index), range.end().min(only.extent.end()));
+        let part = Visible { extent: Extent { index: from, count: to.saturating_sub(from) }, stored: 0 };
+        return if from < to { vec![part] } else { Vec::new() };
+    }
     let mut order: Vec<usize> = (0..stored.len()).collect();
     order.sort_by_key(|at| (core::cmp::Reverse(stored[*at].epoch), stored[*at].extent.index));
     let mut open = vec![(range.index, range.end())];
@@ -160,7 +166,7 @@ mod tests {
                     continue;
                 }
                 classes |= 1 << key::length_class(count);
-                tree.put(&akey.extent(Extent { index, count }, at), &at.to_le_bytes());
+                tree.put(&akey.extent(Extent { index, count }, at), &at.to_le_bytes()).expect("in memory");
                 for record in index..index + count {
                     let slot: &mut Option<u64> = &mut model[usize::try_from(record).expect("small")];
                     if at <= epoch && at >= low {
@@ -195,8 +201,8 @@ mod tests {
         let mut tree = Tree::default();
         let extent = |index| Extent { index, count: 4 };
         for at in 1..2000 {
-            tree.put(&akey.extent(extent(0), at), b"x");
-            tree.put(&akey.extent(extent(4), at), b"y");
+            tree.put(&akey.extent(extent(0), at), b"x").expect("in memory");
+            tree.put(&akey.extent(extent(4), at), b"y").expect("in memory");
         }
         let life = Life { exists: true, low: 0, event: None };
         let classes = 1 << key::length_class(4);

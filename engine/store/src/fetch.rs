@@ -5,6 +5,7 @@ use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path, Tail};
+use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::state::{Core, add};
 use crate::tree::Tree;
@@ -172,10 +173,13 @@ impl Fetch {
                 }
             }
         }
-        for result in join_all(reads).await {
-            result?;
+        if reads.len() < 2 {
+            return match reads.pop() {
+                Some(read) => read.await,
+                None => Ok(()),
+            };
         }
-        Ok(())
+        join_all(reads).await.into_iter().collect()
     }
 }
 
@@ -272,11 +276,11 @@ struct AkeyView<'a> {
 
 impl AkeyView<'_> {
     /// The newest visible single value.
-    fn single(&self) -> Result<Option<Payload>, Malformed> {
+    fn single(&self) -> Result<Option<Payload>, Fault> {
         Ok(newest_single(self.tree, self.path, self.life, self.epoch)?.map(|(_, payload)| payload))
     }
 
-    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Vec<Piece>), Malformed> {
+    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Vec<Piece>), Fault> {
         let payload = self.single()?.unwrap_or(Payload::Hole);
         let size = payload.len();
         let len = size.min(wanted);
@@ -291,7 +295,7 @@ impl AkeyView<'_> {
         wanted: u32,
         extents: &[Extent],
         classes: u32,
-    ) -> Result<(FetchedAkey, Vec<Piece>), Malformed> {
+    ) -> Result<(FetchedAkey, Vec<Piece>), Fault> {
         let size = u64::from(record_size);
         let (mut present, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
         for requested in extents {
@@ -340,10 +344,11 @@ pub(crate) fn newest_single(
     akey: &Path,
     life: Life,
     epoch: u64,
-) -> Result<Option<(u64, Payload)>, Malformed> {
-    let prefix = akey.singles();
-    let found = tree.scan(&akey.single(epoch), |key, value| {
-        if !key.starts_with(&prefix) {
+) -> Result<Option<(u64, Payload)>, Fault> {
+    let from = akey.single(epoch);
+    let prefix = &from[..from.len() - size_of::<u64>()];
+    let found = tree.scan(&from, |key, value| {
+        if !key.starts_with(prefix) {
             return ControlFlow::Break(Ok(None));
         }
         let tail = key::akey_tail(&key[akey.as_bytes().len()..]);
@@ -351,8 +356,8 @@ pub(crate) fn newest_single(
             Tail::Single(at) if life.shows(at, epoch) => Ok(Some((at, Version::decode(value)?.payload))),
             _ => Ok(None),
         }))
-    });
-    found.unwrap_or(Ok(None))
+    })?;
+    Ok(found.unwrap_or(Ok(None))?)
 }
 
 impl Shard {
@@ -372,7 +377,8 @@ impl Shard {
         let number = self.locate(container)?;
         check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
         let guard = ReadGuard::new(&self.core);
-        let planned = self.plan_fetch(number, object, dkey, epoch.0, conditions, akeys);
+        let plan = |tree: &Tree| self.plan_fetch(tree, number, object, dkey, epoch.0, conditions, akeys);
+        let planned = self.core.ask(plan).await;
         // What the answer rests on must not vanish in a crash.
         self.see(number, object).await?;
         let (akeys, pieces) = planned?.into_iter().unzip();
@@ -385,22 +391,23 @@ impl Shard {
         self.core.make_durable(seen).await.map_err(FetchError::Failed)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the tree and the parts of the request")]
     fn plan_fetch(
         &self,
+        tree: &Tree,
         number: ContainerNumber,
         object: ObjectId,
         dkey: &Key,
         epoch: u64,
         conditions: Conditions,
         akeys: &[AkeyFetch],
-    ) -> Result<Vec<(FetchedAkey, Vec<Piece>)>, FetchError> {
-        let tree = &*self.core.tree.borrow();
+    ) -> Result<Vec<(FetchedAkey, Vec<Piece>)>, Halt<FetchError>> {
         let path = Path::object(self.number, number, object);
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
         let dkey_path = path.dkey(dkey);
         let above = life(tree, &dkey_path, above, epoch)?;
         if conditions.has(Conditions::DKEY_FETCH) && !above.exists {
-            return Err(FetchError::Missing(format!("dkey \"{dkey}\"")));
+            return Err(FetchError::Missing(format!("dkey \"{dkey}\"")).into());
         }
         let mut found = Vec::with_capacity(akeys.len());
         for fetch in akeys {
@@ -409,7 +416,7 @@ impl Shard {
             let per_akey = conditions.has(Conditions::PER_AKEY);
             let conditions = if per_akey { fetch.conditions } else { conditions };
             if conditions.has(Conditions::AKEY_FETCH) && !life.exists {
-                return Err(FetchError::Missing(format!("akey \"{}\"", fetch.akey)));
+                return Err(FetchError::Missing(format!("akey \"{}\"", fetch.akey)).into());
             }
             let view = AkeyView { tree, path: &path, life, epoch };
             found.push(fetch_akey(&view, fetch)?);
@@ -418,7 +425,7 @@ impl Shard {
     }
 }
 
-fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Vec<Piece>), FetchError> {
+fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Vec<Piece>), Halt<FetchError>> {
     let nothing = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
     let Some((kind, record_size, classes)) = view.life.array_or_single() else {
         return Ok((FetchedAkey { fetched: nothing, len: 0 }, Vec::new()));
@@ -432,13 +439,14 @@ fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Ve
         (Value::Array { record_size: given, extents }, Kind::Array) => {
             if *given != 0 && *given != record_size {
                 let akey = fetch.akey.clone();
-                return Err(FetchError::RecordSize { akey, stored: record_size, given: *given });
+                return Err(FetchError::RecordSize { akey, stored: record_size, given: *given }.into());
             }
             Ok(view.fetch_array(record_size, *given, extents, classes)?)
         }
         (value, stored) => {
             let given = if matches!(value, Value::Single { .. }) { Kind::Single } else { Kind::Array };
-            Err(FetchError::Kind { akey: fetch.akey.clone(), stored: stored.name(), given: given.name() })
+            Err(FetchError::Kind { akey: fetch.akey.clone(), stored: stored.name(), given: given.name() }
+                .into())
         }
     }
 }
@@ -450,15 +458,12 @@ fn check_fetch(
     akeys: &[AkeyFetch],
 ) -> Result<(), String> {
     // A single value's size is only the most that is wanted, so it doesn't count towards the payload.
-    let bounded: Vec<Value> = akeys
-        .iter()
-        .map(|fetch| match &fetch.value {
-            Value::Single { .. } => Value::Single { size: 0 },
-            array @ Value::Array { .. } => array.clone(),
-        })
-        .collect();
-    validate(akeys.iter().zip(&bounded).map(|(fetch, value)| (&fetch.akey, value)))
-        .map_err(|error| error.to_string())?;
+    const SINGLE: &Value = &Value::Single { size: 0 };
+    let bounded = akeys.iter().map(|fetch| match &fetch.value {
+        Value::Single { .. } => (&fetch.akey, SINGLE),
+        array @ Value::Array { .. } => (&fetch.akey, array),
+    });
+    validate(bounded).map_err(|error| error.to_string())?;
     let per_akey = conditions.has(Conditions::PER_AKEY);
     let stray = akeys.iter().any(|fetch| fetch.conditions.0 & !Conditions::AKEY_FETCH.0 != 0);
     if conditions.0 & !FETCH_CONDITIONS.0 != 0

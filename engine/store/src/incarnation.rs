@@ -4,8 +4,8 @@
 //! everything below it without touching it: what is below counts only from the epoch on at which the thing above was
 //! last created.
 
-use crate::codec::Malformed;
 use crate::key::{self, Path};
+use crate::paging::Fault;
 use crate::tree::Tree;
 use crate::value::{Event, Kind};
 use core::ops::ControlFlow;
@@ -54,12 +54,13 @@ fn merge(newer: Event, older: Event) -> Event {
 }
 
 /// Whether the thing at `path` exists at `epoch`, below something that exists as `above` says.
-pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Malformed> {
-    let prefix = path.events();
+pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Fault> {
+    let from = path.event(epoch);
+    let prefix = &from[..from.len() - size_of::<u64>()];
     let mut life = Life { exists: false, low: above.low, event: None };
     let mut start = above.low;
-    let fault = tree.scan(&path.event(epoch), |key, value| {
-        let Some(rest) = key.strip_prefix(prefix.as_slice()) else { return ControlFlow::Break(None) };
+    let fault = tree.scan(&from, |key, value| {
+        let Some(rest) = key.strip_prefix(prefix) else { return ControlFlow::Break(None) };
         let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
             (Ok(at), Ok(event)) => (at.0, event),
             (Err(malformed), _) | (_, Err(malformed)) => return ControlFlow::Break(Some(malformed)),
@@ -84,9 +85,9 @@ pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<
             }
             (Some(_), _) => ControlFlow::Break(None),
         }
-    });
+    })?;
     if let Some(Some(malformed)) = fault {
-        return Err(malformed);
+        return Err(malformed.into());
     }
     life.low = start.max(above.low);
     Ok(life)
@@ -124,15 +125,15 @@ mod tests {
     #[test]
     fn a_punch_above_ends_what_is_below_until_it_is_created_again() {
         let (mut tree, object, dkey) = setup();
-        tree.put(&object.event(10), &Event::Object { newest: 10 }.encode());
-        tree.put(&dkey.event(10), &Event::Dkey.encode());
-        tree.put(&object.event(20), &Event::Punch.encode());
-        tree.put(&object.event(30), &Event::Object { newest: 30 }.encode());
+        tree.put(&object.event(10), &Event::Object { newest: 10 }.encode()).expect("in memory");
+        tree.put(&dkey.event(10), &Event::Dkey.encode()).expect("in memory");
+        tree.put(&object.event(20), &Event::Punch.encode()).expect("in memory");
+        tree.put(&object.event(30), &Event::Object { newest: 30 }.encode()).expect("in memory");
         assert_eq!(exists(&tree, &object, &dkey, 9), (false, false, 0));
         assert_eq!(exists(&tree, &object, &dkey, 15), (true, true, 10));
         assert_eq!(exists(&tree, &object, &dkey, 25), (false, false, 21));
         assert_eq!(exists(&tree, &object, &dkey, 35), (true, false, 30));
-        tree.put(&dkey.event(40), &Event::Dkey.encode());
+        tree.put(&dkey.event(40), &Event::Dkey.encode()).expect("in memory");
         assert_eq!(exists(&tree, &object, &dkey, 45), (true, true, 40));
         assert_eq!(exists(&tree, &object, &dkey, 15), (true, true, 10));
     }
@@ -140,10 +141,10 @@ mod tests {
     #[test]
     fn an_update_that_arrives_late_extends_the_life_backwards() {
         let (mut tree, object, dkey) = setup();
-        tree.put(&object.event(10), &Event::Object { newest: 50 }.encode());
-        tree.put(&object.event(5), &Event::Object { newest: 5 }.encode());
-        tree.put(&dkey.event(10), &Event::Dkey.encode());
-        tree.put(&dkey.event(5), &Event::Dkey.encode());
+        tree.put(&object.event(10), &Event::Object { newest: 50 }.encode()).expect("in memory");
+        tree.put(&object.event(5), &Event::Object { newest: 5 }.encode()).expect("in memory");
+        tree.put(&dkey.event(10), &Event::Dkey.encode()).expect("in memory");
+        tree.put(&dkey.event(5), &Event::Dkey.encode()).expect("in memory");
         assert_eq!(exists(&tree, &object, &dkey, 12), (true, true, 5));
         let above = life(&tree, &object, Life::ALWAYS, 12).expect("sound");
         assert_eq!(above.event, Some((10, Event::Object { newest: 50 })));

@@ -232,7 +232,8 @@ impl Journal {
 
     /// The record that must be durable before a reader may see this object.
     pub(crate) fn touched(&self, object: &ObjectKey) -> u64 {
-        self.touched.borrow().get(object).copied().unwrap_or(0)
+        let touched = self.touched.borrow();
+        if touched.is_empty() { 0 } else { touched.get(object).copied().unwrap_or(0) }
     }
 
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.

@@ -266,11 +266,6 @@ impl Path {
         self.with(&[&[EXTENT]])
     }
 
-    /// What extents of one length class begin with.
-    pub(crate) fn extents_class(&self, class: u8) -> Vec<u8> {
-        self.with(&[&[EXTENT, class]])
-    }
-
     /// What extents of one length class that start at or behind `index` are at or behind.
     pub(crate) fn extents_from(&self, class: u8, index: u64) -> Vec<u8> {
         self.with(&[&[EXTENT, class], &index.to_be_bytes()])

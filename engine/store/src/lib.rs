@@ -1,8 +1,9 @@
 //! The versioned object store of one target: one device, one thread, several pools.
 //!
 //! A [`Store`] holds pool shards; a [`Shard`] holds containers of objects, dkeys, akeys and values by epoch. The
-//! index is one ordered copy-on-write tree in DRAM. It is made durable by a write-ahead log with group commit and by
-//! checkpoints, which write a frozen root of the tree while the store goes on serving. Small values live in log and
+//! index is one ordered copy-on-write tree. It is made durable by a write-ahead log with group commit and by
+//! checkpoints, which write a frozen root of the tree while the store goes on serving. DRAM holds as much of it as
+//! the configuration allows; the rest is read from the last checkpoint when it is needed. Small values live in log and
 //! index, larger ones in data extents that are written before the log names them. Everything read from the device is
 //! checked against a checksum first.
 //!
@@ -16,7 +17,7 @@ mod checkpoint;
 mod chores;
 mod codec;
 mod config;
-
+mod deferral;
 mod error;
 mod extents;
 mod fetch;
@@ -26,6 +27,7 @@ mod journal;
 mod key;
 mod list;
 mod merge;
+mod paging;
 mod punch;
 mod query;
 mod record;
@@ -48,7 +50,7 @@ pub use fetch::{Fetch, FetchedAkey};
 pub use list::ListPage;
 pub use shard::Shard;
 pub use stats::{
-    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, LATENCY_BOUNDS_US,
+    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, IndexStats, LATENCY_BOUNDS_US,
     LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;

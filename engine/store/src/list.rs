@@ -2,13 +2,14 @@
 //!
 //! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages.
 
-use crate::codec::Malformed;
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::fetch::{hold_blocks, load, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path};
+use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
+use crate::state::Core;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::Payload;
@@ -96,15 +97,17 @@ impl Shard {
         let guard = hold_blocks(&self.core);
         let mut page = Filling::new(limit);
         let path = Path::object(self.number, number, object);
-        {
-            let tree = &*self.core.tree.borrow();
-            match scope {
-                ListScope::Objects => self.list_objects(tree, number, epoch.0, anchor, &mut page)?,
-                ListScope::Dkeys => list_dkeys(tree, object, &path, epoch.0, anchor, with_value, &mut page)?,
-                ListScope::Akeys(dkey) => list_akeys(tree, object, &path, dkey, epoch.0, anchor, &mut page)?,
-                ListScope::Extents(dkey, akey) => {
-                    list_extents(tree, &path, (dkey, akey), epoch.0, anchor, &mut page)?;
-                }
+        let (core, at) = (&*self.core, epoch.0);
+        match scope {
+            ListScope::Objects => self.list_objects(number, at, anchor, &mut page).await?,
+            ListScope::Dkeys => {
+                list_dkeys(core, object, &path, at, anchor, with_value, &mut page).await?;
+            }
+            ListScope::Akeys(dkey) => {
+                list_akeys(core, object, &path, dkey, at, anchor, &mut page).await?;
+            }
+            ListScope::Extents(dkey, akey) => {
+                list_extents(core, &path, (dkey, akey), at, anchor, &mut page).await?;
             }
         }
         let seen = match scope {
@@ -123,77 +126,84 @@ impl Shard {
         Ok(ListPage { entries, next: page.next })
     }
 
-    fn list_objects(
+    async fn list_objects(
         &self,
-        tree: &Tree,
         number: ContainerNumber,
         epoch: u64,
         anchor: &[u8],
         page: &mut Filling,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), FetchError> {
         let prefix = key::objects(self.number, number);
         let path = |object: ObjectId| Path::object(self.number, number, object);
         let from = match <[u8; 16]>::try_from(anchor) {
             Ok(bytes) => key::after(path(ObjectId::from_bytes(bytes)).as_bytes()),
             Err(_) => prefix.clone(),
         };
-        walk(tree, &prefix, from, page, |rest, page| {
+        let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
             let object = key::object_from(rest)?;
             let path = path(object);
             let exists = life(tree, &path, Life::ALWAYS, epoch)?.exists;
             let name = object.to_bytes().to_vec();
             let added = !exists || page.add(listed(name.clone()), None);
             Ok((added, key::after(path.as_bytes()), name))
-        })
+        };
+        walk(&self.core, &prefix, from, page, look).await
     }
 }
 
-/// Visits the keys below `prefix` one by one: `look` gets what follows the prefix and returns whether to go on, where
-/// the next key starts, and the anchor of this one.
-fn walk(
-    tree: &Tree,
+/// What a look at a key gives: whether to go on, where the next key starts, and the anchor of this one.
+type Look = Result<(bool, Vec<u8>, Vec<u8>), Fault>;
+
+/// Visits the keys below `prefix` one by one: `look` gets what follows the prefix, and adds to the page last of all.
+/// What was looked at is kept when index nodes have to be read in between.
+async fn walk(
+    core: &Core,
     prefix: &[u8],
     mut from: Vec<u8>,
     page: &mut Filling,
-    mut look: impl FnMut(&[u8], &mut Filling) -> Result<(bool, Vec<u8>, Vec<u8>), Malformed>,
-) -> Result<(), Malformed> {
+    mut look: impl FnMut(&Tree, &[u8], &mut Filling) -> Look,
+) -> Result<(), FetchError> {
     let mut anchor = None;
-    loop {
-        let next =
-            tree.scan(&from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)));
-        let Some(Some(rest)) = next else { return Ok(()) };
-        page.looks += 1;
-        if page.looks > LOOKS_MAX {
-            page.next = anchor;
-            return Ok(());
+    core.ask(|tree| {
+        loop {
+            let next =
+                tree.scan(&from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
+            let Some(Some(rest)) = next else { return Ok(()) };
+            if page.looks >= LOOKS_MAX {
+                page.next = anchor.take();
+                return Ok(());
+            }
+            let (added, after, name) = look(tree, &rest, page)?;
+            page.looks += 1;
+            if !added {
+                page.next = anchor.take();
+                return Ok(());
+            }
+            anchor = Some(name);
+            from = after;
         }
-        let (added, after, name) = look(&rest, page)?;
-        if !added {
-            page.next = anchor;
-            return Ok(());
-        }
-        anchor = Some(name);
-        from = after;
-    }
+    })
+    .await
 }
 
-fn list_dkeys(
-    tree: &Tree,
+async fn list_dkeys(
+    core: &Core,
     object: ObjectId,
     path: &Path,
     epoch: u64,
     anchor: &[u8],
     with_value: Option<&Key>,
     page: &mut Filling,
-) -> Result<(), Malformed> {
-    let above = life(tree, path, Life::ALWAYS, epoch)?;
+) -> Result<(), FetchError> {
+    let above: Life =
+        core.ask(|tree| Ok::<_, Halt<FetchError>>(life(tree, path, Life::ALWAYS, epoch)?)).await?;
     if !above.exists {
         return Ok(());
     }
     let prefix = path.below();
     let from =
         Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.dkey(&last).as_bytes()));
-    walk(tree, &prefix, from, page, |rest, page| {
+    let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
         let dkey = key::dkey_from(object, rest)?;
         let path = path.dkey(&dkey);
         let found = life(tree, &path, above, epoch)?;
@@ -211,53 +221,63 @@ fn list_dkeys(
         };
         let value = value.map(|(_, payload)| payload).filter(|payload| *payload != Payload::Hole);
         Ok((page.add(listed(name.clone()), value), key::after(path.as_bytes()), name))
-    })
+    };
+    walk(core, &prefix, from, page, look).await
 }
 
-fn list_akeys(
-    tree: &Tree,
+async fn list_akeys(
+    core: &Core,
     object: ObjectId,
     path: &Path,
     dkey: &Key,
     epoch: u64,
     anchor: &[u8],
     page: &mut Filling,
-) -> Result<(), Malformed> {
-    let above = life(tree, path, Life::ALWAYS, epoch)?;
+) -> Result<(), FetchError> {
+    let object_path = path;
     let path = path.dkey(dkey);
-    let above = life(tree, &path, above, epoch)?;
+    let above = core.ask(|tree| {
+        let above = life(tree, object_path, Life::ALWAYS, epoch)?;
+        Ok::<_, Halt<FetchError>>(life(tree, &path, above, epoch)?)
+    });
+    let above = above.await?;
     if !above.exists {
         return Ok(());
     }
     let prefix = path.below();
     let from =
         Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.akey(&last).as_bytes()));
-    walk(tree, &prefix, from, page, |rest, page| {
+    let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
         let akey = key::akey_from(object, rest)?;
         let path = path.akey(&akey);
         let name = akey.as_bytes().to_vec();
         let exists = life(tree, &path, above, epoch)?.exists;
         Ok((!exists || page.add(listed(name.clone()), None), key::after(path.as_bytes()), name))
-    })
+    };
+    walk(core, &prefix, from, page, look).await
 }
 
-fn list_extents(
-    tree: &Tree,
+async fn list_extents(
+    core: &Core,
     path: &Path,
     (dkey, akey): (&Key, &Key),
     epoch: u64,
     anchor: &[u8],
     page: &mut Filling,
-) -> Result<(), Malformed> {
-    let above = life(tree, path, Life::ALWAYS, epoch)?;
-    let path = path.dkey(dkey);
-    let above = life(tree, &path, above, epoch)?;
-    let path = path.akey(akey);
-    let found = life(tree, &path, above, epoch)?;
-    let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(()) };
+) -> Result<(), FetchError> {
     let first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
     let range = Extent { index: first, count: INDEX_END - first };
-    let stored = newest_versions(tree, &path, found, epoch, range, classes)?;
+    let found = core.ask(|tree| {
+        let above = life(tree, path, Life::ALWAYS, epoch)?;
+        let path = path.dkey(dkey);
+        let above = life(tree, &path, above, epoch)?;
+        let path = path.akey(akey);
+        let found = life(tree, &path, above, epoch)?;
+        let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
+        let stored = newest_versions(tree, &path, found, epoch, range, classes)?;
+        Ok::<_, Halt<FetchError>>(Some((record_size, stored)))
+    });
+    let Some((record_size, stored)) = found.await? else { return Ok(()) };
     for part in paint(&stored, range) {
         let version = &stored[part.stored];
         if is_hole(&version.value) {

@@ -4,12 +4,14 @@
 //! a part is visible. The merged extent carries the newest epoch of its parts: no snapshot lies between them, and
 //! readers at epochs before the horizon are those of snapshots.
 
-use crate::codec::{Malformed, crc32c};
+use crate::aggregate::ChoreError;
+use crate::codec::crc32c;
 use crate::extents::{Stored, is_hole, newest_versions, paint};
 use crate::fetch::{hold_blocks, read_blocks};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, Path};
+use crate::paging::{Fault, Halt};
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX};
 use crate::state::Core;
@@ -54,24 +56,28 @@ pub(crate) async fn merge_akey(
     object: ObjectKey,
     place: &Place,
     horizon: u64,
-) -> Result<(), String> {
+) -> Result<(), ChoreError> {
     for _ in 0..MERGES_MAX {
         let guard = hold_blocks(core);
         let Some(floor) = newest_snapshot(core, object, horizon) else { return Ok(()) };
-        let planned =
-            plan(&core.tree.borrow(), place, floor, horizon).map_err(|malformed| malformed.to_string())?;
-        let Some(plan) = planned else { return Ok(()) };
+        let planned = core.ask(|tree| Ok::<_, Halt<ChoreError>>(plan(tree, place, floor, horizon)?));
+        let Some(plan) = planned.await? else { return Ok(()) };
         // Damaged parts stay as they are: a reader is told where.
         let Some(bytes) = read_parts(core, &plan).await else { return Ok(()) };
         let Some((payload, reservation)) = store(core, object, &place[2], &plan, bytes).await? else {
             return Ok(());
         };
+        let changes = core.ask(|tree| {
+            let changes = changes(tree, place, &plan, payload.clone(), horizon)?;
+            tree.reach(changes.iter().flatten().map(Change::key))?;
+            Ok::<_, Halt<ChoreError>>(changes)
+        });
+        let changes = changes.await?;
         if newest_snapshot(core, object, horizon) != Some(floor) {
             return Ok(());
         }
-        let changes = changes(&core.tree.borrow(), place, &plan, payload, horizon);
-        let Some(changes) = changes.map_err(|malformed| malformed.to_string())? else { return Ok(()) };
-        core.commit(&changes, None).map_err(|malformed| malformed.to_string())?;
+        let Some(changes) = changes else { return Ok(()) };
+        core.commit(&changes, None)?;
         if let Some(mut reservation) = reservation {
             reservation.keep();
         }
@@ -89,12 +95,12 @@ fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> 
     Some(container.snapshots.range(..=horizon).next_back().copied().unwrap_or(0))
 }
 
-fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Malformed> {
+fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Fault> {
     place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, horizon))
 }
 
 /// Finds the first run of parts that is worth a merge.
-fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<Plan>, Malformed> {
+fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<Plan>, Fault> {
     let life = akey_life(tree, place, horizon)?;
     let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
     let stored = newest_versions(tree, &place[2], life, horizon, ALL_RECORDS, classes)?;
@@ -214,21 +220,24 @@ fn changes(
     plan: &Plan,
     payload: Payload,
     horizon: u64,
-) -> Result<Option<Vec<Change>>, Malformed> {
+) -> Result<Option<Vec<Change>>, Fault> {
     let akey = &place[2];
     let involved = plan.parts.iter().map(|(_, stored)| stored).chain(&plan.replaced);
     let key_of = |stored: &Stored| akey.extent(stored.extent, stored.epoch);
-    let unchanged = |stored: &Stored| tree.get(&key_of(stored)) == Some(stored.value.as_slice());
+    let mut unchanged = true;
+    for stored in involved {
+        unchanged = unchanged && tree.get(&key_of(stored))?.as_ref() == Some(&stored.value);
+    }
     let life = akey_life(tree, place, horizon)?;
     let Some((at, Event::Akey { kind, record_size, classes })) = life.event.filter(|_| life.exists) else {
         return Ok(None);
     };
-    if record_size != plan.record_size || !involved.into_iter().all(unchanged) {
+    if record_size != plan.record_size || !unchanged {
         return Ok(None);
     }
     let merged = akey.extent(plan.extent, plan.epoch);
     let value = Version { record_size, payload }.encode();
-    if merged.len() + value.len() > ENTRY_MAX || tree.get(&merged).is_some() {
+    if merged.len() + value.len() > ENTRY_MAX || tree.get(&merged)?.is_some() {
         return Ok(None);
     }
     let mut changes = Vec::new();

@@ -4,6 +4,7 @@ use crate::attribute::AttributeChange;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
 use crate::key::{ContainerNumber, Path};
+use crate::paging::Halt;
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::tree::Tree;
@@ -51,26 +52,35 @@ impl Shard {
         check_scope(object, scope).map_err(UpdateError::Invalid)?;
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let number = self.locate(container)?;
-        let epoch = clock();
-        check_epoch(epoch)?;
         let touched = (self.number, number, object);
-        let planned = self.plan_punch(&self.core.tree.borrow(), number, object, scope, epoch.0, conditions);
+        let planned = self.core.ask(|tree| {
+            let epoch = clock();
+            check_epoch(epoch)?;
+            let changes = self.plan_punch(tree, number, object, scope, epoch.0, conditions)?;
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok((epoch, changes))
+        });
+        let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
+        // The container may have gone while index nodes were read.
+        if self.locate(container)? != number {
+            return Err(UpdateError::ContainerMissing(container));
+        }
         let record = match planned {
-            Ok(mut changes) if !changes.is_empty() => {
+            Ok((epoch, mut changes)) if !changes.is_empty() => {
                 self.add_attributes(along, &mut changes);
                 let record = self.core.commit(&changes, Some(touched)).map_err(|malformed| {
                     self.core.fail(&malformed.to_string());
                     UpdateError::from(malformed)
                 })?;
                 self.core.queue_for_aggregation(touched, epoch.0);
-                Ok(record)
+                Ok((epoch, record))
             }
-            Ok(_) => Ok(self.core.journal.touched(&touched)),
+            Ok((epoch, _)) => Ok((epoch, self.core.journal.touched(&touched))),
             Err(error) => Err((error, self.core.journal.touched(&touched))),
         };
         // What was found must be durable before anybody is told.
         match record {
-            Ok(record) => {
+            Ok((epoch, record)) => {
                 self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
                 Ok(epoch)
             }
@@ -89,7 +99,7 @@ impl Shard {
         scope: &PunchScope,
         epoch: u64,
         conditions: Conditions,
-    ) -> Result<Vec<Change>, UpdateError> {
+    ) -> Result<Vec<Change>, Halt<UpdateError>> {
         let path = Path::object(self.number, number, object);
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
         let mut changes = Vec::new();
@@ -99,7 +109,7 @@ impl Shard {
             } else if conditions.has(Conditions::PUNCH) {
                 return Err(UpdateError::Missing(name));
             }
-            Ok(())
+            Ok::<(), UpdateError>(())
         };
         match scope {
             PunchScope::Object => {
@@ -125,7 +135,7 @@ impl Shard {
                 let found = life(tree, &path, above, epoch)?;
                 for akey in akeys {
                     if !life(tree, &path.akey(akey), found, epoch)?.exists {
-                        return Err(UpdateError::Missing(format!("akey \"{akey}\"")));
+                        return Err(UpdateError::Missing(format!("akey \"{akey}\"")).into());
                     }
                 }
                 end(format!("dkey \"{dkey}\""), &path, found)?;

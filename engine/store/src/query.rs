@@ -1,14 +1,15 @@
 //! The greatest and smallest keys and records.
 
-use crate::codec::Malformed;
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
+use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::Event;
+use core::cell::RefCell;
 use core::ops::ControlFlow;
 use weir_proto::object::{Extent, KeyQuery, QueryKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -44,9 +45,13 @@ impl Shard {
         let number = self.locate(container)?;
         check_query(object, query).map_err(FetchError::Invalid)?;
         let path = Path::object(self.number, number, object);
-        let reply = search(&self.core.tree.borrow(), object, &path, epoch.0, query);
+        let resume = RefCell::new(None);
+        let reply = self
+            .core
+            .ask(|tree| Ok::<_, Halt<FetchError>>(search(tree, object, &path, epoch.0, query, &resume)?));
+        let reply = reply.await;
         self.see(number, object).await?;
-        Ok(reply?)
+        reply
     }
 
     /// Epoch of the newest update or punch of an object; [`Epoch::ZERO`] when there is none.
@@ -75,7 +80,8 @@ fn search(
     path: &Path,
     epoch: u64,
     query: &KeyQuery,
-) -> Result<QueryKeyReply, Malformed> {
+    resume: &RefCell<Option<Vec<u8>>>,
+) -> Result<QueryKeyReply, Fault> {
     let newest = match life(tree, path, Life::ALWAYS, epoch)?.event {
         Some((_, Event::Object { newest })) => newest,
         Some((at, _)) => at,
@@ -89,7 +95,7 @@ fn search(
         return Ok(reply);
     }
     // Below the dkey: an akey, searched or given, and a record if one is wanted.
-    let look = |dkey_path: &Path| -> Result<Option<Below>, Malformed> {
+    let look = |dkey_path: &Path| -> Result<Option<Below>, Fault> {
         let above = life(tree, dkey_path, above, epoch)?;
         if !above.exists {
             return Ok(None);
@@ -104,7 +110,7 @@ fn search(
     };
     let found = match dkey {
         Some(dkey) => look(&path.dkey(dkey))?.map(|found| (dkey.clone(), found)),
-        None => search.each(&path.below(), |rest| {
+        None => search.each(&path.below(), Some(resume), |rest| {
             let dkey = key::dkey_from(object, rest)?;
             let path = path.dkey(&dkey);
             Ok((look(&path)?.map(|found| (dkey, found)), path))
@@ -119,29 +125,35 @@ fn search(
 }
 
 impl Search<'_> {
-    /// Looks at the keys below `prefix` from the greatest or smallest on, until `look` finds something.
+    /// Looks at the keys below `prefix` from the greatest or smallest on, until `look` finds something. `resume` keeps
+    /// where to go on when index nodes have to be read in between.
     fn each<T>(
         &self,
         prefix: &[u8],
-        mut look: impl FnMut(&[u8]) -> Result<(Option<T>, Path), Malformed>,
-    ) -> Result<Option<T>, Malformed> {
-        let mut bound = if self.max { key::after(prefix) } else { prefix.to_vec() };
+        resume: Option<&RefCell<Option<Vec<u8>>>>,
+        mut look: impl FnMut(&[u8]) -> Result<(Option<T>, Path), Fault>,
+    ) -> Result<Option<T>, Fault> {
+        let begun = resume.and_then(|resume| resume.borrow().clone());
+        let mut bound = begun.unwrap_or_else(|| if self.max { key::after(prefix) } else { prefix.to_vec() });
         loop {
             let visit =
                 |key: &[u8], _: &[u8]| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec));
             let next =
-                if self.max { self.tree.scan_back(&bound, visit) } else { self.tree.scan(&bound, visit) };
+                if self.max { self.tree.scan_back(&bound, visit)? } else { self.tree.scan(&bound, visit)? };
             let Some(Some(rest)) = next else { return Ok(None) };
             let (found, path) = look(&rest)?;
             if found.is_some() {
                 return Ok(found);
             }
             bound = if self.max { path.as_bytes().to_vec() } else { key::after(path.as_bytes()) };
+            if let Some(resume) = resume {
+                *resume.borrow_mut() = Some(bound.clone());
+            }
         }
     }
 
-    fn akeys(&self, dkey: &Path, above: Life) -> Result<Option<Below>, Malformed> {
-        self.each(&dkey.below(), |rest| {
+    fn akeys(&self, dkey: &Path, above: Life) -> Result<Option<Below>, Fault> {
+        self.each(&dkey.below(), None, |rest| {
             let akey = key::akey_from(self.object, rest)?;
             let path = dkey.akey(&akey);
             Ok((self.record(&path, above, &akey)?, path))
@@ -149,7 +161,7 @@ impl Search<'_> {
     }
 
     /// The greatest or smallest record of an akey, if one is wanted.
-    fn record(&self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, Malformed> {
+    fn record(&self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, Fault> {
         let found = life(self.tree, path, above, self.epoch)?;
         if !found.exists {
             return Ok(None);

@@ -6,15 +6,15 @@ use crate::codec::Malformed;
 use crate::config::{Owner, StoreConfig};
 use crate::error::{Location, OpenError};
 use crate::format::{
-    CHECKPOINT_BLOCKS, Checkpoint, Layout, StoredNode, Superblock, SuperblockFault, VERSION_NEWEST,
-    VERSION_OLDEST, checkpoint_offset, decode_map, decode_node, read_superblock,
+    CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
+    checkpoint_offset, decode_map, read_superblock,
 };
 use crate::journal::{Journal, Ring};
 use crate::key;
-use crate::space::{Run, Space};
+use crate::paging::{Fault, Halt};
+use crate::space::Space;
 use crate::state::{Core, Parts, reserve_blocks};
-use crate::tree::{Body, Home, NODE_BYTES, Node, PageRef, Tree};
-use core::cell::Cell;
+use crate::tree::{Body, Meter, Node, Packed, Tree};
 use core::ops::ControlFlow;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf};
@@ -23,11 +23,11 @@ use weir_runtime::{Handle, join_all};
 /// Features that this release knows: none so far.
 const FEATURES_KNOWN: u64 = 0;
 
-/// Reads in flight while the index is loaded.
-const READS_MAX: usize = 64;
+/// Groups whose bitmaps are read at once: 512 KiB.
+const GROUPS_PER_READ: usize = 64;
 
-/// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
-const LEVELS_MAX: usize = 40;
+/// Such reads in flight.
+const READS_MAX: usize = 8;
 
 /// A device being opened.
 pub(crate) struct Opening<'a> {
@@ -122,26 +122,20 @@ impl<'a> Opening<'a> {
     async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Space, Vec<(u64, u64)>, u64), OpenError> {
         let mut space = Space::new(self.layout().data_blocks, reserve_blocks(self.layout().data_blocks));
         let (mut maps, mut highest) = (Vec::new(), 0);
-        for group in 0..space.groups() as u64 {
-            let pages = self.device.read(self.layout().map(group, 0), DmaBuf::new(2 * BLOCK)).await?;
-            let read = |slot: u64, page: &[u8]| {
-                let (number, bits) = decode_map(page, group, self.superblock.id).ok()?;
-                Some((number, slot, bits))
+        let groups: Vec<u64> = (0..space.groups() as u64).collect();
+        let parts: Vec<&[u64]> = groups.chunks(GROUPS_PER_READ).collect();
+        for parts in parts.chunks(READS_MAX) {
+            let read = |part: &&[u64]| {
+                let offset = self.layout().map(part.first().copied().unwrap_or(0), 0);
+                self.device.read(offset, DmaBuf::new(part.len() * 2 * BLOCK))
             };
-            let found = read(0, &pages[..BLOCK]).into_iter().chain(read(1, &pages[BLOCK..]));
-            let (valid, stale): (Vec<_>, Vec<_>) =
-                found.partition(|(number, ..)| *number <= checkpoint.number);
-            let newest = valid.into_iter().max_by_key(|(number, ..)| *number);
-            let (number, slot, bits) = newest.ok_or_else(|| {
-                self.corrupt("the space map", self.layout().map(group, 0), "both copies are unreadable")
-            })?;
-            let index = usize::try_from(group).unwrap_or(usize::MAX);
-            space.load(index, bits);
-            maps.push((number, slot));
-            for (number, ..) in stale {
-                // Left by a checkpoint that failed. The next one's number is higher, so it has to be overwritten.
-                highest = number.max(highest);
-                space.mark_dirty(index);
+            for (part, pages) in parts.iter().zip(join_all(parts.iter().map(read)).await) {
+                let pages = pages?;
+                for (group, pages) in part.iter().zip(pages.chunks(2 * BLOCK)) {
+                    let (place, stale) = self.load_group(checkpoint, *group, pages, &mut space)?;
+                    maps.push(place);
+                    highest = highest.max(stale);
+                }
             }
         }
         if maps_checksum(&maps) != checkpoint.maps {
@@ -151,66 +145,50 @@ impl<'a> Opening<'a> {
         Ok((space, maps, highest))
     }
 
-    async fn load_node(&self, place: PageRef, space: &Space) -> Result<StoredNode, OpenError> {
-        let offset = self.layout().data(place.block);
-        let run = Run::from(place);
-        if !space.contains(run)
-            || place.len as usize > NODE_BYTES
-            || !(place.len as usize).is_multiple_of(BLOCK)
-        {
-            return Err(self.corrupt("an index node", offset, "its parent gives it an impossible place"));
+    /// Takes in the newest bitmap of a group from both its pages. Returns its number and where it is, and the highest
+    /// number that a checkpoint which failed left there.
+    fn load_group(
+        &self,
+        checkpoint: &Checkpoint,
+        group: u64,
+        pages: &[u8],
+        space: &mut Space,
+    ) -> Result<((u64, u64), u64), OpenError> {
+        let read = |slot: u64, page: &[u8]| {
+            let (number, bits) = decode_map(page, group, self.superblock.id).ok()?;
+            Some((number, slot, bits))
+        };
+        let found = read(0, &pages[..BLOCK]).into_iter().chain(read(1, &pages[BLOCK..]));
+        let (valid, stale): (Vec<_>, Vec<_>) = found.partition(|(number, ..)| *number <= checkpoint.number);
+        let newest = valid.into_iter().max_by_key(|(number, ..)| *number);
+        let (number, slot, bits) = newest.ok_or_else(|| {
+            self.corrupt("the space map", self.layout().map(group, 0), "both copies are unreadable")
+        })?;
+        let index = usize::try_from(group).unwrap_or(usize::MAX);
+        space.load(index, bits);
+        let mut highest = 0;
+        for (number, ..) in stale {
+            // Left by a checkpoint that failed. The next one's number is higher, so it has to be overwritten.
+            highest = number.max(highest);
+            space.mark_dirty(index);
         }
-        let page = self.device.read(offset, DmaBuf::new(place.len as usize)).await?;
-        decode_node(&page, place, self.superblock.id)
-            .map_err(|malformed| self.corrupt("an index node", offset, malformed.0))
+        Ok(((number, slot), highest))
     }
 
-    /// Loads the whole index, level by level.
-    async fn load_tree(&self, checkpoint: &Checkpoint, space: &Space) -> Result<Tree, OpenError> {
-        let mut levels: Vec<Vec<(PageRef, StoredNode)>> = Vec::new();
-        let mut places = vec![checkpoint.root];
-        while !places.is_empty() {
-            let mut level = Vec::with_capacity(places.len());
-            for part in places.chunks(READS_MAX) {
-                let nodes = join_all(part.iter().map(|place| self.load_node(*place, space))).await;
-                for (place, node) in part.iter().zip(nodes) {
-                    level.push((*place, node?));
-                }
-            }
-            let children = |(_, node): &(PageRef, StoredNode)| match node {
-                StoredNode::Branch(_, children) => children.clone(),
-                StoredNode::Leaf(_) => Vec::new(),
-            };
-            let next: Vec<PageRef> = level.iter().flat_map(children).collect();
-            let leaves = level.iter().filter(|(_, node)| matches!(node, StoredNode::Leaf(_))).count();
-            let too_many = next.len() as u64 > self.layout().data_blocks || levels.len() >= LEVELS_MAX;
-            if too_many || (leaves > 0 && leaves < level.len()) {
-                let offset = self.layout().data(checkpoint.root.block);
-                return Err(self.corrupt(
-                    "the index",
-                    offset,
-                    "its leaves are at different depths, or it has a loop",
-                ));
-            }
-            levels.push(level);
-            places = next;
-        }
-        let mut below: std::vec::IntoIter<Rc<Node>> = Vec::new().into_iter();
-        while let Some(level) = levels.pop() {
-            let mut nodes = Vec::with_capacity(level.len());
-            for (place, stored) in level {
-                let body = match stored {
-                    StoredNode::Leaf(entries) => Body::Leaf(entries),
-                    StoredNode::Branch(keys, children) => {
-                        Body::Branch(keys, below.by_ref().take(children.len()).collect())
-                    }
-                };
-                nodes.push(Rc::new(Node { home: Rc::new(Home { page: Cell::new(Some(place)) }), body }));
-            }
-            below = nodes.into_iter();
-        }
-        let root = below.next().ok_or_else(|| self.corrupt("the index", 0, "it has no root"))?;
-        Ok(Tree::new(root, checkpoint.entries))
+    /// Reads the root of the index, the nodes that stay in memory, and the catalog.
+    async fn load_index(&self, core: &Core, checkpoint: &Checkpoint) -> Result<(), OpenError> {
+        let body = core.read_node(checkpoint.root).await?;
+        let meter = Meter::default();
+        let root = Node::loaded(checkpoint.root, body, &meter);
+        *core.tree.borrow_mut() = Tree::new(root, checkpoint.entries, meter);
+        core.load_pinned().await?;
+        let damaged = |malformed: Malformed| {
+            self.corrupt("the index", self.layout().data(checkpoint.root.block), malformed.0)
+        };
+        let catalog =
+            core.ask(|tree| load_catalog(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
+        *core.catalog.borrow_mut() = catalog.await?;
+        Ok(())
     }
 
     /// Opens the store as of its checkpoint and replays the log.
@@ -223,10 +201,6 @@ impl<'a> Opening<'a> {
             return Err(self.corrupt("the checkpoint header", offset, "its log position is outside the log"));
         }
         let (space, maps, highest) = self.load_space(&checkpoint).await?;
-        let tree = self.load_tree(&checkpoint, &space).await?;
-        let catalog = load_catalog(&tree).map_err(|malformed| {
-            self.corrupt("the index", layout.data(checkpoint.root.block), malformed.0)
-        })?;
         let ring = Ring {
             len: layout.log_len,
             position: checkpoint.log_position,
@@ -241,12 +215,13 @@ impl<'a> Opening<'a> {
             config,
             id: self.superblock.id,
             layout,
-            tree,
+            tree: empty_tree(),
             space,
-            catalog,
+            catalog: Catalog::default(),
             journal: Journal::new(ring, checkpoint.incarnation),
             checkpoints: Checkpoints::new(checkpoint, highest, maps),
         });
+        self.load_index(&core, &checkpoint).await?;
         crate::replay::replay(&self, &core).await?;
         core.space.borrow_mut().finish_recovery();
         core.journal.incarnation.set(checkpoint.incarnation + 1);
@@ -255,8 +230,14 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// A tree that stands in until the root is read.
+fn empty_tree() -> Tree {
+    let meter = Meter::default();
+    Tree::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
+}
+
 /// Builds the catalog from the index.
-fn load_catalog(tree: &Tree) -> Result<Catalog, Malformed> {
+fn load_catalog(tree: &Tree) -> Result<Catalog, Fault> {
     let mut catalog = Catalog::default();
     // Usage sorts behind the containers it belongs to, snapshots behind everything.
     for kind in [key::POOL, key::CONTAINER, key::USAGE, key::SNAPSHOT] {
@@ -273,9 +254,9 @@ fn load_catalog(tree: &Tree) -> Result<Catalog, Malformed> {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(malformed) => ControlFlow::Break(Some(malformed)),
             }
-        });
+        })?;
         if let Some(Some(malformed)) = fault {
-            return Err(malformed);
+            return Err(malformed.into());
         }
     }
     Ok(catalog)

@@ -10,6 +10,7 @@ use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::RECORD_MAX;
 use crate::key;
+use crate::paging::Halt;
 use crate::record::{Change, decode_records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
@@ -22,6 +23,9 @@ const WINDOW: u64 = 1 << 20;
 
 /// Longest batch: the bytes after which a batch takes no more records, one more record, and the header.
 const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
+
+/// Changes whose index nodes are brought into memory together.
+const REACH_CHANGES: usize = 256;
 
 /// The log ring through a window.
 struct Reader<'a> {
@@ -92,7 +96,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
         };
         incarnation = batch.incarnation;
         if let Some((records, _)) = held.take() {
-            apply(opening, core, &records, ring.position)?;
+            apply(opening, core, &records, ring.position).await?;
         }
         let records = decode_records(&bytes).map_err(|malformed| {
             opening.corrupt("a log batch", layout.log_offset + ring.position, malformed.0)
@@ -110,24 +114,30 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
     check_end(opening, core, &mut reader).await?;
     let Some((records, before)) = held else { return Ok(()) };
     if data_is_intact(core, &records).await? {
-        return apply(opening, core, &records, before.position);
+        return apply(opening, core, &records, before.position).await;
     }
     *core.journal.ring.borrow_mut() = before;
     Ok(())
 }
 
 /// Applies the records of a batch that ends at `position` of the ring.
-fn apply(
+async fn apply(
     opening: &Opening<'_>,
     core: &Core,
     records: &[Vec<Change>],
     position: u64,
 ) -> Result<(), OpenError> {
     add(&core.counters.replayed, records.len() as u64);
-    for change in records.iter().flatten() {
-        core.apply(change, None).map_err(|malformed| {
-            opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
-        })?;
+    let changes: Vec<&Change> = records.iter().flatten().collect();
+    for part in changes.chunks(REACH_CHANGES) {
+        let keys = || part.iter().map(|change| change.key());
+        core.ask(|tree| Ok::<_, Halt<OpenError>>(tree.reach(keys())?)).await?;
+        for change in part {
+            core.apply(change, None).map_err(|malformed| {
+                opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
+            })?;
+        }
+        core.relieve_memory();
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::catalog::Container;
 use crate::error::{FetchError, PoolError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::paging::Halt;
 use crate::record::Change;
 use crate::state::Core;
 use crate::stats::{ContainerSummary, PoolSpace};
@@ -173,11 +174,19 @@ impl Shard {
         self.core.admit().await.map_err(PoolError::Failed)?;
         let number = self.locate(container)?;
         let wanted: BTreeSet<u64> = epochs.iter().map(|epoch| epoch.0).collect();
-        let present = self.snapshot_set(number);
         let key = |epoch: &u64| key::snapshot(self.number, number, *epoch);
-        let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
-        let new = wanted.difference(&present).map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
-        let changes: Vec<Change> = gone.chain(new).collect();
+        let planned = self.core.ask(|tree| {
+            let present = self.snapshot_set(number);
+            let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
+            let new = wanted.difference(&present);
+            let new = new.map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
+            let changes: Vec<Change> = gone.chain(new).collect();
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok::<_, Halt<String>>((present, changes))
+        });
+        let (present, changes) = planned.await.map_err(PoolError::Index)?;
+        // Nodes may have been read in between.
+        self.locate(container)?;
         self.core.change_catalog(&changes).await.map_err(PoolError::Failed)?;
         if present.difference(&wanted).next().is_some() {
             self.core.aggregation.borrow_mut().add_container(self.number, number);

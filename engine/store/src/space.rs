@@ -4,8 +4,8 @@
 //! given out, because it is live, or reserved by an update that isn't committed, or was freed by a record that isn't
 //! durable or while a reader may still be reading it.
 
+use crate::deferral::Deferral;
 use crate::tree::PageRef;
-use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_media::BLOCK;
 
@@ -163,14 +163,25 @@ struct Group {
     dirty: bool,
 }
 
-/// Blocks that were freed but can't be given out yet.
+/// Which blocks are live, as of one moment.
 #[derive(Debug)]
-struct Deferred {
-    run: Run,
-    /// Number of the record that freed them.
-    record: u64,
-    /// Readers that began before this number may still read them.
-    reader: u64,
+pub(crate) struct Marks {
+    blocks: u64,
+    groups: Vec<Rc<Bits>>,
+}
+
+impl Marks {
+    /// Whether all blocks of a run are marked as live.
+    pub(crate) fn is_live(&self, run: Run) -> bool {
+        let mut live =
+            run.count > 0 && run.block.checked_add(run.count).is_some_and(|end| end <= self.blocks);
+        if live {
+            Space::for_groups(run, |group, from, to| {
+                live = live && self.groups[group].clear_count(from, to) == 0;
+            });
+        }
+        live
+    }
 }
 
 /// All blocks of the data region.
@@ -186,9 +197,10 @@ pub(crate) struct Space {
     live: u64,
     /// Where the search for blocks starts, for each purpose.
     cursors: [u64; 2],
-    deferred: VecDeque<Deferred>,
-    readers: BTreeSet<u64>,
-    reader: u64,
+    /// Data extents that were freed.
+    data: Deferral,
+    /// Index nodes that a checkpoint left behind.
+    nodes: Deferral,
 }
 
 impl Space {
@@ -202,9 +214,8 @@ impl Space {
             free: 0,
             live: 0,
             cursors: [0, blocks.saturating_sub(index_zone).min(blocks - 1)],
-            deferred: VecDeque::new(),
-            readers: BTreeSet::new(),
-            reader: 0,
+            data: Deferral::default(),
+            nodes: Deferral::default(),
         };
         for group in 0..count {
             space.load(group, Bits::default());
@@ -258,16 +269,15 @@ impl Space {
     /// Blocks that were freed and can be given out once durable and unread.
     #[cfg(test)]
     pub(crate) fn deferred(&self) -> u64 {
-        self.deferred.iter().map(|deferred| deferred.run.count).sum()
+        self.data.blocks()
     }
 
-    /// Whether all blocks of a run are marked as live.
-    pub(crate) fn is_live(&self, run: Run) -> bool {
-        let mut live = self.contains(run);
-        Self::for_groups(run, |group, from, to| {
-            live = live && self.groups[group].live.clear_count(from, to) == 0;
-        });
-        live
+    /// Which blocks are live now.
+    pub(crate) fn marks(&self) -> Marks {
+        Marks {
+            blocks: self.blocks,
+            groups: self.groups.iter().map(|group| Rc::clone(&group.live)).collect(),
+        }
     }
 
     /// Whether the run lies inside the region.
@@ -405,36 +415,49 @@ impl Space {
     /// The index no longer refers to these blocks since the record of this number.
     pub(crate) fn free_after(&mut self, run: Run, record: u64) {
         self.clear_live(run);
-        self.deferred.push_back(Deferred { run, record, reader: self.reader });
+        self.data.push(run, record);
     }
 
-    /// Blocks of index nodes that a checkpoint leaves behind; [`Space::release`] them when it is stable.
+    /// Blocks of index nodes that a checkpoint leaves behind; [`Space::release_nodes`] when it is stable.
     pub(crate) fn retire(&mut self, run: Run) {
         self.clear_live(run);
     }
 
     /// Gives out again what was freed by records up to this one and isn't being read.
     pub(crate) fn settle(&mut self, durable: u64) {
-        let oldest = self.readers.first().copied().unwrap_or(u64::MAX);
-        while let Some(first) = self.deferred.front() {
-            if first.record > durable || first.reader > oldest {
-                return;
-            }
-            if let Some(Deferred { run, .. }) = self.deferred.pop_front() {
-                self.release(run);
-            }
+        while let Some(run) = self.data.pop(durable) {
+            self.release(run);
         }
     }
 
-    /// A reader begins: blocks that are freed from now on stay until [`Space::end_read`] with the returned number.
+    /// Gives out again what a stable checkpoint left behind, unless it is being read.
+    pub(crate) fn release_nodes(&mut self, runs: &[Run]) {
+        for run in runs {
+            self.nodes.push(*run, 0);
+        }
+        while let Some(run) = self.nodes.pop(0) {
+            self.release(run);
+        }
+    }
+
+    /// A reader of data begins: extents that are freed from now on stay until [`Space::end_read`] with the returned
+    /// number.
     pub(crate) fn begin_read(&mut self) -> u64 {
-        self.reader += 1;
-        self.readers.insert(self.reader - 1);
-        self.reader - 1
+        self.data.begin_read()
     }
 
     pub(crate) fn end_read(&mut self, reader: u64) {
-        self.readers.remove(&reader);
+        self.data.end_read(reader);
+    }
+
+    /// A reader of index nodes begins: those of the tree keep their places until [`Space::end_node_read`].
+    pub(crate) fn begin_node_read(&mut self) -> u64 {
+        self.nodes.begin_read()
+    }
+
+    pub(crate) fn end_node_read(&mut self, reader: u64) {
+        self.nodes.end_read(reader);
+        self.release_nodes(&[]);
     }
 
     /// The live bits of groups that changed since the last call, frozen as they are now.
@@ -450,6 +473,7 @@ impl Space {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn freed_blocks_wait_for_durability_and_readers() {

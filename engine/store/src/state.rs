@@ -8,6 +8,7 @@ use crate::error::Location;
 use crate::format::Layout;
 use crate::journal::{Journal, ObjectKey};
 use crate::key;
+use crate::paging::{Halt, Paging};
 use crate::record::Change;
 use crate::space::{Run, Space};
 use crate::tree::{NODE_BYTES, Tree};
@@ -29,6 +30,14 @@ const RESERVE_DIVISOR: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 256;
 /// Largest reserve in blocks: 256 MiB of dirty nodes at twice their size.
 const RESERVE_BLOCKS_MAX: u64 = 128 << 10;
+
+/// Least memory of the index, in bytes: what a few questions under way need to hold at once, so that a smaller limit
+/// only means that they wait for the device.
+const INDEX_BYTES_MIN: usize = 256 << 10;
+
+/// Part of the index memory that dirty nodes may take before updates wait: a checkpoint being written keeps as much
+/// again.
+const DIRTY_DIVISOR: usize = 4;
 
 /// Blocks that updates leave free on a device with this many.
 pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
@@ -69,6 +78,7 @@ pub(crate) struct Core {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
     pub(crate) counters: Counters,
+    pub(crate) paging: Paging,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -106,6 +116,7 @@ impl Core {
             checkpoints: parts.checkpoints,
             aggregation: RefCell::default(),
             counters: Counters::default(),
+            paging: Paging::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),
@@ -115,6 +126,11 @@ impl Core {
     /// Why the store takes no more changes, if it doesn't.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failed.borrow().clone()
+    }
+
+    /// Whether the store takes no more changes.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.borrow().is_some()
     }
 
     /// Stops taking changes: what is in DRAM may be ahead of the device for good.
@@ -146,9 +162,11 @@ impl Core {
     }
 
     /// Dirty blocks beyond which updates wait for a checkpoint. Two checkpoints' worth must fit in what is free: one
-    /// being written while the next one's nodes become dirty.
+    /// being written while the next one's nodes become dirty. They can't be evicted, so memory bounds them, too.
     fn dirty_blocks_max(&self) -> u64 {
-        (self.reserve_blocks() / 2).max(self.space.borrow().free() / 8)
+        let room = (self.reserve_blocks() / 2).max(self.space.borrow().free() / 8);
+        let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
+        room.min(memory as u64)
     }
 
     /// Asks for a checkpoint when log or index need one soon.
@@ -189,13 +207,15 @@ impl Core {
         self.space.borrow().free() >= self.reserve_blocks() / 2 + self.dirty_blocks()
     }
 
-    /// Changes the index and queues the record that makes the change durable. Returns the record's number.
+    /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller
+    /// has found the way to all keys ([`Tree::reach`]) since it last let others run.
     pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, Malformed> {
         let number = self.journal.next();
         let mut data = 0;
         for change in changes {
             data += self.apply(change, Some(number))?;
         }
+        self.relieve_memory();
         Ok(self.journal.append(changes, data, object))
     }
 
@@ -220,6 +240,7 @@ impl Core {
             Some(value) => tree.put(key, value),
             None => tree.remove(key),
         };
+        let old = old.map_err(|_| Malformed("a node that a change needs isn't in memory"))?;
         drop(tree);
         let is_version = key::is_version(key);
         let runs = |value: Option<&[u8]>| match value {
@@ -261,6 +282,7 @@ impl Core {
 
     /// Makes a change of pools or containers durable.
     pub(crate) async fn change_catalog(&self, changes: &[Change]) -> Result<(), String> {
+        self.ask(|tree| Ok::<_, Halt<String>>(tree.reach(changes.iter().map(Change::key))?)).await?;
         let number = self.commit(changes, None).map_err(|malformed| malformed.to_string())?;
         self.make_durable(number).await
     }

@@ -135,6 +135,21 @@ pub struct PoolSummary {
     pub containers: u64,
 }
 
+/// Figures of the index's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexStats {
+    /// Bytes that nodes take now.
+    pub memory: u64,
+    /// Bytes that they may take.
+    pub memory_limit: u64,
+    /// Nodes read from the device since open, because they were needed.
+    pub faults: u64,
+    /// Nodes whose memory was given back since open.
+    pub evictions: u64,
+    /// Nodes that couldn't be read, or were damaged, since open.
+    pub errors: u64,
+}
+
 /// Everything a daemon exports about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
@@ -160,6 +175,8 @@ pub struct StoreStats {
     pub dirty_nodes: u64,
     /// Entries of the index.
     pub entries: u64,
+    /// Its memory.
+    pub index: IndexStats,
     /// Records waiting for the log now.
     pub queue_depth: u64,
     /// Space.

@@ -15,8 +15,8 @@ use crate::recover::Opening;
 use crate::shard::Shard;
 use crate::space::{Purpose, Space};
 use crate::state::{Core, reserve_blocks};
-use crate::stats::{CommitStats, PoolSummary, StoreSpace, StoreStats};
-use crate::tree::{Body, Node, Packed};
+use crate::stats::{CommitStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
+use crate::tree::{Body, Meter, Node, Packed};
 use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -278,6 +278,13 @@ impl Store {
             checkpoint_bytes: core.checkpoints.bytes.get(),
             dirty_nodes: core.tree.borrow().dirty_nodes() as u64,
             entries: core.tree.borrow().len(),
+            index: IndexStats {
+                memory: core.resident_bytes() as u64,
+                memory_limit: core.config.index_bytes as u64,
+                faults: core.paging.faults.get(),
+                evictions: core.paging.evictions.get(),
+                errors: core.paging.errors.get(),
+            },
             queue_depth: core.journal.depth(),
             space: self.space(),
             aggregated: core.counters.aggregated.get(),
@@ -287,10 +294,10 @@ impl Store {
         }
     }
 
-    /// Heap memory of the index in bytes. Walks the whole index: for benchmarks and inspection.
+    /// Memory of the index in bytes: of nodes in memory, and of those that a checkpoint being written keeps.
     #[must_use]
     pub fn index_memory(&self) -> usize {
-        self.core.tree.borrow().memory()
+        self.core.resident_bytes()
     }
 
     /// Writes a checkpoint, so that an open after it has no log to replay.
@@ -336,7 +343,7 @@ impl Store {
 /// Writes an index of one empty leaf, all bitmaps and the first checkpoint.
 async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Result<(), FormatError> {
     let mut space = Space::new(layout.data_blocks, reserve_blocks(layout.data_blocks));
-    let root = Node::new(Body::Leaf(Packed::default()));
+    let root = Node::new(Body::Leaf(Packed::default()), &Meter::default());
     let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
     let place = place.unwrap_or(crate::space::Run { block: 0, count: 1 });
     space.set_live(place);

@@ -6,6 +6,7 @@ use crate::codec::{Malformed, crc32c};
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::paging::Halt;
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Run};
@@ -208,19 +209,19 @@ impl Request<'_> {
     }
 
     /// Checks the conditions against the index and returns the changes that store the pieces.
-    fn plan(&self, tree: &Tree, pieces: &[Piece]) -> Result<(Vec<Change>, bool), UpdateError> {
+    fn plan(&self, tree: &Tree, pieces: &[Piece]) -> Result<(Vec<Change>, bool), Halt<UpdateError>> {
         let object_path = self.path();
         let object = life(tree, &object_path, Life::ALWAYS, self.epoch)?;
         let dkey_path = object_path.dkey(self.dkey);
         let dkey = life(tree, &dkey_path, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
-            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)));
+            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)).into());
         }
         if self.conditions.has(Conditions::DKEY_INSERT) && dkey.exists {
-            return Err(UpdateError::Exists { level: "dkey", key: self.dkey.clone() });
+            return Err(UpdateError::Exists { level: "dkey", key: self.dkey.clone() }.into());
         }
         if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
-            return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)));
+            return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
         }
         let mut changes = Vec::with_capacity(3 + pieces.len());
         changes.extend(self.object_change(&object_path, object));
@@ -248,7 +249,7 @@ impl Request<'_> {
                 let value = version.encode();
                 if key.len() + value.len() > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
-                    return Err(UpdateError::Fragmented(self.dkey.clone()));
+                    return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
                 changes.push(Change::Put { key, value });
             }
@@ -514,9 +515,7 @@ impl Shard {
         } else {
             drop(self.stage(&mut pieces, &data).await);
         }
-        request.epoch = clock().0;
-        check_epoch(Epoch(request.epoch))?;
-        let record = self.commit_update(container, &request, &pieces, reservation, along).await?;
+        let record = self.commit_update(container, &mut request, clock, &pieces, reservation, along).await?;
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
@@ -545,7 +544,7 @@ impl Shard {
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
     async fn check_now(&self, request: &Request<'_>, pieces: &[Piece]) -> Result<(), UpdateError> {
-        let checked = request.plan(&self.core.tree.borrow(), pieces).map(|_| ());
+        let checked = self.core.ask(|tree| request.plan(tree, pieces).map(|_| ())).await;
         if checked.is_err() {
             let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
             self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
@@ -556,16 +555,25 @@ impl Shard {
     async fn commit_update(
         &self,
         id: ContainerId,
-        request: &Request<'_>,
+        request: &mut Request<'_>,
+        clock: &dyn Fn() -> Epoch,
         pieces: &[Piece],
         reservation: Option<Reservation>,
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
-        // The container may have gone while data was written.
+        let planned = self.core.ask(|tree| {
+            // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
+            request.epoch = clock().0;
+            check_epoch(Epoch(request.epoch))?;
+            let planned = request.plan(tree, pieces)?;
+            tree.reach(planned.0.iter().map(Change::key))?;
+            Ok(planned)
+        });
+        let planned = planned.await;
+        // The container may have gone while data was written or index nodes were read.
         if self.locate(id)? != request.container {
             return Err(UpdateError::ContainerMissing(id));
         }
-        let planned = request.plan(&self.core.tree.borrow(), pieces);
         let (mut changes, overwrites) = match planned {
             Ok(planned) => planned,
             Err(error) => {

@@ -59,7 +59,7 @@ pub(crate) fn encode_node(
                 out.extend_from_slice(entries.value(at));
             }
             Body::Branch(_, children) => {
-                let child = children[at].home.page.get().ok_or(Malformed("a child has no place"))?;
+                let child = children[at].page().ok_or(Malformed("a child has no place"))?;
                 out.put_u64(child.block);
                 out.put_u32(child.len);
                 out.put_u32(child.crc);
@@ -174,6 +174,7 @@ pub(crate) fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Meter;
     use proptest::prelude::*;
 
     const STORE: Uuid = Uuid::from_u128(5 << 100);
@@ -184,7 +185,7 @@ mod tests {
         for number in 0..100u32 {
             entries.push(&[b"prefix", number.to_be_bytes().as_slice()].concat(), &number.to_le_bytes());
         }
-        let node = Node::new(Body::Leaf(entries.range(0..100)));
+        let node = Node::new(Body::Leaf(entries.range(0..100)), &Meter::default());
         let mut page = vec![0; BLOCK];
         let place = encode_node(&node, 9, 1, STORE, &mut page).expect("it fits");
         let Ok(StoredNode::Leaf(found)) = decode_node(&page, place, STORE) else { panic!("not a leaf") };

@@ -1,18 +1,34 @@
-//! An ordered copy-on-write map from bytes to bytes.
+//! An ordered copy-on-write map from bytes to bytes, of which only a part needs to be in memory.
 //!
 //! [`Tree::freeze`] gives the present state in constant time; later changes copy the nodes on their path. A
 //! checkpoint writes the nodes of a frozen state that have no place on the device yet, while the tree changes on.
 //! Each state of a node has a [`Home`]; homes of states that left the tree are collected in [`Changes::retired`].
+//!
+//! A node that has a place on the device can be evicted from memory. Whoever then asks for something below it gets
+//! [`Missing`]: the nodes to be read and given to [`Tree::install`] before the question is asked again. A change never
+//! misses a node once [`Tree::reach`] has found the way to its key.
 
+mod evict;
 mod node;
 mod packed;
 
-pub(crate) use node::{Body, Changes, ENTRY_MAX, Home, NODE_BYTES, NODE_HEADER, NODE_MAX, Node, PageRef};
+pub(crate) use node::{
+    Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node, PageRef,
+};
 pub(crate) use packed::Packed;
 
+use crate::codec::Malformed;
+use core::cell::{Cell, RefCell};
 use core::ops::ControlFlow;
+use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
 use std::rc::Rc;
+
+/// Bytes beyond the key where a scan begins that the keys it meets usually don't exceed: an akey, an extent, an epoch.
+const KEY_ROOM: usize = 64;
+
+/// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
+const LEVELS_MAX: usize = 40;
 
 /// The map.
 #[derive(Debug)]
@@ -20,22 +36,48 @@ pub(crate) struct Tree {
     root: Rc<Node>,
     changes: Changes,
     len: u64,
+    /// Counts questions.
+    tick: Cell<u64>,
+    /// Nodes beyond a missing one that a scan asks for.
+    ahead: Cell<usize>,
+    hand: Hand,
+    /// The leaf where the last scan was: what belongs together is close together. Let go before any change, which
+    /// would have to copy the node otherwise.
+    finger: RefCell<Option<Rc<Node>>>,
 }
 
+#[cfg(test)]
 impl Default for Tree {
     fn default() -> Self {
-        Self::new(Node::new(Body::Leaf(Packed::default())), 0)
+        let meter = Meter::default();
+        Self::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
     }
 }
 
 /// The right part of a split node with its lowest key.
 type Split = Option<(Vec<u8>, Rc<Node>)>;
 
+/// Nodes that a question needs and that aren't in memory, the first one in any case: each with its place and a key
+/// that belongs below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing(pub(crate) Vec<(Vec<u8>, PageRef)>);
+
+impl Missing {
+    fn one(key: &[u8], page: PageRef) -> Self {
+        Self(vec![(key.to_vec(), page)])
+    }
+}
+
+/// Entries that the visit of a scan stops at.
+type Found<B> = Result<Option<B>, Missing>;
+
 impl Tree {
-    /// A tree over nodes that were loaded, with the number of their entries.
-    pub(crate) fn new(root: Rc<Node>, len: u64) -> Self {
+    /// A tree over its root, with the number of its entries and the meter that all its nodes are counted on.
+    pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
-        Self { root, changes: Changes { retired: Vec::new(), dirty }, len }
+        let changes = Changes { retired: Vec::new(), dirty, meter };
+        let (tick, ahead) = (Cell::new(0), Cell::new(0));
+        Self { root, changes, len, tick, ahead, hand: Hand::default(), finger: RefCell::default() }
     }
 
     /// Number of entries.
@@ -46,6 +88,11 @@ impl Tree {
     /// Upper bound of the nodes that a checkpoint would write.
     pub(crate) fn dirty_nodes(&self) -> usize {
         self.changes.dirty
+    }
+
+    /// Memory that the nodes take.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.changes.meter
     }
 
     /// The present state, and the homes that left the tree since the last call. From now on changes are counted anew.
@@ -64,47 +111,118 @@ impl Tree {
         &self.changes.retired
     }
 
-    /// The value of a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        let mut node = &self.root;
+    /// A question begins, or begins again: nodes it passes count as used from now. A scan that misses a node behind
+    /// its first asks for up to `ahead` more. Returns the present tick.
+    pub(crate) fn begin(&self, ahead: usize) -> u64 {
+        self.ahead.set(ahead);
+        self.tick.set(self.tick.get() + 1);
+        self.tick.get()
+    }
+
+    /// The present tick.
+    pub(crate) fn tick(&self) -> u64 {
+        self.tick.get()
+    }
+
+    fn touch(&self, node: &Node) {
+        node.used.set(self.tick.get());
+    }
+
+    /// The leaf that a key belongs to.
+    fn leaf(&self, key: &[u8]) -> Result<Rc<Node>, Missing> {
+        let mut node = Rc::clone(&self.root);
         loop {
-            match &node.body {
-                Body::Leaf(entries) => return entries.search(key).ok().map(|at| entries.value(at)),
-                Body::Branch(keys, children) => node = &children[Node::child_of(keys, key)],
-            }
+            self.touch(&node);
+            let child = match &node.body {
+                Body::Leaf(_) => return Ok(node),
+                Body::Branch(keys, children) => {
+                    children[Node::child_of(keys, key)].node().map_err(|page| Missing::one(key, page))?
+                }
+            };
+            node = child;
         }
     }
 
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
+        let leaf = self.leaf(key)?;
+        match &leaf.body {
+            Body::Leaf(entries) => Ok(entries.search(key).ok().map(|at| entries.value(at).to_vec())),
+            Body::Branch(..) => Ok(None),
+        }
+    }
+
+    /// Makes sure that changes of these keys find all they need.
+    pub(crate) fn reach<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Missing> {
+        let mut missing: Vec<(Vec<u8>, PageRef)> = Vec::new();
+        for key in keys {
+            let Err(Missing(nodes)) = self.leaf(key) else { continue };
+            for (key, page) in nodes {
+                if missing.iter().all(|(_, known)| *known != page) {
+                    missing.push((key, page));
+                }
+            }
+            if missing.len() > self.ahead.get() {
+                break;
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+    }
+
+    /// Puts a node that was read into its place, found by a key below it. Nothing happens when it was put there
+    /// meanwhile, or the place is gone. Fails when the node doesn't fit where its parent has it.
+    pub(crate) fn install(&self, key: &[u8], page: PageRef, body: Body) -> Result<(), Malformed> {
+        let mut node = Rc::clone(&self.root);
+        for _ in 0..LEVELS_MAX {
+            let Body::Branch(keys, children) = &node.body else { return Ok(()) };
+            let at = Node::child_of(keys, key);
+            let Ok(below) = children[at].node() else {
+                check_range(keys, at, &body)?;
+                let loaded = Node::loaded(page, body, self.meter());
+                self.touch(&loaded);
+                children[at].install(page, loaded);
+                return Ok(());
+            };
+            node = below;
+        }
+        Err(Malformed("it is deeper than any index grows: the nodes above it form a loop"))
+    }
+
     /// Sets the value of a key and returns the one it had. Key and value together are at most [`ENTRY_MAX`] bytes.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
-        let (old, split) = put(&mut self.root, key, value, &mut self.changes);
+        self.let_go();
+        let (old, split) = put(&mut self.root, key, value, &mut self.changes)?;
         if let Some((separator, right)) = split {
             let mut keys = Packed::default();
             keys.push(b"", b"");
             keys.push(&separator, b"");
-            let left = Rc::clone(&self.root);
-            self.root = self.changes.added(Body::Branch(keys, vec![left, right]));
+            let left = Child::resident(Rc::clone(&self.root));
+            self.root = self.changes.added(Body::Branch(keys, vec![left, Child::resident(right)]));
         }
         self.len += u64::from(old.is_none());
-        old
+        Ok(old)
     }
 
     /// Removes a key and returns its value.
-    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         // Looking first keeps a path that doesn't change clean.
-        self.get(key)?;
-        let old = remove(&mut self.root, key, &mut self.changes);
+        if self.get(key)?.is_none() {
+            return Ok(None);
+        }
+        self.let_go();
+        let old = remove(&mut self.root, key, &mut self.changes)?;
         loop {
             let only = match &self.root.body {
-                Body::Branch(_, children) if children.len() == 1 => Rc::clone(&children[0]),
-                _ => break,
+                Body::Branch(_, children) if children.len() == 1 => children[0].node().ok(),
+                _ => None,
             };
+            let Some(only) = only else { break };
             self.changes.removed(&self.root);
             self.root = only;
         }
         self.len -= u64::from(old.is_some());
-        old
+        Ok(old)
     }
 
     /// Visits entries in order from the first key that is at least `from`, until `visit` breaks.
@@ -112,11 +230,48 @@ impl Tree {
         &self,
         from: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Option<B> {
-        match scan(&self.root, Some(from), &mut Vec::new(), &mut visit) {
-            ControlFlow::Break(found) => Some(found),
-            ControlFlow::Continue(()) => None,
+    ) -> Found<B> {
+        let mut key = Vec::with_capacity(from.len() + KEY_ROOM);
+        let on = match self.scan_at_finger(from, &mut key, &mut visit) {
+            ControlFlow::Break(found) => return Ok(Some(found)),
+            ControlFlow::Continue(scanned) => scanned,
+        };
+        // Behind the last key of the leaf at the finger, if that was visited.
+        key.extend(on.then_some(0));
+        let behind = core::mem::take(&mut key);
+        let from = if on { behind.as_slice() } else { from };
+        match self.scan_node(&self.root, (Low::default(), Some(from)), &mut key, &mut visit) {
+            ControlFlow::Break(found) => found.map(Some),
+            ControlFlow::Continue(()) => Ok(None),
         }
+    }
+
+    /// Visits entries of the leaf at the finger, if `from` belongs there. Returns whether it did; `key` is then the
+    /// last one of the leaf.
+    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
+        let leaf = self.finger.borrow().clone();
+        let Some(Node { body: Body::Leaf(entries), used, .. }) = leaf.as_deref() else {
+            return ControlFlow::Continue(false);
+        };
+        let first = match entries.search(from) {
+            Ok(at) => at,
+            // Before its first entry, a key may belong to the leaf before.
+            Err(at) if at > 0 && at < entries.len() => at,
+            Err(_) => return ControlFlow::Continue(false),
+        };
+        used.set(self.tick.get());
+        for at in first..entries.len() {
+            entries.copy_key(at, key);
+            if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
+                return ControlFlow::Break(found);
+            }
+        }
+        ControlFlow::Continue(true)
+    }
+
+    /// Forgets the leaf of the last scan.
+    fn let_go(&self) {
+        self.finger.take();
     }
 
     /// Visits entries in reverse order from the last key that is below `below`, until `visit` breaks.
@@ -124,36 +279,138 @@ impl Tree {
         &self,
         below: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Option<B> {
-        match scan_back(&self.root, Some(below), &mut Vec::new(), &mut visit) {
-            ControlFlow::Break(found) => Some(found),
-            ControlFlow::Continue(()) => None,
+    ) -> Found<B> {
+        match self.scan_node_back(&self.root, (Low::default(), Some(below)), &mut Vec::new(), &mut visit) {
+            ControlFlow::Break(found) => found.map(Some),
+            ControlFlow::Continue(()) => Ok(None),
         }
     }
 
     /// The first entry whose key is at least `from` and begins with `prefix`.
-    pub(crate) fn first(&self, from: &[u8], prefix: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-        self.scan(from, |key, value| {
+    pub(crate) fn first(&self, from: &[u8], prefix: &[u8]) -> Found<(Vec<u8>, Vec<u8>)> {
+        let found = self.scan(from, |key, value| {
             ControlFlow::Break(key.starts_with(prefix).then(|| (key.to_vec(), value.to_vec())))
-        })?
+        })?;
+        Ok(found.flatten())
     }
 
-    /// Heap memory of the index in bytes: walks all nodes.
-    pub(crate) fn memory(&self) -> usize {
-        fn walk(node: &Node) -> usize {
-            // Two reference counts each for node and home.
-            let own = size_of::<Node>() + size_of::<Home>() + 4 * size_of::<usize>();
-            own + match &node.body {
-                Body::Leaf(entries) => entries.memory(),
-                Body::Branch(keys, children) => {
-                    keys.memory()
-                        + children.capacity() * size_of::<usize>()
-                        + children.iter().map(|child| walk(child)).sum::<usize>()
+    /// Without `from` all entries below the node are visited.
+    fn scan_node<B>(
+        &self,
+        node: &Rc<Node>,
+        (low, from): (Low<'_>, Option<&[u8]>),
+        key: &mut Vec<u8>,
+        visit: Visit<'_, B>,
+    ) -> ControlFlow<Result<B, Missing>> {
+        self.touch(node);
+        match &node.body {
+            Body::Leaf(entries) => {
+                self.finger.replace(Some(Rc::clone(node)));
+                let first = from.map_or(0, |from| entries.search(from).unwrap_or_else(|at| at));
+                for at in first..entries.len() {
+                    entries.copy_key(at, key);
+                    if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
+                        return ControlFlow::Break(Ok(found));
+                    }
+                }
+            }
+            Body::Branch(keys, children) => {
+                let first = from.map_or(0, |from| Node::child_of(keys, from));
+                for at in first..children.len() {
+                    let from = from.filter(|_| at == first);
+                    let low = low.of_child(keys, at);
+                    let Ok(child) = children[at].node() else {
+                        let ahead = if from.is_some() { 0 } else { self.ahead.get() };
+                        let wanted = at..children.len().min(at.saturating_add(ahead).saturating_add(1));
+                        let inside = from.map_or_else(|| low.key(), <[u8]>::to_vec);
+                        return ControlFlow::Break(Err(absent(keys, children, wanted, inside)));
+                    };
+                    self.scan_node(&child, (low, from), key, visit)?;
                 }
             }
         }
-        walk(&self.root)
+        ControlFlow::Continue(())
     }
+
+    fn scan_node_back<B>(
+        &self,
+        node: &Node,
+        (low, below): (Low<'_>, Option<&[u8]>),
+        key: &mut Vec<u8>,
+        visit: Visit<'_, B>,
+    ) -> ControlFlow<Result<B, Missing>> {
+        self.touch(node);
+        match &node.body {
+            Body::Leaf(entries) => {
+                let end = below.map_or(entries.len(), |below| entries.search(below).unwrap_or_else(|at| at));
+                for at in (0..end).rev() {
+                    entries.copy_key(at, key);
+                    if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
+                        return ControlFlow::Break(Ok(found));
+                    }
+                }
+            }
+            Body::Branch(keys, children) => {
+                let last = below.map_or(children.len() - 1, |below| Node::child_of(keys, below));
+                for at in (0..=last).rev() {
+                    let below = below.filter(|_| at == last);
+                    let low = low.of_child(keys, at);
+                    let child = match children[at].node() {
+                        Ok(child) => child,
+                        Err(page) => {
+                            let inside = below.map_or_else(|| low.key(), <[u8]>::to_vec);
+                            return ControlFlow::Break(Err(Missing(vec![(inside, page)])));
+                        }
+                    };
+                    self.scan_node_back(&child, (low, below), key, visit)?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Checks that the keys of a node read for child `at` lie between those that the parent has around it.
+fn check_range(keys: &Packed, at: usize, body: &Body) -> Result<(), Malformed> {
+    let (entries, first) = match body {
+        Body::Leaf(entries) => (entries, 0),
+        // A branch's first key is empty.
+        Body::Branch(keys, _) => (keys, 1),
+    };
+    let below = first < entries.len() && entries.key(first) < keys.key(at);
+    let beyond = entries.len() > first && {
+        at + 1 < keys.len() && entries.key(entries.len() - 1) >= keys.key(at + 1)
+    };
+    if below || beyond {
+        return Err(Malformed("its keys don't belong where its parent has it"));
+    }
+    Ok(())
+}
+
+/// The lowest key that belongs below a node: that of the nearest branch above in which it isn't on the first child's
+/// path. Only put together when it is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Low<'a>(Option<(&'a Packed, usize)>);
+
+impl<'a> Low<'a> {
+    fn of_child(self, keys: &'a Packed, at: usize) -> Self {
+        if at == 0 { self } else { Self(Some((keys, at))) }
+    }
+
+    fn key(self) -> Vec<u8> {
+        self.0.map(|(keys, at)| keys.key(at)).unwrap_or_default()
+    }
+}
+
+/// Those of a range of children that aren't in memory. `first` is a key below the first of them.
+fn absent(keys: &Packed, children: &[Child], range: core::ops::Range<usize>, first: Vec<u8>) -> Missing {
+    let start = range.start;
+    let mut missing = Vec::with_capacity(range.len());
+    missing.extend(children[start].node().err().map(|page| (first, page)));
+    for at in range.skip(1) {
+        missing.extend(children[at].node().err().map(|page| (keys.key(at), page)));
+    }
+    Missing(missing)
 }
 
 /// The nodes of a frozen state that have no place on the device, children before their parents.
@@ -164,8 +421,8 @@ pub(crate) fn dirty_nodes(root: &Rc<Node>) -> Vec<Rc<Node>> {
             return;
         }
         if let Body::Branch(_, children) = &node.body {
-            for child in children {
-                walk(child, found);
+            for child in children.iter().filter_map(|child| child.node().ok()) {
+                walk(&child, found);
             }
         }
         found.push(Rc::clone(node));
@@ -181,102 +438,150 @@ fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     right[..(shared + 1).min(right.len())].to_vec()
 }
 
-fn put(node: &mut Rc<Node>, key: &[u8], value: &[u8], changes: &mut Changes) -> (Option<Vec<u8>>, Split) {
-    match changes.own(node) {
-        Body::Leaf(entries) => {
-            let (old, at) = match entries.search(key) {
-                Ok(at) => {
-                    let old = entries.value(at).to_vec();
-                    entries.replace(at, value);
-                    (Some(old), at)
-                }
-                Err(at) => {
-                    entries.insert(at, key, value);
-                    (None, at)
-                }
-            };
-            if entries.size() <= NODE_MAX {
-                return (old, None);
-            }
-            // Keys that arrive in order leave full nodes behind.
-            let middle = if at + 1 == entries.len() { at } else { entries.middle() };
-            let right = entries.range(middle..entries.len());
-            let low = separator(&entries.key(middle - 1), &right.key(0));
-            *entries = entries.range(0..middle);
-            (old, Some((low, changes.added(Body::Leaf(right)))))
-        }
-        Body::Branch(keys, children) => {
-            let at = Node::child_of(keys, key);
-            let (old, split) = put(&mut children[at], key, value, changes);
-            let Some((low, right)) = split else { return (old, None) };
-            keys.insert(at + 1, &low, b"");
-            children.insert(at + 1, right);
-            if keys.size() + children.len() * node::CHILD_BYTES <= NODE_MAX {
-                return (old, None);
-            }
-            let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle() };
-            let low = keys.key(middle);
-            let mut right = keys.range(middle + 1..keys.len());
-            right.insert(0, b"", b"");
-            *keys = keys.range(0..middle);
-            let right = Body::Branch(right, children.split_off(middle));
-            (old, Some((low, changes.added(right))))
-        }
-    }
+fn put(
+    node: &mut Rc<Node>,
+    key: &[u8],
+    value: &[u8],
+    changes: &mut Changes,
+) -> Result<(Option<Vec<u8>>, Split), Missing> {
+    let owned = changes.own(node);
+    let done = match &mut owned.body {
+        Body::Leaf(entries) => Ok(put_entry(entries, key, value, changes)),
+        Body::Branch(keys, children) => put_below(keys, children, key, value, changes),
+    };
+    owned.recharge();
+    done
 }
 
-fn remove(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Option<Vec<u8>> {
-    match changes.own(node) {
-        Body::Leaf(entries) => {
-            let at = entries.search(key).ok()?;
+fn put_entry(
+    entries: &mut Packed,
+    key: &[u8],
+    value: &[u8],
+    changes: &mut Changes,
+) -> (Option<Vec<u8>>, Split) {
+    let (old, at) = match entries.search(key) {
+        Ok(at) => {
+            let old = entries.value(at).to_vec();
+            entries.replace(at, value);
+            (Some(old), at)
+        }
+        Err(at) => {
+            entries.insert(at, key, value);
+            (None, at)
+        }
+    };
+    if entries.size() <= NODE_MAX {
+        return (old, None);
+    }
+    // Keys that arrive in order leave full nodes behind.
+    let middle = if at + 1 == entries.len() { at } else { entries.middle() };
+    let right = entries.range(middle..entries.len());
+    let low = separator(&entries.key(middle - 1), &right.key(0));
+    *entries = entries.range(0..middle);
+    (old, Some((low, changes.added(Body::Leaf(right)))))
+}
+
+fn put_below(
+    keys: &mut Packed,
+    children: &mut Vec<Child>,
+    key: &[u8],
+    value: &[u8],
+    changes: &mut Changes,
+) -> Result<(Option<Vec<u8>>, Split), Missing> {
+    let at = Node::child_of(keys, key);
+    let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
+    let (old, split) = put(child, key, value, changes)?;
+    let Some((low, right)) = split else { return Ok((old, None)) };
+    keys.insert(at + 1, &low, b"");
+    children.insert(at + 1, Child::resident(right));
+    if keys.size() + children.len() * node::CHILD_BYTES <= NODE_MAX {
+        return Ok((old, None));
+    }
+    let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle() };
+    let low = keys.key(middle);
+    let mut right = keys.range(middle + 1..keys.len());
+    right.insert(0, b"", b"");
+    *keys = keys.range(0..middle);
+    let right = Body::Branch(right, children.split_off(middle));
+    Ok((old, Some((low, changes.added(right)))))
+}
+
+fn remove(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {
+    let owned = changes.own(node);
+    let done = match &mut owned.body {
+        Body::Leaf(entries) => Ok(entries.search(key).ok().map(|at| {
             let old = entries.value(at).to_vec();
             entries.remove(at);
-            Some(old)
-        }
-        Body::Branch(keys, children) => {
-            let at = Node::child_of(keys, key);
-            let old = remove(&mut children[at], key, changes);
-            if children[at].size() < NODE_MIN && children.len() > 1 {
-                let left = at.saturating_sub(1).min(children.len() - 2);
-                merge(keys, children, left, changes);
-            }
             old
-        }
-    }
+        })),
+        Body::Branch(keys, children) => remove_below(keys, children, key, changes),
+    };
+    owned.recharge();
+    done
 }
 
-/// Joins child `left` with its right neighbour when they fit, or when one of them is empty.
-fn merge(keys: &mut Packed, children: &mut Vec<Rc<Node>>, left: usize, changes: &mut Changes) {
-    let is_empty = |node: &Node| matches!(&node.body, Body::Leaf(entries) if entries.is_empty());
-    if let Some(at) = [left, left + 1].into_iter().find(|at| is_empty(&children[*at])) {
-        // Without the key between them, the neighbour takes over the whole range.
-        keys.remove(left + 1);
-        changes.removed(&children.remove(at));
+fn remove_below(
+    keys: &mut Packed,
+    children: &mut Vec<Child>,
+    key: &[u8],
+    changes: &mut Changes,
+) -> Result<Option<Vec<u8>>, Missing> {
+    let at = Node::child_of(keys, key);
+    let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
+    let old = remove(child, key, changes)?;
+    if child.size() < NODE_MIN && children.len() > 1 {
+        let left = at.saturating_sub(1).min(children.len() - 2);
+        merge(keys, children, left, changes);
+    }
+    Ok(old)
+}
+
+/// Joins child `left` with its right neighbour when both are in memory and fit, or when one of them is empty.
+fn merge(keys: &mut Packed, children: &mut Vec<Child>, left: usize, changes: &mut Changes) {
+    for at in [left, left + 1] {
+        if let Ok(node) = children[at].node()
+            && node.is_empty()
+        {
+            // Without the key between them, the neighbour takes over the whole range.
+            keys.remove(left + 1);
+            children.remove(at);
+            changes.removed_empty(&node);
+            return;
+        }
+    }
+    // A neighbour on the device stays as it is: reading it would cost more than a small node does.
+    let (Ok(first), Ok(right)) = (children[left].node(), children[left + 1].node()) else { return };
+    // Unlike each other they would be only in a damaged index.
+    if matches!(&first.body, Body::Leaf(_)) != matches!(&right.body, Body::Leaf(_)) {
         return;
     }
     let low = keys.key(left + 1);
-    let joined = children[left].size() + children[left + 1].size() + low.len();
+    let joined = first.size() + right.size() + low.len();
     // The longest prefix may be lost, which the bound covers: each entry of the smaller node may grow by it.
-    let growth = prefix_growth(&children[left]) + prefix_growth(&children[left + 1]);
-    if joined + growth > NODE_MERGED {
+    if joined + prefix_growth(&first) + prefix_growth(&right) > NODE_MERGED {
         return;
     }
-    let right = children.remove(left + 1);
+    drop(first);
+    children.remove(left + 1);
     keys.remove(left + 1);
-    match (changes.own(&mut children[left]), &right.body) {
-        (Body::Leaf(entries), Body::Leaf(more)) => {
-            for at in 0..more.len() {
-                entries.push(&more.key(at), more.value(at));
+    if let Ok(node) = children[left].node_mut() {
+        let owned = changes.own(node);
+        match (&mut owned.body, &right.body) {
+            (Body::Leaf(entries), Body::Leaf(more)) => {
+                for at in 0..more.len() {
+                    entries.push(&more.key(at), more.value(at));
+                }
+                *entries = entries.range(0..entries.len());
             }
-            *entries = entries.range(0..entries.len());
-        }
-        (Body::Branch(keys, nodes), Body::Branch(more, others)) => {
-            for at in 0..more.len() {
-                keys.push(&if at == 0 { low.clone() } else { more.key(at) }, b"");
+            (Body::Branch(keys, nodes), Body::Branch(more, others)) => {
+                for at in 0..more.len() {
+                    keys.push(&if at == 0 { low.clone() } else { more.key(at) }, b"");
+                }
+                nodes.extend(others.iter().cloned());
             }
-            nodes.extend(others.iter().cloned());
+            _ => {}
         }
-        _ => unreachable!("all leaves have the same depth"),
+        owned.recharge();
     }
     changes.removed(&right);
 }
@@ -290,44 +595,6 @@ fn prefix_growth(node: &Node) -> usize {
 }
 
 type Visit<'a, B> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<B>;
-
-fn scan<B>(node: &Node, from: Option<&[u8]>, key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B> {
-    match &node.body {
-        Body::Leaf(entries) => {
-            let first = from.map_or(0, |from| entries.search(from).unwrap_or_else(|at| at));
-            for at in first..entries.len() {
-                entries.copy_key(at, key);
-                visit(key, entries.value(at))?;
-            }
-        }
-        Body::Branch(keys, children) => {
-            let first = from.map_or(0, |from| Node::child_of(keys, from));
-            for (at, child) in children.iter().enumerate().skip(first) {
-                scan(child, if at == first { from } else { None }, key, visit)?;
-            }
-        }
-    }
-    ControlFlow::Continue(())
-}
-
-fn scan_back<B>(node: &Node, below: Option<&[u8]>, key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B> {
-    match &node.body {
-        Body::Leaf(entries) => {
-            let end = below.map_or(entries.len(), |below| entries.search(below).unwrap_or_else(|at| at));
-            for at in (0..end).rev() {
-                entries.copy_key(at, key);
-                visit(key, entries.value(at))?;
-            }
-        }
-        Body::Branch(keys, children) => {
-            let last = below.map_or(children.len() - 1, |below| Node::child_of(keys, below));
-            for at in (0..=last).rev() {
-                scan_back(&children[at], if at == last { below } else { None }, key, visit)?;
-            }
-        }
-    }
-    ControlFlow::Continue(())
-}
 
 #[cfg(test)]
 mod tests;

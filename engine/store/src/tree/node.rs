@@ -1,7 +1,7 @@
-//! Nodes of the copy-on-write tree and their places on the device.
+//! Nodes of the copy-on-write tree, their places on the device, and what of them is in memory.
 
 use super::packed::Packed;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Most bytes of a node on the device, its header included: four blocks hold at least two entries of the largest
@@ -26,6 +26,9 @@ pub(crate) const ENTRY_MAX: usize = 6000;
 /// Bytes that a branch stores for each child on the device: block, length and checksum.
 pub(super) const CHILD_BYTES: usize = 16;
 
+/// Bytes of a node in memory beside its entries: the node and its home with two reference counts each.
+const NODE_FIXED: usize = size_of::<Node>() + size_of::<Home>() + 4 * size_of::<usize>();
+
 /// Place and checksum of a node on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRef {
@@ -44,17 +47,138 @@ pub(crate) struct Home {
     pub(crate) page: Cell<Option<PageRef>>,
 }
 
+/// What a branch knows of a child.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// It is in memory.
+    Resident(Rc<Node>),
+    /// It is on the device only.
+    Stored(PageRef),
+}
+
+/// A child of a branch. Loading it or giving its memory back changes nothing of the tree's content, so both are
+/// possible on nodes that a frozen state shares.
+#[derive(Clone, Debug)]
+pub(crate) struct Child(RefCell<Link>);
+
+impl Child {
+    pub(crate) fn resident(node: Rc<Node>) -> Self {
+        Self(RefCell::new(Link::Resident(node)))
+    }
+
+    pub(crate) fn stored(page: PageRef) -> Self {
+        Self(RefCell::new(Link::Stored(page)))
+    }
+
+    /// The node, or where it is on the device.
+    pub(crate) fn node(&self) -> Result<Rc<Node>, PageRef> {
+        match &*self.0.borrow() {
+            Link::Resident(node) => Ok(Rc::clone(node)),
+            Link::Stored(page) => Err(*page),
+        }
+    }
+
+    /// The node as part of a branch that is being changed.
+    pub(super) fn node_mut(&mut self) -> Result<&mut Rc<Node>, PageRef> {
+        match self.0.get_mut() {
+            Link::Resident(node) => Ok(node),
+            Link::Stored(page) => Err(*page),
+        }
+    }
+
+    /// Whether the node is in memory.
+    pub(super) fn is_resident(&self) -> bool {
+        matches!(&*self.0.borrow(), Link::Resident(_))
+    }
+
+    /// Its place on the device, if it was written.
+    pub(crate) fn page(&self) -> Option<PageRef> {
+        match &*self.0.borrow() {
+            Link::Resident(node) => node.home.page.get(),
+            Link::Stored(page) => Some(*page),
+        }
+    }
+
+    /// Puts a loaded node into its place; nothing happens when something else is there by now.
+    pub(super) fn install(&self, page: PageRef, node: Rc<Node>) -> bool {
+        let mut link = self.0.borrow_mut();
+        let waits = matches!(&*link, Link::Stored(stored) if *stored == page);
+        if waits {
+            *link = Link::Resident(node);
+        }
+        waits
+    }
+
+    /// Gives the node's memory back when nobody else refers to it and `may` agrees.
+    pub(super) fn evict(&self, may: impl FnOnce(&Node) -> bool) -> bool {
+        let mut link = self.0.borrow_mut();
+        let page = match &*link {
+            Link::Resident(node) if Rc::strong_count(node) == 1 && may(node) => node.home.page.get(),
+            _ => None,
+        };
+        if let Some(page) = page {
+            *link = Link::Stored(page);
+        }
+        page.is_some()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Leaf(Packed),
     /// Child `i` holds the keys from key `i` of the entries up to the next one; the first key is empty.
-    Branch(Packed, Vec<Rc<Node>>),
+    Branch(Packed, Vec<Child>),
+}
+
+impl Body {
+    fn memory(&self) -> usize {
+        NODE_FIXED
+            + match self {
+                Self::Leaf(entries) => entries.memory(),
+                Self::Branch(keys, children) => keys.memory() + children.capacity() * size_of::<Child>(),
+            }
+    }
+}
+
+/// Memory that nodes take, in bytes: those of the tree and those that a checkpoint being written keeps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter(Rc<Cell<usize>>);
+
+impl Meter {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.get()
+    }
+}
+
+/// What a node has put on the meter. Taken off when the node goes.
+#[derive(Debug)]
+struct Charge {
+    meter: Meter,
+    bytes: usize,
+}
+
+impl Charge {
+    fn set(&mut self, bytes: usize) {
+        self.meter.0.set((self.meter.0.get() + bytes).saturating_sub(self.bytes));
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) home: Rc<Home>,
     pub(crate) body: Body,
+    charge: Charge,
+    /// Tick of the last question that passed through.
+    pub(super) used: Cell<u64>,
+    /// The `used` that it had when it was last spared from eviction.
+    pub(super) spared: Cell<u64>,
 }
 
 /// What the owner of a tree has to know about changes since the last checkpoint began.
@@ -64,11 +188,25 @@ pub(crate) struct Changes {
     pub(crate) retired: Vec<Rc<Home>>,
     /// Upper bound of the nodes that have no place on the device.
     pub(crate) dirty: usize,
+    /// The memory of all nodes.
+    pub(crate) meter: Meter,
 }
 
 impl Node {
-    pub(crate) fn new(body: Body) -> Rc<Self> {
-        Rc::new(Self { home: Rc::default(), body })
+    /// A node without a place on the device.
+    pub(crate) fn new(body: Body, meter: &Meter) -> Rc<Self> {
+        Self::with_home(Rc::default(), body, meter)
+    }
+
+    /// A node that was read from its place.
+    pub(crate) fn loaded(page: PageRef, body: Body, meter: &Meter) -> Rc<Self> {
+        Self::with_home(Rc::new(Home { page: Cell::new(Some(page)) }), body, meter)
+    }
+
+    fn with_home(home: Rc<Home>, body: Body, meter: &Meter) -> Rc<Self> {
+        let mut charge = Charge { meter: meter.clone(), bytes: 0 };
+        charge.set(body.memory());
+        Rc::new(Self { home, body, charge, used: Cell::new(0), spared: Cell::new(u64::MAX) })
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -90,6 +228,35 @@ impl Node {
             Err(at) => at.saturating_sub(1),
         }
     }
+
+    /// Whether no entry is below.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.body {
+            Body::Leaf(entries) => entries.is_empty(),
+            Body::Branch(_, children) => {
+                children.len() == 1 && children[0].node().is_ok_and(|child| child.is_empty())
+            }
+        }
+    }
+
+    /// Whether any child is in memory.
+    pub(super) fn has_resident_children(&self) -> bool {
+        match &self.body {
+            Body::Leaf(_) => false,
+            Body::Branch(_, children) => children.iter().any(Child::is_resident),
+        }
+    }
+
+    /// What the node has put on the meter.
+    #[cfg(test)]
+    pub(super) fn charged(&self) -> usize {
+        self.charge.bytes
+    }
+
+    /// Counts the node's memory anew after a change of its body.
+    pub(super) fn recharge(&mut self) {
+        self.charge.set(self.body.memory());
+    }
 }
 
 impl Changes {
@@ -100,20 +267,32 @@ impl Changes {
     /// A node that is new to the tree.
     pub(super) fn added(&mut self, body: Body) -> Rc<Node> {
         self.dirty += 1;
-        Node::new(body)
+        Node::new(body, &self.meter)
     }
 
-    /// A node that leaves the tree.
+    /// A node that leaves the tree; what is below it stays or is gone already.
     pub(super) fn removed(&mut self, node: &Node) {
         self.retire(&node.home);
     }
 
+    /// An empty node that leaves the tree, with the empty ones that are all there is below it.
+    pub(super) fn removed_empty(&mut self, node: &Node) {
+        self.retire(&node.home);
+        if let Body::Branch(_, children) = &node.body {
+            for child in children.iter().filter_map(|child| child.node().ok()) {
+                self.removed_empty(&child);
+            }
+        }
+    }
+
     /// Makes a node changeable: copies it when a frozen root shares it, and parts it from its place on the device.
-    pub(super) fn own<'a>(&mut self, node: &'a mut Rc<Node>) -> &'a mut Body {
+    /// [`Node::recharge`] it after the change.
+    pub(super) fn own<'a>(&mut self, node: &'a mut Rc<Node>) -> &'a mut Node {
         if Rc::strong_count(node) > 1 {
             self.retire(&node.home);
-            let body = node.body.clone();
+            let (body, used) = (node.body.clone(), node.used.get());
             *node = self.added(body);
+            node.used.set(used);
         } else if !node.is_dirty() {
             self.retire(&node.home);
             self.dirty += 1;
@@ -121,6 +300,6 @@ impl Changes {
                 node.home = Rc::default();
             }
         }
-        &mut Rc::get_mut(node).expect("the node was just made unique").body
+        Rc::get_mut(node).expect("the node was just made unique")
     }
 }

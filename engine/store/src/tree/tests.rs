@@ -8,19 +8,21 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn content(tree: &Tree) -> Model {
     let mut found = Model::new();
-    tree.scan::<()>(b"", |key, value| {
+    let scanned = tree.scan::<()>(b"", |key, value| {
         found.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     });
+    scanned.expect("in memory");
     found
 }
 
 fn content_back(tree: &Tree) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
-    tree.scan_back::<()>(&[0xff; 8], |key, _| {
+    let scanned = tree.scan_back::<()>(&[0xff; 8], |key, _| {
         found.push(key.to_vec());
         ControlFlow::Continue(())
     });
+    scanned.expect("in memory");
     found
 }
 
@@ -34,7 +36,8 @@ fn check_nodes(node: &Node, is_root: bool) -> usize {
         Body::Branch(keys, children) => {
             assert_eq!(keys.len(), children.len());
             assert!(keys.key(0).is_empty());
-            let depths: Vec<usize> = children.iter().map(|child| check_nodes(child, false)).collect();
+            let depths: Vec<usize> =
+                children.iter().map(|child| check_nodes(&child.node().expect("in memory"), false)).collect();
             assert!(depths.windows(2).all(|pair| pair[0] == pair[1]), "leaves at different depths");
             depths[0] + 1
         }
@@ -59,7 +62,7 @@ fn pages(node: &Node, found: &mut Vec<u64>) {
     found.push(node.home.page.get().expect("a clean node").block);
     if let Body::Branch(_, children) = &node.body {
         for child in children {
-            pages(child, found);
+            pages(&child.node().expect("in memory"), found);
         }
     }
 }
@@ -68,7 +71,7 @@ fn pages(node: &Node, found: &mut Vec<u64>) {
 fn keys_in_order_fill_their_nodes() {
     let mut tree = Tree::default();
     for number in 0..20_000u32 {
-        tree.put(&number.to_be_bytes(), &[0; 20]);
+        tree.put(&number.to_be_bytes(), &[0; 20]).expect("in memory");
     }
     check_nodes(&tree.root, true);
     let bytes = 20_000 * (4 + 20 + 6);
@@ -79,10 +82,10 @@ fn keys_in_order_fill_their_nodes() {
 fn emptied_trees_shrink_to_one_leaf() {
     let mut tree = Tree::default();
     for number in 0..5_000u32 {
-        tree.put(&number.to_be_bytes(), &[1; 100]);
+        tree.put(&number.to_be_bytes(), &[1; 100]).expect("in memory");
     }
     for number in 0..5_000u32 {
-        assert_eq!(tree.remove(&(number * 7919 % 5_000).to_be_bytes()), Some(vec![1; 100]));
+        assert_eq!(tree.remove(&(number * 7919 % 5_000).to_be_bytes()), Ok(Some(vec![1; 100])));
     }
     assert_eq!(tree.len(), 0);
     assert_eq!(dirty_nodes(&tree.root).len(), 1);
@@ -105,12 +108,12 @@ proptest! {
                 key.extend(number.to_be_bytes());
                 if let Some(len) = len {
                     let value = vec![(number & 0xff) as u8; len];
-                    prop_assert_eq!(tree.put(&key, &value), model.get(&key).cloned());
+                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
                     model.insert(key.clone(), value);
                 } else {
-                    prop_assert_eq!(tree.remove(&key), model.remove(&key));
+                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
                 }
-                prop_assert_eq!(tree.get(&key), model.get(&key).map(Vec::as_slice));
+                prop_assert_eq!(tree.get(&key), Ok(model.get(&key).cloned()));
             }
             check_nodes(&tree.root, true);
             prop_assert_eq!(tree.len(), model.len() as u64);
@@ -132,7 +135,163 @@ proptest! {
             frozen.push((root, model.clone()));
         }
         for (root, model) in frozen {
-            prop_assert_eq!(content(&Tree::new(root, model.len() as u64)), model);
+            prop_assert_eq!(content(&Tree::new(root, model.len() as u64, Meter::default())), model);
         }
     }
+}
+
+/// Nodes as they are on a device.
+#[derive(Default)]
+struct Disk(BTreeMap<u64, Body>);
+
+impl Disk {
+    /// Writes what is dirty of the present state.
+    fn checkpoint(&mut self, tree: &mut Tree) {
+        let (root, retired) = tree.freeze();
+        for node in dirty_nodes(&root) {
+            let block = self.0.last_key_value().map_or(1, |(last, _)| last + 1);
+            let body = match &node.body {
+                Body::Leaf(entries) => Body::Leaf(entries.clone()),
+                Body::Branch(keys, children) => {
+                    let children = children.iter().map(|child| Child::stored(child.page().expect("written")));
+                    Body::Branch(keys.clone(), children.collect())
+                }
+            };
+            self.0.insert(block, body);
+            node.home.page.set(Some(PageRef { block, len: 1, crc: 0 }));
+        }
+        for page in retired.iter().filter_map(|home| home.page.get()) {
+            assert!(self.0.remove(&page.block).is_some(), "page {} was retired twice", page.block);
+        }
+    }
+
+    /// Asks until nothing is missing; returns the answer and how many nodes were read.
+    fn ask<T>(&self, tree: &Tree, mut question: impl FnMut(&Tree) -> Result<T, Missing>) -> (T, usize) {
+        let mut reads = 0;
+        loop {
+            tree.begin(3);
+            match question(tree) {
+                Ok(answer) => return (answer, reads),
+                Err(Missing(nodes)) => {
+                    assert!(!nodes.is_empty(), "something must be missing");
+                    for (key, page) in nodes {
+                        reads += 1;
+                        tree.install(&key, page, self.0[&page.block].clone()).expect("it fits");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that the nodes in memory take, counted by a walk.
+fn memory(node: &Rc<Node>) -> usize {
+    let below = match &node.body {
+        Body::Leaf(_) => 0,
+        Body::Branch(_, children) => {
+            children.iter().filter_map(|child| child.node().ok()).map(|child| memory(&child)).sum()
+        }
+    };
+    below + node.charged()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn behaves_the_same_when_nodes_come_and_go(
+        rounds in proptest::collection::vec((
+            proptest::collection::vec((0u16..900, proptest::option::weighted(0.6, 0usize..1500)), 1..120),
+            0usize..200_000,
+        ), 1..8)
+    ) {
+        let (mut tree, mut model, mut disk) = (Tree::default(), Model::new(), Disk::default());
+        for (steps, limit) in rounds {
+            for (number, len) in steps {
+                let mut key = vec![b'k'; usize::from(number % 5) * 10];
+                key.extend(number.to_be_bytes());
+                disk.ask(&tree, |tree| tree.reach([key.as_slice()]));
+                if let Some(len) = len {
+                    let value = vec![(number & 0xff) as u8; len];
+                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
+                    model.insert(key, value);
+                } else {
+                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
+                }
+            }
+            disk.checkpoint(&mut tree);
+            let before = tree.tick();
+            tree.evict(limit, b"", u64::MAX, usize::MAX);
+            prop_assert!(tree.meter().bytes() <= limit.max(memory(tree.root())));
+            prop_assert_eq!(tree.meter().bytes(), memory(tree.root()));
+            let (forward, _) = disk.ask(&tree, |tree| {
+                let mut found = Model::new();
+                tree.scan::<()>(b"", |key, value| {
+                    found.insert(key.to_vec(), value.to_vec());
+                    ControlFlow::Continue(())
+                })?;
+                Ok(found)
+            });
+            prop_assert_eq!(&forward, &model);
+            // What was used since is kept, however little memory there is.
+            tree.evict(0, b"", before, usize::MAX);
+            let (_, reads) = disk.ask(&tree, |tree| tree.scan::<()>(b"", |_, _| ControlFlow::Continue(())));
+            prop_assert_eq!(reads, 0);
+            tree.evict(0, b"", u64::MAX, usize::MAX);
+            let (back, reads) = disk.ask(&tree, |tree| {
+                let mut found = Vec::new();
+                tree.scan_back::<()>(&[0xff; 8], |key, _| {
+                    found.push(key.to_vec());
+                    ControlFlow::Continue(())
+                })?;
+                Ok(found)
+            });
+            prop_assert_eq!(back, model.keys().rev().cloned().collect::<Vec<_>>());
+            // All but the root had gone, and each came back once.
+            prop_assert_eq!(reads + 1, disk.0.len());
+        }
+    }
+}
+
+#[test]
+fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    for number in 0..20_000u32 {
+        tree.put(&number.to_be_bytes(), &[7; 50]).expect("in memory");
+    }
+    disk.checkpoint(&mut tree);
+    let floor = 5_000u32.to_be_bytes();
+    let all = tree.meter().bytes();
+    let mut sweeps = 0;
+    while tree.evict(0, &floor, u64::MAX, 100) > 0 || sweeps < 200 {
+        sweeps += 1;
+    }
+    assert!(tree.meter().bytes() < all / 3, "{} of {all} bytes stay", tree.meter().bytes());
+    let pinned = |tree: &Tree| {
+        tree.scan(
+            b"",
+            |key, _| if key < &floor[..] { ControlFlow::Continue(()) } else { ControlFlow::Break(()) },
+        )
+    };
+    assert!(pinned(&tree).is_ok() || tree.scan_back(&floor, |_, _| ControlFlow::Break(())).is_ok());
+    assert!(tree.get(&4_999u32.to_be_bytes()).expect("in memory").is_some());
+    assert!(tree.get(&15_000u32.to_be_bytes()).is_err());
+}
+
+#[test]
+fn a_node_that_belongs_elsewhere_is_refused() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    for number in 0..2_000u32 {
+        tree.put(&number.to_be_bytes(), &[7; 50]).expect("in memory");
+    }
+    disk.checkpoint(&mut tree);
+    tree.evict(0, b"", u64::MAX, usize::MAX);
+    let at = |number: u32| {
+        let Err(Missing(nodes)) = tree.get(&number.to_be_bytes()) else { panic!("it was evicted") };
+        nodes[0].clone()
+    };
+    let ((key, page), (_, other)) = (at(10), at(1_500));
+    assert!(tree.install(&key, page, disk.0[&other.block].clone()).is_err());
+    assert!(tree.install(&key, page, disk.0[&page.block].clone()).is_ok());
+    assert!(tree.get(&10u32.to_be_bytes()).expect("in memory").is_some());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_media::sim::CrashKeeps;
 use weir_runtime::random::Random;
 use weir_runtime::{Handle, join_all};
-use weir_store::{AttributeChange, Shard, Store};
+use weir_store::{AttributeChange, Shard, Store, StoreConfig};
 
 const DISK: u64 = 24 << 20;
 
@@ -46,6 +46,7 @@ async fn work(
     record: Rc<RefCell<Record>>,
     seed: u64,
     steps: u64,
+    bulk: u64,
 ) {
     let workers = (0..DKEYS).map(|dkey| {
         let (shard, record, store) = (shard.clone(), Rc::clone(&record), Rc::clone(&store));
@@ -61,6 +62,9 @@ async fn work(
                     epoch
                 };
                 change.apply(&shard, epoch).await.expect("a healthy disk");
+                if bulk > 0 {
+                    check_bulk(&shard, random.below(bulk)).await;
+                }
                 {
                     let mut record = record.borrow_mut();
                     record.open.retain(|(open, _)| *open != epoch);
@@ -96,6 +100,34 @@ async fn change_attributes(shard: Shard, record: Rc<RefCell<Record>>, seed: u64,
     }
 }
 
+fn bulk_value(number: u64) -> Vec<u8> {
+    pattern(number, 2500 + number as usize)
+}
+
+/// Fills many index nodes of another object.
+async fn store_bulk(shard: &Shard, bulk: u64) {
+    for number in 0..bulk {
+        write(shard, number, number + 1, 0, &bulk_value(number)).await.expect("a healthy disk");
+    }
+}
+
+async fn check_bulk(shard: &Shard, number: u64) {
+    let value = bulk_value(number);
+    let found = read(shard, number, u64::MAX, 0, value.len() as u64).await.expect("read");
+    assert!(found.0 == value, "value {number} has changed");
+}
+
+/// How a workload is run.
+#[derive(Clone, Copy)]
+struct Setting {
+    config: fn() -> StoreConfig,
+    /// Values beside those that change, so that the index has many nodes.
+    bulk: u64,
+}
+
+const ROOMY: Setting = Setting { config: quiet, bulk: 0 };
+const CRAMPED: Setting = Setting { config: cramped, bulk: 40 };
+
 /// Compares the recovered state with what was acknowledged, after finding out which open changes made it.
 async fn check(shard: &Shard, record: &Record, seed: u64, at: u64) {
     let mut model = record.acknowledged.clone();
@@ -123,22 +155,28 @@ async fn check(shard: &Shard, record: &Record, seed: u64, at: u64) {
 
 /// Runs the workload up to a device operation, cuts the power, recovers and checks; then once more with what is left.
 /// Returns whether the power was cut before the workload's end.
-fn crash_at(seed: u64, at: u64, steps: u64, keeps: CrashKeeps) -> bool {
+fn crash_at(setting: Setting, seed: u64, at: u64, steps: u64, keeps: CrashKeeps) -> bool {
     let machine = Machine::new(seed, DISK);
-    let (store, shard) = machine.start(quiet());
+    let Setting { config, bulk } = setting;
+    let (store, shard) = machine.start(config());
+    let filled = shard.clone();
+    machine.run(async move { store_bulk(&filled, bulk).await });
     let record = Rc::new(RefCell::new(Record::default()));
     machine.disk.halt_at(machine.disk.operations() + at);
-    let workload = work(machine.handle(), shard, Rc::clone(&store), Rc::clone(&record), seed, steps);
+    let workload = work(machine.handle(), shard, Rc::clone(&store), Rc::clone(&record), seed, steps, bulk);
     let finished = machine.world.try_block_on(&machine.node, Duration::from_mins(10), workload).is_ok();
     drop(store);
     machine.crash(keeps);
     for round in 0..2 {
-        let store = machine.open(quiet());
-        assert_eq!(store.audit().problems, [""; 0], "seed {seed}, halt at {at}");
+        let store = machine.open(config());
+        assert_eq!(machine.audit(&store).problems, [""; 0], "seed {seed}, halt at {at}");
         let shard = store.pool(POOL).unwrap_or_else(|| panic!("seed {seed}, halt at {at}: the pool is lost"));
         let mut before = record.take();
         before = machine.run(async move {
             check(&shard, &before, seed, at).await;
+            for number in 0..bulk {
+                check_bulk(&shard, number).await;
+            }
             // A recovered store takes changes; they survive the next failure.
             let epoch = 1_000_000 + round;
             let change = Change::Put { dkey: 0, akey: 0, len: 5000 };
@@ -164,7 +202,7 @@ fn every_halt_of_a_workload_recovers_what_was_acknowledged() {
     let mut cuts = 0;
     for (seed, keeps) in [(1, CrashKeeps::Nothing), (2, CrashKeeps::Everything), (3, CrashKeeps::Any)] {
         let mut at = 0;
-        while crash_at(seed, at, 8, keeps) {
+        while crash_at(ROOMY, seed, at, 8, keeps) {
             at += 1;
         }
         cuts += at;
@@ -176,7 +214,20 @@ fn every_halt_of_a_workload_recovers_what_was_acknowledged() {
 fn random_halts_of_many_workloads_recover_what_was_acknowledged() {
     for seed in 100..300 {
         let random = Random::new(seed);
-        crash_at(seed, random.below(60), 8, CrashKeeps::Any);
+        crash_at(ROOMY, seed, random.below(60), 8, CrashKeeps::Any);
+    }
+}
+
+#[test]
+fn halts_with_an_index_beyond_its_memory_recover_what_was_acknowledged() {
+    let mut at = 0;
+    while crash_at(CRAMPED, 10, at, 6, CrashKeeps::Any) {
+        at += 3;
+    }
+    assert!(at > 50, "the workload has only {at} writes and flushes");
+    for seed in 300..330 {
+        let random = Random::new(seed);
+        crash_at(CRAMPED, seed, random.below(200), 8, CrashKeeps::Any);
     }
 }
 
@@ -254,7 +305,7 @@ fn crash_in_aggregation(seed: u64, at: u64) -> bool {
     drop(store);
     machine.crash(CrashKeeps::Any);
     let store = machine.open(quiet());
-    assert_eq!(store.audit().problems, [""; 0], "seed {seed}, halt at {at}");
+    assert_eq!(machine.audit(&store).problems, [""; 0], "seed {seed}, halt at {at}");
     let shard = store.pool(POOL).expect("the pool");
     machine.run(async move {
         let (found, _) = read(&shard, 1, u64::MAX, 0, 60_000).await.expect("read");

@@ -4,8 +4,10 @@
 
 mod basics;
 mod crash;
+mod footprint;
 mod model;
 mod open;
+mod paging;
 mod real;
 mod setup;
 mod space;

@@ -215,7 +215,8 @@ mod properties {
     use std::collections::BTreeSet;
     use std::rc::Rc;
     use weir_media::sim::CrashKeeps;
-    use weir_store::Store;
+    use weir_proto::{Key, ObjectId};
+    use weir_store::{Store, StoreConfig};
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -259,6 +260,7 @@ mod properties {
     }
 
     struct Run {
+        config: fn() -> StoreConfig,
         machine: Machine,
         store: Rc<Store>,
         shard: Shard,
@@ -271,7 +273,7 @@ mod properties {
 
     impl Run {
         fn reopen(&mut self) {
-            self.store = self.machine.open(quiet());
+            self.store = self.machine.open((self.config)());
             self.shard = self.store.pool(POOL).expect("the pool");
         }
 
@@ -321,7 +323,7 @@ mod properties {
         }
 
         fn check(&self) -> Result<(), String> {
-            if let Some(problem) = self.store.audit().problems.first() {
+            if let Some(problem) = self.machine.audit(&self.store).problems.first() {
                 return Err(problem.clone());
             }
             let recent = [self.horizon, self.epoch.saturating_sub(3), self.epoch, u64::MAX];
@@ -335,26 +337,61 @@ mod properties {
         }
     }
 
+    /// Objects beside the one that changes, so that the index has many nodes.
+    async fn surround(shard: &Shard) {
+        for (number, lo) in (0..40u64).flat_map(|number| [(number, 6), (number, 9)]) {
+            let (object, dkey) = (ObjectId { hi: 0, lo }, Key::from_u64(number));
+            let (value, none) = (pattern(number, 2000), Conditions::NONE);
+            let update = [single("around", &value)];
+            shard
+                .update(CONTAINER, object, &dkey, Epoch(1), none, &update, Data::Borrowed(&value))
+                .await
+                .expect("stored");
+        }
+    }
+
+    fn behaves_like_the_model(
+        seed: u64,
+        config: fn() -> StoreConfig,
+        steps: Vec<Step>,
+    ) -> Result<(), String> {
+        let machine = Machine::new(seed, 24 << 20);
+        let (store, shard) = machine.start(config());
+        if config().index_bytes < StoreConfig::default().index_bytes {
+            let around = shard.clone();
+            machine.run(async move { surround(&around).await });
+        }
+        let (model, snapshots) = (Model::default(), BTreeSet::new());
+        let mut run = Run { config, machine, store, shard, model, snapshots, horizon: 0, epoch: 1 };
+        for (number, step) in steps.into_iter().enumerate() {
+            let checks = !matches!(step, Step::Change(_)) || number % 10 == 0;
+            run.step(step);
+            if checks {
+                run.check().map_err(|problem| format!("after step {number}: {problem}"))?;
+            }
+        }
+        run.step(Step::Crash);
+        run.check().map_err(|problem| format!("at the end: {problem}"))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
         #[test]
         fn the_store_behaves_like_the_model(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..120)) {
-            let machine = Machine::new(seed, 24 << 20);
-            let (store, shard) = machine.start(quiet());
-            let (model, snapshots) = (Model::default(), BTreeSet::new());
-            let mut run = Run { machine, store, shard, model, snapshots, horizon: 0, epoch: 0 };
-            for (number, step) in steps.into_iter().enumerate() {
-                let checks = !matches!(step, Step::Change(_)) || number % 10 == 0;
-                run.step(step);
-                if checks {
-                    let checked = run.check();
-                    prop_assert!(checked.is_ok(), "after step {}: {:?}", number, checked);
-                }
-            }
-            run.step(Step::Crash);
-            let checked = run.check();
-            prop_assert!(checked.is_ok(), "at the end: {:?}", checked);
+            let behaves = behaves_like_the_model(seed, quiet, steps);
+            prop_assert!(behaves.is_ok(), "{:?}", behaves);
+        }
+
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 500, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_store_behaves_like_the_model_with_memory_for_a_few_nodes(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..120)) {
+            let behaves = behaves_like_the_model(seed, cramped, steps);
+            prop_assert!(behaves.is_ok(), "{:?}", behaves);
         }
     }
 }

@@ -181,7 +181,7 @@ fn examine(device: &MemoryDevice) -> Result<u32, String> {
             let len = [10, 300, 5000, 70_000][number as usize % 4];
             match get(&shard, &format!("d{number}"), "a", u64::MAX).await {
                 Ok(Some(data)) if data == pattern(number, len) => {}
-                Err(FetchError::Corrupt { .. }) => reports += 1,
+                Err(FetchError::Corrupt { .. } | FetchError::Index { .. }) => reports += 1,
                 other => {
                     return Err(format!(
                         "value {number}: {:?}",

@@ -10,7 +10,7 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
 use weir_store::{
-    Data, Fetch, FetchError, FormatOptions, OpenError, Owner, Shard, Store, StoreConfig, UpdateError,
+    Audit, Data, Fetch, FetchError, FormatOptions, OpenError, Owner, Shard, Store, StoreConfig, UpdateError,
 };
 
 pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
@@ -31,6 +31,11 @@ pub fn format_options() -> FormatOptions {
 /// Background work is off, so that history stays until a test aggregates it.
 pub fn quiet() -> StoreConfig {
     StoreConfig { background: false, ..StoreConfig::default() }
+}
+
+/// Like [`quiet`], with memory for a few index nodes, so that they come and go all the time.
+pub fn cramped() -> StoreConfig {
+    StoreConfig { index_bytes: 40 << 10, ..quiet() }
 }
 
 pub fn key(text: &str) -> Key {
@@ -93,6 +98,12 @@ impl Machine {
             shard
         });
         (store, shard)
+    }
+
+    /// Compares the index with what is counted along.
+    pub fn audit(&self, store: &Rc<Store>) -> Audit {
+        let store = Rc::clone(store);
+        self.run(async move { store.audit().await })
     }
 
     /// Power failure and restart.

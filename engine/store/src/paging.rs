@@ -1,0 +1,274 @@
+//! Bringing index nodes in from the device when a question needs them, and giving their memory back.
+//!
+//! A question is a closure over the tree. It runs at once when all it needs is in memory. Otherwise it says what is
+//! [`Missing`], which is read, and is asked again from the start: it has no effects, and what it passed stays in
+//! memory until it has its answer. Questions about pools, containers and attributes never miss: nodes with keys
+//! before the objects' are read when the store is opened and stay.
+
+use crate::codec::Malformed;
+use crate::error::Location;
+use crate::format::{StoredNode, decode_node};
+use crate::key;
+use crate::space::Run;
+use crate::state::{Core, add};
+use crate::tree::{Body, Child, Missing, NODE_BYTES, PageRef, Tree};
+use core::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use weir_media::{BLOCK, DmaBuf, MediaError};
+use weir_runtime::join_all;
+use weir_runtime::sync::Notify;
+
+/// Nodes that a scan reads at once: 512 KiB at most, near what a device needs in flight for its full rate.
+const AHEAD_MAX: usize = 31;
+
+/// Steps of one sweep for memory: some 50 µs.
+const SWEEP_STEPS: usize = 8192;
+
+/// Questions between two sweeps when the last one found nothing: all that takes memory is waiting for a checkpoint.
+const SWEEP_PAUSE: u64 = 256;
+
+/// Nodes that are never evicted have keys before this one.
+const FLOOR: [u8; 1] = [key::OBJECT];
+
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(crate) enum Halt<E> {
+    /// Nodes have to be read first.
+    Missing(Missing),
+    /// It has failed.
+    Failed(E),
+}
+
+/// Halt of a question that can only fail on what it finds in the index.
+pub(crate) type Fault = Halt<Malformed>;
+
+impl<E> From<Missing> for Halt<E> {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+impl From<Malformed> for Fault {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(malformed)
+    }
+}
+
+impl<E> Halt<E> {
+    /// Passes a failure on as another one.
+    pub(crate) fn map<T>(self, convert: impl FnOnce(E) -> T) -> Halt<T> {
+        match self {
+            Self::Missing(missing) => Halt::Missing(missing),
+            Self::Failed(error) => Halt::Failed(convert(error)),
+        }
+    }
+}
+
+/// An index node can't be brought in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PageError {
+    #[error("{location} is damaged: {reason}")]
+    Corrupt { location: Location, reason: &'static str },
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+impl From<PageError> for String {
+    fn from(error: PageError) -> Self {
+        error.to_string()
+    }
+}
+
+/// What goes on between memory and device.
+#[derive(Default)]
+pub(crate) struct Paging {
+    /// Nodes being read, by their first block.
+    loading: RefCell<BTreeMap<u64, Notify>>,
+    /// Ticks at which questions under way began, with how many began then.
+    asking: RefCell<BTreeMap<u64, u32>>,
+    /// No sweep before this tick.
+    rest_until: Cell<u64>,
+    pub(crate) faults: Cell<u64>,
+    pub(crate) evictions: Cell<u64>,
+    pub(crate) errors: Cell<u64>,
+}
+
+/// Keeps nodes that a question passes in memory.
+struct Asking<'a> {
+    paging: &'a Paging,
+    tick: u64,
+}
+
+impl<'a> Asking<'a> {
+    fn new(paging: &'a Paging, tick: u64) -> Self {
+        *paging.asking.borrow_mut().entry(tick).or_default() += 1;
+        Self { paging, tick }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut asking = self.paging.asking.borrow_mut();
+        if let Some(count) = asking.get_mut(&self.tick) {
+            *count -= 1;
+            if *count == 0 {
+                asking.remove(&self.tick);
+            }
+        }
+    }
+}
+
+/// Announces that a node is being read. Dropped, those who wait for it look again.
+struct Loading<'a> {
+    paging: &'a Paging,
+    block: u64,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if let Some(notify) = self.paging.loading.borrow_mut().remove(&self.block) {
+            notify.notify_waiters();
+        }
+    }
+}
+
+/// Keeps the blocks of nodes that leave the tree from being given out again.
+struct Hold<'a> {
+    core: &'a Core,
+    reader: u64,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.core.space.borrow_mut().end_node_read(self.reader);
+    }
+}
+
+impl Core {
+    /// The answer of a question about the index. When this returns, what the question saw is still so.
+    pub(crate) async fn ask<T, E: From<PageError>>(
+        &self,
+        mut question: impl FnMut(&Tree) -> Result<T, Halt<E>>,
+    ) -> Result<T, E> {
+        let mut ahead = 0;
+        loop {
+            let (missing, tick) = {
+                let tree = self.tree.borrow();
+                let tick = tree.begin(ahead);
+                match question(&tree) {
+                    Ok(answer) => return Ok(answer),
+                    Err(Halt::Failed(error)) => return Err(error),
+                    Err(Halt::Missing(missing)) => (missing, tick),
+                }
+            };
+            // This attempt passed all that the question still needs.
+            let asking = Asking::new(&self.paging, tick);
+            self.load(missing).await?;
+            drop(asking);
+            // The more a question has asked for, the more it is likely to want next.
+            ahead = (ahead * 2 + 1).min(AHEAD_MAX);
+        }
+    }
+
+    /// Reads nodes and puts them into their places.
+    pub(crate) async fn load(&self, missing: Missing) -> Result<(), PageError> {
+        let loads = missing.0.into_iter().map(|(key, page)| self.load_node(key, page));
+        join_all(loads).await.into_iter().collect::<Result<(), _>>()?;
+        self.relieve_memory();
+        Ok(())
+    }
+
+    async fn load_node(&self, key: Vec<u8>, page: PageRef) -> Result<(), PageError> {
+        let running = self.paging.loading.borrow().get(&page.block).map(Notify::notified);
+        if let Some(running) = running {
+            running.await;
+            return Ok(());
+        }
+        self.paging.loading.borrow_mut().insert(page.block, Notify::new());
+        let loading = Loading { paging: &self.paging, block: page.block };
+        let hold = self.hold_nodes();
+        let body = self.read_node(page).await;
+        drop(hold);
+        let body = body.inspect_err(|_| add(&self.paging.errors, 1))?;
+        add(&self.paging.faults, 1);
+        let installed = self.tree.borrow().install(&key, page, body);
+        drop(loading);
+        installed.map_err(|malformed| {
+            add(&self.paging.errors, 1);
+            let location = self.location("an index node", self.layout.data(page.block));
+            PageError::Corrupt { location, reason: malformed.0 }
+        })
+    }
+
+    /// Keeps the places of nodes that are in the tree now until it is dropped, even when the nodes leave it.
+    pub(crate) fn hold_nodes(&self) -> impl Drop + '_ {
+        Hold { core: self, reader: self.space.borrow_mut().begin_node_read() }
+    }
+
+    /// Reads a node and checks it.
+    pub(crate) async fn read_node(&self, page: PageRef) -> Result<Body, PageError> {
+        let offset = self.layout.data(page.block);
+        let corrupt =
+            |reason| PageError::Corrupt { location: self.location("an index node", offset), reason };
+        let len = page.len as usize;
+        if !self.space.borrow().contains(Run::from(page)) || len > NODE_BYTES || !len.is_multiple_of(BLOCK) {
+            return Err(corrupt("its parent gives it an impossible place"));
+        }
+        let bytes = self.device.read(offset, DmaBuf::new(len)).await?;
+        match decode_node(&bytes, page, self.id).map_err(|malformed| corrupt(malformed.0))? {
+            StoredNode::Leaf(entries) => Ok(Body::Leaf(entries)),
+            StoredNode::Branch(keys, places) => {
+                Ok(Body::Branch(keys, places.into_iter().map(Child::stored).collect()))
+            }
+        }
+    }
+
+    /// Memory that the index takes, in bytes.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.tree.borrow().meter().bytes()
+    }
+
+    /// Evicts nodes when the index takes more memory than it may. Returns whether more is to be done.
+    pub(crate) fn relieve_memory(&self) -> bool {
+        let tree = self.tree.borrow();
+        let limit = self.config.index_bytes;
+        // What a failed checkpoint was to write isn't on the device, whatever the nodes say.
+        if tree.meter().bytes() <= limit || self.has_failed() {
+            return false;
+        }
+        let now = tree.tick();
+        if now < self.paging.rest_until.get() {
+            return false;
+        }
+        let oldest = self.paging.asking.borrow().first_key_value().map_or(u64::MAX, |(tick, _)| *tick);
+        let evicted = tree.evict(limit, &FLOOR, oldest, SWEEP_STEPS);
+        add(&self.paging.evictions, evicted as u64);
+        if evicted == 0 {
+            self.paging.rest_until.set(now + SWEEP_PAUSE);
+        }
+        evicted > 0 && tree.meter().bytes() > limit
+    }
+
+    /// Evicts down to the limit after a checkpoint has made nodes clean, letting others run in between.
+    pub(crate) async fn relieve_all_memory(&self) {
+        self.paging.rest_until.set(0);
+        while self.relieve_memory() {
+            self.rt.yield_now().await;
+        }
+    }
+
+    /// Reads all nodes that are never evicted.
+    pub(crate) async fn load_pinned(&self) -> Result<(), PageError> {
+        self.ask(|tree| {
+            tree.scan(&[], |key, _| {
+                if key < FLOOR.as_slice() {
+                    core::ops::ControlFlow::Continue(())
+                } else {
+                    core::ops::ControlFlow::Break(())
+                }
+            })?;
+            Ok(())
+        })
+        .await
+    }
+}

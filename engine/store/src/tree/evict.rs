@@ -1,0 +1,92 @@
+//! Giving the memory of clean nodes back.
+//!
+//! A hand goes round the keys as that of a clock. A node that was used since the hand last passed is spared once; one
+//! that was not is evicted. Nodes that a question under way has passed are never evicted, so that it comes to its end
+//! however small the memory is.
+
+use super::node::{Body, Child, Node};
+use super::{Low, Tree};
+use core::cell::RefCell;
+use core::ops::ControlFlow;
+
+/// Steps that a node in memory counts for: one on the device is only stepped over.
+const RESIDENT_STEPS: usize = 8;
+
+/// Where the hand stands: the lowest key of the node it comes to next.
+#[derive(Debug, Default)]
+pub(super) struct Hand(RefCell<Vec<u8>>);
+
+/// A move of the hand.
+struct Sweep<'a> {
+    /// Memory that is wanted.
+    limit: usize,
+    /// Nodes whose lowest key is below this stay.
+    floor: &'a [u8],
+    /// Nodes used at this tick or later stay: questions that began then are under way.
+    oldest: u64,
+    steps: usize,
+    evicted: usize,
+    /// The hand has come to nodes at or behind the floor.
+    past_floor: bool,
+}
+
+impl Tree {
+    /// Evicts clean nodes until all take at most `limit` bytes of memory or `steps` nodes were looked at. Returns how
+    /// many it evicted. Nodes below the key `floor` and those used at the tick `oldest` or later stay.
+    pub(crate) fn evict(&self, limit: usize, floor: &[u8], oldest: u64, steps: usize) -> usize {
+        self.let_go();
+        let mut sweep = Sweep { limit, floor, oldest, steps, evicted: 0, past_floor: false };
+        // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
+        for _ in 0..3 {
+            let from = core::mem::take(&mut *self.hand.0.borrow_mut());
+            let from = if from.as_slice() < floor { floor.to_vec() } else { from };
+            sweep.past_floor = false;
+            match sweep.node(self, &self.root, Low::default(), Some(&from)) {
+                ControlFlow::Break(next) => {
+                    *self.hand.0.borrow_mut() = next;
+                    break;
+                }
+                ControlFlow::Continue(()) => {}
+            }
+        }
+        sweep.evicted
+    }
+}
+
+impl Sweep<'_> {
+    /// Goes over the children of a node from that on which has `from`. Breaks with the key where to go on.
+    fn node(&mut self, tree: &Tree, node: &Node, low: Low<'_>, from: Option<&[u8]>) -> ControlFlow<Vec<u8>> {
+        let Body::Branch(keys, children) = &node.body else { return ControlFlow::Continue(()) };
+        let first = from.map_or(0, |from| Node::child_of(keys, from));
+        for (at, child) in children.iter().enumerate().skip(first) {
+            let low = low.of_child(keys, at);
+            let from = from.filter(|_| at == first);
+            if tree.meter().bytes() <= self.limit || self.steps == 0 {
+                return ControlFlow::Break(low.key().max(from.unwrap_or_default().to_vec()));
+            }
+            self.steps = self.steps.saturating_sub(1);
+            let Ok(below) = child.node() else { continue };
+            self.steps = self.steps.saturating_sub(RESIDENT_STEPS);
+            self.node(tree, &below, low, from)?;
+            drop(below);
+            // Keys only grow from here on. A branch that begins before the floor has a child that stays.
+            self.past_floor = self.past_floor || low.key().as_slice() >= self.floor;
+            if self.past_floor {
+                self.child(child);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn child(&mut self, child: &Child) {
+        let oldest = self.oldest;
+        let evicted = child.evict(|node| {
+            let used = node.used.get();
+            if used >= oldest || node.has_resident_children() {
+                return false;
+            }
+            node.spared.replace(used) == used
+        });
+        self.evicted += usize::from(evicted);
+    }
+}
