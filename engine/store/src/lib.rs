@@ -22,6 +22,7 @@ mod extents;
 mod fetch;
 mod format;
 mod incarnation;
+mod inspect;
 mod journal;
 mod key;
 mod list;
@@ -45,6 +46,10 @@ pub use audit::Audit;
 pub use config::{FormatOptions, Owner, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};
+pub use inspect::{
+    BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
+    IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
+};
 pub use list::ListPage;
 pub use shard::Shard;
 pub use stats::{

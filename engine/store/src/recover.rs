@@ -21,13 +21,13 @@ use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::{Handle, join_all};
 
 /// Features that this release knows: none so far.
-const FEATURES_KNOWN: u64 = 0;
+pub(crate) const FEATURES_KNOWN: u64 = 0;
 
 /// Reads in flight while the index is loaded.
 const READS_MAX: usize = 64;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
-const LEVELS_MAX: usize = 40;
+pub(crate) const LEVELS_MAX: usize = 40;
 
 /// A device being opened.
 pub(crate) struct Opening<'a> {

@@ -4,6 +4,8 @@
 
 mod basics;
 mod crash;
+mod golden;
+mod inspect;
 mod model;
 mod open;
 mod real;
