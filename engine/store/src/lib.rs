@@ -32,6 +32,7 @@ mod query;
 mod record;
 mod recover;
 mod replay;
+mod scrub;
 mod shard;
 mod space;
 mod state;
@@ -43,7 +44,7 @@ mod value;
 
 pub use attribute::AttributeChange;
 pub use audit::Audit;
-pub use config::{FormatOptions, Owner, StoreConfig};
+pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};
 pub use inspect::{
@@ -51,6 +52,7 @@ pub use inspect::{
     IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
 };
 pub use list::ListPage;
+pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{
     CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, LATENCY_BOUNDS_US,

@@ -69,6 +69,7 @@ pub(crate) struct Core {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
     pub(crate) counters: Counters,
+    pub(crate) scrub: crate::scrub::Scrub,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -106,6 +107,7 @@ impl Core {
             checkpoints: parts.checkpoints,
             aggregation: RefCell::default(),
             counters: Counters::default(),
+            scrub: crate::scrub::Scrub::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),

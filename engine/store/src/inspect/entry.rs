@@ -1,11 +1,12 @@
 //! Entries of the index, read back from key and value without the context that the store has.
 
+use crate::catalog::Catalog;
 use crate::codec::{Decoder, Malformed};
 use crate::key::{self, ContainerNumber, PoolNumber, Tail};
 use crate::value::{Event, Kind, Payload, Version};
 use uuid::Uuid;
 use weir_proto::object::Extent;
-use weir_proto::{Key, ObjectId};
+use weir_proto::{Key, ObjectId, PoolId};
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,6 +172,21 @@ impl core::fmt::Display for ObjectPath {
         }
         Ok(())
     }
+}
+
+/// The pool of an entry of an object, and the rest of what it belongs to in words.
+pub(crate) fn subject_of(catalog: &Catalog, key: &[u8], value: &[u8]) -> (Option<PoolId>, Option<String>) {
+    let Ok(Entry::Object { path, item }) = Entry::decode(key, value) else { return (None, None) };
+    let pool = catalog.pools.get(&path.pool);
+    let container = pool.and_then(|pool| pool.containers.get(&path.container));
+    let container =
+        container.map_or_else(|| path.container.to_string(), |container| container.id.to_string());
+    let keys: String = [("dkey", &path.dkey), ("akey", &path.akey)]
+        .into_iter()
+        .filter_map(|(name, key)| Some(format!(" {name} \"{}\"", key.as_ref()?)))
+        .collect();
+    let subject = format!("container {container} object {}{keys} epoch {}", path.object, item.epoch());
+    (pool.map(|pool| pool.id), Some(subject))
 }
 
 /// What an incarnation is, in words.

@@ -14,6 +14,8 @@ mod log;
 mod report;
 mod walk;
 
+pub(crate) use entry::subject_of;
+
 pub use dump::{Field, Filter, Line, Part};
 pub use finding::{Finding, Severity};
 pub use report::{

@@ -9,5 +9,6 @@ mod inspect;
 mod model;
 mod open;
 mod real;
+mod scrub;
 mod setup;
 mod space;
