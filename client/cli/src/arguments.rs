@@ -13,6 +13,7 @@ use crate::file_system::FsCommand;
 use crate::kv::KvCommand;
 use crate::mount::{MountArguments, UmountArguments};
 use crate::pool::PoolCommand;
+use crate::store::StoreCommand;
 use crate::system::SystemCommand;
 
 /// Arguments of every command.
@@ -87,6 +88,11 @@ pub enum WeirCommand {
     /// Unmount a container.
     #[command(visible_alias = "unmount")]
     Umount(UmountArguments),
+    /// A target's file or device, offline and for reading only.
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
     /// The same engine without Kubernetes, on this machine.
     Dev {
         #[command(subcommand)]

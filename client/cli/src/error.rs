@@ -68,6 +68,15 @@ pub enum CliError {
         /// Which object and field, and what to do.
         reason: String,
     },
+    /// A store is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// A device is in use.
+    #[error("{0}")]
+    Busy(String),
+    /// A device cannot be read.
+    #[error("{0}")]
+    Device(String),
     /// `weir dev` could not do its work.
     #[error("{0}")]
     Dev(String),
@@ -91,6 +100,8 @@ pub mod exit {
     pub const NO_SPACE: u8 = 7;
     /// The object is in use or in another state than the command needs.
     pub const BUSY: u8 = 8;
+    /// Stored data or metadata is damaged.
+    pub const DAMAGED: u8 = 9;
 }
 
 impl CliError {
@@ -108,6 +119,9 @@ impl CliError {
             Self::Mount(failure) => failure.der.map(Der),
             Self::NotFound(_) => Some(Der::NONEXIST),
             Self::Usage(_) | Self::Manifest { .. } => Some(Der::INVAL),
+            Self::Damaged(_) => Some(Der::CSUM),
+            Self::Busy(_) => Some(Der::BUSY),
+            Self::Device(_) => Some(Der::IO),
             Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
             Self::FileSystem { .. } | Self::Io { .. } | Self::Dev(_) => None,
         }
@@ -124,6 +138,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Manifest { .. } => exit::USAGE,
+            Self::Damaged(_) => exit::DAMAGED,
             Self::Mount(failure) if failure.der.is_none() => match failure.kind {
                 FailureKind::InvalidArgument => exit::USAGE,
                 FailureKind::NotFound => exit::NOT_FOUND,
@@ -168,6 +183,7 @@ mod tests {
         assert_eq!(management(Der::NONEXIST).status(), -1005);
         assert_eq!(management(Der::NOSPACE).exit_code(), exit::NO_SPACE);
         assert_eq!(management(Der::CSUM).exit_code(), exit::FAILURE);
+        assert_eq!(CliError::Damaged("x".into()).exit_code(), exit::DAMAGED);
         assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);
         let mount = CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, "busy"));
         assert_eq!((mount.exit_code(), mount.status()), (exit::BUSY, -1025));

@@ -12,6 +12,7 @@ mod mount;
 mod output;
 mod pool;
 mod size;
+mod store;
 mod system;
 
 use std::ffi::OsString;
@@ -91,6 +92,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Fabric { command } => fabric::run(&command, named, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
+        WeirCommand::Store { command } => store::run(command),
         WeirCommand::Dev { command } => dev::run(command, output),
         WeirCommand::Completion { shell } => {
             clap_complete::generate(shell, &mut Weir::command(), "weir", &mut std::io::stdout());

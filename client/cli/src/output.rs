@@ -8,23 +8,32 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 
 /// The result of a command.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Debug)]
 pub struct Answer {
     /// For `--json`: the `response` of the envelope.
     pub response: Value,
     /// For people; printed as it is.
     pub text: String,
+    /// What was found is bad: said behind the answer, and in the exit code.
+    pub failure: Option<CliError>,
 }
 
 impl Answer {
     /// An answer with both forms.
     pub fn new(response: Value, text: impl Into<String>) -> Self {
-        Self { response, text: text.into() }
+        Self { response, text: text.into(), failure: None }
     }
 
     /// An answer that only says that something was done.
     pub fn done(text: impl Into<String>) -> Self {
-        Self { response: Value::Null, text: format!("{}\n", text.into()) }
+        Self::new(Value::Null, format!("{}\n", text.into()))
+    }
+
+    /// The same answer with bad news.
+    #[must_use]
+    pub fn but(mut self, failure: CliError) -> Self {
+        self.failure = Some(failure);
+        self
     }
 }
 
@@ -45,10 +54,14 @@ impl Output {
         let _ = match outcome {
             _ if self.json => writeln!(out, "{}", envelope(outcome)),
             Ok(answer) => out.write_all(answer.text.as_bytes()),
-            Err(error) => writeln!(std::io::stderr(), "ERROR: {error}"),
+            Err(_) => Ok(()),
         };
         let _ = out.flush();
-        outcome.as_ref().err().map_or(0, CliError::exit_code)
+        let Some(error) = failure_of(outcome) else { return 0 };
+        if !self.json {
+            let _ = writeln!(std::io::stderr(), "ERROR: {error}");
+        }
+        error.exit_code()
     }
 
     /// Prints how long a step took, when asked to.
@@ -60,13 +73,19 @@ impl Output {
     }
 }
 
+fn failure_of(outcome: &Result<Answer, CliError>) -> Option<&CliError> {
+    match outcome {
+        Ok(answer) => answer.failure.as_ref(),
+        Err(error) => Some(error),
+    }
+}
+
 /// DAOS's envelope: the response, the error's text or null, and 0 or a negative DER number.
 #[must_use]
 pub fn envelope(outcome: &Result<Answer, CliError>) -> Value {
-    match outcome {
-        Ok(answer) => json!({"response": answer.response, "error": null, "status": 0}),
-        Err(error) => json!({"response": null, "error": error.to_string(), "status": error.status()}),
-    }
+    let response = outcome.as_ref().map_or(&Value::Null, |answer| &answer.response);
+    let (error, status) = failure_of(outcome).map(|error| (error.to_string(), error.status())).unzip();
+    json!({"response": response, "error": error, "status": status.unwrap_or(0)})
 }
 
 /// Columns of text, each as wide as its widest cell. The first row is the heading.
@@ -111,6 +130,9 @@ mod tests {
         assert_eq!(good, json!({"response": {"uuid": "u"}, "error": null, "status": 0}));
         let bad = envelope(&Err(CliError::NotFound("pool \"x\" does not exist".into())));
         assert_eq!(bad, json!({"response": null, "error": "pool \"x\" does not exist", "status": -1005}));
+        let damaged = Answer::new(json!({"damages": 1}), "").but(CliError::Damaged("it is damaged".into()));
+        let both = envelope(&Ok(damaged));
+        assert_eq!(both, json!({"response": {"damages": 1}, "error": "it is damaged", "status": -2021}));
     }
 
     #[test]

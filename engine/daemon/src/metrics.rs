@@ -361,9 +361,11 @@ impl Exporter {
             self.by_target("weir_engine_index_evictions", "Index nodes put out of memory", |figures| {
                 Value::Counter(figures.store.index.evictions)
             }),
-            self.by_target("weir_engine_index_errors", "Index nodes found damaged or unreadable", |figures| {
-                Value::Counter(figures.store.index.errors)
-            }),
+            self.by_target(
+                "weir_engine_index_errors",
+                "Index nodes found damaged or unreadable",
+                |figures| Value::Counter(figures.store.index.errors),
+            ),
         ]
     }
 

@@ -29,6 +29,7 @@ struct Inner {
     file: Rc<OwnedFd>,
     size: u64,
     is_file: bool,
+    is_read_only: bool,
     ring: Rc<Ring>,
 }
 
@@ -96,7 +97,38 @@ impl FileDevice {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(open_error(path, "opened", "it is neither a file nor a block device"));
         }
-        lock(&file).map_err(|error| match error.raw_os_error() {
+        Self::with_file(handle, path, file, kind.is_file(), false)
+    }
+
+    /// Opens an existing file or block device for reading only. Others may read it at the same time, but nobody may
+    /// have it open for writing. A file system without `O_DIRECT` will do.
+    ///
+    /// # Errors
+    /// When it can't be opened, is something else, or another process writes to it.
+    pub fn open_read_only(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
+        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
+        let open = |flags| OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC).open(path);
+        let opened = match open(libc::O_DIRECT) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+            opened => opened,
+        };
+        let file = opened.map_err(fail)?;
+        let kind = file.metadata().map_err(fail)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(open_error(path, "opened", "it is neither a file nor a block device"));
+        }
+        Self::with_file(handle, path, file, kind.is_file(), true)
+    }
+
+    fn with_file(
+        handle: &Handle,
+        path: &Path,
+        file: File,
+        is_file: bool,
+        is_read_only: bool,
+    ) -> Result<Self, MediaError> {
+        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
+        lock(&file, is_read_only).map_err(|error| match error.raw_os_error() {
             Some(libc::EWOULDBLOCK) => MediaError::Busy { device: path.display().to_string() },
             _ => fail(error),
         })?;
@@ -113,7 +145,7 @@ impl FileDevice {
             .map_err(|error| open_error(path, "opened", error.to_string()))?;
         let name = path.display().to_string();
         let file = Rc::new(OwnedFd::from(file));
-        let inner = Rc::new(Inner { name, file, size, is_file: kind.is_file(), ring });
+        let inner = Rc::new(Inner { name, file, size, is_file, is_read_only, ring });
         Ok(Self { inner, handle: handle.clone(), source })
     }
 }
@@ -153,9 +185,10 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-fn lock(file: &File) -> io::Result<()> {
+fn lock(file: &File, is_shared: bool) -> io::Result<()> {
+    let kind = if is_shared { libc::LOCK_SH } else { libc::LOCK_EX };
     // SAFETY: a plain system call on a descriptor that lives through it.
-    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
+    check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
 fn seek(file: libc::c_int, offset: u64, whence: libc::c_int) -> io::Result<u64> {
@@ -218,6 +251,10 @@ impl Inner {
         if let Err(error) = checked {
             return Box::pin(core::future::ready(Err(error)));
         }
+        if inner.is_read_only {
+            let error = inner.io_error("write", offset, len, &io::ErrorKind::ReadOnlyFilesystem.into());
+            return Box::pin(core::future::ready(Err(error)));
+        }
         let pending = inner.ring.start(&inner.file, Transfer::Write { offset, data, stable });
         Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("write", offset, len, &error)) })
     }
@@ -252,7 +289,10 @@ impl Device for FileDevice {
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
         let inner = Rc::clone(&self.inner);
         Box::pin(async move {
-            if !inner.is_file || check_transfer(&inner.name, inner.size, offset, len).is_err() {
+            if !inner.is_file
+                || inner.is_read_only
+                || check_transfer(&inner.name, inner.size, offset, len).is_err()
+            {
                 return Ok(());
             }
             let data = inner.next_data(offset)?;

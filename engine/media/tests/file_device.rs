@@ -130,3 +130,31 @@ fn errors_at_open_say_what_and_which_file() {
     let full = FileDevice::create(&handle, &other, 1 << 50).expect_err("a petabyte").to_string();
     assert!(full.contains("huge") && !other.exists(), "{full}");
 }
+
+#[test]
+fn a_device_opened_for_reading_is_never_written_and_shares_the_file_with_readers_only() {
+    let (directory, executor) = (directory(), Executor::new().expect("an executor"));
+    let (handle, path) = (executor.handle(), path(&directory));
+    let writer = create(&executor, &path);
+    executor.block_on(writer.write(4096, vec![filled(5, 1)])).expect("a write");
+    let busy = FileDevice::open_read_only(&handle, &path).expect_err("a writer has it");
+    assert!(matches!(busy, MediaError::Busy { .. }), "{busy}");
+    drop(writer);
+    let first = FileDevice::open_read_only(&handle, &path).expect("nobody writes");
+    let second = FileDevice::open_read_only(&handle, &path).expect("readers share");
+    assert!(matches!(FileDevice::open(&handle, &path), Err(MediaError::Busy { .. })));
+    for device in [first, second] {
+        let buffer = executor.block_on(device.read(4096, DmaBuf::new(BLOCK))).expect("a read");
+        assert!(buffer.iter().all(|byte| *byte == 5));
+        let refused =
+            executor.block_on(device.write(4096, vec![filled(6, 1)])).expect_err("for reading only");
+        assert!(refused.to_string().contains("read-only"), "{refused}");
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let path = memory.path().join("target0");
+    std::fs::write(&path, vec![9; 3 * BLOCK + 5]).expect("written");
+    let device = FileDevice::open_read_only(&handle, &path).expect("any file system will do");
+    assert_eq!(device.size(), 3 * BLOCK as u64);
+    let buffer = executor.block_on(device.read(8192, DmaBuf::new(BLOCK))).expect("a read");
+    assert!(buffer.iter().all(|byte| *byte == 9));
+}

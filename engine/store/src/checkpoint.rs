@@ -88,6 +88,11 @@ impl Checkpoints {
         }
     }
 
+    /// Number and slot of a group's newest bitmap.
+    pub(crate) fn map_of(&self, group: u64) -> Option<(u64, u64)> {
+        self.maps.borrow().get(usize::try_from(group).ok()?).copied()
+    }
+
     /// Whether one is being written.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()

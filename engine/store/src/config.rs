@@ -33,6 +33,15 @@ pub struct FormatOptions {
     pub log_bytes: Option<u64>,
 }
 
+/// How the scrubber works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubConfig {
+    /// Most bytes that it reads in a second.
+    pub bytes_per_second: u64,
+    /// From the begin of one pass to the begin of the next.
+    pub interval: Duration,
+}
+
 /// Choices that may change at each open.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
@@ -57,6 +66,8 @@ pub struct StoreConfig {
     pub slice: Duration,
     /// Pause between two passes of background work that found little to do.
     pub background_interval: Duration,
+    /// Whether and how stored bytes are compared with their checksums in the background.
+    pub scrub: Option<ScrubConfig>,
 }
 
 impl Default for StoreConfig {
@@ -74,6 +85,7 @@ impl Default for StoreConfig {
             background: true,
             slice: Duration::from_micros(500),
             background_interval: Duration::from_millis(500),
+            scrub: None,
         }
     }
 }

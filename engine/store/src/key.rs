@@ -24,7 +24,7 @@ pub(crate) const SNAPSHOT: u8 = 6;
 /// Behind an object, dkey or akey: its incarnations.
 const EVENT: u8 = 0;
 /// Behind an object or dkey: the keys below it. Behind an akey: its single values.
-const BELOW: u8 = 1;
+pub(crate) const BELOW: u8 = 1;
 /// Behind an akey: its extents.
 const EXTENT: u8 = 2;
 
@@ -58,7 +58,7 @@ fn put_escaped(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(&[0, 0]);
 }
 
-fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malformed> {
+pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malformed> {
     let mut text = Vec::new();
     loop {
         match decoder.u8()? {
@@ -76,7 +76,7 @@ fn put_key(out: &mut Vec<u8>, key: &Key, integer: bool) {
     if integer { out.extend_from_slice(key.as_bytes()) } else { put_escaped(out, key.as_bytes()) }
 }
 
-fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
+pub(crate) fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
     let bytes = if integer { decoder.array::<8>()?.to_vec() } else { take_escaped(decoder)? };
     Key::new(&bytes).map_err(|_| Malformed("a key has an impossible length"))
 }

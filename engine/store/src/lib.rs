@@ -23,6 +23,7 @@ mod extents;
 mod fetch;
 mod format;
 mod incarnation;
+mod inspect;
 mod journal;
 mod key;
 mod list;
@@ -33,6 +34,7 @@ mod query;
 mod record;
 mod recover;
 mod replay;
+mod scrub;
 mod shard;
 mod space;
 mod state;
@@ -44,10 +46,15 @@ mod value;
 
 pub use attribute::AttributeChange;
 pub use audit::Audit;
-pub use config::{FormatOptions, Owner, StoreConfig};
+pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey};
+pub use inspect::{
+    BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
+    IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
+};
 pub use list::ListPage;
+pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{
     CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, IndexStats, LATENCY_BOUNDS_US,

@@ -21,13 +21,15 @@ use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::{Handle, join_all};
 
 /// Features that this release knows: none so far.
-const FEATURES_KNOWN: u64 = 0;
+pub(crate) const FEATURES_KNOWN: u64 = 0;
 
 /// Groups whose bitmaps are read at once: 512 KiB.
 const GROUPS_PER_READ: usize = 64;
 
 /// Such reads in flight.
 const READS_MAX: usize = 8;
+/// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
+pub(crate) const LEVELS_MAX: usize = 40;
 
 /// A device being opened.
 pub(crate) struct Opening<'a> {

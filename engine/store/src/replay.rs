@@ -22,7 +22,7 @@ use weir_media::{BLOCK, Device, DmaBuf};
 const WINDOW: u64 = 1 << 20;
 
 /// Longest batch: the bytes after which a batch takes no more records, one more record, and the header.
-const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
+pub(crate) const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
 
 /// Changes whose index nodes are brought into memory together.
 const REACH_CHANGES: usize = 256;

@@ -79,6 +79,7 @@ pub(crate) struct Core {
     pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
     pub(crate) counters: Counters,
     pub(crate) paging: Paging,
+    pub(crate) scrub: crate::scrub::Scrub,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -117,6 +118,7 @@ impl Core {
             aggregation: RefCell::default(),
             counters: Counters::default(),
             paging: Paging::default(),
+            scrub: crate::scrub::Scrub::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),

@@ -117,6 +117,9 @@ impl Store {
         if core.config.background {
             tasks.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
         }
+        if let Some(scrub) = core.config.scrub {
+            tasks.push(rt.spawn(crate::scrub::run(Rc::clone(&core), scrub)));
+        }
         core.request_checkpoint_if_due();
         Ok(Rc::new(Self { core, tasks: RefCell::new(tasks) }))
     }
@@ -144,7 +147,7 @@ impl Store {
     /// Bytes given to pools: the shares of live ones, and what destroyed ones still hold.
     fn assigned(&self) -> u64 {
         let share = |pool: &Pool| if pool.destroying { pool.used().total() } else { pool.size };
-        self.core.catalog.borrow().pools.values().map(share).sum()
+        self.core.catalog.borrow().pools.values().map(share).fold(0, u64::saturating_add)
     }
 
     /// Newest epoch of any update or punch that the store has taken; [`Epoch::ZERO`] before the first. A clock that
@@ -191,11 +194,11 @@ impl Store {
     pub async fn resize_pool(&self, pool: PoolId, size: u64) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         let (number, mut state) = self.find(pool)?;
-        let used = state.used().total() + state.reserved;
+        let used = state.used().total().saturating_add(state.reserved);
         if size < used {
             return Err(PoolError::InUse { pool, asked: size, used });
         }
-        let free = (self.capacity() + state.size).saturating_sub(self.assigned());
+        let free = self.capacity().saturating_add(state.size).saturating_sub(self.assigned());
         if size > free {
             return Err(PoolError::NoSpace { pool, asked: size, free });
         }
@@ -292,6 +295,12 @@ impl Store {
             checksum_errors: core.counters.checksum_errors.get(),
             device: core.device.stats(),
         }
+    }
+
+    /// What the scrubber did and found.
+    #[must_use]
+    pub fn scrub(&self) -> crate::scrub::ScrubReport {
+        self.core.scrub.report.borrow().clone()
     }
 
     /// Memory of the index in bytes: of nodes in memory, and of those that a checkpoint being written keeps.

@@ -5,9 +5,12 @@
 mod basics;
 mod crash;
 mod footprint;
+mod golden;
+mod inspect;
 mod model;
 mod open;
 mod paging;
 mod real;
+mod scrub;
 mod setup;
 mod space;

@@ -45,6 +45,12 @@ fn a_format_refuses_any_content_and_changes_nothing() {
     for (offset, bytes, found) in [
         (1080, b"\x53\xef".as_slice(), "an ext2, ext3 or ext4 file system"),
         (0, b"XFSB", "an XFS file system"),
+        (512, b"LABELONE", "an LVM physical volume"),
+        (512, b"EFI PART", "a GPT partition table"),
+        (0, b"LUKS\xba\xbe", "a LUKS volume"),
+        (0, b"SPDKBLOB", "an SPDK blobstore"),
+        (0, b"\x1f\x8b", "a gzip file"),
+        (510, b"\x55\xaa", "a partition table or boot sector"),
         (SIZE - 1, b"x", "unknown data behind a start of zeros"),
         (SIZE / 2 + 1, b"\x01", "unknown data behind a start of zeros"),
     ] {

@@ -1,0 +1,424 @@
+//! `store` commands: a target's file or device, offline and for reading only.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir_media::file::FileDevice;
+use weir_media::{Device, MediaError};
+use weir_proto::{ContainerId, ObjectId, PoolId};
+use weir_runtime::real::Executor;
+use weir_store::{Depth, Field, Filter, Finding, InspectError, Inspector, Line, Part, Report};
+
+use crate::error::CliError;
+use crate::output::{Answer, fields, table};
+use crate::size::Size;
+
+/// Looks at a target's file or device without an engine, and never writes to it.
+#[derive(Subcommand, Debug, Clone)]
+pub enum StoreCommand {
+    /// Show what a store is: owner, regions, checkpoint, log, pools.
+    Inspect {
+        /// File or block device of a target.
+        device: PathBuf,
+    },
+    /// Check everything of a store; exit code 9 when something is damaged.
+    Check {
+        /// File or block device of a target.
+        device: PathBuf,
+        /// Leave out the data extents: check metadata alone.
+        #[arg(long)]
+        metadata_only: bool,
+    },
+    /// Print what is in a store, line by line.
+    Dump(DumpArguments),
+}
+
+/// What is dumped.
+#[derive(Args, Debug, Clone)]
+pub struct DumpArguments {
+    /// File or block device of a target.
+    device: PathBuf,
+    /// What to print.
+    #[arg(long, value_enum, default_value = "entries")]
+    part: PartName,
+    /// Only entries of this pool (UUID).
+    #[arg(long)]
+    pool: Option<Uuid>,
+    /// Only entries of this container (UUID).
+    #[arg(long)]
+    container: Option<Uuid>,
+    /// Only entries of this object (`hi.lo`).
+    #[arg(long)]
+    object: Option<String>,
+    /// Go on from this key, which an earlier dump named (hexadecimal).
+    #[arg(long)]
+    from: Option<String>,
+    /// With `--part bytes`: first byte, e.g. one that a check named.
+    #[arg(long, default_value_t = 0)]
+    offset: u64,
+    /// Most lines.
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+}
+
+/// Parts that can be dumped.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PartName {
+    /// Entries of the index, as an open would find them.
+    Entries,
+    /// Nodes of the index.
+    Nodes,
+    /// Batches of the log and their changes.
+    Log,
+    /// Blocks that the space map marks as used.
+    Map,
+    /// Bytes of the device.
+    Bytes,
+}
+
+/// Performs a store command.
+///
+/// # Errors
+/// When the device can't be read or holds no store.
+pub fn run(command: StoreCommand) -> Result<Answer, CliError> {
+    match command {
+        StoreCommand::Inspect { device } => report(&device, Depth::Outline),
+        StoreCommand::Check { device, metadata_only } => {
+            report(&device, if metadata_only { Depth::Metadata } else { Depth::Everything })
+        }
+        StoreCommand::Dump(arguments) => dump(&arguments),
+    }
+}
+
+/// Works on a store with an executor of its own.
+fn with_store<T>(
+    path: &Path,
+    work: impl AsyncFnOnce(Inspector) -> Result<T, InspectError>,
+) -> Result<T, CliError> {
+    let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
+    let device =
+        FileDevice::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, error))?;
+    let device: Rc<dyn Device> = Rc::new(device);
+    executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
+}
+
+fn open_error(path: &Path, error: MediaError) -> CliError {
+    match error {
+        _ if !path.exists() => CliError::NotFound(error.to_string()),
+        MediaError::Busy { .. } => CliError::Busy(error.to_string()),
+        _ => CliError::Device(error.to_string()),
+    }
+}
+
+impl From<InspectError> for CliError {
+    fn from(error: InspectError) -> Self {
+        match &error {
+            InspectError::NoStore { .. } => Self::NotFound(error.to_string()),
+            InspectError::Superblocks { .. } => Self::Damaged(error.to_string()),
+            InspectError::Version { .. } | InspectError::Media(_) => Self::Device(error.to_string()),
+        }
+    }
+}
+
+fn report(path: &Path, depth: Depth) -> Result<Answer, CliError> {
+    let report = with_store(path, async |store| Ok(store.report(depth).await))?;
+    let answer = Answer::new(as_json(&report), as_text(&report));
+    if report.is_sound() {
+        return Ok(answer);
+    }
+    let failure = format!(
+        "{} is damaged in {} places; restore the target from its replicas, or look closer with `weir store dump`",
+        report.device, report.damages
+    );
+    Ok(answer.but(CliError::Damaged(failure)))
+}
+
+fn dump(arguments: &DumpArguments) -> Result<Answer, CliError> {
+    let part = match arguments.part {
+        PartName::Entries => Part::Entries,
+        PartName::Nodes => Part::Nodes,
+        PartName::Log => Part::Log,
+        PartName::Map => Part::Map,
+        PartName::Bytes => Part::Bytes { offset: arguments.offset },
+    };
+    let filter = Filter {
+        pool: arguments.pool.map(PoolId),
+        container: arguments.container.map(ContainerId),
+        object: arguments.object.as_deref().map(object).transpose()?,
+        from: arguments.from.as_deref().map_or(Ok(Vec::new()), unhex)?,
+        limit: arguments.limit,
+    };
+    let (lines, next) = with_store(&arguments.device, async |store| store.dump(part, &filter).await)?;
+    let next = next.map(|key| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let mut text: String = lines.iter().map(|line| line_text(line) + "\n").collect();
+    if let Some(next) = &next {
+        text += &format!("there is more: go on with --from {next}\n");
+    }
+    let objects: Vec<Value> = lines.iter().map(line_json).collect();
+    Ok(Answer::new(json!({"lines": objects, "next": next}), text))
+}
+
+fn object(text: &str) -> Result<ObjectId, CliError> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(hi, lo)| Some(ObjectId { hi: hi.parse().ok()?, lo: lo.parse().ok()? }));
+    parsed.ok_or_else(|| {
+        CliError::Usage(format!("\"{text}\" is not an object id: write it as hi.lo, e.g. 0.7"))
+    })
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>, CliError> {
+    let bad = || CliError::Usage(format!("--from \"{text}\" is not a key in hexadecimal"));
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return Err(bad());
+    }
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| bad()))
+        .collect()
+}
+
+fn line_text(line: &Line) -> String {
+    let quoted = |field: &Field| match field {
+        Field::Text(text) if text.is_empty() || text.contains([' ', '"']) => format!("{text:?}"),
+        field => field.to_string(),
+    };
+    let parts: Vec<String> = line.iter().map(|(name, field)| format!("{name}={}", quoted(field))).collect();
+    parts.join(" ")
+}
+
+fn line_json(line: &Line) -> Value {
+    let value = |field: &Field| match field {
+        Field::Number(number) => json!(number),
+        Field::Text(text) => json!(text),
+        Field::Flag(flag) => json!(flag),
+    };
+    Value::Object(line.iter().map(|(name, field)| ((*name).to_owned(), value(field))).collect())
+}
+
+fn depth_name(depth: Depth) -> &'static str {
+    match depth {
+        Depth::Outline => "outline",
+        Depth::Metadata => "metadata",
+        Depth::Everything => "everything",
+    }
+}
+
+fn as_json(report: &Report) -> Value {
+    let copies = report
+        .copies
+        .iter()
+        .map(|copy| json!({"what": copy.what, "offset": copy.offset, "fault": copy.fault}));
+    let regions = report
+        .regions
+        .iter()
+        .map(|region| json!({"name": region.name, "offset": region.offset, "bytes": region.len}));
+    let checkpoint = report.checkpoint.map(|found| {
+        json!({
+            "generation": found.generation, "number": found.number, "incarnation": found.incarnation,
+            "root": found.root, "entries": found.entries, "newest_epoch": found.newest_epoch,
+        })
+    });
+    let log = report.log;
+    let index = report.index.map(|index| {
+        json!({
+            "levels": index.levels, "nodes": index.nodes, "bytes": index.bytes, "entries": index.entries,
+            "lost_nodes": index.lost_nodes,
+        })
+    });
+    let data = report.data.map(|data| {
+        json!({
+            "extents": data.extents, "bytes": data.bytes, "pieces_checked": data.checked,
+            "pieces_damaged": data.damaged,
+        })
+    });
+    json!({
+        "device": report.device,
+        "size": report.size,
+        "version": report.version,
+        "features": report.features,
+        "id": report.id,
+        "system": report.owner.system,
+        "rank": report.owner.rank.0,
+        "target": report.owner.target.0,
+        "formatted_ns": report.formatted_ns,
+        "depth": depth_name(report.depth),
+        "sound": report.is_sound(),
+        "damages": report.damages,
+        "notes": report.notes,
+        "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
+        "regions": regions.collect::<Vec<_>>(),
+        "copies": copies.collect::<Vec<_>>(),
+        "checkpoint": checkpoint,
+        "log": {
+            "capacity": log.capacity, "start": log.start, "end": log.end, "sequence": log.sequence,
+            "batches": log.batches, "records": log.records, "changes": log.changes, "bytes": log.bytes,
+            "last_batch_dropped": log.dropped,
+        },
+        "blocks": {
+            "total": report.blocks.total, "marked": report.blocks.marked,
+            "unreadable_groups": report.blocks.unreadable_groups,
+        },
+        "pools": pools_json(report),
+        "index": index,
+        "data": data,
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    json!({
+        "severity": finding.severity.name(), "what": finding.what, "offset": finding.offset, "bytes": finding.len,
+        "subject": finding.subject, "reason": finding.reason,
+    })
+}
+
+fn pools_json(report: &Report) -> Vec<Value> {
+    let pool = |pool: &weir_store::PoolReport| {
+        let containers = pool.containers.iter().map(|container| {
+            json!({
+                "number": container.number, "id": container.id.0, "quota": container.quota,
+                "destroyed": container.destroyed, "snapshots": container.snapshots,
+                "data_bytes": container.data_bytes, "entry_bytes": container.entry_bytes,
+            })
+        });
+        json!({
+            "number": pool.number, "id": pool.id.0, "size": pool.size, "destroyed": pool.destroyed,
+            "containers": containers.collect::<Vec<_>>(),
+        })
+    };
+    report.pools.iter().map(pool).collect()
+}
+
+fn as_text(report: &Report) -> String {
+    let size = |bytes: u64| Size(bytes).to_string();
+    let mut pairs = vec![
+        ("Device", report.device.clone()),
+        ("Size", size(report.size)),
+        ("Format version", report.version.to_string()),
+        ("Store", report.id.to_string()),
+        ("Owner", report.owner.to_string()),
+    ];
+    pairs.push(match &report.checkpoint {
+        Some(found) => ("Checkpoint", format!("number {}, {} entries", found.number, found.entries)),
+        None => ("Checkpoint", "none is readable".to_owned()),
+    });
+    let log = report.log;
+    pairs.push((
+        "Log",
+        format!(
+            "{} batches, {} records, {} of {}",
+            log.batches,
+            log.records,
+            size(log.bytes),
+            size(log.capacity)
+        ),
+    ));
+    let used = report.blocks.marked.saturating_mul(weir_media::BLOCK as u64);
+    let total = report.blocks.total.saturating_mul(weir_media::BLOCK as u64);
+    pairs.push(("Space used", format!("{} of {}", size(used), size(total))));
+    if let Some(index) = report.index {
+        pairs.push((
+            "Index",
+            format!(
+                "{} levels, {} nodes, {} entries, {}",
+                index.levels,
+                index.nodes,
+                index.entries,
+                size(index.bytes)
+            ),
+        ));
+    }
+    if let Some(data) = report.data {
+        let checked = if report.depth == Depth::Everything {
+            format!(", {} pieces compared", data.checked)
+        } else {
+            ", not read".to_owned()
+        };
+        pairs.push(("Data extents", format!("{}, {}{checked}", data.extents, size(data.bytes))));
+    }
+    let mut text = fields(&pairs);
+    let mut rows = vec![["Region", "Offset", "Bytes"].map(str::to_owned).to_vec()];
+    rows.extend(
+        report
+            .regions
+            .iter()
+            .map(|region| vec![region.name.to_owned(), region.offset.to_string(), region.len.to_string()]),
+    );
+    text += "\n";
+    text += &table(&rows);
+    text += &pools_text(report);
+    text += &findings_text(report);
+    text
+}
+
+fn pools_text(report: &Report) -> String {
+    if report.pools.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![
+        ["Pool", "Container", "Size or quota", "Data", "Entries", "Snapshots"].map(str::to_owned).to_vec(),
+    ];
+    let state = |destroyed: bool| if destroyed { " (destroyed)" } else { "" };
+    for pool in &report.pools {
+        rows.push(vec![
+            format!("{}{}", pool.id, state(pool.destroyed)),
+            String::new(),
+            Size(pool.size).to_string(),
+        ]);
+        for container in &pool.containers {
+            rows.push(vec![
+                String::new(),
+                format!("{}{}", container.id, state(container.destroyed)),
+                if container.quota == 0 { "none".to_owned() } else { Size(container.quota).to_string() },
+                Size(container.data_bytes).to_string(),
+                Size(container.entry_bytes).to_string(),
+                container.snapshots.to_string(),
+            ]);
+        }
+    }
+    format!("\n{}", table(&rows))
+}
+
+fn findings_text(report: &Report) -> String {
+    let mut text = String::from("\n");
+    for finding in &report.findings {
+        text += &format!("{finding}\n");
+    }
+    let kept = report.findings.len() as u64;
+    if report.damages + report.notes > kept {
+        text += &format!("… and {} more\n", report.damages + report.notes - kept);
+    }
+    let verdict = match (report.is_sound(), report.depth) {
+        (true, Depth::Everything) => "sound: all metadata and data match their checksums and each other",
+        (true, Depth::Metadata) => "sound: all metadata matches its checksums and itself; data was not read",
+        (true, Depth::Outline) => "no damage met; `weir store check` looks at everything",
+        (false, _) => "damaged",
+    };
+    text + verdict + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_are_no_keys_or_objects_are_refused() {
+        assert_eq!(unhex("00ff").expect("two bytes"), [0, 255]);
+        assert_eq!(object("3.4").expect("an id"), ObjectId { hi: 3, lo: 4 });
+        for bad in ["0", "zz", "ü"] {
+            assert_eq!(unhex(bad).expect_err("no key").exit_code(), crate::error::exit::USAGE);
+        }
+        assert!(object("7").is_err());
+    }
+
+    #[test]
+    fn fields_with_spaces_are_quoted() {
+        let line =
+            vec![("a", Field::Number(1)), ("b", Field::Text("x y".to_owned())), ("c", Field::Flag(true))];
+        assert_eq!(line_text(&line), "a=1 b=\"x y\" c=true");
+        assert_eq!(line_json(&line), json!({"a": 1, "b": "x y", "c": true}));
+    }
+}

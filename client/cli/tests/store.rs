@@ -1,0 +1,130 @@
+//! `weir store` on files: a sound one, damaged ones, and what isn't a store.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use weir_media::file::FileDevice;
+use weir_runtime::real::Executor;
+
+/// The golden image of the format, as a file of a target.
+fn image(folder: &Path) -> PathBuf {
+    let sectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/store/tests/golden/v1.sectors");
+    let bytes = std::fs::read(sectors).expect("the image");
+    let path = folder.join("target-0.weir");
+    let file = std::fs::File::create_new(&path).expect("a new file");
+    file.set_len(16 << 20).expect("sized");
+    for record in bytes.chunks_exact(516) {
+        let (number, sector) = record.split_at(4);
+        let number = u32::from_le_bytes(number.try_into().expect("four bytes"));
+        file.write_all_at(sector, u64::from(number) * 512).expect("written");
+    }
+    path
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("weir-store").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+fn weir(arguments: &[&str], path: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["store"])
+        .args(arguments)
+        .arg(path)
+        .output()
+        .expect("weir runs")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("it ends by itself")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("read");
+    file.write_all_at(&[byte[0] ^ 4], offset).expect("written");
+}
+
+#[test]
+fn a_sound_store_is_described_and_left_as_it_is() {
+    let folder = folder();
+    let path = image(folder.path());
+    let before = std::fs::read(&path).expect("read");
+    let shown = weir(&["inspect"], &path);
+    let page = text(&shown.stdout);
+    assert_eq!(code(&shown), 0, "{page}{}", text(&shown.stderr));
+    for part in ["system \"weir\", rank 1, target 0", "log ring", "no damage met"] {
+        assert!(page.contains(part), "{page}");
+    }
+    let checked = weir(&["check", "--json"], &path);
+    let envelope = json(&checked);
+    assert_eq!((code(&checked), &envelope["status"], &envelope["error"]), (0, &0.into(), &Value::Null));
+    let report = &envelope["response"];
+    assert_eq!((&report["sound"], &report["depth"]), (&true.into(), &"everything".into()), "{report}");
+    assert!(report["data"]["pieces_checked"].as_u64() > Some(5), "{report}");
+    let dump = json(&weir(&["dump", "--json", "--limit", "5"], &path));
+    assert_eq!(dump["response"]["lines"].as_array().map(Vec::len), Some(5), "{dump}");
+    let next = dump["response"]["next"].as_str().expect("there is more").to_owned();
+    let rest = json(&weir(&["dump", "--json", "--from", &next], &path));
+    assert_eq!(rest["response"]["next"], Value::Null);
+    for part in ["nodes", "log", "map", "bytes"] {
+        let dump = weir(&["dump", "--part", part], &path);
+        assert!(code(&dump) == 0 && !dump.stdout.is_empty(), "{part}: {}", text(&dump.stderr));
+    }
+    assert!(std::fs::read(&path).expect("read") == before, "nothing is written");
+}
+
+#[test]
+fn damage_has_an_exit_code_of_its_own_and_a_place() {
+    let folder = folder();
+    let path = image(folder.path());
+    let nodes = json(&weir(&["dump", "--json", "--part", "nodes"], &path));
+    let root = nodes["response"]["lines"][0]["offset"].as_u64().expect("an offset");
+    flip(&path, root + 60);
+    let checked = weir(&["check", "-j"], &path);
+    let envelope = json(&checked);
+    assert_eq!((code(&checked), &envelope["status"]), (9, &(-2021).into()), "{envelope}");
+    assert!(envelope["error"].as_str().is_some_and(|error| error.contains("damaged")), "{envelope}");
+    let finding = &envelope["response"]["findings"][0];
+    assert_eq!((&finding["severity"], &finding["offset"]), (&"damage".into(), &root.into()), "{envelope}");
+    let printed = weir(&["check"], &path);
+    let line = format!("damage: index node at byte {root}");
+    assert!(code(&printed) == 9 && text(&printed.stdout).contains(&line), "{}", text(&printed.stdout));
+}
+
+#[test]
+fn what_is_no_store_or_in_use_is_refused() {
+    let folder = folder();
+    let missing = weir(&["check"], &folder.path().join("none"));
+    assert_eq!(code(&missing), 3, "{}", text(&missing.stderr));
+    let blank = folder.path().join("blank");
+    std::fs::write(&blank, vec![0; 1 << 20]).expect("written");
+    let refused = weir(&["inspect"], &blank);
+    assert!(
+        code(&refused) == 3 && text(&refused.stderr).contains("holds no store"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let tiny = folder.path().join("tiny");
+    std::fs::write(&tiny, b"x").expect("written");
+    assert_eq!(code(&weir(&["check"], &tiny)), 1);
+    assert_eq!(code(&weir(&["check"], folder.path())), 1, "a folder");
+    let path = image(folder.path());
+    assert_eq!(code(&weir(&["dump", "--object", "7"], &path)), 2);
+    let executor = Executor::new().expect("an executor");
+    let engine = FileDevice::open(&executor.handle(), &path).expect("as an engine has it");
+    let busy = weir(&["check"], &path);
+    assert!(code(&busy) == 8 && text(&busy.stderr).contains("stop that engine"), "{}", text(&busy.stderr));
+    drop(engine);
+    assert_eq!(code(&weir(&["check"], &path)), 0);
+}

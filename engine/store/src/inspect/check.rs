@@ -1,0 +1,489 @@
+//! Comparing everything with everything: nodes with their parents, entries with what they mean, blocks with the space
+//! map, usage with the counters, data with its checksums.
+
+use super::blocks::BlockSet;
+use super::data::{are_inside, compare};
+use super::entry::{Entry, Item, ObjectPath};
+use super::finding::{Finding, Findings, Severity};
+use super::log::Overlay;
+use super::report::{
+    BlockCount, CheckpointReport, ContainerReport, DataReport, Depth, IndexReport, PoolReport, Region, Report,
+};
+use super::walk::Walk;
+use super::{Inspector, read};
+use crate::catalog::{Catalog, Usage, entry_bytes};
+use crate::checkpoint::maps_checksum;
+use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
+use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::space::{GROUP_BLOCKS, Run};
+use crate::tree::PageRef;
+use crate::value::{Blocks, Payload, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_media::BLOCK;
+
+/// First key behind those of pools, containers and their usage.
+const CATALOG_END: [u8; 1] = [key::ATTRIBUTE];
+
+/// The space map: the words of each group's newest bitmap; `None` for groups without a readable one.
+struct Map {
+    groups: Vec<Option<Vec<u8>>>,
+    count: BlockCount,
+}
+
+/// A check under way.
+struct Check<'a> {
+    inspector: &'a Inspector,
+    depth: Depth,
+    overlay: Overlay,
+    findings: Findings,
+    catalog: Catalog,
+    /// Usage by container as found in the entries.
+    usage: BTreeMap<(PoolNumber, ContainerNumber), Usage>,
+    /// Blocks of data extents that the checkpoint refers to.
+    used: BlockSet,
+    /// Entries whose changes stand in the log, with what the checkpoint says.
+    overlaid: BTreeMap<Vec<u8>, Vec<u8>>,
+    orphans: BTreeSet<(PoolNumber, ContainerNumber)>,
+    index: IndexReport,
+    data: DataReport,
+}
+
+impl Inspector {
+    /// Looks at the store as deeply as asked for. Takes time in proportion to what is looked at.
+    pub async fn report(&self, depth: Depth) -> Report {
+        let mut findings = self.findings.clone();
+        let (log, overlay) = self.read_log(&mut findings).await;
+        let mut check = Check {
+            inspector: self,
+            depth,
+            overlay,
+            findings,
+            catalog: Catalog::default(),
+            usage: BTreeMap::new(),
+            used: BlockSet::new(self.data_blocks()),
+            overlaid: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            index: IndexReport::default(),
+            data: DataReport::default(),
+        };
+        let mut blocks = BlockCount { total: self.layout().data_blocks, ..BlockCount::default() };
+        if let Some(checkpoint) = self.checkpoint {
+            let map = check.read_map(&checkpoint).await;
+            blocks = map.count;
+            if depth == Depth::Outline {
+                check.read_catalog(checkpoint.root).await;
+            } else {
+                check.walk(&checkpoint, &map).await;
+            }
+            check.apply_log().await;
+        }
+        let walked = depth > Depth::Outline && self.checkpoint.is_some();
+        let superblock = &self.superblock;
+        Report {
+            device: self.device.name().to_owned(),
+            size: self.device.size(),
+            version: superblock.version,
+            features: superblock.features,
+            id: superblock.id,
+            owner: superblock.owner.clone(),
+            formatted_ns: superblock.formatted_ns,
+            depth,
+            regions: self.regions(),
+            copies: [self.copies.clone(), self.headers.clone()].concat(),
+            checkpoint: self.checkpoint.as_ref().map(|header| self.describe_checkpoint(header)),
+            log,
+            blocks,
+            pools: describe_pools(&check.catalog),
+            index: walked.then_some(check.index),
+            data: walked.then_some(check.data),
+            findings: check.findings.list,
+            damages: check.findings.damages,
+            notes: check.findings.notes,
+        }
+    }
+
+    fn regions(&self) -> Vec<Region> {
+        let (layout, block) = (self.layout(), BLOCK as u64);
+        let region = |name, offset, len| Region { name, offset, len };
+        vec![
+            region("superblock", 0, block),
+            region("checkpoint headers", block, CHECKPOINT_BLOCKS * block),
+            region("space map", layout.map_offset, layout.groups.saturating_mul(2 * block)),
+            region("log ring", layout.log_offset, layout.log_len),
+            region("data region", layout.data_offset, layout.data_blocks.saturating_mul(block)),
+            region("copy of the superblock", layout.size - block, block),
+        ]
+    }
+
+    fn describe_checkpoint(&self, header: &Checkpoint) -> CheckpointReport {
+        CheckpointReport {
+            generation: header.generation,
+            number: header.number,
+            incarnation: header.incarnation,
+            root: self.layout().data_offset.saturating_add(header.root.block.saturating_mul(BLOCK as u64)),
+            entries: header.entries,
+            newest_epoch: header.newest,
+        }
+    }
+}
+
+fn describe_pools(catalog: &Catalog) -> Vec<PoolReport> {
+    let pool = |(number, pool): (&PoolNumber, &crate::catalog::Pool)| PoolReport {
+        number: *number,
+        id: pool.id,
+        size: pool.size,
+        destroyed: pool.destroying,
+        containers: pool
+            .containers
+            .iter()
+            .map(|(number, container)| ContainerReport {
+                number: *number,
+                id: container.id,
+                quota: container.quota,
+                destroyed: container.destroying,
+                snapshots: container.snapshots.len() as u64,
+                data_bytes: container.usage.blocks.saturating_mul(BLOCK as u64),
+                entry_bytes: container.usage.entries,
+            })
+            .collect(),
+    };
+    catalog.pools.iter().map(pool).collect()
+}
+
+impl Check<'_> {
+    /// Reads the bitmaps that belong to a checkpoint.
+    async fn read_map(&mut self, checkpoint: &Checkpoint) -> Map {
+        let layout = *self.inspector.layout();
+        let mut count = BlockCount { total: layout.data_blocks, ..BlockCount::default() };
+        let (mut groups, mut numbers) = (Vec::new(), Vec::new());
+        for group in 0..layout.data_blocks.div_ceil(GROUP_BLOCKS) {
+            let offset = layout.map(group, 0);
+            if offset + 2 * BLOCK as u64 > self.inspector.device.size() {
+                break;
+            }
+            let pages = match read(&self.inspector.device, offset, 2 * BLOCK).await {
+                Ok(pages) => pages,
+                Err(reason) => {
+                    self.findings.damage("space map", offset, 2 * BLOCK as u64, reason);
+                    count.unreadable_groups += 1;
+                    groups.push(None);
+                    continue;
+                }
+            };
+            let decoded: Vec<_> = pages
+                .chunks(BLOCK)
+                .map(|page| decode_map(page, group, self.inspector.superblock.id))
+                .collect();
+            let valid = decoded.iter().flatten().filter(|(number, _)| *number <= checkpoint.number);
+            let Some((number, bits)) = valid.max_by_key(|(number, _)| *number) else {
+                let reason = "both bitmaps of the group are unreadable or belong to no checkpoint".to_owned();
+                self.findings.damage("space map", offset, 2 * BLOCK as u64, reason);
+                count.unreadable_groups += 1;
+                groups.push(None);
+                continue;
+            };
+            numbers.push((*number, 0));
+            let bytes = bits.to_bytes();
+            count.marked += bytes.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+            for (slot, page) in decoded.iter().enumerate() {
+                let is_blank = pages[slot * BLOCK..(slot + 1) * BLOCK].iter().all(|byte| *byte == 0);
+                if let Err(malformed) = page
+                    && !is_blank
+                {
+                    let reason = format!("{}: the older one of two, or one that a crash tore", malformed.0);
+                    self.findings.note("space map", offset + (slot * BLOCK) as u64, BLOCK as u64, reason);
+                }
+            }
+            groups.push(Some(bytes));
+        }
+        if count.unreadable_groups == 0 && maps_checksum(&numbers) != checkpoint.maps {
+            let reason = "a bitmap is older than the checkpoint says: its newest version is unreadable or was never written".to_owned();
+            self.findings.damage(
+                "space map",
+                layout.map_offset,
+                layout.groups.saturating_mul(2 * BLOCK as u64),
+                reason,
+            );
+        }
+        Map { groups, count }
+    }
+
+    /// Takes in an entry of a pool, container, usage or snapshot.
+    fn catalogue(&mut self, key: &[u8], value: &[u8], place: PageRef) {
+        let taken = if key.first() == Some(&key::USAGE) {
+            self.catalog.load_usage(key, value)
+        } else {
+            self.catalog.follow(key, Some(value))
+        };
+        if let Err(malformed) = taken {
+            self.entry_fault(place, None, malformed.0);
+        }
+    }
+
+    fn entry_fault(&mut self, place: PageRef, subject: Option<String>, reason: &str) {
+        let (offset, len) = (self.inspector.layout().data(place.block), u64::from(place.len));
+        let (severity, reason) = (Severity::Damage, reason.to_owned());
+        self.findings.add(Finding { severity, what: "index entry", offset, len, subject, reason });
+    }
+
+    /// Reads pools, containers and snapshots without the rest of the index.
+    async fn read_catalog(&mut self, root: PageRef) {
+        for (from, below) in [(&[][..], Some(&CATALOG_END[..])), (&[key::SNAPSHOT][..], None)] {
+            let mut findings = core::mem::take(&mut self.findings);
+            let mut walk = Walk::new(self.inspector, root, from, below, &mut findings).await;
+            let mut leaves = Vec::new();
+            while let Some(leaf) = walk.next_leaf(&mut findings).await {
+                leaves.push((leaf.place, leaf.entries));
+            }
+            self.findings = findings;
+            for (place, entries) in leaves {
+                for at in 0..entries.len() {
+                    let key = entries.key(at);
+                    if key.as_slice() >= from && below.is_none_or(|below| key.as_slice() < below) {
+                        self.catalogue(&key, entries.value(at), place);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Walks the whole index.
+    async fn walk(&mut self, checkpoint: &Checkpoint, map: &Map) {
+        let inspector = self.inspector;
+        let mut findings = core::mem::take(&mut self.findings);
+        let mut walk = Walk::new(inspector, checkpoint.root, &[], None, &mut findings).await;
+        while let Some(leaf) = walk.next_leaf(&mut findings).await {
+            self.findings = findings;
+            for at in 0..leaf.entries.len() {
+                self.entry(&leaf.entries.key(at), leaf.entries.value(at), leaf.place).await;
+            }
+            findings = core::mem::take(&mut self.findings);
+        }
+        self.findings = findings;
+        self.index.levels = walk.levels as u64;
+        self.index.nodes = walk.nodes;
+        self.index.bytes = walk.bytes;
+        self.index.lost_nodes = walk.lost;
+        let root = inspector.layout().data_offset;
+        if walk.lost == 0 && self.index.entries != checkpoint.entries {
+            let reason = format!(
+                "{} entries are there, the checkpoint counts {}",
+                self.index.entries, checkpoint.entries
+            );
+            self.findings.damage("index", root, walk.bytes, reason);
+        }
+        self.compare_map(map, &walk.seen, walk.lost);
+        if walk.lost == 0 {
+            self.compare_usage(root);
+        }
+    }
+
+    /// Looks at an entry of the checkpoint.
+    async fn entry(&mut self, key: &[u8], value: &[u8], place: PageRef) {
+        self.index.entries += 1;
+        let entry = match Entry::decode(key, value) {
+            Ok(entry) => entry,
+            Err(malformed) => {
+                let subject =
+                    key::owner(key).map(|(pool, container)| format!("pool {pool} container {container}"));
+                return self.entry_fault(place, subject, malformed.0);
+            }
+        };
+        if let Some(owner) = key::owner(key) {
+            let usage = self.usage.entry(owner).or_default();
+            usage.entries += entry_bytes(key.len(), value.len());
+            self.check_owner(owner, place);
+        }
+        let Entry::Object { path, item } = entry else {
+            if !matches!(entry, Entry::Attribute { .. }) {
+                self.catalogue(key, value, place);
+            }
+            return;
+        };
+        let in_log = self.overlay.contains_key(key);
+        if in_log {
+            self.overlaid.insert(key.to_vec(), value.to_vec());
+        }
+        let Some(Payload::Blocks(blocks)) = item.payload() else { return };
+        let offset = self.inspector.layout().data(place.block);
+        if self.claim(blocks, &path, &item, ("index entry", offset)) {
+            let usage = self.usage.entry((path.pool, path.container)).or_default();
+            usage.blocks += blocks.runs.iter().map(|run| run.count).sum::<u64>();
+            // What the log has changed may have been overwritten since.
+            if !in_log {
+                self.extent(blocks, &path, &item).await;
+            }
+        }
+    }
+
+    fn check_owner(&mut self, (pool, container): (PoolNumber, ContainerNumber), place: PageRef) {
+        let found = self.catalog.pools.get(&pool);
+        let exists = found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container));
+        if !exists && self.orphans.insert((pool, container)) {
+            let subject = format!("pool {pool} container {container}");
+            self.entry_fault(place, Some(subject), "its pool or container does not exist");
+        }
+    }
+
+    fn check_log_owner(&mut self, (pool, container): (PoolNumber, ContainerNumber), offset: u64) {
+        let found = self.catalog.pools.get(&pool);
+        let exists = found.is_some_and(|pool| pool.containers.contains_key(&container));
+        if !exists && self.orphans.insert((pool, container)) {
+            let subject = Some(format!("pool {pool} container {container}"));
+            let reason = "its pool or container does not exist".to_owned();
+            let (severity, what, len) = (Severity::Damage, "log record", 0);
+            self.findings.add(Finding { severity, what, offset, len, subject, reason });
+        }
+    }
+
+    /// Marks the blocks of a value as used. `false`: they aren't there, or another value has them too.
+    fn claim(
+        &mut self,
+        blocks: &Blocks,
+        path: &ObjectPath,
+        item: &Item,
+        (what, offset): (&'static str, u64),
+    ) -> bool {
+        let mut fault = None;
+        if are_inside(self.inspector, &blocks.runs) {
+            let shared: u64 = blocks.runs.iter().map(|run| self.used.add(*run)).sum();
+            if shared > 0 {
+                fault = Some(format!("{shared} of its blocks belong to another value too"));
+            }
+        } else {
+            fault = Some("its blocks lie outside the data region".to_owned());
+        }
+        let Some(reason) = fault else { return true };
+        let subject = Some(format!("{path} epoch {}", item.epoch()));
+        self.findings.add(Finding {
+            severity: Severity::Damage,
+            what,
+            offset,
+            len: BLOCK as u64,
+            subject,
+            reason,
+        });
+        false
+    }
+
+    /// Counts a data extent and compares it with its checksums.
+    async fn extent(&mut self, blocks: &Blocks, path: &ObjectPath, item: &Item) {
+        self.data.extents += 1;
+        self.data.bytes += blocks.len;
+        if self.depth < Depth::Everything {
+            return;
+        }
+        let compared = compare(self.inspector, blocks).await;
+        self.data.checked += compared.pieces;
+        self.data.damaged += compared.bad.len() as u64;
+        let subject = || Some(format!("{path} epoch {}", item.epoch()));
+        for piece in compared.bad {
+            let (severity, subject) = (Severity::Damage, subject());
+            let (offset, len, reason) = (piece.offset, piece.len, piece.reason);
+            self.findings.add(Finding { severity, what: "data", offset, len, subject, reason });
+        }
+        if let Some(offset) = compared.tail {
+            let (severity, len, subject) = (Severity::Note, BLOCK as u64, subject());
+            let reason = "behind the value's end its last block is not zero".to_owned();
+            self.findings.add(Finding { severity, what: "data", offset, len, subject, reason });
+        }
+    }
+
+    /// Compares the blocks that nodes and values have with those that the space map marks.
+    fn compare_map(&mut self, map: &Map, nodes: &BlockSet, lost: u64) {
+        let (layout, blocks) = (self.inspector.layout(), self.inspector.data_blocks());
+        let (mut unmarked, mut leaked, mut shared) = ((0u64, 0), (0u64, 0), (0u64, 0));
+        let count = |(number, first): &mut (u64, u64), word: u64, bits: u64| {
+            if bits != 0 {
+                if *number == 0 {
+                    *first = word * 64 + u64::from(bits.trailing_zeros());
+                }
+                *number += u64::from(bits.count_ones());
+            }
+        };
+        // A group has a whole number of words.
+        for word in 0..blocks.div_ceil(64) {
+            let (group, within) = (word * 64 / GROUP_BLOCKS, word * 64 % GROUP_BLOCKS / 8);
+            let (data, index) = (self.used.word(word), nodes.word(word));
+            count(&mut shared, word, data & index);
+            let bytes = usize::try_from(group).ok().and_then(|group| map.groups.get(group)?.as_ref());
+            let within = usize::try_from(within).unwrap_or(usize::MAX);
+            let Some(marked) = bytes.and_then(|bytes| bytes.get(within..within + 8)?.try_into().ok()) else {
+                continue;
+            };
+            let marked = u64::from_le_bytes(marked);
+            count(&mut unmarked, word, (data | index) & !marked);
+            count(&mut leaked, word, marked & !(data | index));
+        }
+        let place = |block: u64| layout.data(block);
+        if shared.0 > 0 {
+            let reason = format!("{} blocks from here on belong to index nodes and to values", shared.0);
+            self.findings.damage("data region", place(shared.1), shared.0 * BLOCK as u64, reason);
+        }
+        if unmarked.0 > 0 {
+            let reason = format!(
+                "{} blocks from here on are in use but not marked so: they may be given out again",
+                unmarked.0
+            );
+            self.findings.damage("space map", place(unmarked.1), unmarked.0 * BLOCK as u64, reason);
+        }
+        if leaked.0 > 0 && lost == 0 {
+            let reason =
+                format!("{} blocks from here on are marked as used, but nothing refers to them", leaked.0);
+            self.findings.note("space map", place(leaked.1), leaked.0 * BLOCK as u64, reason);
+        }
+    }
+
+    fn compare_usage(&mut self, offset: u64) {
+        let catalog = core::mem::take(&mut self.catalog);
+        for (number, pool) in &catalog.pools {
+            for (container_number, container) in &pool.containers {
+                let found = self.usage.get(&(*number, *container_number)).copied().unwrap_or_default();
+                if container.usage != found {
+                    let reason = format!("{:?} is counted, {found:?} is there", container.usage);
+                    let subject = Some(format!("pool {number} container {container_number}"));
+                    let (severity, what) = (Severity::Note, "usage");
+                    self.findings.add(Finding { severity, what, offset, len: 0, subject, reason });
+                }
+            }
+        }
+        self.catalog = catalog;
+    }
+
+    /// What the log's changes mean for blocks, data and catalog.
+    async fn apply_log(&mut self) {
+        let log_offset = self.inspector.layout().log_offset;
+        for value in core::mem::take(&mut self.overlaid).into_values() {
+            let runs = Version::runs(&value).unwrap_or_default();
+            let inside: Vec<Run> = runs.into_iter().filter(|run| self.used.has_room_for(*run)).collect();
+            for run in inside {
+                self.used.remove(run);
+            }
+        }
+        for (key, value) in core::mem::take(&mut self.overlay) {
+            let decoded = match &value {
+                Some(value) => Entry::decode(&key, value).map(Some),
+                None => Ok(None),
+            };
+            match decoded {
+                Ok(Some(Entry::Object { path, item })) => {
+                    self.check_log_owner((path.pool, path.container), log_offset);
+                    if self.depth > Depth::Outline
+                        && let Some(Payload::Blocks(blocks)) = item.payload()
+                        && self.claim(blocks, &path, &item, ("log record", log_offset))
+                    {
+                        self.extent(blocks, &path, &item).await;
+                    }
+                }
+                Ok(_) => {
+                    if let Err(malformed) = self.catalog.follow(&key, value.as_deref()) {
+                        self.findings.damage("log record", log_offset, 0, malformed.0.to_owned());
+                    }
+                }
+                Err(malformed) => {
+                    self.findings.damage("log record", log_offset, 0, malformed.0.to_owned());
+                }
+            }
+        }
+    }
+}

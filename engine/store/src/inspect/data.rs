@@ -1,0 +1,99 @@
+//! Data extents against their checksums.
+
+use super::{Inspector, read};
+use crate::codec::crc32c;
+use crate::key;
+use crate::record::Change;
+use crate::space::Run;
+use crate::value::{Blocks, Payload, Version};
+use weir_media::BLOCK;
+
+/// A piece of a value that isn't what was stored.
+pub(super) struct BadPiece {
+    /// First byte on the device.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) reason: String,
+}
+
+/// What was compared of a value.
+#[derive(Default)]
+pub(super) struct Compared {
+    pub(super) pieces: u64,
+    pub(super) bad: Vec<BadPiece>,
+    /// First byte on the device of a last block that isn't zero behind the value's end.
+    pub(super) tail: Option<u64>,
+}
+
+/// Where byte `at` of a value is on the device.
+fn place_of(inspector: &Inspector, runs: &[Run], at: u64) -> u64 {
+    let mut start = 0;
+    for run in runs {
+        if at < start + run.bytes() {
+            return inspector.layout().data(run.block) + (at - start);
+        }
+        start += run.bytes();
+    }
+    0
+}
+
+/// Reads all of a value's blocks and compares each piece with its checksum. The runs lie inside the region.
+pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared {
+    let mut compared = Compared::default();
+    let mut bytes = Vec::new();
+    let mut unreadable: Vec<(u64, u64, String)> = Vec::new();
+    for run in &blocks.runs {
+        let (start, len) = (bytes.len() as u64, run.bytes());
+        let wanted = usize::try_from(len).unwrap_or(usize::MAX);
+        match read(&inspector.device, inspector.layout().data(run.block), wanted).await {
+            Ok(buffer) => bytes.extend_from_slice(&buffer),
+            Err(reason) => {
+                bytes.resize(bytes.len() + wanted, 0);
+                unreadable.push((start, start + len, reason));
+            }
+        }
+    }
+    let len = usize::try_from(blocks.len).unwrap_or(usize::MAX).min(bytes.len());
+    let (value, tail) = bytes.split_at(len);
+    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(BLOCK);
+    for (index, piece) in value.chunks(chunk).enumerate() {
+        compared.pieces += 1;
+        let start = (index * chunk) as u64;
+        let failed =
+            unreadable.iter().find(|(from, to, _)| start < *to && start + piece.len() as u64 > *from);
+        let reason = match failed {
+            Some((_, _, reason)) => reason.clone(),
+            None if blocks.checksums.get(index) == Some(&crc32c(piece)) => continue,
+            None => "it does not match its checksum".to_owned(),
+        };
+        let offset = place_of(inspector, &blocks.runs, start);
+        compared.bad.push(BadPiece { offset, len: piece.len() as u64, reason });
+    }
+    if unreadable.is_empty() && tail.iter().any(|byte| *byte != 0) {
+        compared.tail = Some(
+            place_of(inspector, &blocks.runs, blocks.len.saturating_sub(1)) / BLOCK as u64 * BLOCK as u64,
+        );
+    }
+    compared
+}
+
+/// Whether runs lie inside the data region.
+pub(super) fn are_inside(inspector: &Inspector, runs: &[Run]) -> bool {
+    runs.iter().all(|run| run.block.checked_add(run.count).is_some_and(|end| end <= inspector.data_blocks()))
+}
+
+/// Whether the data extents that records refer to are what they say.
+pub(super) async fn is_intact(inspector: &Inspector, records: &[Vec<Change>]) -> bool {
+    for change in records.iter().flatten() {
+        let Change::Put { key, value } = change else { continue };
+        if !key::is_version(key) {
+            continue;
+        }
+        if let Ok(Version { payload: Payload::Blocks(blocks), .. }) = Version::decode(value)
+            && (!are_inside(inspector, &blocks.runs) || !compare(inspector, &blocks).await.bad.is_empty())
+        {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,244 @@
+//! Entries of the index, read back from key and value without the context that the store has.
+
+use crate::catalog::Catalog;
+use crate::codec::{Decoder, Malformed};
+use crate::key::{self, ContainerNumber, PoolNumber, Tail};
+use crate::value::{Event, Kind, Payload, Version};
+use uuid::Uuid;
+use weir_proto::object::Extent;
+use weir_proto::{Key, ObjectId, PoolId};
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Pool { pool: PoolNumber, id: Uuid, size: u64, destroyed: bool },
+    Container { pool: PoolNumber, container: ContainerNumber, id: Uuid, quota: u64, destroyed: bool },
+    Usage { pool: PoolNumber, container: ContainerNumber, blocks: u64, bytes: u64 },
+    Attribute { pool: PoolNumber, scope: Vec<u8>, name: Vec<u8>, piece: u16, len: usize },
+    Object { path: ObjectPath, item: Item },
+    Snapshot { pool: PoolNumber, container: ContainerNumber, epoch: u64 },
+}
+
+/// Where an entry of an object belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObjectPath {
+    pub(super) pool: PoolNumber,
+    pub(super) container: ContainerNumber,
+    pub(super) object: ObjectId,
+    pub(super) dkey: Option<Key>,
+    pub(super) akey: Option<Key>,
+}
+
+/// What an entry of an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Incarnation { epoch: u64, event: Event },
+    Single { epoch: u64, payload: Payload },
+    Extent { extent: Extent, epoch: u64, record_size: u32, payload: Payload },
+}
+
+impl Item {
+    pub(super) const fn epoch(&self) -> u64 {
+        match self {
+            Self::Incarnation { epoch, .. } | Self::Single { epoch, .. } | Self::Extent { epoch, .. } => {
+                *epoch
+            }
+        }
+    }
+
+    /// The data, unless it is an incarnation.
+    pub(super) const fn payload(&self) -> Option<&Payload> {
+        match self {
+            Self::Incarnation { .. } => None,
+            Self::Single { payload, .. } | Self::Extent { payload, .. } => Some(payload),
+        }
+    }
+}
+
+fn number(decoder: &mut Decoder<'_>) -> Result<u32, Malformed> {
+    Ok(u32::from_be_bytes(decoder.array()?))
+}
+
+fn end(decoder: &Decoder<'_>, what: &'static str) -> Result<(), Malformed> {
+    if decoder.is_empty() { Ok(()) } else { Err(Malformed(what)) }
+}
+
+const KEY_END: &str = "a key has bytes behind its end";
+const VALUE_END: &str = "a value has bytes behind its end";
+
+impl Entry {
+    pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+        let mut at = Decoder::new(key);
+        let kind = at.u8()?;
+        let pool = number(&mut at)?;
+        let mut data = Decoder::new(value);
+        let entry = match kind {
+            key::POOL => {
+                let (id, size) = (Uuid::from_bytes(data.array()?), data.u64()?);
+                data.u32()?;
+                Self::Pool { pool, id, size, destroyed: data.u8()? != 0 }
+            }
+            key::CONTAINER => {
+                let container = number(&mut at)?;
+                let (id, quota) = (Uuid::from_bytes(data.array()?), data.u64()?);
+                Self::Container { pool, container, id, quota, destroyed: data.u8()? != 0 }
+            }
+            key::USAGE => {
+                Self::Usage { pool, container: number(&mut at)?, blocks: data.u64()?, bytes: data.u64()? }
+            }
+            key::ATTRIBUTE => {
+                let (scope, name) = (key::take_escaped(&mut at)?, key::take_escaped(&mut at)?);
+                let piece = u16::from_be_bytes(at.array()?);
+                end(&at, KEY_END)?;
+                return Ok(Self::Attribute { pool, scope, name, piece, len: value.len() });
+            }
+            key::OBJECT => return object_entry(pool, at, value),
+            key::SNAPSHOT => {
+                let container = number(&mut at)?;
+                Self::Snapshot { pool, container, epoch: u64::from_be_bytes(at.array()?) }
+            }
+            _ => return Err(Malformed("a key is of unknown kind")),
+        };
+        end(&at, KEY_END)?;
+        end(&data, VALUE_END)?;
+        Ok(entry)
+    }
+}
+
+/// The rest of a key behind the pool's number, and the value.
+fn object_entry(pool: PoolNumber, mut at: Decoder<'_>, value: &[u8]) -> Result<Entry, Malformed> {
+    let container = number(&mut at)?;
+    let object = ObjectId::from_bytes(at.array()?);
+    let mut keys = Vec::new();
+    for integer in [key::has_integer_dkeys(object), key::has_integer_akeys(object)] {
+        if at.rest().first() != Some(&key::BELOW) {
+            break;
+        }
+        at.u8()?;
+        keys.push(key::take_key(&mut at, integer)?);
+    }
+    let tail = key::akey_tail(at.rest())?;
+    if keys.len() < 2 && !matches!(tail, Tail::Event(_)) {
+        return Err(Malformed("a value stands above an akey"));
+    }
+    let expected = match tail {
+        Tail::Event(_) | Tail::Single(_) => 9,
+        Tail::Extent(..) => 26,
+    };
+    if at.rest().len() != expected {
+        return Err(Malformed(KEY_END));
+    }
+    let item = match tail {
+        Tail::Event(epoch) => Item::Incarnation { epoch, event: Event::decode(value)? },
+        Tail::Single(epoch) => Item::Single { epoch, payload: Version::decode(value)?.payload },
+        Tail::Extent(extent, epoch) => {
+            let class = at.rest().get(1).copied();
+            let Version { record_size, payload } = Version::decode(value)?;
+            check_extent(extent, class, record_size, &payload)?;
+            Item::Extent { extent, epoch, record_size, payload }
+        }
+    };
+    let mut keys = keys.into_iter();
+    let (dkey, akey) = (keys.next(), keys.next());
+    Ok(Entry::Object { path: ObjectPath { pool, container, object, dkey, akey }, item })
+}
+
+fn check_extent(
+    extent: Extent,
+    class: Option<u8>,
+    record_size: u32,
+    payload: &Payload,
+) -> Result<(), Malformed> {
+    if extent.count == 0 || extent.index.checked_add(extent.count).is_none() {
+        return Err(Malformed("an extent is empty or runs past the last record"));
+    }
+    if class != Some(key::length_class(extent.count)) {
+        return Err(Malformed("an extent is in another length class than its length says"));
+    }
+    let fits = match payload {
+        Payload::Hole => true,
+        _ => extent.count.checked_mul(u64::from(record_size)) == Some(payload.len()),
+    };
+    if fits { Ok(()) } else { Err(Malformed("the data of an extent is longer or shorter than its records")) }
+}
+
+impl core::fmt::Display for ObjectPath {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "pool {} container {} object {}", self.pool, self.container, self.object)?;
+        for (name, key) in [("dkey", &self.dkey), ("akey", &self.akey)] {
+            if let Some(key) = key {
+                write!(f, " {name} \"{key}\"")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pool of an entry of an object, and the rest of what it belongs to in words.
+pub(crate) fn subject_of(catalog: &Catalog, key: &[u8], value: &[u8]) -> (Option<PoolId>, Option<String>) {
+    let Ok(Entry::Object { path, item }) = Entry::decode(key, value) else { return (None, None) };
+    let pool = catalog.pools.get(&path.pool);
+    let container = pool.and_then(|pool| pool.containers.get(&path.container));
+    let container =
+        container.map_or_else(|| path.container.to_string(), |container| container.id.to_string());
+    let keys: String = [("dkey", &path.dkey), ("akey", &path.akey)]
+        .into_iter()
+        .filter_map(|(name, key)| Some(format!(" {name} \"{}\"", key.as_ref()?)))
+        .collect();
+    let subject = format!("container {container} object {}{keys} epoch {}", path.object, item.epoch());
+    (pool.map(|pool| pool.id), Some(subject))
+}
+
+/// What an incarnation is, in words.
+pub(super) fn event_name(event: Event) -> String {
+    match event {
+        Event::Punch => "punched".to_owned(),
+        Event::Object { newest } => format!("object, newest epoch {newest}"),
+        Event::Dkey => "dkey".to_owned(),
+        Event::Akey { kind: Kind::Single, .. } => "akey with single values".to_owned(),
+        Event::Akey { kind: Kind::Array, record_size, .. } => {
+            format!("akey with an array of records of {record_size} bytes")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Path;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_come_back_with_everything_they_name() {
+        let (dkey, akey) = (Key::from_u64(9), Key::new(b"a\0b").expect("a key"));
+        let object = ObjectId { hi: 13 << 56, lo: 1 };
+        let path = Path::object(1, 2, object);
+        let below = path.dkey(&dkey).akey(&akey);
+        let decode = |key: &[u8], value: &[u8]| Entry::decode(key, value).expect("sound");
+        let Entry::Object { path: found, item } = decode(&path.event(5), &Event::Punch.encode()) else {
+            panic!("not an object's entry");
+        };
+        assert_eq!((found.object, found.dkey, item.epoch()), (object, None, 5));
+        let extent = Extent { index: 7, count: 3 };
+        let version = Version { record_size: 2, payload: Payload::Inline(vec![1; 6]) };
+        let entry = decode(&below.extent(extent, 8), &version.encode());
+        let Entry::Object { path: found, item } = entry else { panic!("not an object's entry") };
+        assert_eq!((found.dkey, found.akey), (Some(dkey), Some(akey)));
+        assert_eq!(item, Item::Extent { extent, epoch: 8, record_size: 2, payload: version.payload.clone() });
+        let longer = Version { record_size: 3, ..version };
+        assert!(Entry::decode(&below.extent(extent, 8), &longer.encode()).is_err());
+        let mut trailing = below.single(4);
+        trailing.push(0);
+        assert!(Entry::decode(&trailing, &[0, 0]).is_err());
+        assert!(Entry::decode(&[9, 0, 0, 0, 1], b"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(
+            kind in 0u8..8, key in proptest::collection::vec(0u8..4, 0..80), value in proptest::collection::vec(any::<u8>(), 0..60)
+        ) {
+            let _ = Entry::decode(&[&[kind][..], &key].concat(), &value);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The log behind the checkpoint, read as a recovery does, and what it changes in the index.
+
+use super::data::is_intact;
+use super::finding::Findings;
+use super::report::LogReport;
+use super::{Inspector, read};
+use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, batch_header, probe_batch, seal_batch};
+use crate::journal::Ring;
+use crate::record::{Change, decode_records};
+use crate::replay::BATCH_MAX;
+use std::collections::BTreeMap;
+use weir_media::BLOCK;
+
+/// What the log says of keys: their new value, or that they are gone.
+pub(super) type Overlay = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// A batch with its records.
+pub(super) struct Found {
+    pub(super) batch: Batch,
+    /// First byte on the device.
+    pub(super) offset: u64,
+    pub(super) records: Vec<Vec<Change>>,
+}
+
+/// Reads the log from a checkpoint on.
+pub(super) struct LogWalk<'a> {
+    inspector: &'a Inspector,
+    ring: Ring,
+    incarnation: u64,
+    newest_incarnation: u64,
+    pub(super) report: LogReport,
+}
+
+impl<'a> LogWalk<'a> {
+    /// `None` when the checkpoint's position is outside the log.
+    pub(super) fn new(
+        inspector: &'a Inspector,
+        checkpoint: &Checkpoint,
+        findings: &mut Findings,
+    ) -> Option<Self> {
+        let layout = inspector.layout();
+        let block = BLOCK as u64;
+        if checkpoint.log_position >= layout.log_len || !checkpoint.log_position.is_multiple_of(block) {
+            let reason = "its log position is outside the log".to_owned();
+            findings.damage("checkpoint header", block, 4 * block, reason);
+            return None;
+        }
+        let ring = Ring {
+            len: layout.log_len,
+            position: checkpoint.log_position,
+            sequence: checkpoint.log_sequence,
+            previous: checkpoint.log_previous,
+            written: 0,
+            trimmed: 0,
+        };
+        let start = layout.log_offset + ring.position;
+        let report = LogReport {
+            capacity: ring.len,
+            start,
+            end: start,
+            sequence: ring.sequence,
+            ..LogReport::default()
+        };
+        let newest_incarnation = checkpoint.incarnation;
+        Some(Self { inspector, ring, incarnation: 0, newest_incarnation, report })
+    }
+
+    /// The intact batch at a position of the ring with its bytes behind the header.
+    async fn batch_at(&self, position: u64) -> Result<Option<(Batch, Vec<u8>)>, String> {
+        let (device, offset) = (&self.inspector.device, self.inspector.layout().log_offset + position);
+        let header = read(device, offset, BLOCK).await?;
+        let Some(batch) = probe_batch(&header, self.inspector.superblock.id) else { return Ok(None) };
+        if u64::from(batch.len) > BATCH_MAX || position + batch.blocks_len() > self.ring.len {
+            return Ok(None);
+        }
+        let bytes = read(device, offset, batch.len as usize).await?;
+        let intact = batch.matches(&bytes);
+        Ok(intact.then(|| (batch, bytes[BATCH_HEADER..batch.len as usize].to_vec())))
+    }
+
+    /// The next batch that a recovery would take. Says at the end whether it is one.
+    pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Found> {
+        loop {
+            let offset = self.inspector.layout().log_offset + self.ring.position;
+            let found = match self.batch_at(self.ring.position).await {
+                Ok(found) => found,
+                Err(reason) => {
+                    findings.damage("log", offset, BLOCK as u64, reason);
+                    return None;
+                }
+            };
+            let fits = |batch: &Batch| {
+                batch.sequence == self.ring.sequence
+                    && batch.previous == self.ring.previous
+                    && (self.incarnation..=self.newest_incarnation).contains(&batch.incarnation)
+            };
+            let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
+                if self.skip_lost_wrap().await {
+                    continue;
+                }
+                self.check_end(findings).await;
+                return None;
+            };
+            self.incarnation = batch.incarnation;
+            self.ring.previous = batch.crc;
+            let len = match batch.kind {
+                BatchKind::Records => batch.blocks_len(),
+                BatchKind::Wrap => self.ring.len - self.ring.position,
+            };
+            self.ring.advance(len);
+            self.report.batches += 1;
+            self.report.bytes += len;
+            self.report.end = self.inspector.layout().log_offset + self.ring.position;
+            match decode_records(&bytes) {
+                Ok(records) => {
+                    self.report.records += records.len() as u64;
+                    self.report.changes += records.iter().map(Vec::len).sum::<usize>() as u64;
+                    return Some(Found { batch, offset, records });
+                }
+                Err(malformed) => {
+                    findings.damage("log batch", offset, batch.len.into(), malformed.0.to_owned());
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The mark at the end of the ring may be missing when the batch at its start, written together with it, is there.
+    async fn skip_lost_wrap(&mut self) -> bool {
+        if self.ring.position == 0 {
+            return false;
+        }
+        let Ok(Some((next, _))) = self.batch_at(0).await else { return false };
+        if Some(next.sequence) != self.ring.sequence.checked_add(1) {
+            return false;
+        }
+        let wrap = Batch {
+            kind: BatchKind::Wrap,
+            sequence: self.ring.sequence,
+            incarnation: next.incarnation,
+            previous: self.ring.previous,
+            len: u32::try_from(BATCH_HEADER).unwrap_or(0),
+            crc: 0,
+        };
+        let crc = seal_batch(&mut batch_header(&wrap, self.inspector.superblock.id));
+        if crc != next.previous {
+            return false;
+        }
+        self.ring.previous = crc;
+        let len = self.ring.len - self.ring.position;
+        self.ring.advance(len);
+        true
+    }
+
+    /// An intact batch of a higher number behind the end means that an acknowledged one is damaged.
+    async fn check_end(&self, findings: &mut Findings) {
+        let layout = self.inspector.layout();
+        let mut distance = 0;
+        while distance <= BATCH_MAX.min(self.ring.len) {
+            let position = (self.ring.position + distance) % self.ring.len;
+            let later = self.batch_at(position).await;
+            if let Ok(Some((batch, _))) = later
+                && batch.sequence > self.ring.sequence
+            {
+                let reason = format!(
+                    "batch {} is damaged, while batch {} at byte {} is intact: acknowledged changes are lost",
+                    self.ring.sequence,
+                    batch.sequence,
+                    layout.log_offset + position
+                );
+                findings.damage(
+                    "log batch",
+                    layout.log_offset + self.ring.position,
+                    distance.max(BLOCK as u64),
+                    reason,
+                );
+                return;
+            }
+            distance += BLOCK as u64;
+        }
+    }
+}
+
+impl Inspector {
+    /// Reads the whole log and returns what it changes, as a recovery would apply it.
+    pub(super) async fn read_log(&self, findings: &mut Findings) -> (LogReport, Overlay) {
+        let mut overlay = Overlay::new();
+        let Some(mut walk) = self.checkpoint.as_ref().and_then(|header| LogWalk::new(self, header, findings))
+        else {
+            return (LogReport::default(), overlay);
+        };
+        let mut held: Option<Found> = None;
+        while let Some(found) = walk.next(findings).await {
+            if let Some(before) = held.replace(found) {
+                lay(before.records, &mut overlay);
+            }
+        }
+        let mut report = walk.report;
+        if let Some(last) = held {
+            if is_intact(self, &last.records).await {
+                lay(last.records, &mut overlay);
+            } else {
+                report.dropped = true;
+                let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which was not acknowledged";
+                findings.note("log batch", last.offset, last.batch.len.into(), reason.to_owned());
+            }
+        }
+        (report, overlay)
+    }
+}
+
+fn lay(records: Vec<Vec<Change>>, overlay: &mut Overlay) {
+    for change in records.into_iter().flatten() {
+        match change {
+            Change::Put { key, value } => overlay.insert(key, Some(value)),
+            Change::Remove { key } => overlay.insert(key, None),
+        };
+    }
+}

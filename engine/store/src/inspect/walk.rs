@@ -1,0 +1,200 @@
+//! Walking the index on the device, leaf by leaf in the order of keys, around whatever is damaged.
+
+use super::blocks::BlockSet;
+use super::finding::Findings;
+use super::{Inspector, read};
+use crate::format::{StoredNode, decode_node};
+use crate::recover::LEVELS_MAX;
+use crate::space::Run;
+use crate::tree::{ENTRY_MAX, NODE_BYTES, Packed, PageRef};
+use weir_media::{BLOCK, DmaBuf};
+use weir_runtime::join_all;
+
+/// Reads in flight while the children of a branch are loaded.
+const READS_MAX: usize = 64;
+
+/// A node that was read and not yet looked at.
+struct Step {
+    place: PageRef,
+    page: Result<DmaBuf, String>,
+    /// Keys of the node are at least this …
+    low: Vec<u8>,
+    /// … and below this, if there is a limit.
+    high: Option<Vec<u8>>,
+    /// Levels above.
+    depth: usize,
+}
+
+/// A node that was visited.
+pub(super) struct Visited {
+    pub(super) place: PageRef,
+    /// Levels above.
+    pub(super) depth: usize,
+    pub(super) is_leaf: bool,
+    pub(super) entries: Packed,
+}
+
+/// The way through an index.
+pub(super) struct Walk<'a> {
+    inspector: &'a Inspector,
+    stack: Vec<Step>,
+    /// Blocks of nodes so far: none is visited twice, so that a loop ends.
+    pub(super) seen: BlockSet,
+    from: Vec<u8>,
+    below: Option<Vec<u8>>,
+    leaf_depth: Option<usize>,
+    pub(super) levels: usize,
+    pub(super) nodes: u64,
+    pub(super) bytes: u64,
+    pub(super) lost: u64,
+}
+
+impl<'a> Walk<'a> {
+    /// Starts at a root, for the leaves that may hold keys from `from` up to `below`.
+    pub(super) async fn new(
+        inspector: &'a Inspector,
+        root: PageRef,
+        from: &[u8],
+        below: Option<&[u8]>,
+        findings: &mut Findings,
+    ) -> Walk<'a> {
+        let mut walk = Walk {
+            inspector,
+            stack: Vec::new(),
+            seen: BlockSet::new(inspector.data_blocks()),
+            from: from.to_vec(),
+            below: below.map(<[u8]>::to_vec),
+            leaf_depth: None,
+            levels: 0,
+            nodes: 0,
+            bytes: 0,
+            lost: 0,
+        };
+        walk.load(vec![(root, Vec::new(), None)], 0, findings).await;
+        walk
+    }
+
+    /// Whether a node with these bounds may hold a wanted key.
+    fn is_wanted(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        high.is_none_or(|high| high > self.from.as_slice())
+            && self.below.as_deref().is_none_or(|below| low < below)
+    }
+
+    /// Reads nodes and puts them on the stack, the first on top.
+    async fn load(
+        &mut self,
+        children: Vec<(PageRef, Vec<u8>, Option<Vec<u8>>)>,
+        depth: usize,
+        findings: &mut Findings,
+    ) {
+        let (inspector, first) = (self.inspector, self.stack.len());
+        for part in children.chunks(READS_MAX) {
+            let mut wanted = Vec::new();
+            for (place, low, high) in part {
+                if !self.is_wanted(low, high.as_deref()) {
+                    continue;
+                }
+                let run = Run::from(*place);
+                let is_possible = self.seen.has_room_for(run)
+                    && place.len as usize <= NODE_BYTES
+                    && (place.len as usize).is_multiple_of(BLOCK);
+                if !is_possible || self.seen.add(run) > 0 {
+                    let reason = if is_possible {
+                        "another node has this place too"
+                    } else {
+                        "its parent gives it an impossible place"
+                    };
+                    self.lost += 1;
+                    let offset = inspector
+                        .layout()
+                        .data_offset
+                        .saturating_add(place.block.saturating_mul(BLOCK as u64));
+                    findings.damage("index node", offset, place.len.into(), reason.to_owned());
+                    continue;
+                }
+                wanted.push((*place, low.clone(), high.clone()));
+            }
+            let pages = join_all(wanted.iter().map(|(place, ..)| {
+                read(&inspector.device, inspector.layout().data(place.block), place.len as usize)
+            }))
+            .await;
+            for ((place, low, high), page) in wanted.into_iter().zip(pages) {
+                self.stack.push(Step { place, page, low, high, depth });
+            }
+        }
+        self.stack[first..].reverse();
+    }
+
+    /// The next intact node, branches before what is below them.
+    pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Visited> {
+        loop {
+            let step = self.stack.pop()?;
+            let (offset, len) = (self.inspector.layout().data(step.place.block), u64::from(step.place.len));
+            let fault = match self.judge(&step) {
+                Ok((visited, children)) => {
+                    self.nodes += 1;
+                    self.bytes += len;
+                    self.levels = self.levels.max(step.depth + 1);
+                    self.load(children, step.depth + 1, findings).await;
+                    return Some(visited);
+                }
+                Err(fault) => fault,
+            };
+            self.lost += 1;
+            findings.damage("index node", offset, len, fault);
+        }
+    }
+
+    /// Decodes a node and checks what only its parents know.
+    #[expect(clippy::type_complexity, reason = "the children go to the one place that takes them apart")]
+    fn judge(&mut self, step: &Step) -> Result<(Visited, Vec<(PageRef, Vec<u8>, Option<Vec<u8>>)>), String> {
+        let page = step.page.as_ref().map_err(String::clone)?;
+        let node = decode_node(page, step.place, self.inspector.superblock.id)
+            .map_err(|malformed| malformed.0.to_owned())?;
+        let (is_leaf, entries, places) = match node {
+            StoredNode::Leaf(entries) => (true, entries, Vec::new()),
+            StoredNode::Branch(keys, children) => (false, keys, children),
+        };
+        if is_leaf && *self.leaf_depth.get_or_insert(step.depth) != step.depth {
+            return Err("it is a leaf at another depth than the others".to_owned());
+        }
+        if !is_leaf
+            && (step.depth + 1 >= LEVELS_MAX || self.leaf_depth.is_some_and(|leaves| step.depth >= leaves))
+        {
+            return Err("it is a branch where leaves should be".to_owned());
+        }
+        // The first key of a branch is empty: it stands for the branch's own lower bound.
+        let lowest = usize::from(!is_leaf);
+        let outside =
+            |key: &[u8]| key < step.low.as_slice() || step.high.as_deref().is_some_and(|high| key >= high);
+        if entries.len() > lowest
+            && (outside(&entries.key(lowest)) || outside(&entries.key(entries.len() - 1)))
+        {
+            return Err("its keys are outside the bounds that its parent gives".to_owned());
+        }
+        let too_large = |at: usize| entries.key(at).len() + entries.value(at).len() > ENTRY_MAX;
+        if is_leaf && (0..entries.len()).any(too_large) {
+            return Err("it has an entry that is larger than any may be".to_owned());
+        }
+        let bound = |at: usize| if at == 0 { step.low.clone() } else { entries.key(at) };
+        let children = places
+            .iter()
+            .enumerate()
+            .map(|(at, place)| {
+                let high = if at + 1 < entries.len() { Some(entries.key(at + 1)) } else { step.high.clone() };
+                (*place, bound(at), high)
+            })
+            .collect();
+        Ok((Visited { place: step.place, depth: step.depth, is_leaf, entries }, children))
+    }
+
+    /// The next intact leaf.
+    pub(super) async fn next_leaf(&mut self, findings: &mut Findings) -> Option<Visited> {
+        loop {
+            let visited = self.next(findings).await?;
+            if visited.is_leaf {
+                return Some(visited);
+            }
+        }
+    }
+}

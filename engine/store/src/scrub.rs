@@ -1,0 +1,260 @@
+//! The scrubber: reads what stands on the device again, at a bounded rate, and compares it with its checksums before
+//! somebody needs it.
+//!
+//! It goes by the stable checkpoint, node by node, as an open would, so that it sees what the device holds and not what
+//! DRAM remembers, and so that it brings nothing cold into DRAM. The store changes meanwhile: a node that a newer
+//! checkpoint has replaced is looked for again from its root, and a value that doesn't match counts as rot only
+//! when the index still refers to it.
+
+mod fixed;
+mod rot;
+
+pub use rot::{Rot, ScrubReport};
+
+use crate::config::ScrubConfig;
+use crate::fetch::hold_blocks;
+use crate::format::{StoredNode, decode_node};
+use crate::inspect::subject_of;
+use crate::key;
+use crate::paging::Halt;
+use crate::recover::LEVELS_MAX;
+use crate::space::Run;
+use crate::state::Core;
+use crate::tree::{NODE_BYTES, Packed, PageRef};
+use crate::value::{Blocks, Payload, Version};
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf};
+use weir_runtime::Instant;
+
+/// Most bytes read at once: enough for full bandwidth, and a foreground request behind it waits for a millisecond.
+const READ_MAX: u64 = 1 << 20;
+
+/// How often a node that a newer checkpoint replaced is looked for again before the pass goes on behind it.
+const TRIES_MAX: u32 = 8;
+
+/// Pause before the first pass: an engine that has just started has clients to serve first.
+const START_PAUSE: Duration = Duration::from_mins(1);
+
+/// Shortest pause between two passes, however short the interval: an empty store must not be read in a loop.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Where a pass stands, and what all of them found.
+#[derive(Debug, Default)]
+pub(crate) struct Scrub {
+    pub(crate) report: RefCell<ScrubReport>,
+}
+
+/// Bounds the rate: who has read waits until as much may have been read.
+struct Budget {
+    rate: u64,
+    next: Instant,
+}
+
+impl Budget {
+    async fn spend(&mut self, core: &Core, bytes: u64) {
+        core.scrub.report.borrow_mut().bytes += bytes;
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.max(1));
+        // What was not used while others were busy isn't made up for.
+        self.next =
+            self.next.max(core.rt.now()) + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        core.rt.sleep_until(self.next).await;
+    }
+}
+
+/// Makes passes until the store stops.
+pub(crate) async fn run(core: Rc<Core>, config: ScrubConfig) {
+    core.rt.sleep(START_PAUSE.min(config.interval)).await;
+    loop {
+        let begin = core.rt.now();
+        if pass(&core, config).await.is_none() {
+            return;
+        }
+        {
+            let mut report = core.scrub.report.borrow_mut();
+            report.passes += 1;
+            report.last_ns = core.rt.wall_ns();
+        }
+        let took = core.rt.now() - begin;
+        core.rt.sleep(config.interval.saturating_sub(took).max(PAUSE_MIN)).await;
+    }
+}
+
+/// Whether scrubbing is to end.
+fn is_over(core: &Core) -> bool {
+    core.is_stopped() || core.failure().is_some()
+}
+
+/// Reads everything once. `None`: the store stops.
+async fn pass(core: &Rc<Core>, config: ScrubConfig) -> Option<()> {
+    let mut budget = Budget { rate: config.bytes_per_second, next: core.rt.now() };
+    fixed::check(core, &mut budget).await;
+    let (mut from, mut tries) = (Some(Vec::new()), 0);
+    while let Some(key) = from {
+        if is_over(core) {
+            return None;
+        }
+        let number = core.checkpoints.header.get().number;
+        let step = leaf_at(core, &key, &mut budget).await;
+        let is_replaced = core.checkpoints.header.get().number != number;
+        match step {
+            Step::Leaf(entries, next) => {
+                check_values(core, &entries, &key, &mut budget).await?;
+                (from, tries) = (next, 0);
+            }
+            // Read while its blocks were given to something else: not what was asked for.
+            Step::Bad { .. } if is_replaced && tries < TRIES_MAX => {
+                tries += 1;
+                from = Some(key);
+            }
+            Step::Bad { place, reason, next } => {
+                if !is_replaced {
+                    report_node(core, place, reason);
+                }
+                (from, tries) = (next, 0);
+            }
+        }
+    }
+    Some(())
+}
+
+/// What a step found.
+enum Step {
+    /// The leaf that a key belongs to, and where the next one begins.
+    Leaf(Packed, Option<Vec<u8>>),
+    /// A node on the way that isn't what its parent says, and where what is behind it begins.
+    Bad { place: PageRef, reason: String, next: Option<Vec<u8>> },
+}
+
+/// Goes from the root of the stable checkpoint to the leaf of a key.
+async fn leaf_at(core: &Rc<Core>, wanted: &[u8], budget: &mut Budget) -> Step {
+    let mut place = core.checkpoints.header.get().root;
+    let mut next: Option<Vec<u8>> = None;
+    for _ in 0..LEVELS_MAX {
+        let bad = |reason: String| Step::Bad { place, reason, next: next.clone() };
+        let page = match read_node(core, place).await {
+            Ok(page) => page,
+            Err(reason) => return bad(reason),
+        };
+        let node = match decode_node(&page, place, core.id) {
+            Ok(node) => node,
+            Err(malformed) => return bad(malformed.0.to_owned()),
+        };
+        drop(page);
+        budget.spend(core, place.len.into()).await;
+        match node {
+            StoredNode::Leaf(entries) => return Step::Leaf(entries, next),
+            StoredNode::Branch(keys, children) => {
+                let at = keys.search(wanted).unwrap_or_else(|at| at.saturating_sub(1));
+                let Some(child) = children.get(at) else {
+                    return bad("it has no child for a key".to_owned());
+                };
+                if at + 1 < keys.len() {
+                    next = Some(keys.key(at + 1));
+                }
+                place = *child;
+            }
+        }
+    }
+    Step::Bad { place, reason: "it is deeper than an index can be".to_owned(), next }
+}
+
+async fn read_node(core: &Core, place: PageRef) -> Result<DmaBuf, String> {
+    let is_possible = core.space.borrow().contains(Run::from(place)) && place.len as usize <= NODE_BYTES;
+    if !is_possible || !(place.len as usize).is_multiple_of(BLOCK) {
+        return Err("its parent gives it an impossible place".to_owned());
+    }
+    let read = core.device.read(core.layout.data(place.block), DmaBuf::new(place.len as usize)).await;
+    read.map_err(|error| error.to_string())
+}
+
+fn report_node(core: &Core, place: PageRef, reason: String) {
+    let location = core.location("an index node", core.layout.data(place.block));
+    rot::report(core, Rot { location, len: place.len.into(), pool: None, subject: None, reason });
+}
+
+/// Compares the data of a leaf's values, from a key on. `None`: the store stops.
+async fn check_values(core: &Rc<Core>, entries: &Packed, from: &[u8], budget: &mut Budget) -> Option<()> {
+    for at in 0..entries.len() {
+        let key = entries.key(at);
+        if key.as_slice() < from || !key::is_version(&key) {
+            continue;
+        }
+        let value = entries.value(at);
+        let Ok(Version { payload: Payload::Blocks(blocks), .. }) = Version::decode(value) else { continue };
+        if is_over(core) {
+            return None;
+        }
+        let bad = {
+            // Until the comparison is over the blocks aren't given to another value.
+            let _guard = hold_blocks(core);
+            let bad = compare(core, &blocks).await;
+            if bad.is_empty() || !is_current(core, &key, value).await { Vec::new() } else { bad }
+        };
+        for piece in bad {
+            let (pool, subject) = subject_of(&core.catalog.borrow(), &key, value);
+            let location = core.location("data", piece.offset);
+            rot::report(core, Rot { location, len: piece.len, pool, subject, reason: piece.reason });
+        }
+        budget.spend(core, blocks.runs.iter().map(|run| run.bytes()).sum()).await;
+    }
+    Some(())
+}
+
+/// Whether the index still says this of a key.
+async fn is_current(core: &Core, key: &[u8], value: &[u8]) -> bool {
+    // An index that can't be read is reported when the scrubber comes to its nodes.
+    let found = core.ask(|tree| Ok::<_, Halt<String>>(tree.get(key)?)).await;
+    found.is_ok_and(|found| found.as_deref() == Some(value))
+}
+
+/// A piece of a value that isn't what was stored.
+struct BadPiece {
+    offset: u64,
+    len: u64,
+    reason: String,
+}
+
+/// Compares all pieces of a value with their checksums.
+async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
+    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(BLOCK);
+    let (mut bad, mut piece, mut piece_at, mut index) = (Vec::new(), Vec::with_capacity(chunk), 0, 0);
+    let mut left = blocks.len;
+    for run in &blocks.runs {
+        let mut done = 0;
+        while done < run.bytes() && left > 0 {
+            let (offset, len) = (core.layout.data(run.block) + done, READ_MAX.min(run.bytes() - done));
+            let wanted = usize::try_from(len).unwrap_or(BLOCK);
+            let buffer = match core.device.read(offset, DmaBuf::new(wanted)).await {
+                Ok(buffer) => buffer,
+                // What can't be read can't be compared either: the rest of the value is left to the next pass.
+                Err(error) => {
+                    bad.push(BadPiece { offset, len, reason: error.to_string() });
+                    return bad;
+                }
+            };
+            let used = usize::try_from(left.min(len)).unwrap_or(wanted);
+            left -= used as u64;
+            let mut at = 0;
+            while at < used {
+                if piece.is_empty() {
+                    piece_at = offset + at as u64;
+                }
+                let taken = (chunk - piece.len()).min(used - at);
+                piece.extend_from_slice(&buffer[at..at + taken]);
+                at += taken;
+                if piece.len() == chunk || (left == 0 && at == used) {
+                    if blocks.checksums.get(index) != Some(&crate::codec::crc32c(&piece)) {
+                        let (len, reason) = (piece.len() as u64, "it does not match its checksum".to_owned());
+                        bad.push(BadPiece { offset: piece_at, len, reason });
+                    }
+                    index += 1;
+                    piece.clear();
+                }
+            }
+            done += len;
+        }
+    }
+    bad
+}

@@ -1,0 +1,132 @@
+//! What stands at fixed places: superblocks, checkpoint headers, the space map, the log.
+
+use super::{Budget, Rot, rot};
+use crate::format::{
+    BATCH_HEADER, BatchKind, Checkpoint, Layout, checkpoint_offset, decode_map, probe_batch, read_superblock,
+};
+use crate::replay::BATCH_MAX;
+use crate::state::Core;
+use std::rc::Rc;
+use weir_media::{BLOCK, DmaBuf};
+
+/// Reads and compares all of it.
+pub(super) async fn check(core: &Rc<Core>, budget: &mut Budget) {
+    check_superblocks(core, budget).await;
+    check_headers(core, budget).await;
+    check_maps(core, budget).await;
+    check_log(core, budget).await;
+}
+
+async fn read(core: &Core, offset: u64, len: usize) -> Result<DmaBuf, String> {
+    core.device.read(offset, DmaBuf::new(len)).await.map_err(|error| error.to_string())
+}
+
+fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: String) {
+    rot::report(core, Rot { location: core.location(what, offset), len, pool: None, subject: None, reason });
+}
+
+async fn check_superblocks(core: &Core, budget: &mut Budget) {
+    for offset in [0, Layout::copy_offset(core.layout.size)] {
+        let fault = match read(core, offset, BLOCK).await {
+            Ok(block) => {
+                read_superblock(&block).err().map(|_| "it is not the superblock that was written".to_owned())
+            }
+            Err(reason) => Some(reason),
+        };
+        if let Some(reason) = fault {
+            report(core, "a superblock", offset, BLOCK as u64, reason);
+        }
+        budget.spend(core, BLOCK as u64).await;
+    }
+}
+
+async fn check_headers(core: &Core, budget: &mut Budget) {
+    let current = core.checkpoints.header.get();
+    for copy in 0..2 {
+        let offset = checkpoint_offset(current.generation, copy);
+        let fault = match read(core, offset, BLOCK).await {
+            Ok(block) => match Checkpoint::decode(&block, core.id) {
+                Ok(found) if found == current => None,
+                Ok(_) => Some("it is not the checkpoint header that was written last".to_owned()),
+                Err(malformed) => Some(malformed.0.to_owned()),
+            },
+            Err(reason) => Some(reason),
+        };
+        // The slot is written again two headers later, and a header under way can't be told from a damaged one.
+        let is_settled = core.checkpoints.header.get() == current && !core.checkpoints.is_running();
+        if let Some(reason) = fault.filter(|_| is_settled) {
+            report(core, "a checkpoint header", offset, BLOCK as u64, reason);
+        }
+        budget.spend(core, BLOCK as u64).await;
+    }
+}
+
+async fn check_maps(core: &Core, budget: &mut Budget) {
+    let groups = core.space.borrow().groups() as u64;
+    for group in 0..groups {
+        let Some((number, slot)) = core.checkpoints.map_of(group) else { return };
+        let offset = core.layout.map(group, slot);
+        let fault = match read(core, offset, BLOCK).await {
+            Ok(page) => match decode_map(&page, group, core.id) {
+                Ok((found, _)) if found == number => None,
+                Ok(_) => Some("it is not the bitmap that was written last".to_owned()),
+                Err(malformed) => Some(malformed.0.to_owned()),
+            },
+            Err(reason) => Some(reason),
+        };
+        let is_settled =
+            core.checkpoints.map_of(group) == Some((number, slot)) && !core.checkpoints.is_running();
+        if let Some(reason) = fault.filter(|_| is_settled) {
+            report(core, "the space map", offset, BLOCK as u64, reason);
+        }
+        budget.spend(core, BLOCK as u64).await;
+    }
+}
+
+/// Compares the batches that a recovery would read. A damaged one is superfluous once a checkpoint has what it says,
+/// so one is asked for.
+async fn check_log(core: &Core, budget: &mut Budget) {
+    let header = core.checkpoints.header.get();
+    let (mut position, mut sequence) = (header.log_position, header.log_sequence);
+    let mut previous = header.log_previous;
+    // The newest batch may still be on its way.
+    let end = core.journal.ring.borrow().sequence.saturating_sub(1);
+    while sequence < end {
+        let offset = core.layout.log_offset + position;
+        let read = read_batch(core, position).await;
+        if core.checkpoints.header.get().number != header.number {
+            // The log before the new checkpoint may be overwritten at any time.
+            return;
+        }
+        let fault = match read {
+            Ok((batch, _)) if batch.sequence != sequence || batch.previous != previous => {
+                "it is not the batch that was written there".to_owned()
+            }
+            Ok((batch, len)) => {
+                (position, previous, sequence) = match batch.kind {
+                    BatchKind::Wrap => (0, batch.crc, sequence + 1),
+                    BatchKind::Records => ((position + len) % core.layout.log_len, batch.crc, sequence + 1),
+                };
+                budget.spend(core, len).await;
+                continue;
+            }
+            Err(reason) => reason,
+        };
+        report(core, "a log batch", offset, BLOCK as u64, fault);
+        core.checkpoints.request.notify_one();
+        return;
+    }
+}
+
+/// The batch at a position, and the bytes that it takes.
+async fn read_batch(core: &Core, position: u64) -> Result<(crate::format::Batch, u64), String> {
+    let damaged = || "it does not match its checksum".to_owned();
+    let header = read(core, core.layout.log_offset + position, BLOCK).await?;
+    let batch = probe_batch(&header, core.id).ok_or_else(damaged)?;
+    if u64::from(batch.len) > BATCH_MAX || position + batch.blocks_len() > core.layout.log_len {
+        return Err(damaged());
+    }
+    debug_assert!(batch.len as usize >= BATCH_HEADER, "shorter ones are no batches");
+    let bytes = read(core, core.layout.log_offset + position, batch.len as usize).await?;
+    if batch.matches(&bytes) { Ok((batch, batch.blocks_len())) } else { Err(damaged()) }
+}

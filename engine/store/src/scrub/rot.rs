@@ -1,0 +1,74 @@
+//! What scrubbing found.
+
+use crate::error::Location;
+use crate::state::{Core, add};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_proto::PoolId;
+
+/// Most findings that are kept one by one, so that a device that rots everywhere doesn't fill the memory. All are
+/// counted up to [`KNOWN_MAX`].
+const FOUND_MAX: usize = 100;
+
+/// Most places that are remembered as known, so that the next pass doesn't count them again.
+const KNOWN_MAX: usize = 100_000;
+
+/// Something on the device that isn't what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rot {
+    /// Where, and what should be there.
+    pub location: Location,
+    /// Bytes concerned.
+    pub len: u64,
+    /// The pool whose data it is; `None` for what belongs to the target as a whole.
+    pub pool: Option<PoolId>,
+    /// Container, object, keys and epoch, for data.
+    pub subject: Option<String>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl core::fmt::Display for Rot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({} bytes)", self.location, self.len)?;
+        if let Some(subject) = &self.subject {
+            write!(f, ", {subject}")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+/// Figures of the scrubber since open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// Passes that came to their end.
+    pub passes: u64,
+    /// Wall time of the end of the last one, nanoseconds since 1970; 0 before it.
+    pub last_ns: u64,
+    /// Bytes read and compared.
+    pub bytes: u64,
+    /// Places found rotten, by pool; `None` for what belongs to the target as a whole.
+    pub rotten: BTreeMap<Option<PoolId>, u64>,
+    /// The first of them.
+    pub found: Vec<Rot>,
+    pub(super) known: BTreeSet<u64>,
+}
+
+/// Counts, keeps and logs a place, once.
+pub(super) fn report(core: &Core, rot: Rot) {
+    let mut report = core.scrub.report.borrow_mut();
+    if report.known.len() >= KNOWN_MAX || !report.known.insert(rot.location.offset) {
+        return;
+    }
+    tracing::error!(
+        device = rot.location.device,
+        offset = rot.location.offset,
+        bytes = rot.len,
+        pool = rot.pool.map(|pool| pool.to_string()),
+        "scrub: {rot}; it is never returned as data. Replace the device if it happens again"
+    );
+    add(&core.counters.checksum_errors, 1);
+    *report.rotten.entry(rot.pool).or_default() += 1;
+    if report.found.len() < FOUND_MAX {
+        report.found.push(rot);
+    }
+}

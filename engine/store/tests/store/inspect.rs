@@ -1,0 +1,261 @@
+//! The offline inspector: a sound store is called sound, any damage is found and named with its place, and nothing that
+//! stands on a device makes it fail.
+
+use crate::golden::inspect;
+use crate::setup::*;
+use std::rc::Rc;
+use weir_media::Device;
+use weir_media::memory::MemoryDevice;
+use weir_media::sim::CrashKeeps;
+use weir_proto::object::PunchScope;
+use weir_runtime::random::Random;
+use weir_runtime::sim::World;
+use weir_store::{Depth, Field, Filter, InspectError, Inspector, Part, Report, Severity, Store};
+
+const SIZE: u64 = 16 << 20;
+
+fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(weir_runtime::Handle) -> T + 'static) -> T {
+    let world = World::new(seed);
+    let node = world.node("engine-0");
+    let handle = node.handle();
+    world.block_on(&node, async move { task(handle).await })
+}
+
+/// A store with values of many sizes, the last of them in the log alone.
+fn filled() -> MemoryDevice {
+    let device = MemoryDevice::new(SIZE);
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(3, async move |handle| {
+        Store::format(&handle, &disk, &format_options()).await.expect("an empty device");
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("a new store");
+        let shard = store.create_pool(POOL, 4 << 20).await.expect("space");
+        shard.create_container(CONTAINER).await.expect("a container");
+        for number in 0..600u64 {
+            let len = [10, 300, 2000, 5000, 70_000][number as usize % if number < 20 { 5 } else { 3 }];
+            put(&shard, &format!("d{number}"), "a", number + 1, &pattern(number, len)).await.expect("stored");
+        }
+        store.checkpoint().await.expect("written");
+        for number in 0..20u64 {
+            put(&shard, &format!("d{number}"), "a", number + 1000, &pattern(number, 6000))
+                .await
+                .expect("stored");
+        }
+        punch(&shard, OBJECT, PunchScope::Dkeys(vec![key("d7")]), 2000).await.expect("punched");
+    });
+    device
+}
+
+fn open(device: &MemoryDevice) -> Result<Report, InspectError> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(4, async move |_| Ok(Inspector::open(disk).await?.report(Depth::Everything).await))
+}
+
+#[test]
+fn a_store_with_a_log_is_sound_and_described() {
+    let device = filled();
+    let before = device.stats().writes;
+    let report = inspect(&device, Depth::Everything);
+    assert_eq!(report.findings, []);
+    let (index, data) = (report.index.expect("walked"), report.data.expect("walked"));
+    assert!(index.levels >= 2 && index.nodes > 20 && index.entries > 1800, "{index:?}");
+    assert_eq!((data.extents, data.damaged), (28, 0));
+    assert!(report.log.batches >= 21 && !report.log.dropped, "{:?}", report.log);
+    let container = report.pools[0].containers[0];
+    assert_eq!((report.pools[0].id, container.id), (POOL, CONTAINER));
+    assert!(container.data_bytes > 0 && container.entry_bytes > 0);
+    let outline = inspect(&device, Depth::Outline);
+    assert_eq!((outline.pools, outline.index, outline.data), (report.pools, None, None));
+    assert_eq!(device.stats().writes, before, "nothing is written");
+}
+
+#[test]
+fn what_a_crash_leaves_behind_is_sound() {
+    for seed in 0..12 {
+        let machine = Machine::new(seed, SIZE);
+        let (_store, shard) = machine.start(quiet());
+        machine.disk.halt_at(40 + seed * 7);
+        let world = &machine.world;
+        let outcome = world.try_block_on(&machine.node, std::time::Duration::from_secs(20), async move {
+            for number in 0..100u64 {
+                let len = [10, 3000, 9000][number as usize % 3];
+                let _ =
+                    put(&shard, &format!("d{}", number % 30), "a", number + 1, &pattern(number, len)).await;
+            }
+        });
+        assert!(outcome.is_err(), "the disk has stopped");
+        machine.crash(CrashKeeps::Any);
+        let device = machine.device();
+        let report = machine.run(async move {
+            Inspector::open(device).await.expect("a store").report(Depth::Everything).await
+        });
+        assert!(report.is_sound(), "seed {seed}: {:?}", report.findings);
+        machine.open(quiet());
+    }
+}
+
+/// Bits whose loss nothing can tell: padding that holds no information.
+fn is_padding(device: &MemoryDevice, offset: u64) -> bool {
+    device.bytes(offset, 1) == [0]
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_named_with_its_place() {
+    let device = filled();
+    let random = Random::new(11);
+    let outline = inspect(&device, Depth::Outline);
+    let log = outline.regions.iter().find(|region| region.name == "log ring").expect("a log");
+    let used: Vec<u64> =
+        (0..SIZE / 4096).filter(|at| device.bytes(at * 4096, 4096).iter().any(|byte| *byte != 0)).collect();
+    let (mut found, mut tried) = (0, 0);
+    for _ in 0..250 {
+        let block = used[random.below(used.len() as u64) as usize];
+        let offset = block * 4096 + random.below(4096);
+        let is_old_log = (log.offset..log.offset + log.len).contains(&offset) && offset < outline.log.start;
+        if is_padding(&device, offset) || is_old_log {
+            continue;
+        }
+        tried += 1;
+        let damaged = device.copy(SIZE);
+        damaged.flip_bit(offset, random.below(8) as u8);
+        match open(&damaged) {
+            Ok(report) => {
+                // A node or data extent that is no longer referred to is nobody's.
+                let near = report.findings.iter().any(|finding| {
+                    finding.offset <= offset && offset < finding.offset + finding.len.max(4096)
+                });
+                let named = near || report.findings.iter().any(|finding| finding.what == "log batch");
+                assert!(named || report.findings.is_empty(), "byte {offset}: {:?}", report.findings);
+                found += u32::from(named);
+            }
+            Err(error) => panic!("byte {offset}: {error}"),
+        }
+    }
+    assert!(tried > 60 && found * 10 > tried * 8, "{found} of {tried} flips were found");
+}
+
+#[test]
+fn a_damaged_leaf_costs_its_own_entries_only() {
+    let device = filled();
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let nodes = run(5, async move |_| {
+        let store = Inspector::open(disk).await.expect("a store");
+        let filter = Filter { limit: 1000, ..Filter::default() };
+        store.dump(Part::Nodes, &filter).await.expect("dumped").0
+    });
+    let number = |line: &weir_store::Line, name| match line.iter().find(|(found, _)| *found == name) {
+        Some((_, Field::Number(number))) => *number,
+        other => panic!("no {name}: {other:?}"),
+    };
+    let leaf =
+        nodes.iter().rfind(|line| line.contains(&("kind", Field::Text("leaf".to_owned())))).expect("a leaf");
+    let (offset, entries) = (number(leaf, "offset"), number(leaf, "entries"));
+    let whole = inspect(&device, Depth::Everything).index.expect("walked");
+    device.flip_bit(offset + 100, 2);
+    let report = inspect(&device, Depth::Everything);
+    let index = report.index.expect("walked");
+    assert_eq!((index.lost_nodes, index.entries), (1, whole.entries - entries));
+    let finding = &report.findings[0];
+    assert_eq!((finding.severity, finding.what, finding.offset), (Severity::Damage, "index node", offset));
+    assert!(finding.reason.contains("checksum"), "{finding}");
+}
+
+#[test]
+fn damaged_data_is_named_with_its_piece_and_its_owner() {
+    let device = filled();
+    let value = pattern(4, 70_000);
+    let place = (0..SIZE / 4096).map(|at| at * 4096).find(|at| device.bytes(*at, 64) == value[..64]);
+    let place = place.expect("the data");
+    // A newer version stands in the log; this one is history that a reader can still ask for.
+    device.flip_bit(place + 40_000, 1);
+    let report = inspect(&device, Depth::Everything);
+    let named = |report: &Report| report.findings.iter().find(|finding| finding.what == "data").cloned();
+    let finding = named(&report).expect("it is found");
+    assert_eq!((finding.offset, finding.len), (place + 32_768, 32_768));
+    let subject = finding.subject.as_deref().unwrap_or_default();
+    assert!(subject.contains("dkey \"d4\"") && subject.contains("epoch 5"), "{subject}");
+    let shallow = inspect(&device, Depth::Metadata);
+    assert_eq!(named(&shallow), None, "metadata alone was asked for");
+}
+
+#[test]
+fn devices_without_a_store_are_told_apart() {
+    let reason = |device: &MemoryDevice| open(device).expect_err("no store").to_string();
+    assert!(reason(&MemoryDevice::new(SIZE)).contains("all zero"));
+    let foreign = MemoryDevice::new(SIZE);
+    foreign.overwrite(0, b"LUKS");
+    assert!(reason(&foreign).contains("a LUKS volume"));
+    let device = filled();
+    device.overwrite(0, b"LUKS");
+    let report = open(&device).expect("the copy is intact");
+    assert_eq!((report.findings[0].what, report.findings[0].offset), ("superblock", 0));
+    device.overwrite(SIZE - 4000, b"x");
+    device.overwrite(0, b"WEIRSTOX");
+    assert!(matches!(open(&device), Err(InspectError::Superblocks { .. })));
+    let cut = filled().copy(SIZE / 2);
+    let report = open(&cut).expect("the first superblock is intact");
+    assert!(report.findings.iter().any(|finding| finding.what == "device" && finding.offset == SIZE / 2));
+    assert!(matches!(open(&MemoryDevice::new(4096)), Err(InspectError::NoStore { .. })));
+}
+
+#[test]
+fn random_bytes_anywhere_never_stop_an_inspection() {
+    let device = filled();
+    let random = Random::new(12);
+    for round in 0..150 {
+        let damaged = device.copy(SIZE);
+        for _ in 0..=random.below(6) {
+            let offset = random.below(SIZE / 512) * 512;
+            let noise = pattern(random.below(1 << 40), random.below(6000) as usize);
+            damaged.overwrite(offset.min(SIZE - 6000), &noise);
+        }
+        if let Ok(report) = open(&damaged) {
+            assert!(
+                report.damages as usize + report.notes as usize >= report.findings.len(),
+                "round {round}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
+    let device = filled();
+    let dump = |part, filter: Filter| {
+        let disk: Rc<dyn Device> = Rc::new(device.clone());
+        run(6, async move |_| {
+            Inspector::open(disk).await.expect("a store").dump(part, &filter).await.expect("dumped")
+        })
+    };
+    let (all, next) = dump(Part::Entries, Filter { limit: usize::MAX, ..Filter::default() });
+    assert_eq!(next, None);
+    let text = |line: &weir_store::Line| format!("{line:?}");
+    assert!(
+        all.iter().any(|line| text(line).contains("punched") && text(line).contains("d7")),
+        "the log counts"
+    );
+    let mut paged = Vec::new();
+    let mut from = Vec::new();
+    loop {
+        let (lines, next) = dump(Part::Entries, Filter { limit: 100, from, ..Filter::default() });
+        assert!(lines.len() <= 100);
+        paged.extend(lines);
+        let Some(next) = next else { break };
+        from = next;
+    }
+    assert_eq!(paged, all);
+    let only = Filter {
+        pool: Some(POOL),
+        container: Some(CONTAINER),
+        object: Some(OBJECT),
+        limit: 9999,
+        ..Filter::default()
+    };
+    let (objects, _) = dump(Part::Entries, only.clone());
+    assert!(objects.len() > 1800 && objects.len() < all.len());
+    assert!(dump(Part::Entries, Filter { object: Some(ARRAY), ..only }).0.is_empty());
+    assert!(dump(Part::Log, Filter { limit: 500, ..Filter::default() }).0.len() > 60);
+    let (map, _) = dump(Part::Map, Filter { limit: 500, ..Filter::default() });
+    assert!(!map.is_empty());
+    let (bytes, _) = dump(Part::Bytes { offset: 4 }, Filter { limit: 2, ..Filter::default() });
+    assert!(text(&bytes[0]).contains("5745495253544f52") && bytes.len() == 2, "{bytes:?}");
+}

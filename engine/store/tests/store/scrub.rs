@@ -1,0 +1,198 @@
+//! The scrubber on a simulated disk that rots: every place is found and named, nothing sound is called rotten while the
+//! store changes, and the rate is kept.
+
+use crate::setup::*;
+use std::rc::Rc;
+use std::time::Duration;
+use weir_proto::Epoch;
+use weir_proto::object::PunchScope;
+use weir_runtime::random::Random;
+use weir_store::{FetchError, ScrubConfig, ScrubReport, Store, StoreConfig};
+
+const SIZE: u64 = 24 << 20;
+
+/// Fast enough for several passes in a few seconds of virtual time.
+fn scrubbing() -> StoreConfig {
+    let scrub = ScrubConfig { bytes_per_second: 256 << 20, interval: Duration::from_secs(2) };
+    StoreConfig { scrub: Some(scrub), ..quiet() }
+}
+
+/// Lets passes go on until `count` of them have begun and ended from now on.
+fn passes(machine: &Machine, store: &Store, count: u64) -> ScrubReport {
+    let wanted = store.scrub().passes + count;
+    for _ in 0..200 {
+        machine.sleep(Duration::from_millis(500));
+        if store.scrub().passes >= wanted {
+            return store.scrub();
+        }
+    }
+    panic!("{:?} after a long time", store.scrub());
+}
+
+fn fill(machine: &Machine, shard: &weir_store::Shard, count: u64) {
+    let shard = shard.clone();
+    machine.run(async move {
+        for number in 0..count {
+            let len = if number < 80 { [100, 2000, 5000, 70_000][number as usize % 4] } else { 1500 };
+            put(&shard, &format!("d{number}"), "a", number + 1, &pattern(number, len)).await.expect("stored");
+        }
+    });
+}
+
+fn find(machine: &Machine, bytes: &[u8]) -> u64 {
+    let found = (0..SIZE / 4096).find(|at| machine.disk.bytes(at * 4096, bytes.len()) == bytes);
+    found.expect("the data") * 4096
+}
+
+#[test]
+fn rot_in_data_is_found_by_pool_and_never_returned() {
+    let machine = Machine::new(21, SIZE);
+    let (store, shard) = machine.start(scrubbing());
+    fill(&machine, &shard, 80);
+    let written = Rc::clone(&store);
+    machine.run(async move { written.checkpoint().await.expect("written") });
+    assert_eq!(passes(&machine, &store, 2).rotten.len(), 0);
+    let value = pattern(3, 70_000);
+    let place = find(&machine, &value[..64]);
+    machine.disk.rot(place + 40_000, 5);
+    let report = passes(&machine, &store, 2);
+    assert_eq!(report.rotten.get(&Some(POOL)), Some(&1), "{report:?}");
+    let rot = &report.found[0];
+    assert_eq!((rot.location.offset, rot.len, rot.location.what), (place + 32_768, 32_768, "data"));
+    let subject = rot.subject.as_deref().unwrap_or_default();
+    assert!(subject.contains("dkey \"d3\"") && subject.contains("epoch 4"), "{rot}");
+    assert_eq!(store.stats().checksum_errors, 1);
+    let reader = shard.clone();
+    let fetched = machine.run(async move { get(&reader, "d3", "a", u64::MAX).await });
+    assert!(matches!(fetched, Err(FetchError::Corrupt { .. })), "{fetched:?}");
+    // Known rot isn't counted again, and what is overwritten is no longer anybody's.
+    let again = passes(&machine, &store, 2);
+    assert_eq!(again.rotten, report.rotten);
+    let writer = shard.clone();
+    machine.run(async move {
+        put(&writer, "d3", "a", 500, &pattern(9, 70_000)).await.expect("stored");
+        assert_eq!(get(&writer, "d3", "a", u64::MAX).await.expect("read"), Some(pattern(9, 70_000)));
+    });
+}
+
+#[test]
+fn rot_in_metadata_is_found_wherever_it_is() {
+    let machine = Machine::new(22, SIZE);
+    let config = StoreConfig { checkpoint_interval: Duration::from_hours(1), ..scrubbing() };
+    let (store, shard) = machine.start(config);
+    fill(&machine, &shard, 600);
+    let written = Rc::clone(&store);
+    machine.run(async move { written.checkpoint().await.expect("written") });
+    let magic = |text: &[u8]| -> Vec<u64> {
+        (0..SIZE / 4096)
+            .map(|at| at * 4096)
+            .filter(|at| machine.disk.bytes(*at, text.len()) == text)
+            .collect()
+    };
+    let nodes = magic(b"WNOD");
+    assert!(nodes.len() > 10);
+    for (what, offset) in [
+        ("a superblock", SIZE - 4096),
+        ("a superblock", 0),
+        ("the space map", magic(b"WMAP")[0]),
+        ("a checkpoint header", 0x1000),
+    ] {
+        machine.disk.rot(offset + 70, 1);
+        let report = passes(&machine, &store, 2);
+        // A second bitmap or header slot may be the one that counts: what is found is what an open would read.
+        let found = report.found.iter().any(|rot| rot.location.offset == offset && rot.location.what == what);
+        let is_other_slot = matches!(what, "the space map" | "a checkpoint header");
+        assert!(found || is_other_slot, "{what} at {offset}: {report:?}");
+        machine.disk.rot(offset + 70, 1);
+    }
+    let before = store.scrub().rotten.get(&None).copied().unwrap_or(0);
+    nodes.iter().for_each(|node| machine.disk.rot(node + 60, 3));
+    let report = passes(&machine, &store, 2);
+    let found = report.rotten.get(&None).copied().unwrap_or(0) - before;
+    assert!(found >= 1, "the root is unreadable, so that nothing below it can be looked at: {report:?}");
+    // A sound root shows the leaves: those that are rotten are named one by one.
+    nodes.iter().for_each(|node| machine.disk.rot(node + 60, 3));
+    let leaf = nodes[nodes.len() / 2];
+    machine.disk.rot(leaf + 60, 3);
+    let report = passes(&machine, &store, 2);
+    let named = |offset| report.found.iter().any(|rot| rot.location.offset == offset);
+    assert!(named(leaf), "{leaf}: {report:?}");
+}
+
+#[test]
+fn a_damaged_log_is_made_superfluous_by_a_checkpoint() {
+    let machine = Machine::new(23, SIZE);
+    let (store, shard) = machine.start(scrubbing());
+    fill(&machine, &shard, 30);
+    let batch = (0..SIZE / 4096)
+        .map(|at| at * 4096)
+        .filter(|at| machine.disk.bytes(*at, 4) == b"WLOG")
+        .nth(12)
+        .expect("a batch");
+    machine.disk.rot(batch + 80, 2);
+    let report = passes(&machine, &store, 2);
+    assert!(report.found.iter().any(|rot| rot.location.what == "a log batch"), "{report:?}");
+    assert!(store.stats().checkpoints > 0, "one was asked for");
+    drop(store);
+    machine.crash(weir_media::sim::CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        for number in 0..30u64 {
+            let len = [100, 2000, 5000, 70_000][number as usize % 4];
+            let found = get(&shard, &format!("d{number}"), "a", u64::MAX).await.expect("read");
+            assert!(found == Some(pattern(number, len)), "value {number}");
+        }
+    });
+}
+
+#[test]
+fn nothing_sound_is_called_rotten_while_the_store_changes() {
+    for seed in 30..36 {
+        let machine = Machine::new(seed, SIZE);
+        let config = StoreConfig {
+            background: true,
+            retention: Duration::ZERO,
+            checkpoint_interval: Duration::from_millis(20),
+            ..scrubbing()
+        };
+        let (store, shard) = machine.start(config);
+        let handle = machine.handle();
+        machine.run(async move {
+            let random = Random::new(seed);
+            for number in 1..1500u64 {
+                let dkey = format!("d{}", random.below(60));
+                let len = [100, 3000, 6000, 40_000][random.below(4) as usize];
+                if random.below(10) == 0 {
+                    let scope = PunchScope::Dkeys(vec![key(&dkey)]);
+                    let _ = punch(&shard, OBJECT, scope, handle.wall_ns()).await;
+                } else {
+                    let epoch = handle.wall_ns();
+                    put(&shard, &dkey, "a", epoch, &pattern(number, len)).await.expect("stored");
+                }
+                if number % 50 == 0 {
+                    shard.aggregate(CONTAINER, Epoch(handle.wall_ns())).await.expect("aggregated");
+                    handle.sleep(Duration::from_millis(5)).await;
+                }
+            }
+        });
+        let report = passes(&machine, &store, 1);
+        assert!(report.passes >= 1 && report.bytes > 100_000, "{report:?}");
+        assert_eq!(report.found, [], "seed {seed}");
+        assert_eq!(store.stats().checksum_errors, 0);
+    }
+}
+
+#[test]
+fn the_rate_is_kept() {
+    let machine = Machine::new(40, SIZE);
+    let scrub = ScrubConfig { bytes_per_second: 100_000, interval: Duration::from_secs(2) };
+    let (store, shard) = machine.start(StoreConfig { scrub: Some(scrub), ..quiet() });
+    fill(&machine, &shard, 80);
+    let written = Rc::clone(&store);
+    machine.run(async move { written.checkpoint().await.expect("written") });
+    let before = store.scrub().bytes;
+    machine.sleep(Duration::from_secs(10));
+    let read = store.scrub().bytes - before;
+    assert!((500_000..1_200_000).contains(&read), "{read} bytes in 10 s");
+}
