@@ -129,7 +129,7 @@ impl Shared {
     /// One handle of an inode less.
     fn close(&self, context: &Context, inode: &Inode) {
         if let Some(removed) = self.inodes.closed(inode) {
-            self.reclaim(context, &removed);
+            self.reclaim(context, removed);
         }
     }
 

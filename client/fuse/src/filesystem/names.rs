@@ -113,15 +113,7 @@ impl Shared {
                 return;
             }
         }
-        self.reclaim(context, &removed);
-    }
-
-    /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
-    pub(crate) fn reclaim(&self, context: &Context, removed: &Removed) {
-        if let Err(error) = context.block_on(self.dfs.reclaim(context, removed)) {
-            tracing::warn!(inode = removed.node.inode_number(), %error,
-                "the space of a removed file comes back only with its container");
-        }
+        self.reclaim(context, removed);
     }
 
     /// Renames.

@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, File, Gathered, Node, SetAttributes};
+use weir_dfs::{Error, File, Gathered, Kind, Node, Removed, SetAttributes};
 use weir_runtime::join_all;
 
 use super::attributes::now_ns;
@@ -47,8 +47,14 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// How often the sender looks for changes that have waited long enough.
 const SCAN_PAUSE: Duration = Duration::from_millis(250);
 
-/// Pieces that the sender has under way at the same time.
-const PIECES_MAX: usize = 8;
+/// Jobs that the sender has under way at the same time.
+const JOBS_MAX: usize = 8;
+
+/// Removed inodes that may wait for the sender; a client that dies leaves the space of those to their container.
+const RECLAIMS_MAX: usize = 256;
+
+/// How long the end of a mount waits for them.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the engines don't have yet of one file.
 #[derive(Debug, Default)]
@@ -127,6 +133,14 @@ impl Gathering {
     }
 }
 
+/// Work of the sender.
+enum Job {
+    /// Content to be written.
+    Send(Piece),
+    /// The content of a removed inode, to be freed.
+    Reclaim(Removed),
+}
+
 /// A piece of content on its way.
 struct Piece {
     inode: Arc<Inode>,
@@ -139,13 +153,16 @@ struct Piece {
 /// The gathering of a whole mount.
 #[derive(Debug, Default)]
 pub struct Writeback {
-    sender: OnceLock<Sender<Piece>>,
+    sender: OnceLock<Sender<Job>>,
     /// Files with changes, for the sender to look at.
     waiting: Mutex<Vec<Weak<Inode>>>,
     gathered: AtomicUsize,
     sending: Mutex<usize>,
     room: Condvar,
     space: Mutex<Space>,
+    /// Removed inodes whose content the sender has yet to free.
+    reclaims: Mutex<usize>,
+    reclaimed: Condvar,
 }
 
 /// What is known of the container's free space.
@@ -247,9 +264,9 @@ impl Shared {
         for (order, offset, bytes) in pieces {
             self.writeback.admit(bytes.len());
             let piece = Piece { inode: Arc::clone(inode), file: open.file.clone(), order, offset, bytes };
-            if let Err(lost) = sender.send(piece) {
+            if let Err(SendError(Job::Send(lost))) = sender.send(Job::Send(piece)) {
                 // The sender ends only with the mount.
-                self.arrived(&lost.0, Err(Fault::Errno(libc::EIO)));
+                self.arrived(&lost, Err(Fault::Errno(libc::EIO)));
             }
         }
         Ok(())
@@ -453,8 +470,66 @@ impl Shared {
         Self::report(open)
     }
 
+    /// Frees the content of a removed inode: by the sender, since whoever removed it need not wait, or at once when that
+    /// has enough to do.
+    pub(crate) fn reclaim(&self, context: &Context, removed: Removed) {
+        if matches!(removed.node.record.kind, Kind::Symlink | Kind::Fifo | Kind::Socket) {
+            return;
+        }
+        let Some(sender) = self.writeback.sender.get() else { return self.reclaim_now(context, &removed) };
+        {
+            let mut reclaims = self.writeback.reclaims.lock().unwrap_or_else(PoisonError::into_inner);
+            if *reclaims >= RECLAIMS_MAX {
+                drop(reclaims);
+                return self.reclaim_now(context, &removed);
+            }
+            *reclaims += 1;
+        }
+        if let Err(SendError(Job::Reclaim(removed))) = sender.send(Job::Reclaim(removed)) {
+            self.reclaim_now(context, &removed);
+            self.note_reclaimed(1);
+        }
+    }
+
+    /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
+    fn reclaim_now(&self, context: &Context, removed: &Removed) {
+        if let Err(error) = context.block_on(self.dfs.reclaim(context, removed)) {
+            lost_space(removed, &error);
+        }
+    }
+
+    fn reclaim_all(&self, all: &[Removed]) {
+        let outcomes = self.with_context(|context| {
+            let each = all.iter().map(|removed| self.dfs.reclaim(context, removed));
+            Ok(context.block_on(join_all(each)))
+        });
+        match outcomes {
+            Ok(outcomes) => {
+                for (removed, outcome) in all.iter().zip(outcomes) {
+                    if let Err(error) = outcome {
+                        lost_space(removed, &error);
+                    }
+                }
+            }
+            Err(fault) => {
+                for removed in all {
+                    lost_space(removed, &format!("errno {}", fault.errno()));
+                }
+            }
+        }
+        self.note_reclaimed(all.len());
+    }
+
+    fn note_reclaimed(&self, count: usize) {
+        *self.writeback.reclaims.lock().unwrap_or_else(PoisonError::into_inner) -= count;
+        self.writeback.reclaimed.notify_all();
+    }
+
     /// Brings everything to the engines before the mount's process ends.
     pub(crate) fn settle_all(&self) {
+        let reclaims = self.writeback.reclaims.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = self.writeback.reclaimed.wait_timeout_while(reclaims, RECLAIM_LIMIT, |left| *left > 0);
+        drop(left);
         let waiting = self.writeback.waiting();
         let settled = self.with_context(|context| {
             for inode in &waiting {
@@ -489,16 +564,33 @@ impl Shared {
     }
 }
 
-/// Sends pieces until the mount is gone.
-fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Piece>) {
+fn lost_space(removed: &Removed, error: &dyn std::fmt::Display) {
+    tracing::warn!(inode = removed.node.inode_number(), %error,
+        "the space of a removed file comes back only with its container");
+}
+
+/// Does the sender's jobs until the mount is gone.
+fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Job>) {
     loop {
         let first = receiver.recv_timeout(SCAN_PAUSE);
         let Some(shared) = shared.upgrade() else { return };
         match first {
             Ok(first) => {
-                let pieces: Vec<Piece> =
-                    std::iter::once(first).chain(receiver.try_iter().take(PIECES_MAX - 1)).collect();
-                shared.send(&pieces);
+                let jobs = std::iter::once(first).chain(receiver.try_iter().take(JOBS_MAX - 1));
+                let (mut pieces, mut removed) = (Vec::new(), Vec::new());
+                for job in jobs {
+                    match job {
+                        Job::Send(piece) => pieces.push(piece),
+                        Job::Reclaim(inode) => removed.push(inode),
+                    }
+                }
+                // Somebody may wait for content.
+                if !pieces.is_empty() {
+                    shared.send(&pieces);
+                }
+                if !removed.is_empty() {
+                    shared.reclaim_all(&removed);
+                }
             }
             Err(RecvTimeoutError::Timeout) => shared.settle_aged(),
             Err(RecvTimeoutError::Disconnected) => return,
