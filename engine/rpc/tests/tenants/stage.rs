@@ -127,8 +127,8 @@ impl Stage {
     pub fn restart_server(&self) {
         drop(self.server.take());
         let port = self.port;
-        let placeholder = Recorder::new(self.time.endpoint(&self.rt, None));
-        drop(self.server_tap.replace(placeholder));
+        let spare = Recorder::new(self.time.endpoint(&self.rt, None));
+        drop(self.server_tap.replace(spare));
         self.pass(Duration::from_millis(50));
         let tap = Recorder::new(self.time.endpoint(&self.rt, Some(port)));
         let server = serve(&self.rt, Rc::clone(&tap) as Rc<dyn Endpoint>, &self.executed);
