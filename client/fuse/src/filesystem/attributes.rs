@@ -7,9 +7,9 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use weir_client::Context;
 use weir_dfs::{Change, Dfs, Error, Kind, Node, Record, SetAttributes, Stat};
 
+use super::gathering::overlay;
 use super::inodes::{Inode, ROOT, Stamp};
 use super::worker::{Fault, Served, Shared};
-use super::writeback::overlay;
 
 /// Set-user-id and set-group-id.
 const SET_USER_ID: u32 = 0o4000;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_dfs::{Node, Removed, SetAttributes};
 
-use super::writeback::Gathering;
+use super::gathering::Gathering;
 
 /// Number of the root directory (FUSE protocol).
 pub const ROOT: u64 = 1;

@@ -11,6 +11,7 @@ mod attributes;
 mod data;
 mod directories;
 mod dispatch;
+mod gathering;
 mod handles;
 mod inodes;
 mod names;

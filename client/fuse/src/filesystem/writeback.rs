@@ -12,13 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, File, Gathered, Kind, Node, Removed, SetAttributes};
+use weir_dfs::{Error, File, Gathered, Kind, Removed, SetAttributes};
 use weir_runtime::join_all;
 
 use super::attributes::now_ns;
+use super::gathering::Pending;
 use super::handles::OpenFile;
 use super::inodes::Inode;
-use super::runs::Runs;
 use super::worker::{Fault, Served, Shared};
 use crate::metrics::Operation;
 
@@ -55,83 +55,6 @@ const RECLAIMS_MAX: usize = 256;
 
 /// How long the end of a mount waits for them.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
-
-/// What the engines don't have yet of one file.
-#[derive(Debug, Default)]
-pub struct Pending {
-    runs: Runs,
-    change: SetAttributes,
-    /// When attributes changed last, in nanoseconds since 1970.
-    changed_ns: i64,
-    /// Ranges on their way, with the order in which they left.
-    sending: Vec<(u64, Range<u64>)>,
-    sent: u64,
-    /// A thread brings runs and attributes to the engines now.
-    settling: bool,
-    /// When the oldest change came that is not on its way.
-    since: Option<Instant>,
-    /// Newest epoch of content written from here.
-    newest: Epoch,
-    /// Failures so far, and the errno of the last.
-    failures: (u64, i32),
-    /// Made here and not closed since: its attributes are gathered too.
-    fresh: bool,
-}
-
-impl Pending {
-    /// Whether the engines have everything.
-    fn is_settled(&self) -> bool {
-        self.runs.is_empty() && self.sending.is_empty() && !self.settling && !self.change.changes_record()
-    }
-
-    fn take_order(&mut self, range: Range<u64>) -> u64 {
-        self.sent += 1;
-        self.sending.push((self.sent, range));
-        self.sent
-    }
-
-    fn arrived(&mut self, order: u64) {
-        self.sending.retain(|(other, _)| *other != order);
-    }
-}
-
-/// A file's changes under way, with those who wait for them.
-#[derive(Debug, Default)]
-pub struct Gathering {
-    pending: Mutex<Pending>,
-    progress: Condvar,
-}
-
-impl Gathering {
-    /// Locks what is pending. Never held across a request to an engine.
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(
-        &self,
-        pending: MutexGuard<'a, Pending>,
-        blocked: impl Fn(&Pending) -> bool,
-    ) -> MutexGuard<'a, Pending> {
-        // Whoever is waited for has a deadline of its own, that of a request to an engine.
-        self.progress.wait_while(pending, |pending| blocked(pending)).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the engines have everything.
-    pub fn is_settled(&self) -> bool {
-        self.lock().is_settled()
-    }
-
-    /// Notes that the file was made here just now.
-    pub fn begin_fresh(&self) {
-        self.lock().fresh = true;
-    }
-
-    /// Failures so far; a handle reports those after the count that it knows.
-    pub fn failures(&self) -> u64 {
-        self.lock().failures.0
-    }
-}
 
 /// Work of the sender.
 enum Job {
@@ -596,14 +519,4 @@ fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Job>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-/// Attributes of a file whose changes are not all with the engines, as they will be.
-pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
-    let mut record = node.record.clone();
-    let pending = gathering.lock();
-    if pending.change.changes_record() {
-        pending.change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
-    }
-    record
 }

@@ -1,0 +1,97 @@
+//! What is gathered of one file: the state, and who waits for it. [`super::writeback`] moves it.
+
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use weir_client::Epoch;
+use weir_dfs::{Node, SetAttributes};
+
+use super::runs::Runs;
+
+/// What the engines don't have yet of one file.
+#[derive(Debug, Default)]
+pub struct Pending {
+    pub(super) runs: Runs,
+    pub(super) change: SetAttributes,
+    /// When attributes changed last, in nanoseconds since 1970.
+    pub(super) changed_ns: i64,
+    /// Ranges on their way, with the order in which they left.
+    pub(super) sending: Vec<(u64, Range<u64>)>,
+    pub(super) sent: u64,
+    /// A thread brings runs and attributes to the engines now.
+    pub(super) settling: bool,
+    /// When the oldest change came that is not on its way.
+    pub(super) since: Option<Instant>,
+    /// Newest epoch of content written from here.
+    pub(super) newest: Epoch,
+    /// Failures so far, and the errno of the last.
+    pub(super) failures: (u64, i32),
+    /// Made here and not closed since: its attributes are gathered too.
+    pub(super) fresh: bool,
+}
+
+impl Pending {
+    /// Whether the engines have everything.
+    pub(super) fn is_settled(&self) -> bool {
+        self.runs.is_empty() && self.sending.is_empty() && !self.settling && !self.change.changes_record()
+    }
+
+    pub(super) fn take_order(&mut self, range: Range<u64>) -> u64 {
+        self.sent += 1;
+        self.sending.push((self.sent, range));
+        self.sent
+    }
+
+    pub(super) fn arrived(&mut self, order: u64) {
+        self.sending.retain(|(other, _)| *other != order);
+    }
+}
+
+/// A file's changes under way, with those who wait for them.
+#[derive(Debug, Default)]
+pub struct Gathering {
+    pending: Mutex<Pending>,
+    pub(super) progress: Condvar,
+}
+
+impl Gathering {
+    /// Locks what is pending. Never held across a request to an engine.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wait<'a>(
+        &self,
+        pending: MutexGuard<'a, Pending>,
+        blocked: impl Fn(&Pending) -> bool,
+    ) -> MutexGuard<'a, Pending> {
+        // Whoever is waited for has a deadline of its own, that of a request to an engine.
+        self.progress.wait_while(pending, |pending| blocked(pending)).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the engines have everything.
+    pub fn is_settled(&self) -> bool {
+        self.lock().is_settled()
+    }
+
+    /// Notes that the file was made here just now.
+    pub fn begin_fresh(&self) {
+        self.lock().fresh = true;
+    }
+
+    /// Failures so far; a handle reports those after the count that it knows.
+    pub fn failures(&self) -> u64 {
+        self.lock().failures.0
+    }
+}
+
+/// Attributes of a file whose changes are not all with the engines, as they will be.
+pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
+    let mut record = node.record.clone();
+    let pending = gathering.lock();
+    if pending.change.changes_record() {
+        pending.change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
+    }
+    record
+}
