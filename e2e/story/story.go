@@ -126,8 +126,11 @@ func (s *Story) script(ctx context.Context, name string, args ...string) error {
 }
 
 func (s *Story) install(ctx context.Context) (string, error) {
+	if err := s.applyFile(ctx, "charts/weir/samples/namespace.yaml"); err != nil {
+		return "", err
+	}
 	_, err := kubectl.Execute(ctx, "helm", "upgrade", "--install", release, filepath.Join(s.Repository, "charts/weir"),
-		"--kubeconfig", s.Cluster.Kubeconfig, "--namespace", SystemNamespace, "--create-namespace",
+		"--kubeconfig", s.Cluster.Kubeconfig, "--namespace", SystemNamespace,
 		"--values", filepath.Join(s.Repository, "e2e/values.yaml"), "--wait", "--timeout", rolloutDeadline.String())
 	if err != nil {
 		return "", err

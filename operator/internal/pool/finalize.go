@@ -98,11 +98,11 @@ const (
 func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal error) string {
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
 	if err != nil {
-		return management.Message(refusal)
+		return inWordsOf(refusal)
 	}
 	answer, err := engines.Containers.List(ctx, &managementv1.ContainerListRequest{Pool: pool.Status.UUID})
 	if err != nil || len(answer.GetContainers()) == 0 {
-		return management.Message(refusal)
+		return inWordsOf(refusal)
 	}
 	var names []string
 	for i, c := range answer.GetContainers() {
@@ -114,6 +114,8 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 	}
 	return status.List(names)
 }
+
+func inWordsOf(refusal error) string { return "containers (" + management.Message(refusal) + ")" }
 
 // ofClaim names the claim that a container was made for; a listing does not tell.
 func ofClaim(ctx context.Context, engines *management.Engines, pool, container string) string {
