@@ -15,7 +15,8 @@ use weir_fabric::libfabric::{Options, open};
 use weir_fabric::{
     Access, Address, Endpoint, Exposure, FabricError, Message, PeerId, RemoteRegion, Sink, Source,
 };
-use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
+use weir_proto::capability::SystemKey;
+use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
 use weir_runtime::{Handle, join_all};
@@ -35,6 +36,9 @@ const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 /// Requests in flight in the rate rows: as Mercury's published figures have it.
 const IN_FLIGHT: usize = 16;
+/// Transfers under way in the rows of several: a lone write counts as done when it is in the system's buffers, so that
+/// bare ones overlap by themselves.
+const TRANSFERS: usize = 4;
 /// Time for each measurement.
 const SPAN: Duration = Duration::from_millis(1500);
 /// Longest wait for the server to start.
@@ -44,6 +48,8 @@ const START_SECONDS: u64 = 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Rpc,
+    /// With authenticated messages.
+    Sealed,
     Bare,
 }
 
@@ -51,6 +57,7 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Rpc => "rpc",
+            Self::Sealed => "sealed",
             Self::Bare => "bare",
         }
     }
@@ -72,18 +79,23 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     let rt = executor.handle();
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port))
         .map_err(|error| failed("fabric server", &error))?;
-    let _kept: Box<dyn core::any::Any> = if mode == Mode::Rpc.name() {
-        Box::new(serve_rpc(rt, endpoint))
-    } else {
+    let _kept: Box<dyn core::any::Any> = if mode == Mode::Bare.name() {
         Box::new(serve_bare(&endpoint)?)
+    } else {
+        Box::new(serve_rpc(rt, endpoint, mode == Mode::Sealed.name()))
     };
     println!("ready");
     std::io::stdout().flush().map_err(|error| failed("fabric server", &error))?;
     executor.block_on(core::future::pending())
 }
 
-fn serve_rpc(rt: Handle, endpoint: Rc<dyn Endpoint>) -> Rc<Rpc> {
-    let rpc = Rpc::new(rt, endpoint, RpcConfig::default());
+/// Settings of either side.
+fn settings(sealed: bool) -> RpcConfig {
+    RpcConfig { keys: sealed.then_some(Keys::System(SystemKey([7; 32]))), ..RpcConfig::default() }
+}
+
+fn serve_rpc(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
+    let rpc = Rpc::new(rt, endpoint, settings(sealed));
     rpc.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
     rpc.serve(
         PULL,
@@ -199,21 +211,48 @@ where
     f64::from(done.get()) / began.elapsed().as_secs_f64()
 }
 
+/// Requests per second with many in flight, each made by a task of its own.
+async fn rate_of_tasks(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer) -> f64 {
+    let began = Instant::now();
+    let done = Rc::new(Cell::new(0u32));
+    let tasks: Vec<_> = (0..IN_FLIGHT)
+        .map(|_| {
+            let (inner, rpc, to, done) = (rt.clone(), Rc::clone(rpc), to.clone(), Rc::clone(&done));
+            rt.spawn(async move {
+                while began.elapsed() < SPAN {
+                    let options = CallOptions::within(&inner, Duration::from_secs(10));
+                    if rpc.call(&to, EMPTY, &[7; SMALL], None, options).await.is_ok() {
+                        done.set(done.get() + 1);
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        // A task that was aborted has counted what it did.
+        let _ = task.await;
+    }
+    f64::from(done.get()) / began.elapsed().as_secs_f64()
+}
+
 /// Figures of one provider: operations per second.
 struct Figures {
     one: f64,
     many: f64,
     read: f64,
     write: f64,
+    /// The same with [`TRANSFERS`] under way.
+    reads: f64,
+    writes: f64,
 }
 
-fn measure_rpc(provider: &str) -> Result<Figures, BenchError> {
-    let server = Server::start(Mode::Rpc, provider)?;
+fn measure_rpc(provider: &str, mode: Mode) -> Result<Figures, BenchError> {
+    let server = Server::start(mode, provider)?;
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", server.1))
         .map_err(|error| failed("endpoint", &error))?;
-    let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
+    let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
     let to = Peer::new("127.0.0.1", server.1);
     let trouble = RefCell::new(None);
     let call = |opcode: u16, large: bool, write: bool| {
@@ -232,9 +271,11 @@ fn measure_rpc(provider: &str) -> Result<Figures, BenchError> {
         call(EMPTY, false, false).await;
         Figures {
             one: rate(1, || call(EMPTY, false, false)).await,
-            many: rate(IN_FLIGHT, || call(EMPTY, false, false)).await,
+            many: rate_of_tasks(&rt, &rpc, &to).await,
             read: rate(1, || call(PULL, true, false)).await,
             write: rate(1, || call(PUSH, true, true)).await,
+            reads: rate(TRANSFERS, || call(PULL, true, false)).await,
+            writes: rate(TRANSFERS, || call(PUSH, true, true)).await,
         }
     });
     let trouble = trouble.borrow_mut().take();
@@ -304,6 +345,18 @@ fn measure_bare(provider: &str) -> Result<Figures, BenchError> {
                 async { drop(transfer.await) }
             })
             .await,
+            reads: rate(TRANSFERS, || async {
+                if let Ok(mut buffer) = endpoint.buffers().alloc(LARGE) {
+                    drop(endpoint.read(to, &mut buffer, 0..LARGE, region(0)).await);
+                }
+            })
+            .await,
+            writes: rate(TRANSFERS, || async {
+                if let Ok(buffer) = endpoint.buffers().alloc(LARGE) {
+                    drop(endpoint.write(to, &buffer, 0..LARGE, region(3)).await);
+                }
+            })
+            .await,
         })
     })
 }
@@ -350,7 +403,8 @@ fn pingpong(provider: &str) -> Option<f64> {
 pub fn measure(report: &mut Report) -> Result<(), BenchError> {
     for provider in ["tcp", "shm"] {
         let bare = measure_bare(provider)?;
-        let rpc = measure_rpc(provider)?;
+        let rpc = measure_rpc(provider, Mode::Rpc)?;
+        let sealed = measure_rpc(provider, Mode::Sealed)?;
         let name = |what: &str| format!("fabric {provider}: {what}");
         let round_trip = (1e6 / rpc.one, ("bare endpoint", 1e6 / bare.one));
         report.beside(&name("RPC 64 B, round trip"), round_trip.0, "us", round_trip.1, Some("<= 1.3"));
@@ -360,6 +414,21 @@ pub fn measure(report: &mut Report) -> Result<(), BenchError> {
         }
         let many = name("RPC 64 B, 16 in flight");
         report.beside(&many, rpc.many, "op/s", ("bare echoes", bare.many), Some(">= 0.7"));
+        let plain = (1e6 / rpc.one, rpc.many);
+        report.beside(
+            &name("authenticated 64 B, round trip"),
+            1e6 / sealed.one,
+            "us",
+            ("not authenticated", plain.0),
+            None,
+        );
+        report.beside(
+            &name("authenticated 64 B, 16 in flight"),
+            sealed.many,
+            "op/s",
+            ("not authenticated", plain.1),
+            None,
+        );
         // Each operation moves one MiB; a bare one has no request and reply around it.
         report.beside(
             &name("1 MiB client to server"),
@@ -368,11 +437,19 @@ pub fn measure(report: &mut Report) -> Result<(), BenchError> {
             ("bare read", bare.read),
             Some(">= 0.95"),
         );
+        report.beside(&name("1 MiB server to client"), rpc.write, "MiB/s", ("bare write", bare.write), None);
         report.beside(
-            &name("1 MiB server to client"),
-            rpc.write,
+            &name("1 MiB client to server, 4 in flight"),
+            rpc.reads,
             "MiB/s",
-            ("bare write", bare.write),
+            ("bare reads", bare.reads),
+            Some(">= 0.95"),
+        );
+        report.beside(
+            &name("1 MiB server to client, 4 in flight"),
+            rpc.writes,
+            "MiB/s",
+            ("bare writes", bare.writes),
             Some(">= 0.95"),
         );
     }

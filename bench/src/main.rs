@@ -6,6 +6,7 @@
 
 mod fabric;
 mod files;
+mod instructions;
 mod report;
 mod restart;
 mod store;
@@ -54,6 +55,9 @@ struct Arguments {
     /// Serve as the other side of the fabric rows.
     #[arg(long, hide = true)]
     serve_fabric: Option<String>,
+    /// Make requests to itself, for counting what they cost.
+    #[arg(long, hide = true)]
+    make_requests: Option<String>,
     /// MiB written and read in the sequential rows.
     #[arg(long, default_value_t = 512)]
     sequential_mib: u32,
@@ -76,8 +80,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(server) = &arguments.serve_fabric {
         return fabric::serve(server);
     }
+    if let Some(requests) = &arguments.make_requests {
+        return instructions::make_requests(requests);
+    }
     if wanted(Group::Fabric) {
         fabric::measure(&mut report)?;
+        instructions::measure(&mut report);
         report.save(&arguments.output)?;
     }
     if wanted(Group::Store) {

@@ -11,6 +11,7 @@ mod management;
 mod mount;
 mod output;
 mod pool;
+mod probe;
 mod size;
 mod store;
 mod system;

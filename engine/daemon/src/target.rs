@@ -9,6 +9,7 @@ use weir_media::Device;
 use weir_object::IoService;
 use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPools, serve_clients};
 use weir_proto::capability::SystemKey;
+use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
 use weir_rpc::{Keys, Request, Rpc, RpcConfig};
@@ -151,8 +152,30 @@ impl Target {
     }
 }
 
+/// Answers what `weir fabric bench` asks: nothing, or a transfer of at most one request's payload.
 fn serve_ping(rpc: &Rpc) {
     rpc.serve(opcode::PING, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    let bounded = |len: u64| usize::try_from(len.min(PAYLOAD_MAX)).unwrap_or(0);
+    rpc.serve(
+        opcode::PROBE_PULL,
+        Rc::new(move |request: Request| async move {
+            let len = bounded(request.bulk_len());
+            let mut buffer = request.alloc(len)?;
+            request.pull(0, &mut buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+    rpc.serve(
+        opcode::PROBE_PUSH,
+        Rc::new(move |request: Request| async move {
+            let len = bounded(request.bulk_room());
+            let mut buffer = request.alloc(len)?;
+            // The memory may have held somebody's data.
+            buffer.fill(0);
+            request.push(0, &buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
 }
 
 /// Answers how this target is and, at target 0, how the whole engine is.

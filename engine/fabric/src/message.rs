@@ -47,7 +47,13 @@ impl Drop for SlabLease {
 
 enum Data {
     Slab { lease: Rc<SlabLease>, offset: usize, len: usize },
-    Owned { bytes: Vec<u8>, _hold: Option<Box<dyn Any>> },
+    Owned { owned: Rc<Owned>, offset: usize, len: usize },
+}
+
+/// A copy of a message, with what is held as long as it is.
+struct Owned {
+    bytes: Vec<u8>,
+    _hold: Option<Box<dyn Any>>,
 }
 
 /// One received message: bytes in a receive slab (not copied), or a copy. It occupies receive memory until dropped.
@@ -62,7 +68,29 @@ impl Message {
     }
 
     pub(crate) fn owned(source: Source, bytes: Vec<u8>, hold: Option<Box<dyn Any>>) -> Self {
-        Self { source, data: Data::Owned { bytes, _hold: hold } }
+        let len = bytes.len();
+        Self { source, data: Data::Owned { owned: Rc::new(Owned { bytes, _hold: hold }), offset: 0, len } }
+    }
+
+    /// Cuts the message at this position, at most its end, and returns what is behind it: of the same sender, in the same
+    /// receive memory.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let data = match &mut self.data {
+            Data::Slab { lease, offset, len } => {
+                let kept = at.min(*len);
+                let rest = Data::Slab { lease: Rc::clone(lease), offset: *offset + kept, len: *len - kept };
+                *len = kept;
+                rest
+            }
+            Data::Owned { owned, offset, len } => {
+                let kept = at.min(*len);
+                let rest = Data::Owned { owned: Rc::clone(owned), offset: *offset + kept, len: *len - kept };
+                *len = kept;
+                rest
+            }
+        };
+        Self { source: self.source.clone(), data }
     }
 
     /// Who sent it.
@@ -78,7 +106,9 @@ impl Deref for Message {
     fn deref(&self) -> &[u8] {
         match &self.data {
             Data::Slab { lease, offset, len } => lease.memory.slice(*offset..*offset + *len),
-            Data::Owned { bytes, .. } => bytes,
+            Data::Owned { owned, offset, len } => {
+                owned.bytes.get(*offset..*offset + *len).unwrap_or_default()
+            }
         }
     }
 }
@@ -89,5 +119,23 @@ impl core::fmt::Debug for Message {
             .field("source", &self.source)
             .field("len", &self.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_into_parts_that_live_as_long_as_each_of_them() {
+        let mut first = Message::owned(Source::Peer(PeerId(3)), b"onetwothree".to_vec(), None);
+        let mut second = first.split_off(3);
+        let third = second.split_off(3);
+        drop(first);
+        assert_eq!(
+            (&second[..], &third[..], third.source()),
+            (&b"two"[..], &b"three"[..], &Source::Peer(PeerId(3)))
+        );
+        assert!(second.split_off(100).is_empty());
     }
 }

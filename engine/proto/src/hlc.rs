@@ -65,6 +65,12 @@ impl Clock {
         Self { last: core::cell::Cell::new(last.0) }
     }
 
+    /// The newest epoch that this clock returned or saw.
+    #[must_use]
+    pub const fn latest(&self) -> Epoch {
+        Epoch(self.last.get())
+    }
+
     /// A fresh epoch, greater than every one this clock returned or saw.
     pub fn now(&self, wall_ns: u64) -> Epoch {
         let next = Epoch(wall_ns).wall_ns().max(self.last.get() + 1);

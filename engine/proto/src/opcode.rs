@@ -26,6 +26,10 @@ opcodes! {
     GROUP_SYNC = 0x0004,
     /// Engine → engine: [`crate::group::Collective`] → [`crate::group::CollectiveReply`]. Engines only.
     GROUP_COLLECTIVE = 0x0005,
+    /// Reads all memory that the client exposes for it, and drops what it reads: for measuring.
+    PROBE_PULL = 0x0006,
+    /// Writes zeros to all memory that the client exposes for it: for measuring.
+    PROBE_PUSH = 0x0007,
 
     /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
     OBJECT_UPDATE = 0x0101,

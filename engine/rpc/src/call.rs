@@ -6,15 +6,16 @@ use crate::error::{RpcError, Status};
 use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
+use crate::pending::Closed;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
-use crate::{Answer, INLINE_MAX, Inner, Outcome, Pending, Reply};
+use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
 use core::time::Duration;
+use std::borrow::Cow;
 use std::rc::Rc;
 use weir_fabric::FabricError;
 use weir_proto::Der;
-use weir_runtime::sync::oneshot;
 use weir_runtime::{Elapsed, Instant};
 
 /// Tries without any answer after which contact counts as lost.
@@ -31,16 +32,15 @@ impl<'a> Ticket<'a> {
     fn new(inner: &'a Inner, state: &'a PeerState) -> Self {
         let id = inner.next_request.get();
         inner.next_request.set(id + 1);
-        state.outstanding.borrow_mut().insert(id);
+        state.outstanding.borrow_mut().begin(id);
         Self { inner, state, id }
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.state.outstanding.borrow_mut().remove(&self.id);
-        let pending = self.inner.pending.borrow_mut().remove(&self.id);
-        drop(pending);
+        self.state.outstanding.borrow_mut().end(self.id);
+        self.inner.pending.forget(self.id);
     }
 }
 
@@ -57,7 +57,7 @@ struct Letter<'a> {
 enum Next {
     Done(Result<Reply, RpcError>),
     /// Try again after a pause; `None`: after the growing one.
-    Again(Option<Duration>, String),
+    Again(Option<Duration>, Cow<'static, str>),
 }
 
 pub(crate) async fn call(
@@ -117,7 +117,7 @@ async fn attempt_all(
     let mut course = Course::new(inner);
     loop {
         if inner.rt.now() >= deadline {
-            let (tries, last) = (course.tries, core::mem::take(&mut course.last));
+            let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
             if tries == 0 {
                 exposed.settle();
                 return Err(RpcError::Unreachable { peer: to.clone(), reason: last });
@@ -179,13 +179,13 @@ struct Course<'a> {
     silent: (u32, Instant),
     wait: Duration,
     backoff: Duration,
-    last: String,
+    last: Cow<'static, str>,
 }
 
 impl<'a> Course<'a> {
     fn new(inner: &'a Inner) -> Self {
         let config = &inner.config;
-        let last = "no contact was made".to_owned();
+        let last = Cow::Borrowed("no contact was made");
         Self {
             inner,
             tries: 0,
@@ -231,23 +231,19 @@ impl<'a> Course<'a> {
             Err(error @ (RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed)) => {
                 return Next::Done(Err(error));
             }
-            Err(error) => return Next::Again(None, error.to_string()),
+            Err(error) => return Next::Again(None, error.to_string().into()),
         };
         if self.silent.0 == 0 {
             self.silent.1 = inner.rt.now();
         }
-        let (sender, receiver) = oneshot::channel();
-        inner.pending.borrow_mut().insert(
-            ticket.id,
-            Pending { peer: session.id, state: Rc::clone(state), proof: session.proof(), sender },
-        );
+        inner.pending.expect(ticket.id, session.id, state, session.proof());
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
             return match error {
                 FabricError::UnknownPeer
                 | FabricError::NoBuffers { .. }
                 | FabricError::Unreachable { .. } => {
                     inner.disconnect(state, session);
-                    Next::Again(None, error.to_string())
+                    Next::Again(None, error.to_string().into())
                 }
                 error => Next::Done(Err(error.into())),
             };
@@ -260,11 +256,11 @@ impl<'a> Course<'a> {
             Retry::Idempotent => letter.options.deadline.min(inner.rt.now() + self.wait),
             Retry::Never => letter.options.deadline,
         };
-        match inner.rt.timeout_at(until, receiver).await {
+        match inner.rt.timeout_at(until, inner.pending.wait(ticket.id)).await {
             Ok(Ok(Outcome::Answer(answer))) => {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
-                self.judge(state, session, *answer)
+                self.judge(state, session, answer)
             }
             Ok(Ok(Outcome::Notice(_))) => {
                 // The server has restarted, or has forgotten this client: it executed nothing of this try.
@@ -274,13 +270,13 @@ impl<'a> Course<'a> {
                 if letter.options.retry == Retry::Never && self.tries > 1 {
                     return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
                 }
-                Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".to_owned())
+                Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".into())
             }
             Ok(Ok(Outcome::Failed(error))) => {
                 inner.disconnect(state, session);
                 Self::broken(state, letter.options.retry, &error.to_string())
             }
-            Ok(Err(oneshot::Closed)) => Next::Done(Err(RpcError::Closed)),
+            Ok(Err(Closed)) => Next::Done(Err(RpcError::Closed)),
             Err(Elapsed) => {
                 self.wait = (self.wait * 2).min(inner.config.attempt_max);
                 self.silent.0 += 1;
@@ -289,14 +285,14 @@ impl<'a> Course<'a> {
                     self.silent.0 = 0;
                     inner.disconnect(state, session);
                 }
-                Next::Again(Some(Duration::ZERO), "no answer".to_owned())
+                Next::Again(Some(Duration::ZERO), "no answer".into())
             }
         }
     }
 
     fn broken(state: &PeerState, retry: Retry, reason: &str) -> Next {
         match retry {
-            Retry::Idempotent => Next::Again(None, reason.to_owned()),
+            Retry::Idempotent => Next::Again(None, reason.to_owned().into()),
             Retry::Never => Next::Done(Err(RpcError::Unreachable {
                 peer: state.peer.clone(),
                 reason: format!("{reason}; whether the request was executed is unknown"),
@@ -315,7 +311,7 @@ impl<'a> Course<'a> {
         let inner = self.inner;
         let mut header = Header::new(Kind::Request, session.version, inner.id, ticket.id, inner.epoch());
         header.resend = self.tries > 0;
-        header.greeting = header.resend || state.wants_greeting(inner.rt.now());
+        header.greeting = header.resend || inner.config.greet_always || state.wants_greeting(inner.rt.now());
         header.opcode = letter.opcode;
         header.segments = exposed.count();
         header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
@@ -325,7 +321,9 @@ impl<'a> Course<'a> {
         let address = header.greeting.then(|| inner.endpoint.address());
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
         let key = session.key.as_ref();
-        inner.transmit(session.id, ticket.id, &mut header, greeting, exposed.descriptors(), letter.body, key)
+        let company = state.outstanding.borrow().len() > 1;
+        let segments = exposed.descriptors();
+        inner.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
     }
 
     fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {
@@ -333,7 +331,7 @@ impl<'a> Course<'a> {
         if header.kind == Kind::HelloReply {
             // Another incarnation answers that doesn't speak this version: agree on one anew.
             self.inner.disconnect(state, session);
-            return Next::Again(None, "the server's protocol version changed".to_owned());
+            return Next::Again(None, "the server's protocol version changed".into());
         }
         if header.status == 0 {
             let server = ClientId::new(header.deadline);
@@ -343,7 +341,7 @@ impl<'a> Course<'a> {
         if der == Der::OVERLOAD_RETRY {
             add(&self.inner.metrics.overload_hints, 1);
             let pause = Duration::from_nanos(header.acked).min(PAUSE_MAX);
-            return Next::Again(Some(pause), "the server is overloaded".to_owned());
+            return Next::Again(Some(pause), "the server is overloaded".into());
         }
         let text = message.get(body).unwrap_or_default();
         Next::Done(Err(RpcError::Remote(Status::new(der, String::from_utf8_lossy(text)))))

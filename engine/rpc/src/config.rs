@@ -57,6 +57,9 @@ pub struct RpcConfig {
     pub backoff_min: Duration,
     /// Longest pause after contact failed.
     pub backoff_max: Duration,
+    /// Say in each request where this side is, as is needed where servers can't tell senders; for measuring what that
+    /// costs.
+    pub greet_always: bool,
     /// Protocol versions this side speaks.
     pub versions: RangeInclusive<u16>,
     /// Keys that messages are authenticated with. Without, nothing is: for networks that keep tenants apart
@@ -79,6 +82,7 @@ impl Default for RpcConfig {
             hello_timeout: Duration::from_secs(1),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
+            greet_always: false,
             versions: PROTOCOL_MIN..=PROTOCOL_MAX,
             keys: None,
         }

@@ -7,11 +7,15 @@
 mod bulk;
 mod call;
 mod config;
+mod desk;
 mod error;
 pub mod group;
+mod id_map;
 mod load;
 mod metrics;
+mod outbox;
 mod peer;
+mod pending;
 mod proof;
 mod quota;
 mod replies;
@@ -23,21 +27,25 @@ pub mod wire;
 
 pub use bulk::Bulk;
 pub use config::{CallOptions, Priority, Retry, RpcConfig};
+pub use desk::{Desk, Handler};
 pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
 pub use peer::Peer;
 pub use request::Request;
 pub use seal::Keys;
-pub use server::{Body, Handler};
+pub use server::Body;
 pub use weir_fabric::{Buffer, FabricError};
 pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
+use id_map::IdMap;
 use load::Load;
 use metrics::add;
-use proof::{Proof, Ring, Strangers};
+use outbox::Outbox;
+use pending::Pending;
+use proof::{Ring, Strangers};
 use quota::Quota;
 use replies::Clients;
 use seal::SealKey;
@@ -47,13 +55,13 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Endpoint, Message, PeerId, Sink, Source};
 use weir_proto::{Clock, Der, Epoch};
-use weir_runtime::sync::{Semaphore, oneshot};
+use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
-use wire::{Header, Kind};
+use wire::{Header, Kind, Layout};
 
 /// What became of a message that expects an answer.
 enum Outcome {
-    Answer(Box<Answer>),
+    Answer(Answer),
     /// The other side doesn't know this client, it says.
     Notice(Der),
     Failed(FabricError),
@@ -64,13 +72,6 @@ struct Answer {
     header: Header,
     message: Message,
     body: Range<usize>,
-}
-
-struct Pending {
-    peer: PeerId,
-    state: Rc<PeerState>,
-    proof: Proof,
-    sender: oneshot::Sender<Outcome>,
 }
 
 pub(crate) struct Inner {
@@ -84,9 +85,10 @@ pub(crate) struct Inner {
     clock: Rc<Clock>,
     metrics: RpcMetrics,
     next_request: Cell<u64>,
-    pending: RefCell<HashMap<u64, Pending>>,
+    pending: Pending,
+    outbox: Outbox,
     peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
-    handlers: RefCell<HashMap<u16, Served>>,
+    handlers: RefCell<IdMap<u16, Served>>,
     clients: RefCell<Clients>,
     transfers: Semaphore,
     requests: Quota,
@@ -123,10 +125,11 @@ impl Rpc {
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
-            pending: RefCell::default(),
+            pending: Pending::new(rt.random_u64()),
+            outbox: Outbox::default(),
             peers: RefCell::default(),
             handlers: RefCell::default(),
-            clients: RefCell::new(Clients::new(config.reply_cache_bytes)),
+            clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             transfers: Semaphore::new(config.transfers_max),
             requests: Quota::new(config.credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
@@ -142,13 +145,13 @@ impl Rpc {
 
     /// Answers requests of this operation from now on.
     pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: false });
+        self.inner.handlers.borrow_mut().insert(opcode, Served::new(handler, false));
     }
 
     /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
     /// requests are few, small and quickly answered.
     pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, Served { handler, urgent: true });
+        self.inner.handlers.borrow_mut().insert(opcode, Served::new(handler, true));
     }
 
     /// Sends a request and waits for its reply.
@@ -188,7 +191,7 @@ impl Rpc {
     /// Requests of this context that wait for their replies.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.inner.pending.borrow().len()
+        self.inner.pending.len()
     }
 
     /// Requests that have a credit, and those that wait for one.
@@ -275,9 +278,12 @@ impl Inner {
     /// Handlers hold what they serve, often what owns this context; and calls that wait hear that it is over.
     fn let_go(&self) {
         let handlers = core::mem::take(&mut *self.handlers.borrow_mut());
+        for served in handlers.values() {
+            served.counter.close();
+        }
         drop(handlers);
-        let pending = core::mem::take(&mut *self.pending.borrow_mut());
-        drop(pending);
+        self.pending.close();
+        self.outbox.close();
     }
 
     fn epoch(&self) -> Epoch {
@@ -286,10 +292,11 @@ impl Inner {
 
     /// Wall time in nanoseconds as the hybrid clock has it: never behind what any message said.
     fn wall_ns(&self) -> u64 {
-        self.epoch().wall_ns().max(self.rt.wall_ns())
+        self.clock.latest().wall_ns().max(self.rt.wall_ns())
     }
 
-    /// Sends one message: header, greeting, segments, body, and the tag where there is a key.
+    /// Sends one message: header, greeting, segments, body, and the tag where there is a key. With `company`, others to
+    /// the same peer follow in this moment, and it may share a message of the fabric with them.
     #[expect(clippy::too_many_arguments, reason = "the parts of a message")]
     fn transmit(
         &self,
@@ -300,6 +307,7 @@ impl Inner {
         segments: &[u8],
         body: &[u8],
         key: Option<&SealKey>,
+        company: bool,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
         let head = header.encode();
@@ -308,57 +316,47 @@ impl Inner {
         let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
         let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
         add(&self.metrics.messages_sent, 1);
-        let len = head.len() + greeting.len() + segments.len() + body.len() + tag.len();
+        let parts = [&head, length, greeting, segments, body, tag];
+        let len = parts.iter().map(|part| part.len()).sum();
         add(&self.metrics.bytes_sent, len as u64);
-        self.endpoint.send(to, context, &[&head, length, greeting, segments, body, tag])
+        if company && Outbox::takes(len) {
+            self.share(to, context, &parts, len);
+            return Ok(());
+        }
+        self.endpoint.send(to, context, &parts)
+    }
+
+    /// What was sent for a request did not get through; neither did what was sent with it.
+    fn unsent(&self, context: u64, error: &FabricError) {
+        add(&self.metrics.sends_failed, 1);
+        for request in self.pending.fellows(context) {
+            self.pending.resolve(request, None, Outcome::Failed(error.clone()));
+        }
     }
 
     /// A server is at work on a request that was sent again: it is slow, not gone.
     fn still_working(&self, header: &Header) {
-        if let Some(entry) = self.pending.borrow().get(&header.request).filter(|_| header.client == self.id) {
-            entry.state.heard.set(self.rt.now());
+        if let Some(state) = self.pending.state(header.request).filter(|_| header.client == self.id) {
+            state.heard.set(self.rt.now());
         }
     }
 
     fn resolve_pending(&self, header: Header, message: Message, body: Range<usize>) {
-        if header.client != self.id {
-            add(&self.metrics.stray_replies, 1);
-            return;
-        }
         // The answer must come from whom the request went to, where the provider names the sender.
-        let pending = {
-            let mut pending = self.pending.borrow_mut();
-            let from = match message.source() {
-                Source::Peer(peer) => Some(*peer),
-                Source::Address(_) | Source::Unknown => None,
-            };
-            match pending.get(&header.request) {
-                Some(entry) if from.is_none_or(|from| from == entry.peer) => pending.remove(&header.request),
-                _ => None,
-            }
+        let from = match message.source() {
+            Source::Peer(peer) => Some(*peer),
+            Source::Address(_) | Source::Unknown => None,
         };
-        match pending {
-            // A caller that stopped waiting needs no answer.
-            Some(entry) => {
-                drop(entry.sender.send(Outcome::Answer(Box::new(Answer { header, message, body }))));
-            }
-            None => add(&self.metrics.stray_replies, 1),
+        let request = header.request;
+        let is_own = header.client == self.id;
+        let answer = Outcome::Answer(Answer { header, message, body });
+        if !is_own || !self.pending.resolve(request, from, answer) {
+            add(&self.metrics.stray_replies, 1);
         }
     }
-}
 
-impl Sink for Inner {
-    fn message(&self, message: Message) {
-        add(&self.metrics.messages_received, 1);
-        add(&self.metrics.bytes_received, message.len() as u64);
-        let (header, layout) = match wire::decode(&message) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                add(&self.metrics.malformed, 1);
-                tracing::debug!(%error, "a malformed message was dropped");
-                return;
-            }
-        };
+    /// Deals with one message.
+    fn received(&self, header: Header, message: Message, layout: Layout) {
         // First of all: an unauthenticated message must not even move the clock.
         if !self.is_authentic(&header, &message, &layout) {
             return;
@@ -378,18 +376,39 @@ impl Sink for Inner {
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body),
         }
     }
+}
+
+impl Sink for Inner {
+    fn message(&self, mut message: Message) {
+        add(&self.metrics.bytes_received, message.len() as u64);
+        // Small messages of one sender may share a message of the fabric.
+        loop {
+            add(&self.metrics.messages_received, 1);
+            let (header, layout) = match wire::decode_first(&message) {
+                Ok(decoded) => decoded,
+                Err(error) => {
+                    add(&self.metrics.malformed, 1);
+                    tracing::debug!(%error, "a malformed message was dropped");
+                    return;
+                }
+            };
+            let end = layout.end;
+            if end == message.len() {
+                self.received(header, message, layout);
+                return;
+            }
+            let rest = message.split_off(end);
+            self.received(header, message, layout);
+            message = rest;
+        }
+    }
 
     fn closed(&self) {
         self.let_go();
     }
 
     fn send_failed(&self, _peer: PeerId, context: u64, error: FabricError) {
-        add(&self.metrics.sends_failed, 1);
-        let pending = self.pending.borrow_mut().remove(&context);
-        if let Some(entry) = pending {
-            // A caller that stopped waiting needs no answer.
-            drop(entry.sender.send(Outcome::Failed(error)));
-        }
+        self.unsent(context, &error);
     }
 }
 

@@ -108,6 +108,11 @@ impl Strangers {
     }
 }
 
+/// The bytes of a message, which may be the first of several.
+fn whole<'a>(message: &'a Message, layout: &Layout) -> &'a [u8] {
+    message.get(..layout.end).unwrap_or_default()
+}
+
 impl Inner {
     /// A number for a session's key. It need not be secret, only new.
     pub(crate) fn fresh_nonce(&self) -> Nonce {
@@ -132,7 +137,7 @@ impl Inner {
 
     fn is_known_tenant(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
         let key = if header.sealed { ring.of(TenantId(header.tenant)) } else { None };
-        if key.is_none_or(|(_, hello)| !hello.opens(message)) {
+        if key.is_none_or(|(_, hello)| !hello.opens(whole(message, layout))) {
             add(&self.metrics.unauthenticated, 1);
             tracing::debug!(tenant = header.tenant, "a hello of no tenant of this system");
             self.notify(header, message, layout, Der::NO_PERM);
@@ -148,7 +153,11 @@ impl Inner {
     fn is_client(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
         let session = self.clients.borrow().seal(header.client);
         match session {
-            Some((tenant, key)) if header.sealed && tenant.0 == header.tenant && key.opens(message) => true,
+            Some((tenant, key))
+                if header.sealed && tenant.0 == header.tenant && key.opens(whole(message, layout)) =>
+            {
+                true
+            }
             Some(_) => {
                 add(&self.metrics.unauthenticated, 1);
                 // The session may have been made anew while this was on its way; who holds the key asks again.
@@ -167,7 +176,7 @@ impl Inner {
             add(&self.metrics.stray_replies, 1);
             return false;
         }
-        let proof = self.pending.borrow().get(&header.request).map(|entry| entry.proof);
+        let proof = self.pending.proof(header.request);
         let Some(proof) = proof else {
             add(&self.metrics.stray_replies, 1);
             return false;
@@ -184,7 +193,7 @@ impl Inner {
                 .and_then(wire::decode_nonce)
                 .map(|theirs| self.session_key(ring, ours, header, theirs)),
         };
-        let authentic = header.sealed && key.is_some_and(|key| key.opens(message));
+        let authentic = header.sealed && key.is_some_and(|key| key.opens(whole(message, layout)));
         if !authentic {
             add(&self.metrics.unauthenticated, 1);
         }
@@ -200,19 +209,12 @@ impl Inner {
     /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
     /// place, and all it brings about is a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
-        let pending = {
-            let mut pending = self.pending.borrow_mut();
-            match pending.get(&header.request) {
-                Some(entry) if !matches!(message.source(), Source::Peer(from) if *from != entry.peer) => {
-                    pending.remove(&header.request)
-                }
-                _ => None,
-            }
+        let from = match message.source() {
+            Source::Peer(peer) => Some(*peer),
+            Source::Address(_) | Source::Unknown => None,
         };
-        if let Some(entry) = pending {
+        if self.pending.resolve(header.request, from, Outcome::Notice(Der(header.status))) {
             add(&self.metrics.notices, 1);
-            // A caller that stopped waiting needs no answer.
-            drop(entry.sender.send(Outcome::Notice(Der(header.status))));
         }
     }
 
@@ -245,7 +247,7 @@ impl Inner {
         let body = wire::encode_versions(&self.config.versions);
         notice.body_len = u32::try_from(body.len()).unwrap_or(0);
         add(&self.metrics.replies, 1);
-        if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None) {
+        if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None, false) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a stranger could not be told");
         }

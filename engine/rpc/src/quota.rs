@@ -324,8 +324,7 @@ mod tests {
         let mut retry = pin!(quota.acquire(lane, Class::Retry));
         assert!(poll(normal.as_mut()).is_none() && poll(retry.as_mut()).is_none());
         let mut urgent = Vec::new();
-        let mut turns: Vec<Turn> =
-            (0..URGENT_RESERVE + 1).map(|_| quota.acquire(lane, Class::Urgent)).collect();
+        let mut turns: Vec<Turn> = (0..=URGENT_RESERVE).map(|_| quota.acquire(lane, Class::Urgent)).collect();
         urgent.extend(turns.iter_mut().filter_map(|turn| poll(Pin::new(turn))));
         assert_eq!(urgent.len(), URGENT_RESERVE, "as many as the reserve has");
         drop(turns);

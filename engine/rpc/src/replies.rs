@@ -1,10 +1,10 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
+use crate::id_map::IdMap;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::rc::Rc;
+use std::collections::VecDeque;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
@@ -25,7 +25,7 @@ const REPLY_OVERHEAD: usize = 128;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finished {
     pub(crate) status: u32,
-    pub(crate) body: Rc<Vec<u8>>,
+    pub(crate) body: Vec<u8>,
 }
 
 enum Entry {
@@ -48,6 +48,50 @@ pub(crate) struct ServedSession {
     pub(crate) ours: Nonce,
 }
 
+/// Entries by request, ascending. There are as many as a client has credits, so that a list serves best: it allocates
+/// nothing when one ends and the next begins.
+#[derive(Default)]
+struct Entries(VecDeque<(u64, Entry)>);
+
+impl Entries {
+    fn at(&self, request: u64) -> Result<usize, usize> {
+        // Nearly all that come are the newest.
+        match self.0.back() {
+            None => return Err(0),
+            Some((newest, _)) if *newest < request => return Err(self.0.len()),
+            Some((newest, _)) if *newest == request => return Ok(self.0.len() - 1),
+            Some(_) => {}
+        }
+        self.0.binary_search_by_key(&request, |(known, _)| *known)
+    }
+
+    fn get(&self, request: u64) -> Option<&Entry> {
+        self.at(request).ok().map(|at| &self.0[at].1)
+    }
+
+    fn insert(&mut self, request: u64, entry: Entry) -> Option<Entry> {
+        match self.at(request) {
+            Ok(at) => Some(core::mem::replace(&mut self.0[at].1, entry)),
+            Err(at) => {
+                self.0.insert(at, (request, entry));
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, request: u64) -> Option<Entry> {
+        let at = self.at(request).ok()?;
+        self.0.remove(at).map(|(_, entry)| entry)
+    }
+
+    /// Takes the first one, if it is finished and below this.
+    fn take_finished(&mut self, below: u64) -> Option<Entry> {
+        let (request, entry) = self.0.front()?;
+        let done = *request < below && matches!(entry, Entry::Finished(_));
+        if done { self.0.pop_front().map(|(_, entry)| entry) } else { None }
+    }
+}
+
 struct Client {
     peer: PeerId,
     session: Option<ServedSession>,
@@ -63,7 +107,7 @@ struct Client {
     acked: u64,
     /// Entries that are running.
     running: usize,
-    entries: BTreeMap<u64, Entry>,
+    entries: Entries,
 }
 
 /// What to do with a request.
@@ -73,8 +117,8 @@ pub(crate) enum Admission {
     New,
     /// It is being executed already.
     Running,
-    /// It was executed: send this again.
-    Finished(Finished),
+    /// It was executed: send its reply again.
+    Finished,
     /// The client has finished with it.
     Stale,
     /// It was executed, or it comes later than half a million others; its reply is not remembered.
@@ -93,7 +137,7 @@ pub(crate) enum Stranger {
 }
 
 pub(crate) struct Clients {
-    known: HashMap<ClientId, Client>,
+    known: IdMap<ClientId, Client>,
     /// Finished requests, oldest first; some of them are gone already.
     order: VecDeque<(ClientId, u64)>,
     finished: usize,
@@ -103,9 +147,9 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
-            known: HashMap::new(),
+            known: IdMap::with_hasher(seed.into()),
             order: VecDeque::new(),
             finished: 0,
             bytes: 0,
@@ -132,6 +176,14 @@ impl Clients {
     /// Clients remembered, and bytes of replies.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.known.len(), self.bytes)
+    }
+
+    /// A reply that is remembered.
+    pub(crate) fn finished(&self, id: ClientId, request: u64) -> Option<&Finished> {
+        match self.known.get(&id)?.entries.get(request)? {
+            Entry::Finished(finished) => Some(finished),
+            Entry::Running => None,
+        }
     }
 
     /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
@@ -194,7 +246,7 @@ impl Clients {
                 heard: now,
                 acked: 0,
                 running: 0,
-                entries: BTreeMap::new(),
+                entries: Entries::default(),
             },
         );
         Ok(forgotten)
@@ -205,16 +257,13 @@ impl Clients {
             return Vec::new();
         }
         self.pruned = now;
-        let idle = |client: &Client| {
-            now - client.heard > CLIENT_IDLE_MAX
-                && !client.entries.values().any(|entry| matches!(entry, Entry::Running))
-        };
+        let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
         let gone: Vec<ClientId> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| *id).collect();
         let mut peers = Vec::new();
         for id in gone {
             let Some(client) = self.known.remove(&id) else { continue };
-            for entry in client.entries.into_values() {
+            for (_, entry) in client.entries.0 {
                 self.uncount(&entry);
             }
             peers.push(client.peer);
@@ -234,19 +283,20 @@ impl Clients {
     pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
         let Some(client) = self.known.get_mut(&id) else { return Admission::Stale };
         client.acked = client.acked.max(acked);
-        let mut done = Vec::new();
-        while let Some(first) = client.entries.first_entry() {
-            if *first.key() >= client.acked || matches!(first.get(), Entry::Running) {
-                break;
+        let (mut bytes, mut done) = (0, 0);
+        let acked = client.acked;
+        while let Some(entry) = client.entries.take_finished(acked) {
+            if let Entry::Finished(finished) = &entry {
+                bytes += finished.body.len() + REPLY_OVERHEAD;
+                done += 1;
             }
-            done.push(first.remove());
         }
         let admission = if request < client.acked {
             Admission::Stale
         } else {
-            match client.entries.get(&request) {
+            match client.entries.get(request) {
                 Some(Entry::Running) => Admission::Running,
-                Some(Entry::Finished(finished)) => Admission::Finished(finished.clone()),
+                Some(Entry::Finished(_)) => Admission::Finished,
                 None if request < client.floor => Admission::Forgotten,
                 None => {
                     client.entries.insert(request, Entry::Running);
@@ -255,9 +305,8 @@ impl Clients {
                 }
             }
         };
-        for entry in &done {
-            self.uncount(entry);
-        }
+        self.bytes -= bytes;
+        self.finished -= done;
         admission
     }
 
@@ -265,7 +314,7 @@ impl Clients {
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(&id) else { return };
         if request < client.acked {
-            if let Some(Entry::Running) = client.entries.remove(&request) {
+            if let Some(Entry::Running) = client.entries.remove(request) {
                 client.running = client.running.saturating_sub(1);
             }
             return;
@@ -286,7 +335,7 @@ impl Clients {
     /// A request was not executed after all; it may come again.
     pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
         let Some(client) = self.known.get_mut(&id) else { return };
-        let entry = client.entries.remove(&request);
+        let entry = client.entries.remove(request);
         if matches!(entry, Some(Entry::Running)) {
             client.running = client.running.saturating_sub(1);
         }
@@ -308,13 +357,14 @@ impl Clients {
             }
         }
         if self.order.len() > 2 * self.finished + 64 {
-            let order = core::mem::take(&mut self.order);
-            self.order = order.into_iter().filter(|(id, request)| self.is_finished(*id, *request)).collect();
+            let mut order = core::mem::take(&mut self.order);
+            order.retain(|(id, request)| self.is_finished(*id, *request));
+            self.order = order;
         }
     }
 
     fn is_finished(&self, id: ClientId, request: u64) -> bool {
-        let entry = self.known.get(&id).and_then(|client| client.entries.get(&request));
+        let entry = self.known.get(&id).and_then(|client| client.entries.get(request));
         matches!(entry, Some(Entry::Finished(_)))
     }
 }
@@ -324,11 +374,11 @@ mod tests {
     use super::*;
 
     fn finished(len: usize) -> Finished {
-        Finished { status: 0, body: Rc::new(vec![0; len]) }
+        Finished { status: 0, body: vec![0; len] }
     }
 
     fn met(limit: usize) -> (Clients, ClientId) {
-        let (mut clients, id) = (Clients::new(limit), ClientId::new(5));
+        let (mut clients, id) = (Clients::new(limit, 7), ClientId::new(5));
         clients.meet(id, PeerId(1), None, Instant::default()).expect("room");
         (clients, id)
     }
@@ -339,7 +389,8 @@ mod tests {
         assert_eq!(clients.begin(id, 1, 1), Admission::New);
         assert_eq!(clients.begin(id, 1, 1), Admission::Running);
         clients.finish(id, 1, finished(3));
-        assert_eq!(clients.begin(id, 1, 1), Admission::Finished(finished(3)));
+        assert_eq!(clients.begin(id, 1, 1), Admission::Finished);
+        assert_eq!(clients.finished(id, 1), Some(&finished(3)));
         assert_eq!(clients.begin(id, 2, 2), Admission::New);
         assert_eq!(clients.begin(id, 1, 1), Admission::Stale);
         assert_eq!((clients.bytes, clients.finished), (0, 0));
@@ -353,14 +404,14 @@ mod tests {
             clients.finish(id, request, finished(100));
             assert!(clients.bytes <= clients.limit && clients.order.len() <= 100);
         }
-        assert_eq!(clients.begin(id, 1000, 1), Admission::Finished(finished(100)));
+        assert_eq!(clients.begin(id, 1000, 1), Admission::Finished);
         assert_eq!(clients.begin(id, 1, 1), Admission::Forgotten, "executed once, long ago");
         assert_eq!(clients.begin(id, 1001, 1), Admission::New);
     }
 
     #[test]
     fn a_client_keeps_its_address_and_may_change_its_entry() {
-        let (mut clients, id) = (Clients::new(1), ClientId::new(5));
+        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
         let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
         let now = Instant::default();
         clients.meet(id, PeerId(1), Some(&own), now).expect("room");

@@ -1,5 +1,6 @@
 //! Taking requests in and sending replies out.
 
+use crate::desk::{Counter, Handler};
 use crate::error::Status;
 use crate::metrics::{add, sub};
 use crate::replies::{Admission, Finished, ServedSession, Stranger};
@@ -13,7 +14,6 @@ use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::hlc::ClockSkew;
 use weir_proto::{Der, TenantId};
-use weir_runtime::LocalBoxFuture;
 
 /// The body of a reply.
 pub type Body = Vec<u8>;
@@ -25,32 +25,33 @@ const RETURNERS: usize = 8;
 #[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) handler: Rc<dyn Handler>,
+    /// Who executes its requests.
+    pub(crate) counter: Rc<Counter>,
     /// Also when there is no room for others.
     pub(crate) urgent: bool,
 }
 
-/// Answers the requests of one operation. Implemented for closures that return a future.
-pub trait Handler {
-    /// Executes a request. The future is dropped unfinished only when the context ends.
-    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Body, Status>>;
-}
-
-impl<F, Fut> Handler for F
-where
-    F: Fn(Request) -> Fut,
-    Fut: Future<Output = Result<Body, Status>> + 'static,
-{
-    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Body, Status>> {
-        Box::pin(self(request))
+impl Served {
+    pub(crate) fn new(handler: Rc<dyn Handler>, urgent: bool) -> Self {
+        Self { handler, counter: Rc::default(), urgent }
     }
 }
 
 /// A request being executed.
-struct Running {
+pub(crate) struct Running {
     inner: Rc<Inner>,
     client: ClientId,
     request: u64,
+    version: u16,
     finished: bool,
+}
+
+impl Running {
+    /// The request was executed.
+    pub(crate) fn finish(mut self, result: Result<Body, Status>) {
+        self.finished = true;
+        self.inner.finish(self.client, self.request, self.version, result);
+    }
 }
 
 impl Drop for Running {
@@ -127,7 +128,9 @@ impl Inner {
         let session = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(header.client));
         let key = session.as_ref().map(|(_, key)| key);
         header.tenant = session.map_or(0, |(tenant, _)| tenant.0);
-        if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key) {
+        // Others are being executed whose replies may follow.
+        let company = self.metrics.running.get() > 1;
+        if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key, company) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");
         }
@@ -242,14 +245,10 @@ impl Inner {
         let Some(inner) = self.weak.upgrade() else { return };
         add(&self.metrics.requests, 1);
         add(&self.metrics.running, 1);
-        let (client, id, version) = (header.client, header.request, header.version);
-        let mut running = Running { inner: Rc::clone(&inner), client, request: id, finished: false };
+        let (client, request, version) = (header.client, header.request, header.version);
+        let running = Running { inner: Rc::clone(&inner), client, request, version, finished: false };
         let request = Request::new(inner, header, message, layout.body, segments, deadline);
-        self.rt.spawn(async move {
-            let result = served.handler.handle(request).await;
-            running.finished = true;
-            running.inner.finish(client, id, version, result);
-        });
+        served.counter.take(self, &served.handler, running, request);
     }
 
     /// Whether to execute a request now; if not, it has been answered as far as it can be.
@@ -289,28 +288,35 @@ impl Inner {
                 self.refuse(peer, header, Der::STALE, Duration::ZERO, text);
                 false
             }
-            Admission::Finished(finished) => {
+            Admission::Finished => {
                 add(&self.metrics.repeats_answered, 1);
-                self.answer(peer, header.client, header.request, header.version, &finished);
+                let clients = self.clients.borrow();
+                if let Some(finished) = clients.finished(header.client, header.request) {
+                    self.answer(peer, header.client, header.request, header.version, finished);
+                }
                 false
             }
         }
     }
 
     fn finish(&self, client: ClientId, request: u64, version: u16, result: Result<Body, Status>) {
-        let result = result.and_then(|body| {
-            let text =
-                format!("the reply of {} bytes is larger than the inline limit of {INLINE_MAX}", body.len());
-            if body.len() > INLINE_MAX { Err(Status::new(Der::OVERFLOW, text)) } else { Ok(body) }
-        });
+        let result = match result {
+            Ok(body) if body.len() > INLINE_MAX => {
+                let len = body.len();
+                let text =
+                    format!("the reply of {len} bytes is larger than the inline limit of {INLINE_MAX}");
+                Err(Status::new(Der::OVERFLOW, text))
+            }
+            other => other,
+        };
         let finished = match result {
-            Ok(body) => Finished { status: 0, body: Rc::new(body) },
+            Ok(body) => Finished { status: 0, body },
             Err(status) => {
                 let mut body = status.message.into_bytes();
                 body.truncate(INLINE_MAX);
                 // A handler's error must not read as success.
                 let code = if status.der.0 == 0 { Der::MISC.0 } else { status.der.0 };
-                Finished { status: code, body: Rc::new(body) }
+                Finished { status: code, body }
             }
         };
         // The client may have moved while the request ran.

@@ -7,15 +7,15 @@ use crate::proof::{Proof, Ring};
 use crate::quota::LaneId;
 use crate::seal::SealKey;
 use crate::wire::{self, Header, Kind};
-use crate::{Inner, Outcome, Pending};
+use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_fabric::PeerId;
 use weir_proto::Der;
-use weir_runtime::sync::{Semaphore, oneshot};
+use weir_runtime::sync::Semaphore;
 use weir_runtime::{Instant, race};
 
 /// Silence after which a request carries the sender's address again: a server that restarted in between doesn't know
@@ -38,6 +38,44 @@ impl Session {
     }
 }
 
+/// Numbers of the requests to one server that are not finished. They begin in order and end in any.
+#[derive(Default)]
+pub(crate) struct Outstanding {
+    /// Ascending; those marked have ended, the first one hasn't.
+    requests: VecDeque<(u64, bool)>,
+    ended: usize,
+}
+
+impl Outstanding {
+    pub(crate) fn begin(&mut self, request: u64) {
+        self.requests.push_back((request, false));
+    }
+
+    pub(crate) fn end(&mut self, request: u64) {
+        if self.first() == Some(request) {
+            self.requests.pop_front();
+        } else if let Ok(at) = self.requests.binary_search_by_key(&request, |(known, _)| *known)
+            && !core::mem::replace(&mut self.requests[at].1, true)
+        {
+            self.ended += 1;
+        }
+        while self.requests.front().is_some_and(|(_, ended)| *ended) {
+            self.requests.pop_front();
+            self.ended -= 1;
+        }
+    }
+
+    /// The lowest one.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.requests.front().map(|(request, _)| *request)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len() - self.ended
+    }
+}
+
 /// What this context knows of one server.
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
@@ -49,7 +87,7 @@ pub(crate) struct PeerState {
     connecting: Semaphore,
     pub(crate) session: Cell<Option<Session>>,
     /// Requests that are not finished.
-    pub(crate) outstanding: RefCell<BTreeSet<u64>>,
+    pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
     pub(crate) heard: Cell<Instant>,
 }
@@ -74,7 +112,7 @@ impl PeerState {
 
     /// All requests below this id are finished.
     pub(crate) fn acked(&self, own: u64) -> u64 {
-        self.outstanding.borrow().first().copied().unwrap_or(own)
+        self.outstanding.borrow().first().unwrap_or(own)
     }
 }
 
@@ -92,18 +130,23 @@ struct Expected<'a> {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        let pending = self.inner.pending.borrow_mut().remove(&self.request);
-        drop(pending);
+        self.inner.pending.forget(self.request);
     }
 }
 
 impl Inner {
     pub(crate) fn peer_state(&self, peer: &Peer) -> Rc<PeerState> {
-        if let Some(state) = self.peers.borrow().get(peer) {
-            return Rc::clone(state);
+        if let Some(state) = peer.known(self.id) {
+            return state;
+        }
+        let known = self.peers.borrow().get(peer).map(Rc::clone);
+        if let Some(state) = known {
+            peer.learn(self.id, &state);
+            return state;
         }
         let state = Rc::new(PeerState::new(peer, self.requests.lane(), self.bulks.lane()));
         self.peers.borrow_mut().insert(peer.clone(), Rc::clone(&state));
+        peer.learn(self.id, &state);
         state
     }
 
@@ -181,15 +224,13 @@ impl Inner {
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        let (sender, receiver) = oneshot::channel();
-        let entry = Pending { peer: id, state: Rc::clone(state), proof, sender };
-        self.pending.borrow_mut().insert(request, entry);
+        self.pending.expect(request, id, state, proof);
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let key = self.ring.as_ref().map(Ring::own_hello);
-        let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key);
+        let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key, false);
         let outcome = match sent {
-            Ok(()) => self.rt.timeout_at(until, receiver).await,
+            Ok(()) => self.rt.timeout_at(until, self.pending.wait(request)).await,
             Err(error) => Ok(Ok(Outcome::Failed(error))),
         };
         let answer = match outcome {
@@ -237,5 +278,27 @@ impl Inner {
     /// Whether contact with a server uses this entry of the address vector.
     pub(crate) fn is_contact(&self, id: PeerId) -> bool {
         self.peers.borrow().values().any(|state| state.session.get().is_some_and(|session| session.id == id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_end_in_any_order_and_the_lowest_one_left_is_known() {
+        let mut outstanding = Outstanding::default();
+        for request in [3, 5, 6, 9] {
+            outstanding.begin(request);
+        }
+        outstanding.end(5);
+        outstanding.end(5);
+        outstanding.end(7);
+        assert_eq!((outstanding.first(), outstanding.len()), (Some(3), 3));
+        outstanding.end(3);
+        assert_eq!((outstanding.first(), outstanding.len()), (Some(6), 2));
+        outstanding.end(9);
+        outstanding.end(6);
+        assert_eq!((outstanding.first(), outstanding.len()), (None, 0));
     }
 }

@@ -112,6 +112,8 @@ pub struct Layout {
     pub segments: Range<usize>,
     /// The body.
     pub body: Range<usize>,
+    /// Where the message ends, with its tag.
+    pub end: usize,
 }
 
 /// Why a message was dropped.
@@ -211,11 +213,21 @@ impl Header {
     }
 }
 
-/// Takes a message apart. Nothing in it is trusted: every length is checked against the message.
+/// Takes a message apart that stands alone.
 ///
 /// # Errors
 /// When the message is not exactly what its header says.
 pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
+    let (header, layout) = decode_first(message)?;
+    if layout.end == message.len() { Ok((header, layout)) } else { Err(Malformed::Length(message.len())) }
+}
+
+/// Takes the first message apart of those that stand one after another. Nothing in it is trusted: every length is
+/// checked against what there is.
+///
+/// # Errors
+/// When the message is not what its header says.
+pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let length = Malformed::Length(message.len());
     let bytes: &[u8; HEADER_LEN] =
         message.get(..HEADER_LEN).and_then(|head| head.try_into().ok()).ok_or(length)?;
@@ -277,10 +289,11 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let body_len = usize::try_from(header.body_len).map_err(|_| length)?;
     let body = segments.end..segments.end.checked_add(body_len).ok_or(length)?;
     let tag_len = if header.sealed { TAG_LEN } else { 0 };
-    if body.end.checked_add(tag_len) != Some(message.len()) || body_len > INLINE_MAX {
+    let end = body.end.checked_add(tag_len).ok_or(length)?;
+    if end > message.len() || body_len > INLINE_MAX {
         return Err(length);
     }
-    Ok((header, Layout { greeting, segments, body }))
+    Ok((header, Layout { greeting, segments, body, end }))
 }
 
 /// The bytes of one bulk segment descriptor.

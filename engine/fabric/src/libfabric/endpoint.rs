@@ -267,7 +267,7 @@ impl Endpoint for LibfabricEndpoint {
         let result = if let Some(result) = self.inject(to, parts, len) {
             result
         } else {
-            let mut buffer = core.send_pool.alloc(len)?;
+            let mut buffer = core.send_buffer(len)?;
             let mut at = 0;
             for part in parts {
                 buffer[at..at + part.len()].copy_from_slice(part);

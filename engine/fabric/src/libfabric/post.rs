@@ -9,11 +9,17 @@ use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, failure, reason};
 use super::sys;
 use crate::counters::add;
-use crate::memory::{Access, Memory};
+use crate::memory::{Access, Buffer, Memory};
 use crate::message::SlabLease;
 use crate::{FabricError, PeerId};
 use core::ffi::c_void;
 use std::rc::Rc;
+
+/// Memory of a small message: one page.
+const SMALL_SEND: usize = 4096;
+
+/// Memories of small messages that are kept for the next ones: thirty-two credits of sixteen peers.
+const SPARE_MAX: usize = 512;
 
 /// Stands for `-ETIMEDOUT`: an operation found no room for too long.
 const GAVE_UP: i64 = -110;
@@ -49,6 +55,28 @@ impl Core {
                 }
                 return;
             }
+        }
+    }
+
+    /// Memory for a message on its way out: what an earlier small message has left, where there is some.
+    pub(super) fn send_buffer(&self, len: usize) -> Result<Buffer, FabricError> {
+        if len > SMALL_SEND {
+            return self.send_pool.alloc(len);
+        }
+        let spare = self.send_spare.borrow_mut().pop();
+        if let Some(memory) = spare {
+            return Ok(Buffer::new(memory, len));
+        }
+        let mut buffer = self.send_pool.alloc(SMALL_SEND)?;
+        buffer.set_len(len);
+        Ok(buffer)
+    }
+
+    /// A message is out; its memory serves again.
+    pub(super) fn spare(&self, memory: Rc<Memory>) {
+        let mut spare = self.send_spare.borrow_mut();
+        if memory.len() == SMALL_SEND && Rc::strong_count(&memory) == 1 && spare.len() < SPARE_MAX {
+            spare.push(memory);
         }
     }
 

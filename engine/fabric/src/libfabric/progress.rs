@@ -8,7 +8,7 @@ use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::sys;
 use crate::counters::add;
-use crate::memory::Access;
+use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
 use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, Sink};
 use core::cell::{Cell, OnceCell, RefCell};
@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub(super) counters: FabricCounters,
     pub(super) pool: BufferPool,
     pub(super) send_pool: BufferPool,
+    /// Memory of small messages that are out.
+    pub(super) send_spare: RefCell<Vec<Rc<Memory>>>,
     pub(super) ops: Ops,
     pub(super) keys: KeySource,
     pub(super) peers: RefCell<Peers>,
@@ -84,6 +86,7 @@ impl Core {
             counters: FabricCounters::default(),
             pool: BufferPool::new(options.buffer_bytes),
             send_pool: BufferPool::new(SEND_BYTES_MAX),
+            send_spare: RefCell::default(),
             ops: Ops::default(),
             keys: KeySource::default(),
             peers: RefCell::new(Peers::with_user_ids(user_ids)),
@@ -189,7 +192,10 @@ impl Core {
             }
             return;
         }
-        if let Some(Op::Transfer { access, len, completer, .. }) = self.ops.take(id) {
+        let ended = self.ops.take(id);
+        if let Some(Op::Send { memory, .. }) = ended {
+            self.spare(memory);
+        } else if let Some(Op::Transfer { access, len, completer, .. }) = ended {
             let (count, bytes) = match access {
                 Access::Read => (&self.counters.reads, &self.counters.bytes_read),
                 Access::Write => (&self.counters.writes, &self.counters.bytes_written),

@@ -54,8 +54,11 @@ fn a_key_of_nobody_is_denied_at_once_and_opens_nothing(stage: &Stage) {
     assert!(stage.server_metric("unauthenticated") >= 3);
 }
 
+/// Makes a tag for a message.
+type Forger = dyn Fn(&[u8]) -> Vec<u8>;
+
 /// A request in the victim's name, sealed with nothing, with garbage, or by Mallory's own key.
-fn forged(stage: &Stage, request: u64, tenant: TenantId, seal: Option<&dyn Fn(&[u8]) -> Vec<u8>>) -> Vec<u8> {
+fn forged(stage: &Stage, request: u64, tenant: TenantId, seal: Option<&Forger>) -> Vec<u8> {
     let mut header = Header::new(Kind::Request, 1, stage.victim.id(), request, Epoch(stage.rt.wall_ns()));
     header.opcode = COUNT;
     header.body_len = 6;

@@ -14,6 +14,7 @@ use crate::task::{Task, TaskId, TaskTable};
 use crate::timer::{TimerId, Timers};
 use crate::waker::{RunQueue, TaskWaker};
 use core::cell::{Cell, RefCell};
+use core::mem::MaybeUninit;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -102,7 +103,7 @@ enum Reading {
 }
 
 /// How long the wall clock is taken to run with the monotonic one: what it is set by is noticed this much later.
-const WALL_AGE_MAX: Duration = Duration::from_millis(1);
+const WALL_AGE_MAX_NS: u64 = 1_000_000;
 
 /// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
 pub struct Executor {
@@ -181,7 +182,8 @@ impl Executor {
         let flag = TaskWaker::new(&core.queue, TaskId::MAIN, Some(core.inbox.clone()));
         let waker = flag.waker();
         waker.wake_by_ref();
-        let mut busy_since = core.now();
+        // Since when there is nothing to do; the clock is not read while there is something.
+        let mut idle_since = None;
         loop {
             let mut progress = core.turn();
             if core.main_ready.get() {
@@ -196,10 +198,13 @@ impl Executor {
                 }
             }
             if progress {
-                busy_since = core.now();
-            } else if core.now() - busy_since >= core.options.spin {
+                idle_since = None;
+                continue;
+            }
+            let now = core.now();
+            if now - *idle_since.get_or_insert(now) >= core.options.spin {
                 core.sleep();
-                busy_since = core.now();
+                idle_since = None;
             } else {
                 core::hint::spin_loop();
             }
@@ -230,7 +235,9 @@ impl Core {
     }
 
     fn read_clock(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let elapsed = self.start.elapsed();
+        // Five centuries of nanoseconds fit.
+        Instant::from_nanos(elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos()))
     }
 
     /// Runs what is ready, fires timers, polls sources. Returns whether there was anything to do.
@@ -344,8 +351,8 @@ impl Core {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
-        let mut events = Vec::with_capacity(EVENTS_MAX);
-        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let waited = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
         // An interrupted wait means nothing worse than polling once more; a refused one must not burn the core.
         if waited.is_err_and(|error| error != rustix::io::Errno::INTR) {
             std::thread::sleep(REFUSED_WAIT);
@@ -369,9 +376,9 @@ impl Backend for Core {
     fn wall_ns(&self) -> u64 {
         let now = self.now();
         let (then, wall) = self.wall.get();
-        let age = now - then;
-        if wall != 0 && age < WALL_AGE_MAX {
-            return wall.saturating_add(u64::try_from(age.as_nanos()).unwrap_or(0));
+        let age = now.as_nanos().saturating_sub(then.as_nanos());
+        if wall != 0 && age < WALL_AGE_MAX_NS {
+            return wall.saturating_add(age);
         }
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let wall = since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));

@@ -1,0 +1,157 @@
+//! What one small request costs in instructions of this process, client and server together: a count that does not
+//! depend on what else the machine does.
+//!
+//! The program runs itself twice under a counter of instructions, the second time with twice as many requests, and takes the difference.
+
+use core::time::Duration;
+use std::process::Command;
+use std::rc::Rc;
+
+use weir_fabric::Ability;
+use weir_fabric::libfabric::{Options, open};
+use weir_proto::capability::SystemKey;
+use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::real::Executor;
+
+use crate::report::{BenchError, Report};
+
+/// Operation that answers with nothing.
+const EMPTY: u16 = 0x7f01;
+
+/// What is different about the requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Variant {
+    /// Nothing.
+    Plain,
+    /// They are authenticated.
+    Sealed,
+    /// They carry the sender's address, and completions don't name senders.
+    Addressed,
+    /// Completions name senders by the provider's numbers, not ours.
+    Numbered,
+}
+
+impl Variant {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Plain, "plain"),
+        (Self::Sealed, "sealed"),
+        (Self::Addressed, "addressed"),
+        (Self::Numbered, "numbered"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(variant, _)| *variant == self).map_or("", |(_, name)| name)
+    }
+}
+
+fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
+    BenchError::Command { command: what.to_owned(), output: error.to_string() }
+}
+
+/// Makes requests to itself: `arguments` is `provider:variant:requests`.
+pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
+    let wrong = || failed("requests", &format!("{arguments} is not provider:variant:requests"));
+    let mut parts = arguments.split(':');
+    let (Some(provider), Some(name), Some(count)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(wrong());
+    };
+    let variant = Variant::ALL.iter().find(|(_, known)| *known == name).ok_or_else(wrong)?.0;
+    let count: u32 = count.parse().map_err(|_| wrong())?;
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| failed("a port", &error))?;
+    let port = socket.local_addr().map_err(|error| failed("a port", &error))?.port();
+    drop(socket);
+    let executor = Executor::new().map_err(|error| failed("executor", &error))?;
+    let rt = executor.handle();
+    let without = match variant {
+        Variant::Addressed => vec![Ability::Source],
+        Variant::Numbered => vec![Ability::AvUserId],
+        Variant::Plain | Variant::Sealed => Vec::new(),
+    };
+    let config = RpcConfig {
+        keys: (variant == Variant::Sealed).then_some(Keys::System(SystemKey([7; 32]))),
+        greet_always: variant == Variant::Addressed,
+        ..RpcConfig::default()
+    };
+    let options = Options { without: without.clone(), ..Options::listen(provider, "127.0.0.1", port) };
+    let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
+    let server = Rpc::new(rt.clone(), endpoint, config.clone());
+    server.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    let options = Options { without, ..Options::near(provider, "127.0.0.1", port) };
+    let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
+    let client = Rpc::new(rt.clone(), endpoint, config);
+    let to = Peer::new("127.0.0.1", port);
+    executor.block_on(async {
+        for _ in 0..count {
+            let options = CallOptions::within(&rt, Duration::from_secs(20));
+            let reply = client.call(&to, EMPTY, &[7; 64], None, options).await;
+            reply.map_err(|error| failed("a request", &error))?;
+        }
+        Ok(())
+    })
+}
+
+/// A program that counts another one's instructions: its arguments, what marks the line with the count, and how many
+/// requests it has time for.
+struct Counter {
+    arguments: &'static [&'static str],
+    mark: &'static str,
+    requests: u32,
+}
+
+/// The processor counts, where the machine lets it; else an emulator does, fifty times slower.
+const COUNTERS: [Counter; 2] = [
+    Counter {
+        arguments: &["perf", "stat", "-x", ",", "-e", "instructions:u", "--"],
+        mark: "instructions",
+        requests: 20_000,
+    },
+    Counter {
+        arguments: &["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"],
+        mark: "Collected",
+        requests: 2000,
+    },
+];
+
+impl Counter {
+    /// Instructions of a whole run; `None` where they can't be counted.
+    fn run(&self, provider: &str, variant: Variant, requests: u32) -> Option<f64> {
+        let (program, arguments) = self.arguments.split_first()?;
+        let output = Command::new(program)
+            .args(arguments)
+            .arg(std::env::current_exe().ok()?)
+            .args(["--make-requests", &format!("{provider}:{}:{requests}", variant.name())])
+            .output()
+            .ok()?;
+        let text = String::from_utf8(output.stderr).ok()?;
+        let line = text.lines().find(|line| line.contains(self.mark))?;
+        output.status.success().then_some(())?;
+        // The count is the first number of perf's line, and the last of valgrind's.
+        line.split([',', ' ']).find_map(|word| word.parse::<f64>().ok().filter(|count| *count > 1e6))
+    }
+
+    /// Instructions of one request.
+    fn cost(&self, provider: &str, variant: Variant) -> Option<f64> {
+        let once = self.run(provider, variant, self.requests)?;
+        let twice = self.run(provider, variant, 2 * self.requests)?;
+        Some((twice - once) / f64::from(self.requests))
+    }
+}
+
+/// Adds rows for each provider and variant, where instructions can be counted.
+pub fn measure(report: &mut Report) {
+    for provider in ["tcp", "shm"] {
+        let cost = |variant| COUNTERS.iter().find_map(|counter| counter.cost(provider, variant));
+        let Some(plain) = cost(Variant::Plain) else { continue };
+        let name = |what: &str| format!("fabric {provider}: instructions per request, {what}");
+        report.figure(&name("plain"), plain, "", None);
+        for (variant, what) in [
+            (Variant::Sealed, "authenticated"),
+            (Variant::Addressed, "with an address in each message"),
+            (Variant::Numbered, "senders by the provider's number"),
+        ] {
+            if let Some(cost) = cost(variant) {
+                report.beside(&name(what), cost, "", ("plain", plain), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Who executes requests: workers that take them one after another.
+//!
+//! A worker is a task that lives on, with the handler's future in it, so that a request allocates neither task nor
+//! future. There are as many as requests were under way at once; beyond a few, idle ones end.
+
+use crate::Inner;
+use crate::error::Status;
+use crate::request::Request;
+use crate::server::{Body, Running};
+use core::cell::RefCell;
+use core::task::{Poll, Waker};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use weir_runtime::{JoinHandle, LocalBoxFuture};
+
+/// Idle workers of one operation that are kept: what a client with all its credits keeps busy, twice.
+const IDLE_MAX: usize = 64;
+
+/// Answers the requests of one operation. Implemented for closures that return a future.
+pub trait Handler {
+    /// Takes requests from a desk and answers them, one after another, until the desk closes. The future is dropped
+    /// unfinished only when the context ends.
+    fn work(self: Rc<Self>, desk: Desk) -> LocalBoxFuture<'static, ()>;
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(Request) -> Fut + 'static,
+    Fut: Future<Output = Result<Body, Status>> + 'static,
+{
+    fn work(self: Rc<Self>, mut desk: Desk) -> LocalBoxFuture<'static, ()> {
+        Box::pin(async move {
+            while let Some(request) = desk.next().await {
+                let result = self(request).await;
+                desk.finish(result);
+            }
+        })
+    }
+}
+
+#[derive(Default)]
+struct Worker {
+    /// It waits for work, and has to be woken.
+    waker: Option<Waker>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<(Running, Request)>,
+    workers: Vec<Worker>,
+    /// Workers that wait, longest first.
+    idle: Vec<usize>,
+    /// Places of workers that have ended.
+    free: Vec<usize>,
+    closed: bool,
+}
+
+/// The requests of one operation, and who executes them.
+#[derive(Default)]
+pub(crate) struct Counter {
+    state: RefCell<State>,
+}
+
+impl Counter {
+    /// Has a request executed: by a worker that is idle, else by a new one.
+    pub(crate) fn take(
+        self: &Rc<Self>,
+        inner: &Inner,
+        handler: &Rc<dyn Handler>,
+        running: Running,
+        request: Request,
+    ) {
+        let (waker, place) = {
+            let state = &mut *self.state.borrow_mut();
+            state.waiting.push_back((running, request));
+            // The one that worked last has the warmest cache.
+            let waker = state.idle.pop().and_then(|index| state.workers.get_mut(index)?.waker.take());
+            if waker.is_some() {
+                (waker, 0)
+            } else {
+                let place = state.free.pop().unwrap_or_else(|| {
+                    state.workers.push(Worker::default());
+                    state.workers.len() - 1
+                });
+                (None, place)
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+            return;
+        }
+        let desk = Desk { counter: Rc::clone(self), place, running: None };
+        let task = inner.rt.spawn(Rc::clone(handler).work(desk));
+        if let Some(worker) = self.state.borrow_mut().workers.get_mut(place) {
+            worker.task = Some(task);
+        }
+    }
+
+    /// No more requests: idle workers end now, the others after what they are at.
+    pub(crate) fn close(&self) {
+        let (waiting, tasks) = {
+            let state = &mut *self.state.borrow_mut();
+            state.closed = true;
+            let idle = core::mem::take(&mut state.idle);
+            let tasks: Vec<_> =
+                idle.into_iter().filter_map(|index| state.workers[index].task.take()).collect();
+            (core::mem::take(&mut state.waiting), tasks)
+        };
+        drop(waiting);
+        for task in tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Where a worker gets its requests.
+pub struct Desk {
+    counter: Rc<Counter>,
+    place: usize,
+    running: Option<Running>,
+}
+
+impl Desk {
+    /// The next request; `None` when there will be no more for this worker.
+    pub async fn next(&mut self) -> Option<Request> {
+        core::future::poll_fn(|cx| {
+            let state = &mut *self.counter.state.borrow_mut();
+            if let Some((running, request)) = state.waiting.pop_front() {
+                self.running = Some(running);
+                return Poll::Ready(Some(request));
+            }
+            let parked = state.workers[self.place].waker.is_some();
+            if state.closed || !parked && state.idle.len() >= IDLE_MAX {
+                return Poll::Ready(None);
+            }
+            if !parked {
+                state.workers[self.place].waker = Some(cx.waker().clone());
+                state.idle.push(self.place);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Hands in the outcome of the request that was taken last.
+    pub fn finish(&mut self, result: Result<Body, Status>) {
+        if let Some(running) = self.running.take() {
+            running.finish(result);
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.counter.state.try_borrow_mut() else { return };
+        let place = self.place;
+        state.idle.retain(|index| *index != place);
+        let gone = state.workers.get_mut(place).map(core::mem::take);
+        state.free.push(place);
+        drop(state);
+        drop(gone);
+    }
+}

@@ -1,0 +1,111 @@
+//! Small requests to one peer share a message of the fabric; a lone one has its own.
+
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::sim::Fabric;
+use weir_proto::Epoch;
+use weir_proto::capability::SystemKey;
+use weir_rpc::wire::{Header, Kind};
+use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::join_all;
+use weir_runtime::sim::{Node, World};
+
+const ECHO: u16 = 0x7001;
+const PORT: u16 = 31_416;
+
+struct Pair {
+    world: World,
+    fabric: Fabric,
+    home: Node,
+    server: Rc<Rpc>,
+    client: Rc<Rpc>,
+}
+
+fn pair(seed: u64) -> Pair {
+    let world = World::new(seed);
+    let fabric = Fabric::new(&world);
+    let (node, home) = (world.node("server"), world.node("client"));
+    let config = RpcConfig { keys: Some(Keys::System(SystemKey([3; 32]))), ..RpcConfig::default() };
+    let server = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), config.clone());
+    server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+    let client = Rpc::new(home.handle(), fabric.endpoint(&home, None), config);
+    Pair { world, fabric, home, server, client }
+}
+
+/// Calls so many at a time, `rounds` times one after another; bodies of this length.
+fn talk(pair: &Pair, width: usize, rounds: usize, len: usize) {
+    let (rt, rpc) = (pair.home.handle(), Rc::clone(&pair.client));
+    pair.world.block_on(&pair.home, async move {
+        let to = Peer::new("server", PORT);
+        for round in 0..rounds {
+            let bodies: Vec<Vec<u8>> =
+                (0..width).map(|n| vec![u8::try_from((n + round) % 251).expect("small"); len]).collect();
+            let options = CallOptions::within(&rt, Duration::from_secs(10));
+            let calls = bodies.iter().map(|body| rpc.call(&to, ECHO, body, None, options));
+            for (reply, body) in join_all(calls).await.iter().zip(&bodies) {
+                assert_eq!(&reply.as_ref().expect("a reply")[..], &body[..]);
+            }
+        }
+    });
+}
+
+/// Messages of the fabric, and messages in them, that the server received.
+fn received(pair: &Pair) -> (u64, u64) {
+    let fabric = pair.server.endpoint().counters().messages_received.get();
+    (fabric, pair.server.metrics().messages_received.get())
+}
+
+#[test]
+fn a_lone_request_is_a_message_of_its_own() {
+    let pair = pair(1);
+    talk(&pair, 1, 200, 64);
+    let (fabric, messages) = received(&pair);
+    assert_eq!((fabric, messages), (201, 201), "with the hello");
+}
+
+#[test]
+fn requests_that_are_made_together_travel_together_and_large_ones_do_not() {
+    let small = pair(2);
+    talk(&small, 32, 50, 64);
+    let (fabric, messages) = received(&small);
+    assert_eq!(messages, 1601);
+    assert!(fabric < messages / 4, "{fabric} for {messages}");
+    assert_eq!(small.client.metrics().malformed.get() + small.server.metrics().malformed.get(), 0);
+    let large = pair(3);
+    talk(&large, 32, 5, 10_000);
+    let (fabric, messages) = received(&large);
+    assert_eq!(fabric, messages);
+}
+
+#[test]
+fn what_was_sent_together_is_sent_again_when_it_gets_lost_together() {
+    for seed in 10..30 {
+        let pair = pair(seed);
+        pair.fabric.configure(|config| (config.loss, config.duplicate) = (0.2, 0.1));
+        talk(&pair, 20, 5, 64);
+        assert!(pair.client.metrics().retries.get() > 0, "seed {seed}");
+        assert_eq!(pair.server.metrics().requests.get(), 100, "seed {seed}: each was executed once");
+    }
+}
+
+#[test]
+fn garbage_behind_a_message_harms_only_itself() {
+    let pair = pair(4);
+    talk(&pair, 1, 1, 5);
+    let vandal = pair.fabric.endpoint(&pair.world.node("vandal"), None);
+    let node = pair.world.node("vandal");
+    let address = pair.world.block_on(&node, vandal.resolve("server", PORT)).expect("a name");
+    let to = vandal.insert(&address).expect("an address");
+    let header = Header::new(Kind::Request, 1, ClientId::new(5), 1, Epoch(1)).encode();
+    for garbage in [&b"WEIR"[..], &[0xff; 500], &header[..50]] {
+        vandal.send(to, 0, &[&header, garbage]).expect("accepted");
+    }
+    pair.world.run_for(Duration::from_millis(10));
+    let metrics = pair.server.metrics();
+    assert_eq!(
+        (metrics.malformed.get(), metrics.unknown_sessions.get()),
+        (3, 3),
+        "each part counts for itself"
+    );
+    talk(&pair, 4, 4, 64);
+}
