@@ -6,6 +6,9 @@ use std::time::Duration;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
+use weir_proto::group::MemberState;
+use weir_rpc::group::swim::SwimStats;
+use weir_rpc::group::{Membership, ProbeTimes};
 use weir_store::StoreStats;
 
 use crate::target::Target;
@@ -98,6 +101,39 @@ pub struct TargetFigures {
     pub rpc: BTreeMap<&'static str, u64>,
     /// Pools whose service runs here.
     pub served: Vec<ServedPool>,
+    /// Who else is alive; only target 0 knows.
+    pub membership: Option<MembershipFigures>,
+}
+
+/// What target 0 knows of the other engines.
+#[derive(Clone, Debug, Default)]
+pub struct MembershipFigures {
+    /// Engines by state, in the order of [`MemberState::ALL`]; this one counts too.
+    pub states: [u64; MemberState::ALL.len()],
+    /// Which life of this engine.
+    pub incarnation: u64,
+    /// How badly this engine itself is doing, 0 to 8.
+    pub health: u32,
+    /// What happened so far.
+    pub stats: SwimStats,
+    /// How long answers took.
+    pub times: ProbeTimes,
+}
+
+impl MembershipFigures {
+    fn of(membership: &Membership) -> Self {
+        let mut states = [0; MemberState::ALL.len()];
+        for member in membership.members() {
+            states[member.state as usize] += 1;
+        }
+        Self {
+            states,
+            incarnation: membership.incarnation(),
+            health: membership.health(),
+            stats: membership.stats(),
+            times: membership.probe_times(),
+        }
+    }
 }
 
 /// CPU time of the calling thread.
@@ -116,6 +152,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         unauthenticated: target.pools.engines().forged(),
         store: target.store.stats(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
+        membership: target.membership().map(|membership| MembershipFigures::of(membership)),
         ..TargetFigures::default()
     };
     let mut room = CONTAINERS_MAX;
