@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 use weir_management::v1::system_client::SystemClient;
 use weir_management::v1::{
-    AttachRequest, EngineHealth, EngineState, SystemQueryRequest, SystemQueryResponse,
+    AttachRequest, EngineHealth, EngineState, MemberState, SystemQueryRequest, SystemQueryResponse,
 };
 
 use crate::error::CliError;
@@ -45,12 +45,15 @@ pub async fn query_system(system: &System) -> Result<SystemQueryResponse, CliErr
 async fn query(system: &System) -> Result<Answer, CliError> {
     let reply = query_system(system).await?;
     let mut rows = vec![
-        ["Rank", "State", "Version", "Targets", "Capacity", "Free", "Message"].map(String::from).to_vec(),
+        ["Rank", "State", "Membership", "Version", "Targets", "Capacity", "Free", "Message"]
+            .map(String::from)
+            .to_vec(),
     ];
     for engine in &reply.engines {
         rows.push(vec![
             engine.rank.to_string(),
             state_name(engine).to_owned(),
+            format!("{} for {} s", membership_name(engine), engine.membership_seconds),
             engine.version.clone(),
             engine.targets.to_string(),
             Size(engine.capacity_bytes).to_string(),
@@ -66,6 +69,9 @@ async fn query(system: &System) -> Result<Answer, CliError> {
                 "rank": engine.rank,
                 // The states of DAOS: a member that takes part, and one that does not answer.
                 "state": if engine.health() == EngineHealth::Up { "joined" } else { "unresponsive" },
+                "membership": membership_name(engine),
+                "membership_seconds": engine.membership_seconds,
+                "incarnation": engine.incarnation,
                 "info": engine.message,
                 "version": engine.version,
                 "targets": engine.targets,
@@ -75,7 +81,9 @@ async fn query(system: &System) -> Result<Answer, CliError> {
             })
         })
         .collect();
-    Ok(Answer::new(json!({"system": reply.system, "members": members}), table(&rows)))
+    let response =
+        json!({"system": reply.system, "viewed_by_rank": reply.viewed_by_rank, "members": members});
+    Ok(Answer::new(response, table(&rows)))
 }
 
 fn state_name(engine: &EngineState) -> &'static str {
@@ -83,6 +91,16 @@ fn state_name(engine: &EngineState) -> &'static str {
         EngineHealth::Up => "Up",
         EngineHealth::Down => "Down",
         EngineHealth::Unspecified => "Unknown",
+    }
+}
+
+/// What the membership protocol says of an engine.
+fn membership_name(engine: &EngineState) -> &'static str {
+    match engine.membership() {
+        MemberState::Alive => "alive",
+        MemberState::Suspect => "suspect",
+        MemberState::Dead => "dead",
+        MemberState::Unknown | MemberState::Unspecified => "unknown",
     }
 }
 

@@ -4,6 +4,7 @@ mod harness;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::time::Duration;
 
 use harness::DevSystem;
 use serde_json::json;
@@ -127,4 +128,33 @@ fn manifests_and_mounts_come_up_with_the_system() {
     assert_eq!(left, 0, "it is unmounted");
     system.up(&["--apply", manifest, "--mount", &mount]);
     assert_eq!(std::fs::read_to_string(directory.path().join("f")).expect("read"), "x");
+}
+
+/// Each engine's state in the membership protocol, and which life of it that is about.
+fn members(system: &DevSystem) -> Vec<(String, u64)> {
+    let reply = system.json(&["system", "query"]);
+    let members = reply["members"].as_array().expect("a list");
+    let entry = |member: &serde_json::Value| {
+        (
+            member["membership"].as_str().expect("a state").to_owned(),
+            member["incarnation"].as_u64().unwrap_or(0),
+        )
+    };
+    members.iter().map(entry).collect()
+}
+
+#[test]
+fn the_state_of_every_engine_is_shown_with_what_its_peers_say() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB", "--bare"]);
+    let all_alive = || members(&system).iter().all(|(state, _)| state == "alive");
+    harness::eventually("the engines see each other", Duration::from_secs(30), all_alive);
+    let before = members(&system)[1].1;
+    let text = system.run(&["system", "query"]);
+    assert!(text.contains("Membership") && text.contains("alive for"), "{text}");
+    // The dev system starts it again: another life.
+    system.run(&["dev", "kill", "1"]);
+    harness::eventually("the engine is seen in its next life", Duration::from_mins(1), || {
+        let (state, incarnation) = members(&system)[1].clone();
+        state == "alive" && incarnation > before
+    });
 }

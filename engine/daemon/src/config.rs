@@ -2,13 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
 use serde::Deserialize;
+use weir_fabric::libfabric::ReceiveMode;
 use weir_management::TlsFiles;
 use weir_pool::EngineInfo;
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
+use weir_rpc::group::swim::SwimConfig;
 
 /// Where the configuration file is when no flag says otherwise.
 pub const CONFIG_DEFAULT: &str = "/etc/weir/engine.toml";
@@ -22,6 +25,13 @@ const TARGET_SIZE_MIN: u64 = 64 * 1024 * 1024;
 /// Least index memory of a target: below it, operations on a few objects at once would read from the device again what
 /// they have just read.
 const INDEX_MEMORY_MIN: u64 = 16 * 1024 * 1024;
+
+/// Shortest period of the membership protocol: tries of a probe are a quarter of it apart, and an engine that is busy
+/// for some milliseconds must not look dead.
+const MEMBERSHIP_PERIOD_MIN: Duration = Duration::from_millis(100);
+
+/// Longest time of the membership protocol; beyond it a dead engine is not noticed while anybody waits for it.
+const MEMBERSHIP_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// libfabric providers that this build can use.
 pub const PROVIDERS: [&str; 4] = ["tcp", "shm", "verbs", "cxi"];
@@ -45,6 +55,9 @@ pub struct Flags {
     /// libfabric provider: tcp, shm, verbs or cxi.
     #[arg(long, env = "WEIR_PROVIDER")]
     pub provider: Option<String>,
+    /// How receive memory is posted: multi (slabs for many messages) or standard (a buffer for each).
+    #[arg(long, env = "WEIR_RECEIVE_MODE")]
+    pub receive_mode: Option<String>,
     /// Address that fabric endpoints are bound to.
     #[arg(long, env = "WEIR_LISTEN")]
     pub listen: Option<String>,
@@ -130,6 +143,7 @@ struct File {
     system: Option<String>,
     rank: Option<u32>,
     provider: Option<String>,
+    receive_mode: Option<String>,
     host: Option<String>,
     listen: Option<String>,
     fabric_port: Option<u16>,
@@ -143,6 +157,7 @@ struct File {
     log_format: Option<String>,
     tls: Option<FileTls>,
     auth: Option<FileAuth>,
+    membership: Option<FileMembership>,
     #[serde(default)]
     engines: Vec<FileEngine>,
 }
@@ -159,6 +174,15 @@ struct FileTls {
 #[serde(deny_unknown_fields)]
 struct FileAuth {
     system_key: PathBuf,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "keys of the file say their unit")]
+struct FileMembership {
+    period_ms: Option<u64>,
+    suspicion_min_ms: Option<u64>,
+    suspicion_max_ms: Option<u64>,
 }
 
 #[derive(Deserialize, Debug)]
@@ -189,6 +213,8 @@ pub struct Config {
     pub rank: Rank,
     /// libfabric provider.
     pub provider: String,
+    /// How receive memory is posted.
+    pub receive: ReceiveMode,
     /// Name or address by which others reach this engine.
     pub host: String,
     /// Address that fabric endpoints are bound to.
@@ -215,6 +241,8 @@ pub struct Config {
     pub tls: TlsFiles,
     /// The key that engines and clients share.
     pub system_key: SystemKey,
+    /// Times of the membership protocol.
+    pub membership: SwimConfig,
     /// Every engine of the system, this one too.
     pub engines: Vec<EngineInfo>,
 }
@@ -254,6 +282,7 @@ impl Config {
             system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
             rank,
             provider: flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned()),
+            receive: receive_mode(flags.receive_mode.as_deref().or(file.receive_mode.as_deref()))?,
             listen: bound,
             host,
             fabric_port,
@@ -270,6 +299,7 @@ impl Config {
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
             system_key: read_key(folder.join(auth.system_key))?,
+            membership: membership(&file.membership.unwrap_or_default())?,
             engines: Vec::new(),
         };
         config.check()?;
@@ -397,6 +427,34 @@ fn parse_size(key: &str, text: &str) -> Result<u64, ConfigError> {
     bytes.ok_or_else(|| invalid(key, text, "give bytes, or a whole number with KiB, MiB, GiB or TiB"))
 }
 
+/// Times of the membership protocol: what isn't set keeps its proportion to the period.
+fn membership(file: &FileMembership) -> Result<SwimConfig, ConfigError> {
+    let millis = |key: &str, value: Option<u64>, default: Duration, least: Duration| {
+        let time = value.map_or(default, Duration::from_millis);
+        if (least..=MEMBERSHIP_TIME_MAX).contains(&time) {
+            return Ok(time);
+        }
+        let reason = format!("give {} to {} ms", least.as_millis(), MEMBERSHIP_TIME_MAX.as_millis());
+        Err(invalid(&format!("membership.{key}"), &time.as_millis().to_string(), &reason))
+    };
+    let default = SwimConfig::default().period;
+    let period = millis("period_ms", file.period_ms, default, MEMBERSHIP_PERIOD_MIN)?;
+    let mut config = SwimConfig::with_period(period);
+    config.suspicion_min =
+        millis("suspicion_min_ms", file.suspicion_min_ms, config.suspicion_min, config.period)?;
+    let longest = config.suspicion_max.max(config.suspicion_min);
+    config.suspicion_max = millis("suspicion_max_ms", file.suspicion_max_ms, longest, config.suspicion_min)?;
+    Ok(config)
+}
+
+fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {
+    match text {
+        None | Some("multi") => Ok(ReceiveMode::default()),
+        Some("standard") => Ok(ReceiveMode::standard()),
+        Some(other) => Err(invalid("receive_mode", other, "use multi or standard")),
+    }
+}
+
 fn parse_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
@@ -493,6 +551,7 @@ mod tests {
         let cases = [
             (GOOD.replace("targets = 2", "targets = 0"), "`targets`"),
             (GOOD.replace("\"tcp\"", "\"udp\""), "`provider` = \"udp\""),
+            (GOOD.replace("log = ", "receive_mode = \"none\"\nlog = "), "`receive_mode` = \"none\""),
             (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
             (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
             (GOOD.replace("log = \"info\"", "index_memory = \"1MiB\""), "`index_memory` = \"1048576\""),
@@ -503,6 +562,11 @@ mod tests {
             (GOOD.replace("fabric_port = 10100", "fabric_port = 65535"), "`fabric_port`"),
             (GOOD.replace("log = ", "colour = "), "unknown field `colour`"),
             (GOOD.replace("[tls]", "[tsl]"), "unknown field `tsl`"),
+            (GOOD.replace("[tls]", "[membership]\nperiod_ms = 5\n[tls]"), "`membership.period_ms` = \"5\""),
+            (
+                GOOD.replace("[tls]", "[membership]\nsuspicion_min_ms = 10\n[tls]"),
+                "`membership.suspicion_min_ms` = \"10\" is not valid: give 1000 to",
+            ),
             (GOOD.replace("targets = 2", "targets = \"two\""), "targets"),
         ];
         for (text, expected) in cases {
@@ -511,6 +575,17 @@ mod tests {
         }
         let error = load(GOOD, Flags::default()).expect_err("no rank");
         assert!(error.contains("`rank` is not set") && error.contains("WEIR_RANK"), "{error}");
+    }
+
+    #[test]
+    fn times_of_the_membership_protocol_keep_their_proportions_unless_they_are_set() {
+        let config = load(GOOD, ranked()).expect("a good file");
+        assert_eq!(config.membership, SwimConfig::default());
+        let table = "[membership]\nperiod_ms = 200\nsuspicion_min_ms = 5000\n[tls]";
+        let config = load(&GOOD.replace("[tls]", table), ranked()).expect("a good file");
+        let times = config.membership;
+        assert_eq!((times.period.as_millis(), times.gossip.as_millis()), (200, 40));
+        assert_eq!((times.suspicion_min.as_millis(), times.suspicion_max.as_millis()), (5000, 5000));
     }
 
     #[test]

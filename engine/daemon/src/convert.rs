@@ -7,7 +7,10 @@ use serde_bytes::ByteBuf;
 use weir_management::{Failure, v1};
 use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, Refusal};
 use weir_proto::Der;
+use weir_proto::group::MemberState;
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
+use weir_rpc::group::swim::Member;
+use weir_runtime::Instant;
 
 /// Decodes a request; one that doesn't decode is the caller's fault.
 pub fn decode<T: Message + Default>(method: &str, bytes: &[u8]) -> Result<T, Failure> {
@@ -28,6 +31,19 @@ pub fn address(info: &EngineInfo) -> v1::EngineAddress {
         targets: info.targets,
         management: info.management.clone(),
     }
+}
+
+/// What the membership protocol says of an engine.
+pub fn add_membership(state: &mut v1::EngineState, member: &Member, now: Instant) {
+    let membership = match member.state {
+        MemberState::Unknown => v1::MemberState::Unknown,
+        MemberState::Alive => v1::MemberState::Alive,
+        MemberState::Suspect => v1::MemberState::Suspect,
+        MemberState::Dead => v1::MemberState::Dead,
+    };
+    state.membership = membership.into();
+    state.incarnation = member.incarnation;
+    state.membership_seconds = (now - member.since).as_secs();
 }
 
 /// A pool as its service describes it.

@@ -137,10 +137,12 @@ impl Engine {
                 owner: layout.owner(target),
                 path: layout.path(target),
                 provider: config.provider.clone(),
+                receive: config.receive,
                 listen: config.listen.clone(),
                 // Checked with the configuration: ports end before 65536.
                 port: config.fabric_port + u16::try_from(target).unwrap_or(0),
                 engines: config.engines.clone(),
+                membership: config.membership,
                 key: config.system_key.clone(),
                 started: since,
                 store: StoreConfig {

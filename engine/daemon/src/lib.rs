@@ -11,6 +11,7 @@ pub mod engine;
 mod grpc;
 mod http;
 pub mod management;
+mod membership;
 mod metrics;
 mod process;
 pub mod snapshot;

@@ -8,11 +8,13 @@ use weir_management::{Failure, v1};
 use weir_pool::{
     AskError, Directory, DirectoryEntry, EntryState, Failed, PoolService, PoolSpec, TargetPools,
 };
+use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::pool::{
     ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest, TargetPoolCreate,
 };
 use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
+use weir_rpc::group::Membership;
 use weir_runtime::join_all;
 
 use crate::convert;
@@ -27,6 +29,9 @@ const LIST_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for an engine's report.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
+/// Longest wait for the report of an engine that the others hold dead: it may have come back this moment.
+const DEAD_REPORT_LIMIT: Duration = Duration::from_millis(500);
+
 /// How old the figures in an answer may be: they are gathered anew, since whoever asks has just changed something.
 const SPACE_AGE_MAX: Duration = Duration::ZERO;
 
@@ -36,6 +41,7 @@ pub struct Management {
     provider: String,
     pools: Rc<TargetPools>,
     directory: Option<Rc<Directory>>,
+    membership: Rc<Membership>,
 }
 
 type Answer = Result<Vec<u8>, Failure>;
@@ -48,8 +54,9 @@ impl Management {
         provider: String,
         pools: Rc<TargetPools>,
         directory: Option<Rc<Directory>>,
+        membership: Rc<Membership>,
     ) -> Rc<Self> {
-        let management = Rc::new(Self { system, provider, pools, directory });
+        let management = Rc::new(Self { system, provider, pools, directory, membership });
         let weak = Rc::downgrade(&management);
         management.pools.engines().serve(opcode::MANAGEMENT_FORWARD, move |_, request: ForwardRequest| {
             let management = weak.upgrade();
@@ -148,34 +155,43 @@ impl Management {
     async fn query_system(&self) -> v1::SystemQueryResponse {
         let engines = self.pools.engines();
         let asked = join_all(engines.all().iter().map(|info| {
-            engines.ask::<_, EngineReport>(
-                info.rank,
-                TargetIndex(0),
-                opcode::ENGINE_REPORT,
-                &(),
-                REPORT_LIMIT,
-            )
+            let dead = self.membership.state(info.rank) == MemberState::Dead;
+            let limit = if dead { DEAD_REPORT_LIMIT } else { REPORT_LIMIT };
+            engines.ask::<_, EngineReport>(info.rank, TargetIndex(0), opcode::ENGINE_REPORT, &(), limit)
         }));
-        let states = engines.all().iter().zip(asked.await).map(|(info, report)| match report {
-            Ok(report) => v1::EngineState {
-                rank: info.rank.0,
-                health: v1::EngineHealth::Up.into(),
-                version: report.version,
-                targets: report.targets,
-                capacity_bytes: report.capacity,
-                free_bytes: report.free,
-                message: report.message,
-                started_unix_seconds: i64::try_from(report.started).unwrap_or(i64::MAX),
-            },
-            Err(error) => v1::EngineState {
-                rank: info.rank.0,
-                health: v1::EngineHealth::Down.into(),
-                targets: info.targets,
-                message: error.to_string(),
-                ..v1::EngineState::default()
-            },
-        });
-        v1::SystemQueryResponse { system: self.system.clone(), engines: states.collect() }
+        let mut states: Vec<_> = engines
+            .all()
+            .iter()
+            .zip(asked.await)
+            .map(|(info, report)| match report {
+                Ok(report) => v1::EngineState {
+                    rank: info.rank.0,
+                    health: v1::EngineHealth::Up.into(),
+                    version: report.version,
+                    targets: report.targets,
+                    capacity_bytes: report.capacity,
+                    free_bytes: report.free,
+                    message: report.message,
+                    started_unix_seconds: i64::try_from(report.started).unwrap_or(i64::MAX),
+                    ..v1::EngineState::default()
+                },
+                Err(error) => v1::EngineState {
+                    rank: info.rank.0,
+                    health: v1::EngineHealth::Down.into(),
+                    targets: info.targets,
+                    message: error.to_string(),
+                    ..v1::EngineState::default()
+                },
+            })
+            .collect();
+        let (members, now) = (self.membership.members(), engines.runtime().now());
+        for state in &mut states {
+            if let Some(member) = members.iter().find(|member| member.rank.0 == state.rank) {
+                convert::add_membership(state, member, now);
+            }
+        }
+        let (system, viewed_by_rank) = (self.system.clone(), engines.own_rank().0);
+        v1::SystemQueryResponse { system, engines: states, viewed_by_rank }
     }
 
     fn directory(&self) -> Result<&Directory, Failure> {

@@ -1,6 +1,8 @@
 //! The engine's metrics in Prometheus text format (`docs/reference/metrics.md`), made anew for each scrape from
 //! figures that the targets hand over.
 
+mod membership;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -148,6 +150,7 @@ impl Collector for Exporter {
         metrics.extend(self.media());
         metrics.extend(self.capabilities());
         metrics.extend(self.fabric());
+        metrics.extend(self.membership());
         metrics.extend(self.management());
         metrics.extend(self.pools());
         for metric in metrics.into_iter().filter(|metric| !metric.series.is_empty()) {

@@ -7,6 +7,9 @@ use weir_fabric::Capabilities;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
+use weir_proto::group::MemberState;
+use weir_rpc::group::swim::SwimStats;
+use weir_rpc::group::{Membership, ProbeTimes};
 use weir_store::StoreStats;
 
 use crate::target::Target;
@@ -101,6 +104,39 @@ pub struct TargetFigures {
     pub fabric: Option<Capabilities>,
     /// Pools whose service runs here.
     pub served: Vec<ServedPool>,
+    /// Who else is alive; only target 0 knows.
+    pub membership: Option<MembershipFigures>,
+}
+
+/// What target 0 knows of the other engines.
+#[derive(Clone, Debug, Default)]
+pub struct MembershipFigures {
+    /// Engines by state, in the order of [`MemberState::ALL`]; this one counts too.
+    pub states: [u64; MemberState::ALL.len()],
+    /// Which life of this engine.
+    pub incarnation: u64,
+    /// How badly this engine itself is doing, 0 to 8.
+    pub health: u32,
+    /// What happened so far.
+    pub stats: SwimStats,
+    /// How long answers took.
+    pub times: ProbeTimes,
+}
+
+impl MembershipFigures {
+    fn of(membership: &Membership) -> Self {
+        let mut states = [0; MemberState::ALL.len()];
+        for member in membership.members() {
+            states[member.state as usize] += 1;
+        }
+        Self {
+            states,
+            incarnation: membership.incarnation(),
+            health: membership.health(),
+            stats: membership.stats(),
+            times: membership.probe_times(),
+        }
+    }
 }
 
 /// CPU time of the calling thread.
@@ -120,6 +156,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         store: target.store.stats(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),
+        membership: target.membership().map(|membership| MembershipFigures::of(membership)),
         ..TargetFigures::default()
     };
     let mut room = CONTAINERS_MAX;

@@ -12,15 +12,21 @@ use weir_proto::capability::SystemKey;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
+use weir_rpc::group::Membership;
+pub use weir_rpc::group::swim::SwimConfig;
 use weir_rpc::{Keys, Request, Rpc, RpcConfig};
 use weir_runtime::{Handle, join_all};
 use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
 
 use crate::VERSION;
 use crate::management::Management;
+use crate::membership;
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest wait for others to take note that this engine goes.
+const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// How often a stopping target looks whether requests are left.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
@@ -46,6 +52,8 @@ pub struct TargetContext {
     pub store: StoreConfig,
     /// Every engine of the system.
     pub engines: Vec<EngineInfo>,
+    /// Times of the membership protocol.
+    pub membership: SwimConfig,
     /// The key that engines and clients share.
     pub key: SystemKey,
     /// libfabric provider, as clients are told.
@@ -76,6 +84,7 @@ pub struct Target {
     pub(crate) pools: Rc<TargetPools>,
     pub(crate) io: Rc<IoService>,
     management: Option<Rc<Management>>,
+    membership: Option<Rc<Membership>>,
     stopping: Cell<bool>,
 }
 
@@ -85,7 +94,8 @@ impl Target {
     /// # Errors
     /// When the store can't be opened or its content makes no sense.
     pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
-        let TargetContext { rt, endpoint, device, owner, store, engines, key, provider, started } = context;
+        let TargetContext { rt, endpoint, device, owner, store, engines, membership, key, provider, started } =
+            context;
         let store = Store::open(&rt, device, &owner, store).await?;
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
@@ -101,23 +111,32 @@ impl Target {
         serve_report(&engines, &store, started);
         let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), clock)?;
         let io = IoService::start(&rpc, Rc::clone(&pools));
-        let management = if owner.target.0 == 0 {
+        let (management, membership) = if owner.target.0 == 0 {
             serve_clients(&rpc, &pools);
+            let membership = membership::start(&rt, &engines, membership);
             let keeps = engines.directory_rank() == owner.rank;
             let directory =
                 if keeps { Some(Directory::open(&store, Rc::clone(&engines)).await?) } else { None };
-            Some(Management::new(owner.system, provider, Rc::clone(&pools), directory))
+            let members = Rc::clone(&membership);
+            let management = Management::new(owner.system, provider, Rc::clone(&pools), directory, members);
+            (Some(management), Some(membership))
         } else {
-            None
+            (None, None)
         };
         let stopping = Cell::new(false);
-        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, stopping }))
+        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, stopping }))
     }
 
     /// What answers management requests; only target 0 has it.
     #[must_use]
     pub const fn management(&self) -> Option<&Rc<Management>> {
         self.management.as_ref()
+    }
+
+    /// Who else is alive; only target 0 takes part for its engine.
+    #[must_use]
+    pub const fn membership(&self) -> Option<&Rc<Membership>> {
+        self.membership.as_ref()
     }
 
     /// The store.
@@ -144,6 +163,11 @@ impl Target {
     /// When the device fails; what was acknowledged is safe all the same.
     pub async fn stop(&self) -> Result<(), PoolError> {
         self.stopping.set(true);
+        if let Some(membership) = &self.membership {
+            let told = membership.leave();
+            // Whoever doesn't hear it finds out by itself.
+            let _ = self.rt.timeout(LEAVE_LIMIT, told).await;
+        }
         let until = self.rt.now() + DRAIN_LIMIT;
         while self.rpc.metrics().running.get() > 0 && self.rt.now() < until {
             self.rt.sleep(DRAIN_STEP).await;

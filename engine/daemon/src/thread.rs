@@ -7,10 +7,11 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use weir_fabric::FabricError;
-use weir_fabric::libfabric::{self, Options};
+use weir_fabric::libfabric::{self, Options, ReceiveMode};
 use weir_media::MediaError;
 use weir_pool::EngineInfo;
 use weir_proto::capability::SystemKey;
+use weir_rpc::group::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};
 use weir_runtime::sync::Gate;
 use weir_store::{Owner, StoreConfig};
@@ -39,12 +40,16 @@ pub struct Settings {
     pub path: PathBuf,
     /// libfabric provider.
     pub provider: String,
+    /// How receive memory is posted.
+    pub receive: ReceiveMode,
     /// Address its endpoint is bound to.
     pub listen: String,
     /// Its port.
     pub port: u16,
     /// Every engine.
     pub engines: Vec<EngineInfo>,
+    /// Times of the membership protocol.
+    pub membership: SwimConfig,
     /// The key that engines and clients share.
     pub key: SystemKey,
     /// Start of the process, seconds since 1970.
@@ -190,7 +195,8 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let device =
         data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
-    let endpoint = libfabric::open(&rt, &Options::listen(&provider, &listen, port));
+    let options = Options { receive: settings.receive, ..Options::listen(&provider, &listen, port) };
+    let endpoint = libfabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,
         listen,
@@ -205,6 +211,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         owner: settings.owner,
         store: settings.store,
         engines: settings.engines,
+        membership: settings.membership,
         key: settings.key,
         provider,
         started: settings.started,

@@ -10,7 +10,7 @@ use weir_client::{
     Attach, Container, ContainerProperties, ContainerType, Context, ContextOptions, EngineAddress, Pool,
     Rights,
 };
-use weir_daemon::target::{Target, TargetContext};
+use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -112,6 +112,7 @@ impl Cluster {
                 owner: Self::owner(rank, target),
                 store: StoreConfig::default(),
                 engines: self.infos(),
+                membership: SwimConfig::default(),
                 key: KEY,
                 provider: "sim".into(),
                 started: 0,
@@ -158,6 +159,7 @@ impl Cluster {
                 owner: Self::owner(rank, target),
                 store: StoreConfig::default(),
                 engines: self.infos(),
+                membership: SwimConfig::default(),
                 key: KEY,
                 provider: "sim".into(),
                 started: 0,

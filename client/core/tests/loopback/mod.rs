@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use prost::Message;
 use tempfile::TempDir;
-use weir_daemon::target::{Target, TargetContext};
+use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::libfabric::{self, Options};
 use weir_management::v1;
 use weir_media::Device;
@@ -142,6 +142,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 owner,
                 store: StoreConfig::default(),
                 engines,
+                membership: SwimConfig::default(),
                 key,
                 provider: "tcp".into(),
                 started: 0,

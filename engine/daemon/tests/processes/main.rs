@@ -5,4 +5,5 @@ mod data;
 mod hostile;
 mod kill;
 mod management;
+mod membership;
 mod system;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
-use weir_daemon::target::{Target, TargetContext};
+use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_management::{Failure, v1};
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -121,6 +121,7 @@ impl Cluster {
                 owner: owner(rank, u32::from(target)),
                 store: StoreConfig::default(),
                 engines: self.infos(),
+                membership: SwimConfig::default(),
                 key: KEY,
                 provider: "sim".to_owned(),
                 started: 0,

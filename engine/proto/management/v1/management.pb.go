@@ -79,6 +79,66 @@ func (EngineHealth) EnumDescriptor() ([]byte, []int) {
 	return file_management_v1_management_proto_rawDescGZIP(), []int{0}
 }
 
+// What the engines' membership protocol says of one of them.
+type MemberState int32
+
+const (
+	MemberState_MEMBER_STATE_UNSPECIFIED MemberState = 0
+	// It answers its peers.
+	MemberState_MEMBER_STATE_ALIVE MemberState = 1
+	// It did not answer one of them; it has some seconds to object before it counts as dead.
+	MemberState_MEMBER_STATE_SUSPECT MemberState = 2
+	// It did not answer and did not object, or it said goodbye.
+	MemberState_MEMBER_STATE_DEAD MemberState = 3
+	// It is configured, and no engine has heard of it since this one started.
+	MemberState_MEMBER_STATE_UNKNOWN MemberState = 4
+)
+
+// Enum value maps for MemberState.
+var (
+	MemberState_name = map[int32]string{
+		0: "MEMBER_STATE_UNSPECIFIED",
+		1: "MEMBER_STATE_ALIVE",
+		2: "MEMBER_STATE_SUSPECT",
+		3: "MEMBER_STATE_DEAD",
+		4: "MEMBER_STATE_UNKNOWN",
+	}
+	MemberState_value = map[string]int32{
+		"MEMBER_STATE_UNSPECIFIED": 0,
+		"MEMBER_STATE_ALIVE":       1,
+		"MEMBER_STATE_SUSPECT":     2,
+		"MEMBER_STATE_DEAD":        3,
+		"MEMBER_STATE_UNKNOWN":     4,
+	}
+)
+
+func (x MemberState) Enum() *MemberState {
+	p := new(MemberState)
+	*p = x
+	return p
+}
+
+func (x MemberState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberState) Descriptor() protoreflect.EnumDescriptor {
+	return file_management_v1_management_proto_enumTypes[1].Descriptor()
+}
+
+func (MemberState) Type() protoreflect.EnumType {
+	return &file_management_v1_management_proto_enumTypes[1]
+}
+
+func (x MemberState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberState.Descriptor instead.
+func (MemberState) EnumDescriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{1}
+}
+
 type PoolState int32
 
 const (
@@ -116,11 +176,11 @@ func (x PoolState) String() string {
 }
 
 func (PoolState) Descriptor() protoreflect.EnumDescriptor {
-	return file_management_v1_management_proto_enumTypes[1].Descriptor()
+	return file_management_v1_management_proto_enumTypes[2].Descriptor()
 }
 
 func (PoolState) Type() protoreflect.EnumType {
-	return &file_management_v1_management_proto_enumTypes[1]
+	return &file_management_v1_management_proto_enumTypes[2]
 }
 
 func (x PoolState) Number() protoreflect.EnumNumber {
@@ -129,7 +189,7 @@ func (x PoolState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolState.Descriptor instead.
 func (PoolState) EnumDescriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{1}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{2}
 }
 
 type ContainerType int32
@@ -167,11 +227,11 @@ func (x ContainerType) String() string {
 }
 
 func (ContainerType) Descriptor() protoreflect.EnumDescriptor {
-	return file_management_v1_management_proto_enumTypes[2].Descriptor()
+	return file_management_v1_management_proto_enumTypes[3].Descriptor()
 }
 
 func (ContainerType) Type() protoreflect.EnumType {
-	return &file_management_v1_management_proto_enumTypes[2]
+	return &file_management_v1_management_proto_enumTypes[3]
 }
 
 func (x ContainerType) Number() protoreflect.EnumNumber {
@@ -180,7 +240,7 @@ func (x ContainerType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ContainerType.Descriptor instead.
 func (ContainerType) EnumDescriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{2}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{3}
 }
 
 type ErrorDetail struct {
@@ -467,9 +527,11 @@ func (*SystemQueryRequest) Descriptor() ([]byte, []int) {
 }
 
 type SystemQueryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	System        string                 `protobuf:"bytes,1,opt,name=system,proto3" json:"system,omitempty"`
-	Engines       []*EngineState         `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	System  string                 `protobuf:"bytes,1,opt,name=system,proto3" json:"system,omitempty"`
+	Engines []*EngineState         `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
+	// Rank of the engine that answered: membership is as it sees it.
+	ViewedByRank  uint32 `protobuf:"varint,3,opt,name=viewed_by_rank,json=viewedByRank,proto3" json:"viewed_by_rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +580,13 @@ func (x *SystemQueryResponse) GetEngines() []*EngineState {
 	return nil
 }
 
+func (x *SystemQueryResponse) GetViewedByRank() uint32 {
+	if x != nil {
+		return x.ViewedByRank
+	}
+	return 0
+}
+
 type EngineState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -531,8 +600,14 @@ type EngineState struct {
 	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	// Wall-clock start of the process, seconds since 1970.
 	StartedUnixSeconds int64 `protobuf:"varint,8,opt,name=started_unix_seconds,json=startedUnixSeconds,proto3" json:"started_unix_seconds,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// What the engines' membership protocol says.
+	Membership MemberState `protobuf:"varint,9,opt,name=membership,proto3,enum=weir.management.v1.MemberState" json:"membership,omitempty"`
+	// Which life of the engine that is about; grows with each start and each time that it refutes a suspicion.
+	Incarnation uint64 `protobuf:"varint,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// How long the engine that answered has believed that, in seconds.
+	MembershipSeconds uint64 `protobuf:"varint,11,opt,name=membership_seconds,json=membershipSeconds,proto3" json:"membership_seconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EngineState) Reset() {
@@ -617,6 +692,27 @@ func (x *EngineState) GetMessage() string {
 func (x *EngineState) GetStartedUnixSeconds() int64 {
 	if x != nil {
 		return x.StartedUnixSeconds
+	}
+	return 0
+}
+
+func (x *EngineState) GetMembership() MemberState {
+	if x != nil {
+		return x.Membership
+	}
+	return MemberState_MEMBER_STATE_UNSPECIFIED
+}
+
+func (x *EngineState) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *EngineState) GetMembershipSeconds() uint64 {
+	if x != nil {
+		return x.MembershipSeconds
 	}
 	return 0
 }
@@ -1966,10 +2062,11 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\n" +
 	"management\x18\x05 \x01(\tR\n" +
 	"management\"\x14\n" +
-	"\x12SystemQueryRequest\"h\n" +
+	"\x12SystemQueryRequest\"\x8e\x01\n" +
 	"\x13SystemQueryResponse\x12\x16\n" +
 	"\x06system\x18\x01 \x01(\tR\x06system\x129\n" +
-	"\aengines\x18\x02 \x03(\v2\x1f.weir.management.v1.EngineStateR\aengines\"\xa1\x02\n" +
+	"\aengines\x18\x02 \x03(\v2\x1f.weir.management.v1.EngineStateR\aengines\x12$\n" +
+	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\"\xb3\x03\n" +
 	"\vEngineState\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x128\n" +
 	"\x06health\x18\x02 \x01(\x0e2 .weir.management.v1.EngineHealthR\x06health\x12\x18\n" +
@@ -1979,7 +2076,13 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\x06 \x01(\x04R\tfreeBytes\x12\x18\n" +
 	"\amessage\x18\a \x01(\tR\amessage\x120\n" +
-	"\x14started_unix_seconds\x18\b \x01(\x03R\x12startedUnixSeconds\"\xc6\x01\n" +
+	"\x14started_unix_seconds\x18\b \x01(\x03R\x12startedUnixSeconds\x12?\n" +
+	"\n" +
+	"membership\x18\t \x01(\x0e2\x1f.weir.management.v1.MemberStateR\n" +
+	"membership\x12 \n" +
+	"\vincarnation\x18\n" +
+	" \x01(\x04R\vincarnation\x12-\n" +
+	"\x12membership_seconds\x18\v \x01(\x04R\x11membershipSeconds\"\xc6\x01\n" +
 	"\x11PoolCreateRequest\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
@@ -2097,7 +2200,13 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\fEngineHealth\x12\x1d\n" +
 	"\x19ENGINE_HEALTH_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ENGINE_HEALTH_UP\x10\x01\x12\x16\n" +
-	"\x12ENGINE_HEALTH_DOWN\x10\x02*q\n" +
+	"\x12ENGINE_HEALTH_DOWN\x10\x02*\x8e\x01\n" +
+	"\vMemberState\x12\x1c\n" +
+	"\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12MEMBER_STATE_ALIVE\x10\x01\x12\x18\n" +
+	"\x14MEMBER_STATE_SUSPECT\x10\x02\x12\x15\n" +
+	"\x11MEMBER_STATE_DEAD\x10\x03\x12\x18\n" +
+	"\x14MEMBER_STATE_UNKNOWN\x10\x04*q\n" +
 	"\tPoolState\x12\x1a\n" +
 	"\x16POOL_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10POOL_STATE_READY\x10\x01\x12\x17\n" +
@@ -2136,90 +2245,92 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 	return file_management_v1_management_proto_rawDescData
 }
 
-var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
-	(PoolState)(0),                    // 1: weir.management.v1.PoolState
-	(ContainerType)(0),                // 2: weir.management.v1.ContainerType
-	(*ErrorDetail)(nil),               // 3: weir.management.v1.ErrorDetail
-	(*AttachRequest)(nil),             // 4: weir.management.v1.AttachRequest
-	(*AttachResponse)(nil),            // 5: weir.management.v1.AttachResponse
-	(*EngineAddress)(nil),             // 6: weir.management.v1.EngineAddress
-	(*SystemQueryRequest)(nil),        // 7: weir.management.v1.SystemQueryRequest
-	(*SystemQueryResponse)(nil),       // 8: weir.management.v1.SystemQueryResponse
-	(*EngineState)(nil),               // 9: weir.management.v1.EngineState
-	(*PoolCreateRequest)(nil),         // 10: weir.management.v1.PoolCreateRequest
-	(*PoolCreateResponse)(nil),        // 11: weir.management.v1.PoolCreateResponse
-	(*PoolListRequest)(nil),           // 12: weir.management.v1.PoolListRequest
-	(*PoolListResponse)(nil),          // 13: weir.management.v1.PoolListResponse
-	(*PoolQueryRequest)(nil),          // 14: weir.management.v1.PoolQueryRequest
-	(*PoolQueryResponse)(nil),         // 15: weir.management.v1.PoolQueryResponse
-	(*PoolResizeRequest)(nil),         // 16: weir.management.v1.PoolResizeRequest
-	(*PoolResizeResponse)(nil),        // 17: weir.management.v1.PoolResizeResponse
-	(*PoolDestroyRequest)(nil),        // 18: weir.management.v1.PoolDestroyRequest
-	(*PoolDestroyResponse)(nil),       // 19: weir.management.v1.PoolDestroyResponse
-	(*PoolInfo)(nil),                  // 20: weir.management.v1.PoolInfo
-	(*ContainerCreateRequest)(nil),    // 21: weir.management.v1.ContainerCreateRequest
-	(*ContainerCreateResponse)(nil),   // 22: weir.management.v1.ContainerCreateResponse
-	(*ContainerListRequest)(nil),      // 23: weir.management.v1.ContainerListRequest
-	(*ContainerListResponse)(nil),     // 24: weir.management.v1.ContainerListResponse
-	(*ContainerQueryRequest)(nil),     // 25: weir.management.v1.ContainerQueryRequest
-	(*ContainerQueryResponse)(nil),    // 26: weir.management.v1.ContainerQueryResponse
-	(*ContainerSetQuotaRequest)(nil),  // 27: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 28: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 29: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 30: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 31: weir.management.v1.ContainerInfo
-	nil,                               // 32: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 33: weir.management.v1.ContainerInfo.AttributesEntry
+	(MemberState)(0),                  // 1: weir.management.v1.MemberState
+	(PoolState)(0),                    // 2: weir.management.v1.PoolState
+	(ContainerType)(0),                // 3: weir.management.v1.ContainerType
+	(*ErrorDetail)(nil),               // 4: weir.management.v1.ErrorDetail
+	(*AttachRequest)(nil),             // 5: weir.management.v1.AttachRequest
+	(*AttachResponse)(nil),            // 6: weir.management.v1.AttachResponse
+	(*EngineAddress)(nil),             // 7: weir.management.v1.EngineAddress
+	(*SystemQueryRequest)(nil),        // 8: weir.management.v1.SystemQueryRequest
+	(*SystemQueryResponse)(nil),       // 9: weir.management.v1.SystemQueryResponse
+	(*EngineState)(nil),               // 10: weir.management.v1.EngineState
+	(*PoolCreateRequest)(nil),         // 11: weir.management.v1.PoolCreateRequest
+	(*PoolCreateResponse)(nil),        // 12: weir.management.v1.PoolCreateResponse
+	(*PoolListRequest)(nil),           // 13: weir.management.v1.PoolListRequest
+	(*PoolListResponse)(nil),          // 14: weir.management.v1.PoolListResponse
+	(*PoolQueryRequest)(nil),          // 15: weir.management.v1.PoolQueryRequest
+	(*PoolQueryResponse)(nil),         // 16: weir.management.v1.PoolQueryResponse
+	(*PoolResizeRequest)(nil),         // 17: weir.management.v1.PoolResizeRequest
+	(*PoolResizeResponse)(nil),        // 18: weir.management.v1.PoolResizeResponse
+	(*PoolDestroyRequest)(nil),        // 19: weir.management.v1.PoolDestroyRequest
+	(*PoolDestroyResponse)(nil),       // 20: weir.management.v1.PoolDestroyResponse
+	(*PoolInfo)(nil),                  // 21: weir.management.v1.PoolInfo
+	(*ContainerCreateRequest)(nil),    // 22: weir.management.v1.ContainerCreateRequest
+	(*ContainerCreateResponse)(nil),   // 23: weir.management.v1.ContainerCreateResponse
+	(*ContainerListRequest)(nil),      // 24: weir.management.v1.ContainerListRequest
+	(*ContainerListResponse)(nil),     // 25: weir.management.v1.ContainerListResponse
+	(*ContainerQueryRequest)(nil),     // 26: weir.management.v1.ContainerQueryRequest
+	(*ContainerQueryResponse)(nil),    // 27: weir.management.v1.ContainerQueryResponse
+	(*ContainerSetQuotaRequest)(nil),  // 28: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 29: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 30: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 31: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 32: weir.management.v1.ContainerInfo
+	nil,                               // 33: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 34: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
-	6,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
-	9,  // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
+	7,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
+	10, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
 	0,  // 2: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
-	20, // 3: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	20, // 4: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
-	20, // 5: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
-	20, // 6: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
-	1,  // 7: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
-	2,  // 8: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	32, // 9: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	31, // 10: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	31, // 11: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	31, // 12: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	31, // 13: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	2,  // 14: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	33, // 15: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	4,  // 16: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	7,  // 17: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	10, // 18: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	12, // 19: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	14, // 20: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	16, // 21: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	18, // 22: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	21, // 23: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	23, // 24: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	25, // 25: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	27, // 26: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	29, // 27: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	5,  // 28: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	8,  // 29: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	11, // 30: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	13, // 31: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	15, // 32: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	17, // 33: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	19, // 34: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	22, // 35: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	24, // 36: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	26, // 37: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	28, // 38: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	30, // 39: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	28, // [28:40] is the sub-list for method output_type
-	16, // [16:28] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	1,  // 3: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
+	21, // 4: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	21, // 5: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
+	21, // 6: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
+	21, // 7: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	2,  // 8: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
+	3,  // 9: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
+	33, // 10: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	32, // 11: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	32, // 12: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	32, // 13: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	32, // 14: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	3,  // 15: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	34, // 16: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	5,  // 17: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	8,  // 18: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	11, // 19: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	13, // 20: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	15, // 21: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	17, // 22: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	19, // 23: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	22, // 24: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	24, // 25: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	26, // 26: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	28, // 27: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	30, // 28: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	6,  // 29: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	9,  // 30: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	12, // 31: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	14, // 32: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	16, // 33: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	18, // 34: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	20, // 35: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	23, // 36: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	25, // 37: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	27, // 38: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	29, // 39: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	31, // 40: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	29, // [29:41] is the sub-list for method output_type
+	17, // [17:29] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -2232,7 +2343,7 @@ func file_management_v1_management_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   3,
