@@ -103,6 +103,8 @@ pub(crate) struct Journal {
     pending: RefCell<VecDeque<Pending>>,
     /// Number of the last record that was appended.
     last: Cell<u64>,
+    /// Number of the last record that went into a batch with a place in the ring.
+    placed: Cell<u64>,
     /// Number of the last record that is durable.
     durable: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
@@ -133,6 +135,7 @@ impl Journal {
         Self {
             pending: RefCell::default(),
             last: Cell::new(0),
+            placed: Cell::new(0),
             durable: Cell::new(0),
             preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
@@ -163,6 +166,11 @@ impl Journal {
 
     pub(crate) fn durable(&self) -> u64 {
         self.durable.get()
+    }
+
+    /// Records that wait for a place in the ring.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.last.get() - self.placed.get()
     }
 
     /// Records that aren't durable.
@@ -246,6 +254,7 @@ impl Journal {
             return None;
         }
         let batch = pending.pop_front()?;
+        self.placed.set(batch.last);
         let header = |ring: &Ring, kind, len: usize| Batch {
             kind,
             sequence: ring.sequence,

@@ -224,10 +224,10 @@ impl<'a> Opening<'a> {
             checkpoints: Checkpoints::new(checkpoint, highest, maps),
         });
         self.load_index(&core, &checkpoint).await?;
-        crate::replay::replay(&self, &core).await?;
+        let known = crate::replay::replay(&self, &core).await?;
         core.space.borrow_mut().finish_recovery();
         core.journal.incarnation.set(checkpoint.incarnation + 1);
-        crate::checkpoint::renew_header(&core).await?;
+        crate::checkpoint::renew_header(&core, known).await?;
         Ok(core)
     }
 }

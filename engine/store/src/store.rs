@@ -382,6 +382,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         log_previous: 0,
         maps: maps_checksum(&maps),
         newest: 0,
+        known: 0,
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));
