@@ -18,6 +18,12 @@ use weir_runtime::race;
 /// Index entries that one step of reclaim removes: some 100 µs of work.
 const RECLAIM_STEP: usize = 256;
 
+/// How long the decision of a transaction is remembered: as long as a client or another target may come back to it.
+const DECISIONS_KEPT: Duration = Duration::from_mins(5);
+
+/// Decisions that are remembered at most: some 10 MiB of memory.
+const DECISIONS_MAX: usize = 64 * 1024;
+
 /// Works until the store stops. Idle, it sleeps until something is queued.
 pub(crate) async fn run(core: Rc<Core>) {
     queue_all_containers(&core);
@@ -76,6 +82,9 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
         Ok(false) | Err(ChoreError::Page(_)) => {}
         Err(error) => return Err(error),
     }
+    if forget_decisions(core).await? {
+        return Ok(true);
+    }
     let horizon = horizon(core);
     let object = core.aggregation.borrow_mut().take_object(horizon);
     if let Some((object, since)) = object {
@@ -94,6 +103,21 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
 fn horizon(core: &Core) -> u64 {
     let retention = u64::try_from(core.config.retention.as_nanos()).unwrap_or(u64::MAX);
     core.rt.wall_ns().saturating_sub(retention)
+}
+
+/// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
+async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
+    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+    let before = core.rt.wall_ns().saturating_sub(kept);
+    let old = core.transactions.borrow().old_decisions(before, DECISIONS_MAX, RECLAIM_STEP);
+    if old.is_empty() {
+        return Ok(false);
+    }
+    core.admit().await?;
+    core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(old.iter().map(Vec::as_slice))?)).await?;
+    let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
+    core.commit(&changes, None)?;
+    Ok(true)
 }
 
 /// Visits all objects of a container.
@@ -181,7 +205,8 @@ fn find_doomed(core: &Core, tree: &Tree) -> Result<Option<Doomed>, Fault> {
                 continue;
             }
             let snapshots = key::container(key::SNAPSHOT, *pool_number, *number);
-            for prefix in [key::objects(*pool_number, *number), snapshots] {
+            let transactions = key::transactions(*pool_number, *number);
+            for prefix in [key::objects(*pool_number, *number), transactions, snapshots] {
                 if has(&prefix)? {
                     return Ok(Some(Doomed::Entries(prefix)));
                 }

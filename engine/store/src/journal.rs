@@ -185,7 +185,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, changes: &[Change], data: u64, object: Option<ObjectKey>) -> u64 {
+    pub(crate) fn append(&self, changes: &[Change], data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();
@@ -199,9 +199,9 @@ impl Journal {
             batch.last = number;
             batch.data += data;
         }
-        if let Some(object) = object {
-            self.touched.borrow_mut().insert(object, number);
-            self.touched_order.borrow_mut().push_back((number, object));
+        for object in objects {
+            self.touched.borrow_mut().insert(*object, number);
+            self.touched_order.borrow_mut().push_back((number, *object));
         }
         self.work.notify_one();
         number

@@ -1,7 +1,7 @@
 //! One pool on one target: containers, space. The operations on objects and attributes are in files of their own.
 
 use crate::catalog::Container;
-use crate::error::{FetchError, PoolError, UpdateError};
+use crate::error::{FetchError, PoolError, TransactionError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::Halt;
 use crate::record::Change;
@@ -44,6 +44,16 @@ impl From<Absent> for PoolError {
 }
 
 impl From<Absent> for UpdateError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Pool(pool) => Self::PoolMissing(pool),
+            Absent::Container(container) => Self::ContainerMissing(container),
+            Absent::Destroying(container) => Self::ContainerDestroying(container),
+        }
+    }
+}
+
+impl From<Absent> for TransactionError {
     fn from(absent: Absent) -> Self {
         match absent {
             Absent::Pool(pool) => Self::PoolMissing(pool),

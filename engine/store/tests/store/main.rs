@@ -14,3 +14,4 @@ mod real;
 mod scrub;
 mod setup;
 mod space;
+mod transactions;
