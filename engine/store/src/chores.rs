@@ -1,6 +1,6 @@
 //! Background work: reclaim of destroyed pools and containers, and aggregation.
 
-use crate::aggregate::{ChoreError, visit_object};
+use crate::aggregate::{ChoreError, Task, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
@@ -24,6 +24,9 @@ const DECISIONS_KEPT: Duration = Duration::from_mins(5);
 /// Decisions that are remembered at most: some 10 MiB of memory.
 const DECISIONS_MAX: usize = 64 * 1024;
 
+/// Pieces of work in one slice, however quick they are: objects that need nothing take some 10 µs each.
+const SLICE_PIECES: u32 = 64;
+
 /// Works until the store stops. Idle, it sleeps until something is queued.
 pub(crate) async fn run(core: Rc<Core>) {
     queue_all_containers(&core);
@@ -31,11 +34,9 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.is_stopped() || core.failure().is_some() {
             return;
         }
-        let worked = match work(&core).await {
+        let worked = match work_slice(&core).await {
             Ok(worked) => worked,
-            // Counted where it was met. What is damaged stays as it is, the rest is worked on.
-            Err(ChoreError::Page(_)) => true,
-            Err(ChoreError::Failed(reason)) => return core.fail(&reason),
+            Err(reason) => return core.fail(&reason),
         };
         if worked {
             core.rt.sleep(core.config.slice).await;
@@ -59,6 +60,24 @@ impl Core {
         }
         queue.add_object(object, epoch);
     }
+}
+
+/// Works until a slice of time or the pieces that belong in one are used up. Returns whether there was anything to do.
+/// `Err`: the store must fail.
+async fn work_slice(core: &Rc<Core>) -> Result<bool, String> {
+    let begin = core.rt.now();
+    for done in 0..SLICE_PIECES {
+        match work(core).await {
+            // What is damaged was counted where it was met, and stays as it is; the rest is worked on.
+            Ok(true) | Err(ChoreError::Page(_)) => {}
+            Ok(false) => return Ok(done > 0),
+            Err(ChoreError::Failed(reason)) => return Err(reason),
+        }
+        if core.rt.now() - begin >= core.config.slice || core.is_stopped() || core.has_failed() {
+            break;
+        }
+    }
+    Ok(true)
 }
 
 /// After an open it isn't known what was overwritten.
@@ -86,17 +105,20 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
         return Ok(true);
     }
     let horizon = horizon(core);
-    let object = core.aggregation.borrow_mut().take_object(horizon);
-    if let Some((object, since)) = object {
-        visit_object(core, object, since, horizon).await?;
-        return Ok(true);
+    let task = core.aggregation.borrow_mut().take(horizon);
+    match task {
+        None => return Ok(false),
+        Some(Task::Object(object, since)) => visit_object(core, object, since, horizon).await?,
+        Some(Task::Container(pool, container, from)) => {
+            let next = next_object(core, &key::objects(pool, container), &from).await?;
+            if let Some(object) = next {
+                let behind = key::after(Path::object(pool, container, object).as_bytes());
+                core.aggregation.borrow_mut().resume_container(pool, container, behind);
+                visit_object(core, (pool, container, object), 0, horizon).await?;
+            }
+        }
     }
-    let container = core.aggregation.borrow_mut().take_container();
-    if let Some((pool, container)) = container {
-        visit_container(core, pool, container, horizon).await?;
-        return Ok(true);
-    }
-    Ok(false)
+    Ok(true)
 }
 
 /// The newest epoch whose history may go.

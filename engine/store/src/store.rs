@@ -285,6 +285,7 @@ impl Store {
                 memory: core.resident_bytes() as u64,
                 memory_limit: core.config.index_bytes as u64,
                 faults: core.paging.faults.get(),
+                visits: core.tree.borrow().visits(),
                 evictions: core.paging.evictions.get(),
                 errors: core.paging.errors.get(),
             },

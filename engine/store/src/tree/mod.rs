@@ -38,6 +38,8 @@ pub(crate) struct Tree {
     len: u64,
     /// Counts questions.
     tick: Cell<u64>,
+    /// Counts nodes that questions pass.
+    visits: Cell<u64>,
     /// Nodes beyond a missing one that a scan asks for.
     ahead: Cell<usize>,
     hand: Hand,
@@ -76,8 +78,8 @@ impl Tree {
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
         let changes = Changes { retired: Vec::new(), dirty, meter };
-        let (tick, ahead) = (Cell::new(0), Cell::new(0));
-        Self { root, changes, len, tick, ahead, hand: Hand::default(), finger: RefCell::default() }
+        let (tick, visits, ahead) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Self { root, changes, len, tick, visits, ahead, hand: Hand::default(), finger: RefCell::default() }
     }
 
     /// Number of entries.
@@ -124,7 +126,13 @@ impl Tree {
         self.tick.get()
     }
 
+    /// Nodes that questions have passed.
+    pub(crate) fn visits(&self) -> u64 {
+        self.visits.get()
+    }
+
     fn touch(&self, node: &Node) {
+        self.visits.set(self.visits.get() + 1);
         node.used.set(self.tick.get());
     }
 
