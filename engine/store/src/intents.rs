@@ -62,7 +62,8 @@ impl Decision {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<(Self, u64), Malformed> {
+    /// The decision with the wall time at which it was made.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u64), Malformed> {
         let mut decoder = Decoder::new(bytes);
         let (tag, epoch) = (decoder.u8()?, decoder.u64()?);
         let decision = match tag {

@@ -100,7 +100,9 @@ pub(crate) fn pool(pool: PoolNumber) -> Vec<u8> {
 
 /// Key of a container or its usage.
 pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) -> Vec<u8> {
-    let mut key = vec![kind];
+    // With room for an object's id and what usually follows.
+    let mut key = Vec::with_capacity(64);
+    key.push(kind);
     key.extend_from_slice(&pool.to_be_bytes());
     key.extend_from_slice(&container.to_be_bytes());
     key

@@ -146,7 +146,7 @@ fn whole_containers_and_changed_objects_take_turns_in_background_work() {
         // The changed object is looked at long before the container is through.
         assert!(opened.stats().aggregated > 15, "{} versions were dropped", opened.stats().aggregated);
     });
-    machine.sleep(Duration::from_secs(60));
+    machine.sleep(Duration::from_mins(1));
     assert!(store.stats().entries < 4 * objects + 20, "{} entries are left", store.stats().entries);
     assert!(store.stats().aggregated >= objects, "{} versions were dropped", store.stats().aggregated);
     assert_eq!(machine.audit(&store).problems, [""; 0]);
