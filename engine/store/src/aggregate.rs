@@ -33,8 +33,20 @@ pub(crate) struct Queue {
     /// Objects with the epoch of their oldest change since the last visit, and the horizon of that visit.
     objects: BTreeMap<ObjectKey, (u64, u64)>,
     order: BTreeSet<(u64, ObjectKey)>,
-    /// Containers to be visited as a whole: after an open, or when a snapshot was given up.
-    containers: BTreeSet<(PoolNumber, ContainerNumber)>,
+    /// Containers to be visited as a whole, after an open or when a snapshot was given up: each with the index key
+    /// where the visit goes on.
+    containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
+    /// Whether it is a container's turn.
+    container_next: bool,
+}
+
+/// What background aggregation does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Visits an object, up to the last visit's horizon known.
+    Object(ObjectKey, u64),
+    /// Visits the next object of a container, from this index key on.
+    Container(PoolNumber, ContainerNumber, Vec<u8>),
 }
 
 impl Queue {
@@ -52,26 +64,41 @@ impl Queue {
     }
 
     pub(crate) fn add_container(&mut self, pool: PoolNumber, container: ContainerNumber) {
-        self.containers.insert((pool, container));
+        self.containers.insert((pool, container), key::objects(pool, container));
+    }
+
+    /// A container's visit goes on from this index key, unless it was to begin anew meanwhile.
+    pub(crate) fn resume_container(&mut self, pool: PoolNumber, container: ContainerNumber, from: Vec<u8>) {
+        self.containers.entry((pool, container)).or_insert(from);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.containers.is_empty()
     }
 
+    /// Takes what is next. Objects that have changed and containers take turns, so that neither keeps the other
+    /// waiting.
+    pub(crate) fn take(&mut self, horizon: u64) -> Option<Task> {
+        self.container_next = !self.container_next;
+        let first = if self.container_next { self.take_container() } else { None };
+        let task = first.or_else(|| self.take_object(horizon));
+        task.or_else(|| self.take_container())
+    }
+
     /// Takes an object whose oldest change is past the horizon, with the horizon of its last visit.
-    pub(crate) fn take_object(&mut self, horizon: u64) -> Option<(ObjectKey, u64)> {
+    fn take_object(&mut self, horizon: u64) -> Option<Task> {
         let (epoch, object) = self.order.first().copied()?;
         if epoch > horizon {
             return None;
         }
         self.order.pop_first();
         let (_, since) = self.objects.remove(&object)?;
-        Some((object, since))
+        Some(Task::Object(object, since))
     }
 
-    pub(crate) fn take_container(&mut self) -> Option<(PoolNumber, ContainerNumber)> {
-        self.containers.pop_first()
+    fn take_container(&mut self) -> Option<Task> {
+        let ((pool, container), from) = self.containers.pop_first()?;
+        Some(Task::Container(pool, container, from))
     }
 }
 
@@ -136,7 +163,7 @@ pub(crate) async fn visit_object(
         let catalog = core.catalog.borrow();
         let found = catalog.pools.get(&object.0).and_then(|pool| pool.containers.get(&object.1));
         let Some(container) = found.filter(|container| !container.destroying) else { return Ok(()) };
-        container.snapshots.clone()
+        Rc::clone(&container.snapshots)
     };
     // Snapshots that were made since the last visit may lie before it, but not before what it left.
     let floor = snapshots.range(..=since).next_back().copied().unwrap_or(0);

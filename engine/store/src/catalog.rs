@@ -4,6 +4,7 @@ use crate::codec::{Decoder, Encode, Malformed};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::BLOCK;
 use weir_proto::{ContainerId, PoolId};
@@ -62,7 +63,8 @@ pub(crate) struct Container {
     pub(crate) id: ContainerId,
     pub(crate) quota: u64,
     pub(crate) destroying: bool,
-    pub(crate) snapshots: BTreeSet<u64>,
+    /// Shared with aggregation while that looks at an object.
+    pub(crate) snapshots: Rc<BTreeSet<u64>>,
     pub(crate) usage: Usage,
     /// The usage differs from the stored one.
     dirty: bool,
@@ -74,7 +76,7 @@ impl Container {
             id,
             quota: 0,
             destroying: false,
-            snapshots: BTreeSet::new(),
+            snapshots: Rc::default(),
             usage: Usage::default(),
             dirty: false,
         }
@@ -194,8 +196,8 @@ impl Catalog {
                 let epoch = epoch.ok_or(Malformed("a snapshot's key is too short"))?;
                 let found = self.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
                 match (found, value) {
-                    (Some(container), Some(_)) => drop(container.snapshots.insert(epoch)),
-                    (Some(container), None) => drop(container.snapshots.remove(&epoch)),
+                    (Some(container), Some(_)) => drop(Rc::make_mut(&mut container.snapshots).insert(epoch)),
+                    (Some(container), None) => drop(Rc::make_mut(&mut container.snapshots).remove(&epoch)),
                     (None, _) => {}
                 }
                 Ok(())

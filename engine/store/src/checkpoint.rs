@@ -109,6 +109,8 @@ struct Frozen {
     maps: Vec<(usize, Rc<Bits>)>,
     entries: u64,
     ring: Ring,
+    /// Records that the log gets behind this point, though their changes are in here.
+    known: u64,
     number: u64,
 }
 
@@ -179,6 +181,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         log_previous: frozen.ring.previous,
         maps: maps_checksum(&core.checkpoints.maps.borrow()),
         newest: core.newest_epoch(),
+        known: frozen.known,
     };
     write_header(core, header).await?;
     core.space.borrow_mut().release_nodes(&frozen.retired);
@@ -194,11 +197,12 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Writes the header of the present checkpoint again under the present incarnation, at open.
-pub(crate) async fn renew_header(core: &Rc<Core>) -> Result<(), MediaError> {
+/// Writes the header of the present checkpoint again under the present incarnation, at open. `known` records of those
+/// that the checkpoint has were found in the log; what comes next takes the places of the others.
+pub(crate) async fn renew_header(core: &Rc<Core>, known: u64) -> Result<(), MediaError> {
     let generation = core.checkpoints.generation.get() + 1;
     let incarnation = core.journal.incarnation.get();
-    write_header(core, Checkpoint { generation, incarnation, ..core.checkpoints.header.get() }).await
+    write_header(core, Checkpoint { generation, incarnation, known, ..core.checkpoints.header.get() }).await
 }
 
 async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {
@@ -256,6 +260,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
         maps: space.freeze(),
         entries: tree.len(),
         ring: *core.journal.ring.borrow(),
+        known: core.journal.unplaced(),
         number: core.checkpoints.number.get(),
     })
 }

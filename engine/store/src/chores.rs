@@ -1,6 +1,6 @@
 //! Background work: reclaim of destroyed pools and containers, and aggregation.
 
-use crate::aggregate::{ChoreError, visit_object};
+use crate::aggregate::{ChoreError, Task, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
@@ -18,6 +18,15 @@ use weir_runtime::race;
 /// Index entries that one step of reclaim removes: some 100 µs of work.
 const RECLAIM_STEP: usize = 256;
 
+/// How long the decision of a transaction is remembered: as long as a client or another target may come back to it.
+const DECISIONS_KEPT: Duration = Duration::from_mins(5);
+
+/// Decisions that are remembered at most: some 10 MiB of memory.
+const DECISIONS_MAX: usize = 64 * 1024;
+
+/// Pieces of work in one slice, however quick they are: objects that need nothing take some 10 µs each.
+const SLICE_PIECES: u32 = 64;
+
 /// Works until the store stops. Idle, it sleeps until something is queued.
 pub(crate) async fn run(core: Rc<Core>) {
     queue_all_containers(&core);
@@ -25,11 +34,9 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.is_stopped() || core.failure().is_some() {
             return;
         }
-        let worked = match work(&core).await {
+        let worked = match work_slice(&core).await {
             Ok(worked) => worked,
-            // Counted where it was met. What is damaged stays as it is, the rest is worked on.
-            Err(ChoreError::Page(_)) => true,
-            Err(ChoreError::Failed(reason)) => return core.fail(&reason),
+            Err(reason) => return core.fail(&reason),
         };
         if worked {
             core.rt.sleep(core.config.slice).await;
@@ -55,6 +62,24 @@ impl Core {
     }
 }
 
+/// Works until a slice of time or the pieces that belong in one are used up. Returns whether there was anything to do.
+/// `Err`: the store must fail.
+async fn work_slice(core: &Rc<Core>) -> Result<bool, String> {
+    let begin = core.rt.now();
+    for done in 0..SLICE_PIECES {
+        match work(core).await {
+            // What is damaged was counted where it was met, and stays as it is; the rest is worked on.
+            Ok(true) | Err(ChoreError::Page(_)) => {}
+            Ok(false) => return Ok(done > 0),
+            Err(ChoreError::Failed(reason)) => return Err(reason),
+        }
+        if core.rt.now() - begin >= core.config.slice || core.is_stopped() || core.has_failed() {
+            break;
+        }
+    }
+    Ok(true)
+}
+
 /// After an open it isn't known what was overwritten.
 fn queue_all_containers(core: &Core) {
     let catalog = core.catalog.borrow();
@@ -76,24 +101,45 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
         Ok(false) | Err(ChoreError::Page(_)) => {}
         Err(error) => return Err(error),
     }
+    if forget_decisions(core).await? {
+        return Ok(true);
+    }
     let horizon = horizon(core);
-    let object = core.aggregation.borrow_mut().take_object(horizon);
-    if let Some((object, since)) = object {
-        visit_object(core, object, since, horizon).await?;
-        return Ok(true);
+    let task = core.aggregation.borrow_mut().take(horizon);
+    match task {
+        None => return Ok(false),
+        Some(Task::Object(object, since)) => visit_object(core, object, since, horizon).await?,
+        Some(Task::Container(pool, container, from)) => {
+            let next = next_object(core, &key::objects(pool, container), &from).await?;
+            if let Some(object) = next {
+                let behind = key::after(Path::object(pool, container, object).as_bytes());
+                core.aggregation.borrow_mut().resume_container(pool, container, behind);
+                visit_object(core, (pool, container, object), 0, horizon).await?;
+            }
+        }
     }
-    let container = core.aggregation.borrow_mut().take_container();
-    if let Some((pool, container)) = container {
-        visit_container(core, pool, container, horizon).await?;
-        return Ok(true);
-    }
-    Ok(false)
+    Ok(true)
 }
 
 /// The newest epoch whose history may go.
 fn horizon(core: &Core) -> u64 {
     let retention = u64::try_from(core.config.retention.as_nanos()).unwrap_or(u64::MAX);
     core.rt.wall_ns().saturating_sub(retention)
+}
+
+/// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
+async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
+    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+    let before = core.rt.wall_ns().saturating_sub(kept);
+    let old = core.transactions.borrow().old_decisions(before, DECISIONS_MAX, RECLAIM_STEP);
+    if old.is_empty() {
+        return Ok(false);
+    }
+    core.admit().await?;
+    core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(old.iter().map(Vec::as_slice))?)).await?;
+    let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
+    core.commit(&changes, None)?;
+    Ok(true)
 }
 
 /// Visits all objects of a container.
@@ -181,7 +227,8 @@ fn find_doomed(core: &Core, tree: &Tree) -> Result<Option<Doomed>, Fault> {
                 continue;
             }
             let snapshots = key::container(key::SNAPSHOT, *pool_number, *number);
-            for prefix in [key::objects(*pool_number, *number), snapshots] {
+            let transactions = key::transactions(*pool_number, *number);
+            for prefix in [key::objects(*pool_number, *number), transactions, snapshots] {
                 if has(&prefix)? {
                     return Ok(Some(Doomed::Entries(prefix)));
                 }

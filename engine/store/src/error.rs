@@ -2,10 +2,11 @@
 
 use crate::codec::Malformed;
 use crate::config::Owner;
+use crate::intents::{Decision, TransactionId};
 use crate::paging::{Fault, Halt, PageError};
 use weir_media::MediaError;
 use weir_proto::object::Extent;
-use weir_proto::{ContainerId, Der, Key, PoolId};
+use weir_proto::{ContainerId, Der, Epoch, Key, PoolId};
 
 /// Where on the device something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,6 +256,33 @@ pub enum UpdateError {
         /// What was to be stored.
         given: &'static str,
     },
+    /// A prepared transaction writes the same.
+    #[error(
+        "transaction {transaction} at epoch {:#x} writes the same and is not decided yet; try again, or ask its coordinator",
+        epoch.0
+    )]
+    Undecided {
+        /// The transaction.
+        transaction: TransactionId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// Somebody has read or written the same at a later epoch.
+    #[error("epoch {:#x} comes too late: the same was read or written at epoch {:#x}; try again at a newer one", epoch.0, newest.0)]
+    Restart {
+        /// The epoch of the change.
+        epoch: Epoch,
+        /// The newest epoch at which others were there.
+        newest: Epoch,
+    },
+    /// The transaction was committed or aborted before.
+    #[error("transaction {transaction} was decided before: {decision:?}")]
+    Decided {
+        /// The transaction.
+        transaction: TransactionId,
+        /// What became of it.
+        decision: Decision,
+    },
     /// The pool's share of the target is used up.
     #[error(
         "pool {pool} is full on this target: {needed} bytes needed, {free} free of {size}; delete data or grow the pool"
@@ -350,6 +378,17 @@ pub enum FetchError {
         /// What was asked for.
         given: &'static str,
     },
+    /// A prepared transaction may change what is asked for.
+    #[error(
+        "transaction {transaction} at epoch {:#x} may change this and is not decided yet; try again, or ask its coordinator",
+        epoch.0
+    )]
+    Undecided {
+        /// The transaction.
+        transaction: TransactionId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
     /// The buffer is too small for the data.
     #[error("the data has {needed} bytes, the buffer {given}")]
     Buffer {
@@ -441,6 +480,93 @@ fn extent_text(extent: Option<&Extent>) -> String {
     extent.map_or_else(String::new, |extent| format!(" (records {} to {})", extent.index, extent.end()))
 }
 
+/// A transaction can't be committed or aborted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransactionError {
+    /// The pool was destroyed.
+    #[error("pool {0} has no shard on this target")]
+    PoolMissing(PoolId),
+    /// No such container.
+    #[error("container {0} does not exist on this target")]
+    ContainerMissing(ContainerId),
+    /// The container is being destroyed.
+    #[error("container {0} is being destroyed")]
+    ContainerDestroying(ContainerId),
+    /// It isn't prepared, and no decision of it is known.
+    #[error("transaction {0} is not prepared on this target")]
+    Unknown(TransactionId),
+    /// It was aborted.
+    #[error("transaction {0} was aborted")]
+    Aborted(TransactionId),
+    /// It was committed.
+    #[error("transaction {transaction} was committed at epoch {:#x}", epoch.0)]
+    Committed {
+        /// The transaction.
+        transaction: TransactionId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// A part of the index is damaged on the device.
+    #[error(
+        "{location} is damaged: {reason}; nothing was changed. Rebuild this target from its replicas, and replace the device if it happens again"
+    )]
+    Index {
+        /// Where.
+        location: Location,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// The store has failed.
+    #[error(
+        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
+    )]
+    Failed(String),
+}
+
+impl From<PageError> for TransactionError {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::Corrupt { location, reason } => Self::Index { location, reason },
+            PageError::Media(error) => Self::Media(error),
+        }
+    }
+}
+
+impl From<UpdateError> for TransactionError {
+    fn from(error: UpdateError) -> Self {
+        match error {
+            UpdateError::Failed(reason) => Self::Failed(reason),
+            // What was checked at prepare still holds, unless the index is not what it was.
+            error => Self::Failed(format!("a prepared change is refused: {error}")),
+        }
+    }
+}
+
+impl From<TransactionError> for Halt<TransactionError> {
+    fn from(error: TransactionError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl TransactionError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::PoolMissing(_) | Self::Unknown(_) => Der::NONEXIST,
+            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
+            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
+            Self::Aborted(_) => Der::OP_CANCELED,
+            Self::Committed { .. } => Der::ALREADY,
+            Self::Media(_) => Der::NVME_IO,
+            Self::Index { .. } | Self::Failed(_) => Der::IO,
+        }
+    }
+}
+
 /// A change of attributes failed. Nothing of it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeError {
@@ -515,6 +641,10 @@ impl UpdateError {
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
             Self::Checksum { .. } => Der::CSUM,
+            Self::Undecided { .. } => Der::INPROGRESS,
+            Self::Restart { .. } => Der::TX_RESTART,
+            Self::Decided { decision: Decision::Committed(_), .. } => Der::ALREADY,
+            Self::Decided { decision: Decision::Aborted, .. } => Der::OP_CANCELED,
             Self::Media(_) => Der::NVME_IO,
             Self::Index { .. } | Self::Failed(_) => Der::IO,
         }
@@ -532,6 +662,7 @@ impl FetchError {
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::Buffer { .. } => Der::REC2BIG,
+            Self::Undecided { .. } => Der::INPROGRESS,
             Self::Corrupt { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,

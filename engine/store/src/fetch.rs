@@ -4,10 +4,12 @@ use crate::codec::{Malformed, crc32c};
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::incarnation::{Life, life};
+use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, Tail};
 use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::state::{Core, add};
+use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::{Blocks, Kind, Payload, Version};
@@ -21,6 +23,15 @@ use weir_runtime::join_all;
 /// Conditions that a fetch may name.
 const FETCH_CONDITIONS: Conditions =
     Conditions(Conditions::DKEY_FETCH.0 | Conditions::AKEY_FETCH.0 | Conditions::PER_AKEY.0);
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Somebody who wants what is there now, or was at an epoch.
+    Plain,
+    /// A transaction: what it reads at its epoch has to stay so.
+    Transaction,
+}
 
 /// What a fetch found of one akey.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -374,15 +385,54 @@ impl Shard {
         conditions: Conditions,
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
+        self.fetch_as(Reader::Plain, container, object, dkey, epoch, conditions, akeys).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "who reads and the parts of the request")]
+    pub(crate) async fn fetch_as(
+        &self,
+        reader: Reader,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &Key,
+        epoch: Epoch,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Fetch, FetchError> {
         let number = self.locate(container)?;
         check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
         let guard = ReadGuard::new(&self.core);
-        let plan = |tree: &Tree| self.plan_fetch(tree, number, object, dkey, epoch.0, conditions, akeys);
+        let plan = |tree: &Tree| {
+            self.begin_read(reader, &(self.number, number, object), Scope::Dkey(dkey), epoch)?;
+            self.plan_fetch(tree, number, object, dkey, epoch.0, conditions, akeys)
+        };
         let planned = self.core.ask(plan).await;
         // What the answer rests on must not vanish in a crash.
         self.see(number, object).await?;
         let (akeys, pieces) = planned?.into_iter().unzip();
         Ok(Fetch { guard, akeys, pieces })
+    }
+
+    /// Notes that something is read, and refuses when a prepared transaction may be about to change it.
+    pub(crate) fn begin_read(
+        &self,
+        reader: Reader,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: Epoch,
+    ) -> Result<(), FetchError> {
+        let core = &self.core;
+        let met = core.transactions.borrow().meets(object, scope, epoch.0, None);
+        if let Some((transaction, epoch)) = met {
+            return Err(FetchError::Undecided { transaction, epoch });
+        }
+        match reader {
+            Reader::Plain => {
+                core.timestamps.note_glance(object, scope, epoch.0.min(core.newest_epoch()));
+            }
+            Reader::Transaction => core.timestamps.note_read(object, scope, epoch.0),
+        }
+        Ok(())
     }
 
     /// Waits until everything that a reader of this object has seen is durable.

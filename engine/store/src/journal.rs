@@ -103,6 +103,8 @@ pub(crate) struct Journal {
     pending: RefCell<VecDeque<Pending>>,
     /// Number of the last record that was appended.
     last: Cell<u64>,
+    /// Number of the last record that went into a batch with a place in the ring.
+    placed: Cell<u64>,
     /// Number of the last record that is durable.
     durable: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
@@ -133,6 +135,7 @@ impl Journal {
         Self {
             pending: RefCell::default(),
             last: Cell::new(0),
+            placed: Cell::new(0),
             durable: Cell::new(0),
             preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
@@ -165,6 +168,11 @@ impl Journal {
         self.durable.get()
     }
 
+    /// Records that wait for a place in the ring.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.last.get() - self.placed.get()
+    }
+
     /// Records that aren't durable.
     pub(crate) fn depth(&self) -> u64 {
         self.last.get() - self.durable.get()
@@ -177,7 +185,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, changes: &[Change], data: u64, object: Option<ObjectKey>) -> u64 {
+    pub(crate) fn append(&self, changes: &[Change], data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();
@@ -191,9 +199,9 @@ impl Journal {
             batch.last = number;
             batch.data += data;
         }
-        if let Some(object) = object {
-            self.touched.borrow_mut().insert(object, number);
-            self.touched_order.borrow_mut().push_back((number, object));
+        for object in objects {
+            self.touched.borrow_mut().insert(*object, number);
+            self.touched_order.borrow_mut().push_back((number, *object));
         }
         self.work.notify_one();
         number
@@ -246,6 +254,7 @@ impl Journal {
             return None;
         }
         let batch = pending.pop_front()?;
+        self.placed.set(batch.last);
         let header = |ring: &Ring, kind, len: usize| Batch {
             kind,
             sequence: ring.sequence,

@@ -5,6 +5,7 @@
 //! inverted: the newest comes first.
 
 use crate::codec::{Decoder, Malformed};
+use crate::intents::{TransactionId, TransactionKey};
 use weir_proto::object::Extent;
 use weir_proto::{Epoch, Key, ObjectId};
 
@@ -20,6 +21,9 @@ pub(crate) const ATTRIBUTE: u8 = 4;
 pub(crate) const OBJECT: u8 = 5;
 /// An epoch whose state a container keeps.
 pub(crate) const SNAPSHOT: u8 = 6;
+
+/// A transaction that was prepared, or its decision.
+pub(crate) const TRANSACTION: u8 = 7;
 
 /// Behind an object, dkey or akey: its incarnations.
 const EVENT: u8 = 0;
@@ -96,7 +100,9 @@ pub(crate) fn pool(pool: PoolNumber) -> Vec<u8> {
 
 /// Key of a container or its usage.
 pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) -> Vec<u8> {
-    let mut key = vec![kind];
+    // With room for an object's id and what usually follows.
+    let mut key = Vec::with_capacity(64);
+    key.push(kind);
     key.extend_from_slice(&pool.to_be_bytes());
     key.extend_from_slice(&container.to_be_bytes());
     key
@@ -144,7 +150,7 @@ pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
     let pool = u32::from_be_bytes(decoder.array().ok()?);
     match kind {
         ATTRIBUTE => Some((pool, 0)),
-        OBJECT => Some((pool, u32::from_be_bytes(decoder.array().ok()?))),
+        OBJECT | TRANSACTION => Some((pool, u32::from_be_bytes(decoder.array().ok()?))),
         _ => None,
     }
 }
@@ -153,8 +159,10 @@ pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
 pub(crate) fn is_version(key: &[u8]) -> bool {
     fn find(key: &[u8]) -> Result<bool, Malformed> {
         let mut decoder = Decoder::new(key);
-        if decoder.u8()? != OBJECT {
-            return Ok(false);
+        match decoder.u8()? {
+            OBJECT => {}
+            TRANSACTION => return Ok(matches!(transaction_from(key)?.1, TransactionTail::Version(_))),
+            _ => return Ok(false),
         }
         decoder.bytes(8)?;
         let object = ObjectId::from_bytes(decoder.array()?);
@@ -175,6 +183,60 @@ fn skip_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<(), Malformed> {
     }
     while decoder.u8()? != 0 || decoder.u8()? != 0 {}
     Ok(())
+}
+
+/// What an entry of a transaction holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransactionTail {
+    /// A piece of its operations.
+    Operations(u16),
+    /// A version that it stores.
+    Version(u32),
+    /// What became of it.
+    Decision,
+}
+
+/// What all entries of a container's transactions begin with.
+pub(crate) fn transactions(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
+    container(TRANSACTION, pool, number)
+}
+
+/// An entry of a transaction.
+pub(crate) fn transaction((pool, number, id): TransactionKey, tail: TransactionTail) -> Vec<u8> {
+    let mut key = transactions(pool, number);
+    key.extend_from_slice(id.0.as_bytes());
+    match tail {
+        TransactionTail::Operations(piece) => {
+            key.push(0);
+            key.extend_from_slice(&piece.to_be_bytes());
+        }
+        TransactionTail::Version(version) => {
+            key.push(1);
+            key.extend_from_slice(&version.to_be_bytes());
+        }
+        TransactionTail::Decision => key.push(2),
+    }
+    key
+}
+
+/// The transaction that an entry belongs to, and what it holds.
+pub(crate) fn transaction_from(key: &[u8]) -> Result<(TransactionKey, TransactionTail), Malformed> {
+    let mut decoder = Decoder::new(key);
+    decoder.u8()?;
+    let pool = u32::from_be_bytes(decoder.array()?);
+    let number = u32::from_be_bytes(decoder.array()?);
+    let id = TransactionId(uuid::Uuid::from_bytes(decoder.array()?));
+    let tail = match decoder.u8()? {
+        0 => TransactionTail::Operations(u16::from_be_bytes(decoder.array()?)),
+        1 => TransactionTail::Version(u32::from_be_bytes(decoder.array()?)),
+        2 => TransactionTail::Decision,
+        _ => return Err(Malformed("an entry of a transaction is of unknown kind")),
+    };
+    if decoder.is_empty() {
+        Ok(((pool, number, id), tail))
+    } else {
+        Err(Malformed("a key has bytes behind its end"))
+    }
 }
 
 /// What all keys of a container's objects begin with.
@@ -377,6 +439,7 @@ mod tests {
             let _ = akey_tail(&bytes);
             let _ = attribute_name(&bytes);
             let _ = owner(&bytes);
+            let _ = transaction_from(&bytes);
             let _ = dkey_from(ObjectId::default(), &bytes);
         }
 
@@ -399,6 +462,15 @@ mod tests {
         assert_eq!(owner(&stored), Some((1, 2)));
         assert!(is_version(&stored) && is_version(&akey.single(1)));
         assert!(!is_version(&akey.event(1)) && !is_version(&pool(1)));
+        let place = (1, 2, TransactionId(uuid::Uuid::from_u128(9)));
+        for tail in
+            [TransactionTail::Operations(3), TransactionTail::Version(70_000), TransactionTail::Decision]
+        {
+            let stored = transaction(place, tail);
+            assert_eq!(transaction_from(&stored), Ok((place, tail)));
+            assert_eq!(owner(&stored), Some((1, 2)));
+            assert_eq!(is_version(&stored), matches!(tail, TransactionTail::Version(_)));
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod fetch;
 mod format;
 mod incarnation;
 mod inspect;
+mod intents;
 mod journal;
 mod key;
 mod list;
@@ -40,6 +41,8 @@ mod space;
 mod state;
 mod stats;
 mod store;
+mod timestamps;
+mod transaction;
 mod tree;
 mod update;
 mod value;
@@ -47,12 +50,15 @@ mod value;
 pub use attribute::AttributeChange;
 pub use audit::Audit;
 pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
-pub use error::{AttributeError, FetchError, FormatError, Location, OpenError, PoolError, UpdateError};
+pub use error::{
+    AttributeError, FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError,
+};
 pub use fetch::{Fetch, FetchedAkey};
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
     IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
 };
+pub use intents::{Decision, TransactionId};
 pub use list::ListPage;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
@@ -61,4 +67,5 @@ pub use stats::{
     LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
+pub use transaction::{Operation, View};
 pub use update::Data;

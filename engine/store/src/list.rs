@@ -4,12 +4,13 @@
 
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
-use crate::fetch::{hold_blocks, load, newest_single};
+use crate::fetch::{Reader, hold_blocks, load, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::state::Core;
+use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::Payload;
@@ -98,6 +99,7 @@ impl Shard {
         let mut page = Filling::new(limit);
         let path = Path::object(self.number, number, object);
         let (core, at) = (&*self.core, epoch.0);
+        self.begin_list(number, object, scope, epoch)?;
         match scope {
             ListScope::Objects => self.list_objects(number, at, anchor, &mut page).await?,
             ListScope::Dkeys => {
@@ -124,6 +126,27 @@ impl Shard {
         }
         drop(guard);
         Ok(ListPage { entries, next: page.next })
+    }
+
+    fn begin_list(
+        &self,
+        number: ContainerNumber,
+        object: ObjectId,
+        scope: &ListScope,
+        epoch: Epoch,
+    ) -> Result<(), FetchError> {
+        let place = (self.number, number, object);
+        match scope {
+            ListScope::Objects => {
+                let met = self.core.transactions.borrow().meets_any(self.number, number, epoch.0);
+                let refuse = |(transaction, epoch)| Err(FetchError::Undecided { transaction, epoch });
+                met.map_or(Ok(()), refuse)
+            }
+            ListScope::Dkeys => self.begin_read(Reader::Plain, &place, Scope::Object, epoch),
+            ListScope::Akeys(dkey) | ListScope::Extents(dkey, _) => {
+                self.begin_read(Reader::Plain, &place, Scope::Dkey(dkey), epoch)
+            }
+        }
     }
 
     async fn list_objects(

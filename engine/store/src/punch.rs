@@ -3,6 +3,7 @@
 use crate::attribute::AttributeChange;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
+use crate::intents::scopes_of_punch;
 use crate::key::{ContainerNumber, Path};
 use crate::paging::Halt;
 use crate::record::Change;
@@ -56,6 +57,9 @@ impl Shard {
         let planned = self.core.ask(|tree| {
             let epoch = clock();
             check_epoch(epoch)?;
+            for scope in scopes_of_punch(scope) {
+                self.check_write(&touched, scope, epoch.0)?;
+            }
             let changes = self.plan_punch(tree, number, object, scope, epoch.0, conditions)?;
             tree.reach(changes.iter().map(Change::key))?;
             Ok((epoch, changes))
@@ -72,6 +76,9 @@ impl Shard {
                     self.core.fail(&malformed.to_string());
                     UpdateError::from(malformed)
                 })?;
+                for scope in scopes_of_punch(scope) {
+                    self.core.timestamps.note_write(&touched, scope, epoch.0, false);
+                }
                 self.core.queue_for_aggregation(touched, epoch.0);
                 Ok((epoch, record))
             }
@@ -91,7 +98,7 @@ impl Shard {
         }
     }
 
-    fn plan_punch(
+    pub(crate) fn plan_punch(
         &self,
         tree: &Tree,
         number: ContainerNumber,
@@ -152,7 +159,7 @@ impl Shard {
     }
 }
 
-fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
+pub(crate) fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
     let keys = match scope {
         PunchScope::Object => return Ok(()),
         PunchScope::Dkeys(dkeys) => {

@@ -2,10 +2,12 @@
 
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
+use crate::fetch::Reader;
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
 use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
+use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::Event;
@@ -46,9 +48,11 @@ impl Shard {
         check_query(object, query).map_err(FetchError::Invalid)?;
         let path = Path::object(self.number, number, object);
         let resume = RefCell::new(None);
-        let reply = self
-            .core
-            .ask(|tree| Ok::<_, Halt<FetchError>>(search(tree, object, &path, epoch.0, query, &resume)?));
+        let place = (self.number, number, object);
+        let reply = self.core.ask(|tree| {
+            self.begin_read(Reader::Plain, &place, Scope::Object, epoch)?;
+            Ok::<_, Halt<FetchError>>(search(tree, object, &path, epoch.0, query, &resume)?)
+        });
         let reply = reply.await;
         self.see(number, object).await?;
         reply

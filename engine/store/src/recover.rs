@@ -9,6 +9,7 @@ use crate::format::{
     CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
     checkpoint_offset, decode_map, read_superblock,
 };
+use crate::intents::Transactions;
 use crate::journal::{Journal, Ring};
 use crate::key;
 use crate::paging::{Fault, Halt};
@@ -190,6 +191,9 @@ impl<'a> Opening<'a> {
         let catalog =
             core.ask(|tree| load_catalog(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
         *core.catalog.borrow_mut() = catalog.await?;
+        let transactions = core
+            .ask(|tree| load_transactions(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
+        *core.transactions.borrow_mut() = transactions.await?;
         Ok(())
     }
 
@@ -224,10 +228,11 @@ impl<'a> Opening<'a> {
             checkpoints: Checkpoints::new(checkpoint, highest, maps),
         });
         self.load_index(&core, &checkpoint).await?;
-        crate::replay::replay(&self, &core).await?;
+        let known = crate::replay::replay(&self, &core).await?;
         core.space.borrow_mut().finish_recovery();
+        core.timestamps.set_floor(core.newest_epoch().max(rt.wall_ns()));
         core.journal.incarnation.set(checkpoint.incarnation + 1);
-        crate::checkpoint::renew_header(&core).await?;
+        crate::checkpoint::renew_header(&core, known).await?;
         Ok(core)
     }
 }
@@ -236,6 +241,21 @@ impl<'a> Opening<'a> {
 fn empty_tree() -> Tree {
     let meter = Meter::default();
     Tree::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
+}
+
+/// Builds the table of transactions from the index.
+fn load_transactions(tree: &Tree) -> Result<Transactions, Fault> {
+    let mut transactions = Transactions::default();
+    let fault = tree.scan(&[key::TRANSACTION], |key, value| {
+        if key.first() != Some(&key::TRANSACTION) {
+            return ControlFlow::Break(None);
+        }
+        match transactions.follow(key, Some(value)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(malformed) => ControlFlow::Break(Some(malformed)),
+        }
+    })?;
+    fault.flatten().map_or(Ok(transactions), |malformed| Err(malformed.into()))
 }
 
 /// Builds the catalog from the index.

@@ -70,12 +70,15 @@ impl Reader<'_> {
     }
 }
 
-/// Replays the log into `core` and leaves its ring behind the last batch.
-pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(), OpenError> {
+/// Replays the log into `core` and leaves its ring behind the last batch. Returns how many of the records that the
+/// checkpoint has already were there.
+pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64, OpenError> {
     let layout = core.layout;
     let mut reader =
         Reader { device: &core.device, offset: layout.log_offset, len: layout.log_len, window: None };
     let mut incarnation = 0;
+    let known = core.checkpoints.header.get().known;
+    let mut left = known;
     // The batch before the present position, not yet applied, and the ring as it was before that batch.
     let mut held: Option<(Vec<Vec<Change>>, crate::journal::Ring)> = None;
     loop {
@@ -96,7 +99,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
         };
         incarnation = batch.incarnation;
         if let Some((records, _)) = held.take() {
-            apply(opening, core, &records, ring.position).await?;
+            apply(opening, core, &records, ring.position, &mut left).await?;
         }
         let records = decode_records(&bytes).map_err(|malformed| {
             opening.corrupt("a log batch", layout.log_offset + ring.position, malformed.0)
@@ -112,21 +115,27 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<(),
         }
     }
     check_end(opening, core, &mut reader).await?;
-    let Some((records, before)) = held else { return Ok(()) };
+    let Some((records, before)) = held else { return Ok(known - left) };
     if data_is_intact(core, &records).await? {
-        return apply(opening, core, &records, before.position).await;
+        apply(opening, core, &records, before.position, &mut left).await?;
+    } else {
+        *core.journal.ring.borrow_mut() = before;
     }
-    *core.journal.ring.borrow_mut() = before;
-    Ok(())
+    Ok(known - left)
 }
 
-/// Applies the records of a batch that ends at `position` of the ring.
+/// Applies the records of a batch that ends at `position` of the ring, but for the first `known` ones, which it counts
+/// down: a record that is applied to a state with later ones would undo parts of them.
 async fn apply(
     opening: &Opening<'_>,
     core: &Core,
     records: &[Vec<Change>],
     position: u64,
+    known: &mut u64,
 ) -> Result<(), OpenError> {
+    let skipped = records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
+    *known -= skipped as u64;
+    let records = &records[skipped..];
     add(&core.counters.replayed, records.len() as u64);
     let changes: Vec<&Change> = records.iter().flatten().collect();
     for part in changes.chunks(REACH_CHANGES) {

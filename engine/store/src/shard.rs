@@ -1,7 +1,7 @@
 //! One pool on one target: containers, space. The operations on objects and attributes are in files of their own.
 
 use crate::catalog::Container;
-use crate::error::{FetchError, PoolError, UpdateError};
+use crate::error::{FetchError, PoolError, TransactionError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::Halt;
 use crate::record::Change;
@@ -44,6 +44,16 @@ impl From<Absent> for PoolError {
 }
 
 impl From<Absent> for UpdateError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Pool(pool) => Self::PoolMissing(pool),
+            Absent::Container(container) => Self::ContainerMissing(container),
+            Absent::Destroying(container) => Self::ContainerDestroying(container),
+        }
+    }
+}
+
+impl From<Absent> for TransactionError {
     fn from(absent: Absent) -> Self {
         match absent {
             Absent::Pool(pool) => Self::PoolMissing(pool),
@@ -195,10 +205,21 @@ impl Shard {
         Ok(())
     }
 
-    fn snapshot_set(&self, number: ContainerNumber) -> BTreeSet<u64> {
+    /// Adds one epoch to those whose state aggregation keeps, however many there are.
+    ///
+    /// # Errors
+    /// When the container is missing.
+    pub async fn add_snapshot(&self, container: ContainerId, epoch: Epoch) -> Result<(), PoolError> {
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let number = self.locate(container)?;
+        let key = key::snapshot(self.number, number, epoch.0);
+        self.core.change_catalog(&[Change::Put { key, value: Vec::new() }]).await.map_err(PoolError::Failed)
+    }
+
+    fn snapshot_set(&self, number: ContainerNumber) -> Rc<BTreeSet<u64>> {
         let catalog = self.core.catalog.borrow();
         let container = catalog.pools.get(&self.number).and_then(|pool| pool.containers.get(&number));
-        container.map(|container| container.snapshots.clone()).unwrap_or_default()
+        container.map(|container| Rc::clone(&container.snapshots)).unwrap_or_default()
     }
 
     /// The epochs whose state aggregation keeps, ascending.
@@ -207,7 +228,7 @@ impl Shard {
     /// When the container is missing.
     pub fn snapshots(&self, container: ContainerId) -> Result<Vec<Epoch>, PoolError> {
         let number = self.locate(container)?;
-        Ok(self.snapshot_set(number).into_iter().map(Epoch).collect())
+        Ok(self.snapshot_set(number).iter().copied().map(Epoch).collect())
     }
 
     /// Space of the pool on this target.

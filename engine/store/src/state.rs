@@ -6,11 +6,13 @@ use crate::codec::Malformed;
 use crate::config::StoreConfig;
 use crate::error::Location;
 use crate::format::Layout;
+use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey};
 use crate::key;
 use crate::paging::{Halt, Paging};
 use crate::record::Change;
 use crate::space::{Run, Space};
+use crate::timestamps::Timestamps;
 use crate::tree::{NODE_BYTES, Tree};
 use crate::value::Version;
 use core::cell::{Cell, RefCell};
@@ -80,6 +82,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) paging: Paging,
     pub(crate) scrub: crate::scrub::Scrub,
+    pub(crate) transactions: RefCell<Transactions>,
+    pub(crate) timestamps: Timestamps,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -119,6 +123,8 @@ impl Core {
             counters: Counters::default(),
             paging: Paging::default(),
             scrub: crate::scrub::Scrub::default(),
+            transactions: RefCell::default(),
+            timestamps: Timestamps::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),
@@ -212,13 +218,23 @@ impl Core {
     /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller
     /// has found the way to all keys ([`Tree::reach`]) since it last let others run.
     pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, Malformed> {
+        self.commit_moving(changes, object.as_slice(), &[])
+    }
+
+    /// Like [`Core::commit`], where blocks in `moved` pass from entries that go to entries that come.
+    pub(crate) fn commit_moving(
+        &self,
+        changes: &[Change],
+        objects: &[ObjectKey],
+        moved: &[Run],
+    ) -> Result<u64, Malformed> {
         let number = self.journal.next();
         let mut data = 0;
         for change in changes {
-            data += self.apply(change, Some(number))?;
+            data += self.apply(change, Some((number, moved)))?;
         }
         self.relieve_memory();
-        Ok(self.journal.append(changes, data, object))
+        Ok(self.journal.append(changes, data, objects))
     }
 
     /// Newest epoch of any change of the store.
@@ -226,9 +242,9 @@ impl Core {
         self.counters.newest.get().max(self.checkpoints.header.get().newest)
     }
 
-    /// Applies one change to index, space and catalog. `record` is its record's number; `None` during recovery.
-    /// Returns the bytes of data extents that the change refers to.
-    pub(crate) fn apply(&self, change: &Change, record: Option<u64>) -> Result<u64, Malformed> {
+    /// Applies one change to index, space, catalog and transactions. `record` is its record's number with the blocks
+    /// that only move within it; `None` during recovery. Returns the bytes of data extents that the change refers to.
+    pub(crate) fn apply(&self, change: &Change, record: Option<(u64, &[Run])>) -> Result<u64, Malformed> {
         let mut tree = self.tree.borrow_mut();
         let (key, new) = match change {
             Change::Put { key, value } => (key, Some(value.as_slice())),
@@ -256,7 +272,8 @@ impl Core {
         }
         for run in &old_runs {
             match record {
-                Some(number) => space.free_after(*run, number),
+                Some((_, moved)) if moved.contains(run) => {}
+                Some((number, _)) => space.free_after(*run, number),
                 None => space.free_replayed(*run),
             }
         }
@@ -271,6 +288,7 @@ impl Core {
         let mut catalog = self.catalog.borrow_mut();
         catalog.count(key, usage(old.as_deref(), &old_runs), usage(new, &new_runs));
         catalog.follow(key, new)?;
+        self.transactions.borrow_mut().follow(key, new)?;
         Ok(new_runs.iter().map(|run| run.bytes()).sum())
     }
 

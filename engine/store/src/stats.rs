@@ -144,6 +144,8 @@ pub struct IndexStats {
     pub memory_limit: u64,
     /// Nodes read from the device since open, because they were needed.
     pub faults: u64,
+    /// Nodes that operations and background work have passed since open: what they cost, whatever the machine.
+    pub visits: u64,
     /// Nodes whose memory was given back since open.
     pub evictions: u64,
     /// Nodes that couldn't be read, or were damaged, since open.

@@ -285,6 +285,7 @@ impl Store {
                 memory: core.resident_bytes() as u64,
                 memory_limit: core.config.index_bytes as u64,
                 faults: core.paging.faults.get(),
+                visits: core.tree.borrow().visits(),
                 evictions: core.paging.evictions.get(),
                 errors: core.paging.errors.get(),
             },
@@ -382,6 +383,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         log_previous: 0,
         maps: maps_checksum(&maps),
         newest: 0,
+        known: 0,
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));

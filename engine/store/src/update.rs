@@ -5,12 +5,15 @@ use crate::catalog::entry_bytes;
 use crate::codec::{Malformed, crc32c};
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
+use crate::intents::{Intended, Slot};
+use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::paging::Halt;
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
+use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload, Version};
 use core::ops::Range;
@@ -41,7 +44,7 @@ pub enum Data<'a> {
 }
 
 impl Data<'_> {
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Shared(slice) => slice,
@@ -49,34 +52,35 @@ impl Data<'_> {
     }
 }
 
-/// Where a piece of the data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Single,
-    Extent(Extent),
-}
-
 /// A piece of an update: one version to be stored.
 #[derive(Debug)]
-struct Piece {
+pub(crate) struct Piece {
     /// Index of the akey in the request.
-    akey: usize,
-    slot: Slot,
-    record_size: u32,
-    data: Range<usize>,
-    payload: Payload,
-    in_blocks: bool,
+    pub(crate) akey: usize,
+    pub(crate) slot: Slot,
+    pub(crate) record_size: u32,
+    pub(crate) data: Range<usize>,
+    pub(crate) payload: Payload,
+    pub(crate) in_blocks: bool,
+}
+
+impl Piece {
+    /// A version of a prepared transaction, whose data is in its place.
+    pub(crate) fn of_version(intended: &Intended, version: &Version) -> Self {
+        let Intended { akey, slot, record_size } = *intended;
+        Self { akey, slot, record_size, data: 0..0, payload: version.payload.clone(), in_blocks: false }
+    }
 }
 
 /// An update as its parts need it.
-struct Request<'a> {
-    pool: PoolNumber,
-    container: ContainerNumber,
-    object: ObjectId,
-    dkey: &'a Key,
-    epoch: u64,
-    conditions: Conditions,
-    akeys: &'a [AkeyUpdate],
+pub(crate) struct Request<'a> {
+    pub(crate) pool: PoolNumber,
+    pub(crate) container: ContainerNumber,
+    pub(crate) object: ObjectId,
+    pub(crate) dkey: &'a Key,
+    pub(crate) epoch: u64,
+    pub(crate) conditions: Conditions,
+    pub(crate) akeys: &'a [AkeyUpdate],
 }
 
 /// Conditions that an update may name.
@@ -114,7 +118,7 @@ pub(crate) fn check_epoch(epoch: Epoch) -> Result<(), UpdateError> {
 }
 
 impl Request<'_> {
-    fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
+    pub(crate) fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
         let invalid = |text: String| UpdateError::Invalid(text);
         let len = validate(self.akeys.iter().map(|update| (&update.akey, &update.value)))
             .map_err(|error| invalid(error.to_string()))?;
@@ -136,12 +140,16 @@ impl Request<'_> {
         check_keys(self.object, [self.dkey], self.akeys.iter().map(|update| &update.akey)).map_err(invalid)
     }
 
+    fn place(&self) -> ObjectKey {
+        (self.pool, self.container, self.object)
+    }
+
     fn path(&self) -> Path {
         Path::object(self.pool, self.container, self.object)
     }
 
     /// Cuts the data into the versions to be stored.
-    fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let (mut at, mut inline) = (0usize, 0usize);
         let dkey = self.path().dkey(self.dkey);
@@ -183,7 +191,7 @@ impl Request<'_> {
     }
 
     /// Compares the data with the checksums that came with it.
-    fn verify(&self, data: &[u8]) -> Result<(), UpdateError> {
+    pub(crate) fn verify(&self, data: &[u8]) -> Result<(), UpdateError> {
         let mut at = 0;
         for update in self.akeys {
             let lens: Vec<u64> = match &update.value {
@@ -209,7 +217,11 @@ impl Request<'_> {
     }
 
     /// Checks the conditions against the index and returns the changes that store the pieces.
-    fn plan(&self, tree: &Tree, pieces: &[Piece]) -> Result<(Vec<Change>, bool), Halt<UpdateError>> {
+    pub(crate) fn plan(
+        &self,
+        tree: &Tree,
+        pieces: &[Piece],
+    ) -> Result<(Vec<Change>, bool), Halt<UpdateError>> {
         let object_path = self.path();
         let object = life(tree, &object_path, Life::ALWAYS, self.epoch)?;
         let dkey_path = object_path.dkey(self.dkey);
@@ -316,10 +328,10 @@ impl Request<'_> {
 }
 
 /// Announces to the log that an update is writing its data.
-struct Staging(Rc<Core>);
+pub(crate) struct Staging(Rc<Core>);
 
 impl Staging {
-    fn new(core: &Rc<Core>) -> Self {
+    pub(crate) fn new(core: &Rc<Core>) -> Self {
         core.journal.begin_staging();
         Self(Rc::clone(core))
     }
@@ -362,8 +374,28 @@ impl Drop for Reservation {
 }
 
 impl Shard {
+    /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of a later
+    /// epoch that has read or written it.
+    pub(crate) fn check_write(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+    ) -> Result<(), UpdateError> {
+        if let Some((transaction, epoch)) =
+            self.core.transactions.borrow().meets(object, scope, u64::MAX, None)
+        {
+            return Err(UpdateError::Undecided { transaction, epoch });
+        }
+        let newest = self.core.timestamps.limit_of_write(object, scope);
+        if epoch < newest {
+            return Err(UpdateError::Restart { epoch: Epoch(epoch), newest: Epoch(newest) });
+        }
+        Ok(())
+    }
+
     /// Checks that an update of this size fits the container's quota, the pool's share and the device.
-    fn check_space(
+    pub(crate) fn check_space(
         &self,
         id: ContainerId,
         number: ContainerNumber,
@@ -415,7 +447,7 @@ impl Shard {
     }
 
     /// Fills in inline data and checksums, and begins the writes of what goes to blocks.
-    async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<IoFuture<()>> {
+    pub(crate) async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<IoFuture<()>> {
         let mut writes = Vec::new();
         let bytes = data.bytes();
         for piece in pieces {
@@ -522,7 +554,7 @@ impl Shard {
     }
 
     /// Writes what doesn't go inline.
-    async fn write_blocks(
+    pub(crate) async fn write_blocks(
         &self,
         container: ContainerId,
         request: &Request<'_>,
@@ -565,6 +597,7 @@ impl Shard {
             // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
             request.epoch = clock().0;
             check_epoch(Epoch(request.epoch))?;
+            self.check_write(&request.place(), Scope::Dkey(request.dkey), request.epoch)?;
             let planned = request.plan(tree, pieces)?;
             tree.reach(planned.0.iter().map(Change::key))?;
             Ok(planned)
@@ -600,6 +633,7 @@ impl Shard {
         if let Some(mut reservation) = reservation {
             reservation.keep();
         }
+        self.core.timestamps.note_write(&object, Scope::Dkey(request.dkey), request.epoch, false);
         if overwrites {
             self.core.queue_for_aggregation(object, request.epoch);
         }

@@ -43,6 +43,8 @@ pub(crate) struct Checkpoint {
     pub(crate) maps: u32,
     /// Newest epoch of any change so far; 0 when none was noted.
     pub(crate) newest: u64,
+    /// Records at the start of replay whose changes the checkpoint has already.
+    pub(crate) known: u64,
 }
 
 impl Checkpoint {
@@ -64,6 +66,7 @@ impl Checkpoint {
         out.put_u32(self.log_previous);
         out.put_u32(self.maps);
         out.put_u64(self.newest);
+        out.put_u64(self.known);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -95,6 +98,7 @@ impl Checkpoint {
             log_previous: decoder.u32()?,
             maps: decoder.u32()?,
             newest: decoder.u64()?,
+            known: decoder.u64()?,
         })
     }
 }
@@ -116,6 +120,7 @@ mod tests {
             log_previous: 3,
             maps: 8,
             newest: 1 << 60,
+            known: 12,
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));

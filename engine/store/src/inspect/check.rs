@@ -3,7 +3,7 @@
 
 use super::blocks::BlockSet;
 use super::data::{are_inside, compare};
-use super::entry::{Entry, Item, ObjectPath};
+use super::entry::{Entry, TransactionPart};
 use super::finding::{Finding, Findings, Severity};
 use super::log::Overlay;
 use super::report::{
@@ -14,6 +14,7 @@ use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
+use crate::intents::TransactionId;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::space::{GROUP_BLOCKS, Run};
 use crate::tree::PageRef;
@@ -294,24 +295,29 @@ impl Check<'_> {
             usage.entries += entry_bytes(key.len(), value.len());
             self.check_owner(owner, place);
         }
-        let Entry::Object { path, item } = entry else {
-            if !matches!(entry, Entry::Attribute { .. }) {
-                self.catalogue(key, value, place);
+        let (owner, payload, subject) = match entry {
+            Entry::Object { path, item } => {
+                let owner = (path.pool, path.container);
+                (owner, item.payload().cloned(), format!("{path} epoch {}", item.epoch()))
             }
-            return;
+            Entry::Transaction { pool, container, id, part: TransactionPart::Version { payload, .. } } => {
+                ((pool, container), Some(payload), transaction_subject(pool, container, id))
+            }
+            Entry::Transaction { .. } | Entry::Attribute { .. } => return,
+            _ => return self.catalogue(key, value, place),
         };
         let in_log = self.overlay.contains_key(key);
         if in_log {
             self.overlaid.insert(key.to_vec(), value.to_vec());
         }
-        let Some(Payload::Blocks(blocks)) = item.payload() else { return };
+        let Some(Payload::Blocks(blocks)) = &payload else { return };
         let offset = self.inspector.layout().data(place.block);
-        if self.claim(blocks, &path, &item, ("index entry", offset)) {
-            let usage = self.usage.entry((path.pool, path.container)).or_default();
+        if self.claim(blocks, &subject, ("index entry", offset)) {
+            let usage = self.usage.entry(owner).or_default();
             usage.blocks += blocks.runs.iter().map(|run| run.count).sum::<u64>();
             // What the log has changed may have been overwritten since.
             if !in_log {
-                self.extent(blocks, &path, &item).await;
+                self.extent(blocks, &subject).await;
             }
         }
     }
@@ -340,8 +346,7 @@ impl Check<'_> {
     fn claim(
         &mut self,
         blocks: &Blocks,
-        path: &ObjectPath,
-        item: &Item,
+        subject: &dyn core::fmt::Display,
         (what, offset): (&'static str, u64),
     ) -> bool {
         let mut fault = None;
@@ -354,7 +359,7 @@ impl Check<'_> {
             fault = Some("its blocks lie outside the data region".to_owned());
         }
         let Some(reason) = fault else { return true };
-        let subject = Some(format!("{path} epoch {}", item.epoch()));
+        let subject = Some(subject.to_string());
         self.findings.add(Finding {
             severity: Severity::Damage,
             what,
@@ -367,7 +372,7 @@ impl Check<'_> {
     }
 
     /// Counts a data extent and compares it with its checksums.
-    async fn extent(&mut self, blocks: &Blocks, path: &ObjectPath, item: &Item) {
+    async fn extent(&mut self, blocks: &Blocks, subject: &dyn core::fmt::Display) {
         self.data.extents += 1;
         self.data.bytes += blocks.len;
         if self.depth < Depth::Everything {
@@ -376,7 +381,7 @@ impl Check<'_> {
         let compared = compare(self.inspector, blocks).await;
         self.data.checked += compared.pieces;
         self.data.damaged += compared.bad.len() as u64;
-        let subject = || Some(format!("{path} epoch {}", item.epoch()));
+        let subject = || Some(subject.to_string());
         for piece in compared.bad {
             let (severity, subject) = (Severity::Damage, subject());
             let (offset, len, reason) = (piece.offset, piece.len, piece.reason);
@@ -450,6 +455,23 @@ impl Check<'_> {
         self.catalog = catalog;
     }
 
+    /// Looks at a version that the log stores.
+    async fn log_version(
+        &mut self,
+        owner: (PoolNumber, ContainerNumber),
+        payload: Option<&Payload>,
+        subject: &str,
+    ) {
+        let log_offset = self.inspector.layout().log_offset;
+        self.check_log_owner(owner, log_offset);
+        if self.depth > Depth::Outline
+            && let Some(Payload::Blocks(blocks)) = payload
+            && self.claim(blocks, &subject, ("log record", log_offset))
+        {
+            self.extent(blocks, &subject).await;
+        }
+    }
+
     /// What the log's changes mean for blocks, data and catalog.
     async fn apply_log(&mut self) {
         let log_offset = self.inspector.layout().log_offset;
@@ -467,13 +489,16 @@ impl Check<'_> {
             };
             match decoded {
                 Ok(Some(Entry::Object { path, item })) => {
-                    self.check_log_owner((path.pool, path.container), log_offset);
-                    if self.depth > Depth::Outline
-                        && let Some(Payload::Blocks(blocks)) = item.payload()
-                        && self.claim(blocks, &path, &item, ("log record", log_offset))
-                    {
-                        self.extent(blocks, &path, &item).await;
-                    }
+                    let subject = format!("{path} epoch {}", item.epoch());
+                    self.log_version((path.pool, path.container), item.payload(), &subject).await;
+                }
+                Ok(Some(Entry::Transaction { pool, container, id, part })) => {
+                    let payload = match &part {
+                        TransactionPart::Version { payload, .. } => Some(payload),
+                        TransactionPart::Operations { .. } | TransactionPart::Decision { .. } => None,
+                    };
+                    let subject = transaction_subject(pool, container, id);
+                    self.log_version((pool, container), payload, &subject).await;
                 }
                 Ok(_) => {
                     if let Err(malformed) = self.catalog.follow(&key, value.as_deref()) {
@@ -486,4 +511,9 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// Whom a version of a prepared transaction belongs to, in words.
+fn transaction_subject(pool: PoolNumber, container: ContainerNumber, id: TransactionId) -> String {
+    format!("pool {pool} container {container} transaction {id}")
 }

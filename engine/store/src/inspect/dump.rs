@@ -1,12 +1,13 @@
 //! Printing what is on a device, part by part, as lines of named fields.
 
-use super::entry::{Entry, Item, event_name};
+use super::entry::{Entry, Item, TransactionPart, event_name};
 use super::finding::Findings;
 use super::log::{LogWalk, Overlay};
 use super::walk::Walk;
 use super::{InspectError, Inspector, read};
 use crate::catalog::Catalog;
 use crate::format::{BatchKind, decode_map};
+use crate::intents::Decision;
 use crate::key;
 use crate::record::Change;
 use crate::space::GROUP_BLOCKS;
@@ -152,9 +153,15 @@ impl Inspector {
             catalog.pools.iter().filter(|(_, pool)| filter.pool.is_none_or(|id| id == pool.id))
         {
             if filter.container.is_none() && filter.object.is_none() {
-                for kind in
-                    [key::POOL, key::CONTAINER, key::USAGE, key::ATTRIBUTE, key::OBJECT, key::SNAPSHOT]
-                {
+                for kind in [
+                    key::POOL,
+                    key::CONTAINER,
+                    key::USAGE,
+                    key::ATTRIBUTE,
+                    key::OBJECT,
+                    key::SNAPSHOT,
+                    key::TRANSACTION,
+                ] {
                     prefixes.push([&[kind][..], &number.to_be_bytes()].concat());
                 }
                 continue;
@@ -165,7 +172,7 @@ impl Inspector {
                 let kinds: &[u8] = if object.is_some() {
                     &[key::OBJECT]
                 } else {
-                    &[key::CONTAINER, key::USAGE, key::OBJECT, key::SNAPSHOT]
+                    &[key::CONTAINER, key::USAGE, key::OBJECT, key::SNAPSHOT, key::TRANSACTION]
                 };
                 for kind in kinds {
                     let mut prefix = key::container(*kind, *number, *container);
@@ -295,6 +302,13 @@ impl Inspector {
                 ("container", number(container)),
                 ("epoch", Field::Number(epoch)),
             ]),
+            Ok(Entry::Transaction { pool, container, id, part }) => {
+                line.push(("entry", text("transaction")));
+                line.push(("pool", number(pool)));
+                line.push(("container", number(container)));
+                line.push(("id", text(id.to_string())));
+                describe_part(&part, line);
+            }
             Ok(Entry::Object { path, item }) => {
                 line.push(("entry", text(item_name(&item))));
                 line.push(("pool", number(path.pool)));
@@ -480,5 +494,27 @@ const fn item_name(item: &Item) -> &'static str {
         Item::Incarnation { .. } => "incarnation",
         Item::Single { .. } => "value",
         Item::Extent { .. } => "extent",
+    }
+}
+
+/// Appends what an entry of a transaction says.
+fn describe_part(part: &TransactionPart, line: &mut Line) {
+    match part {
+        TransactionPart::Operations { piece, len } => line.extend([
+            ("is", text("operations")),
+            ("piece", Field::Number((*piece).into())),
+            ("bytes", Field::Number(*len as u64)),
+        ]),
+        TransactionPart::Version { number, payload } => line.extend([
+            ("is", text("version")),
+            ("number", Field::Number((*number).into())),
+            ("bytes", Field::Number(payload.len())),
+        ]),
+        TransactionPart::Decision { decision, .. } => match decision {
+            Decision::Aborted => line.push(("is", text("aborted"))),
+            Decision::Committed(epoch) => {
+                line.extend([("is", text("committed")), ("epoch", Field::Number(epoch.0))]);
+            }
+        },
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::catalog::Catalog;
 use crate::codec::{Decoder, Malformed};
-use crate::key::{self, ContainerNumber, PoolNumber, Tail};
+use crate::intents::{Decision, TransactionId};
+use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
 use crate::value::{Event, Kind, Payload, Version};
 use uuid::Uuid;
 use weir_proto::object::Extent;
@@ -17,6 +18,15 @@ pub(super) enum Entry {
     Attribute { pool: PoolNumber, scope: Vec<u8>, name: Vec<u8>, piece: u16, len: usize },
     Object { path: ObjectPath, item: Item },
     Snapshot { pool: PoolNumber, container: ContainerNumber, epoch: u64 },
+    Transaction { pool: PoolNumber, container: ContainerNumber, id: TransactionId, part: TransactionPart },
+}
+
+/// What an entry of a transaction holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TransactionPart {
+    Operations { piece: u16, len: usize },
+    Version { number: u32, payload: Payload },
+    Decision { decision: Decision, wall_ns: u64 },
 }
 
 /// Where an entry of an object belongs.
@@ -93,6 +103,7 @@ impl Entry {
                 return Ok(Self::Attribute { pool, scope, name, piece, len: value.len() });
             }
             key::OBJECT => return object_entry(pool, at, value),
+            key::TRANSACTION => return transaction_entry(key, value),
             key::SNAPSHOT => {
                 let container = number(&mut at)?;
                 Self::Snapshot { pool, container, epoch: u64::from_be_bytes(at.array()?) }
@@ -103,6 +114,21 @@ impl Entry {
         end(&data, VALUE_END)?;
         Ok(entry)
     }
+}
+
+fn transaction_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
+    let ((pool, container, id), tail) = key::transaction_from(key)?;
+    let part = match tail {
+        TransactionTail::Operations(piece) => TransactionPart::Operations { piece, len: value.len() },
+        TransactionTail::Version(number) => {
+            TransactionPart::Version { number, payload: Version::decode(value)?.payload }
+        }
+        TransactionTail::Decision => {
+            let (decision, wall_ns) = Decision::decode(value)?;
+            TransactionPart::Decision { decision, wall_ns }
+        }
+    };
+    Ok(Entry::Transaction { pool, container, id, part })
 }
 
 /// The rest of a key behind the pool's number, and the value.
@@ -231,6 +257,12 @@ mod tests {
         trailing.push(0);
         assert!(Entry::decode(&trailing, &[0, 0]).is_err());
         assert!(Entry::decode(&[9, 0, 0, 0, 1], b"").is_err());
+        let id = TransactionId(Uuid::from_u128(4));
+        let stored = key::transaction((1, 2, id), TransactionTail::Version(3));
+        let payload = Payload::Inline(vec![7; 9]);
+        let version = Version { record_size: 0, payload: payload.clone() }.encode();
+        let part = TransactionPart::Version { number: 3, payload };
+        assert_eq!(decode(&stored, &version), Entry::Transaction { pool: 1, container: 2, id, part });
     }
 
     proptest! {

@@ -190,15 +190,16 @@ impl Inspector {
             return (LogReport::default(), overlay);
         };
         let mut held: Option<Found> = None;
+        let mut known = self.checkpoint.as_ref().map_or(0, |header| header.known);
         while let Some(found) = walk.next(findings).await {
             if let Some(before) = held.replace(found) {
-                lay(before.records, &mut overlay);
+                lay(before.records, &mut known, &mut overlay);
             }
         }
         let mut report = walk.report;
         if let Some(last) = held {
             if is_intact(self, &last.records).await {
-                lay(last.records, &mut overlay);
+                lay(last.records, &mut known, &mut overlay);
             } else {
                 report.dropped = true;
                 let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which was not acknowledged";
@@ -209,8 +210,11 @@ impl Inspector {
     }
 }
 
-fn lay(records: Vec<Vec<Change>>, overlay: &mut Overlay) {
-    for change in records.into_iter().flatten() {
+/// Lays records over the index, but for the first `known` ones, which the checkpoint has already.
+fn lay(records: Vec<Vec<Change>>, known: &mut u64, overlay: &mut Overlay) {
+    let skipped = records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
+    *known -= skipped as u64;
+    for change in records.into_iter().skip(skipped).flatten() {
         match change {
             Change::Put { key, value } => overlay.insert(key, Some(value)),
             Change::Remove { key } => overlay.insert(key, None),

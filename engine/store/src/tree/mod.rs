@@ -24,9 +24,6 @@ use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
 use std::rc::Rc;
 
-/// Bytes beyond the key where a scan begins that the keys it meets usually don't exceed: an akey, an extent, an epoch.
-const KEY_ROOM: usize = 64;
-
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
 const LEVELS_MAX: usize = 40;
 
@@ -38,12 +35,16 @@ pub(crate) struct Tree {
     len: u64,
     /// Counts questions.
     tick: Cell<u64>,
+    /// Counts nodes that questions pass.
+    visits: Cell<u64>,
     /// Nodes beyond a missing one that a scan asks for.
     ahead: Cell<usize>,
     hand: Hand,
     /// The leaf where the last scan was: what belongs together is close together. Let go before any change, which
     /// would have to copy the node otherwise.
     finger: RefCell<Option<Rc<Node>>>,
+    /// Memory for the keys that a scan visits.
+    key: RefCell<Vec<u8>>,
 }
 
 #[cfg(test)]
@@ -76,8 +77,18 @@ impl Tree {
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
         let changes = Changes { retired: Vec::new(), dirty, meter };
-        let (tick, ahead) = (Cell::new(0), Cell::new(0));
-        Self { root, changes, len, tick, ahead, hand: Hand::default(), finger: RefCell::default() }
+        let (tick, visits, ahead) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Self {
+            root,
+            changes,
+            len,
+            tick,
+            visits,
+            ahead,
+            hand: Hand::default(),
+            finger: RefCell::default(),
+            key: RefCell::default(),
+        }
     }
 
     /// Number of entries.
@@ -124,7 +135,13 @@ impl Tree {
         self.tick.get()
     }
 
+    /// Nodes that questions have passed.
+    pub(crate) fn visits(&self) -> u64 {
+        self.visits.get()
+    }
+
     fn touch(&self, node: &Node) {
+        self.visits.set(self.visits.get() + 1);
         node.used.set(self.tick.get());
     }
 
@@ -231,16 +248,22 @@ impl Tree {
         from: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Found<B> {
-        let mut key = Vec::with_capacity(from.len() + KEY_ROOM);
-        let on = match self.scan_at_finger(from, &mut key, &mut visit) {
-            ControlFlow::Break(found) => return Ok(Some(found)),
-            ControlFlow::Continue(scanned) => scanned,
+        let mut key = self.key.take();
+        let found = match self.scan_at_finger(from, &mut key, &mut visit) {
+            ControlFlow::Break(found) => Ok(Some(found)),
+            ControlFlow::Continue(false) => self.scan_from(from, &mut key, &mut visit),
+            ControlFlow::Continue(true) => {
+                // On behind the last key of the leaf at the finger.
+                let behind = [key.as_slice(), &[0]].concat();
+                self.scan_from(&behind, &mut key, &mut visit)
+            }
         };
-        // Behind the last key of the leaf at the finger, if that was visited.
-        key.extend(on.then_some(0));
-        let behind = core::mem::take(&mut key);
-        let from = if on { behind.as_slice() } else { from };
-        match self.scan_node(&self.root, (Low::default(), Some(from)), &mut key, &mut visit) {
+        self.key.replace(key);
+        found
+    }
+
+    fn scan_from<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> Found<B> {
+        match self.scan_node(&self.root, (Low::default(), Some(from)), key, visit) {
             ControlFlow::Break(found) => found.map(Some),
             ControlFlow::Continue(()) => Ok(None),
         }

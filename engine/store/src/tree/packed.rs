@@ -50,8 +50,9 @@ impl Packed {
 
     fn parts(&self, index: usize) -> (usize, usize, usize) {
         let at = self.positions[index] as usize;
-        let length = |at: usize| usize::from(u16::from_le_bytes([self.heap[at], self.heap[at + 1]]));
-        (at + LENGTHS, length(at), length(at + 2))
+        let lengths: [u8; LENGTHS] = self.heap[at..at + LENGTHS].try_into().unwrap_or_default();
+        let [suffix, value] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]];
+        (at + LENGTHS, usize::from(u16::from_le_bytes(suffix)), usize::from(u16::from_le_bytes(value)))
     }
 
     /// The key of an entry without the prefix.

@@ -276,6 +276,69 @@ fn halts_while_the_log_goes_round_its_ring_recover_what_was_acknowledged() {
     crash_in_ring(560, 100_000);
 }
 
+/// Changes two large attributes together, several times at once while checkpoints are written, with the power cut
+/// somewhere: whatever survives, they are of the same change.
+fn crash_beside_checkpoints(seed: u64, at: u64) -> bool {
+    let machine = Machine::new(seed, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    machine.disk.halt_at(machine.disk.operations() + at);
+    let opened = Rc::clone(&store);
+    let finished = machine.world.try_block_on(&machine.node, Duration::from_mins(10), async move {
+        for round in 0..2u64 {
+            let changes = (0..5u64).map(|number| {
+                let value = Some(pattern(round * 5 + number, 500_000));
+                let shard = shard.clone();
+                async move {
+                    let of = |name: &str| AttributeChange {
+                        scope: Vec::new(),
+                        name: name.as_bytes().to_vec(),
+                        value: value.clone(),
+                    };
+                    shard.change_attributes(&[of("x"), of("y")]).await.expect("a healthy disk");
+                }
+            });
+            weir_runtime::race(join_all(changes), opened.checkpoint()).await;
+            opened.checkpoint().await.expect("a healthy disk");
+        }
+    });
+    drop(store);
+    machine.crash(CrashKeeps::Any);
+    for _ in 0..2 {
+        let store = machine.open(quiet());
+        assert_eq!(machine.audit(&store).problems, [""; 0], "seed {seed}, halt at {at}");
+        let shard = store.pool(POOL).expect("the pool");
+        let [x, y] = ["x", "y"].map(|name| shard.attribute(b"", name.as_bytes()));
+        assert!(x == y, "seed {seed}, halt at {at}: a change is there by half");
+        // What the recovered store takes is there after the next failure, too.
+        let last = pattern(seed, 1000);
+        let kept = machine.run(async move {
+            let change =
+                AttributeChange { scope: Vec::new(), name: b"last".to_vec(), value: Some(last.clone()) };
+            shard.change_attributes(&[change]).await.expect("a recovered store");
+            last
+        });
+        drop(store);
+        machine.crash(CrashKeeps::Nothing);
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).expect("the pool");
+        assert!(shard.attribute(b"", b"last") == Some(kept), "seed {seed}, halt at {at}: a change is lost");
+        drop((store, shard));
+        machine.crash(CrashKeeps::Nothing);
+    }
+    finished.is_err()
+}
+
+#[test]
+fn halts_while_records_wait_beside_a_checkpoint_leave_no_change_by_half() {
+    for seed in 900..904 {
+        let mut at = 0;
+        while crash_beside_checkpoints(seed, at) {
+            at += 1;
+        }
+        assert!(at > 15, "only {at} operations");
+    }
+}
+
 /// Overwrites an array in small pieces, and aggregates with the power cut somewhere.
 fn crash_in_aggregation(seed: u64, at: u64) -> bool {
     let machine = Machine::new(seed, DISK);

@@ -13,4 +13,6 @@ mod paging;
 mod real;
 mod scrub;
 mod setup;
+mod snapshots;
 mod space;
+mod transactions;

@@ -1,0 +1,556 @@
+//! Transactions that were prepared, and what became of others.
+//!
+//! A prepared transaction is stored in the index: its operations in pieces, and the versions that it will store, each
+//! as an entry of its own, so that their blocks are accounted for like those of other versions. This table follows the
+//! index as the catalog does, so it is the same after a restart. Whoever wants to read or write what a prepared
+//! transaction writes finds that out here.
+
+use crate::codec::{Decoder, Encode, Malformed};
+use crate::journal::ObjectKey;
+use crate::key::{self, ContainerNumber, PoolNumber, TransactionTail};
+use crate::timestamps::Scope;
+use crate::value::{Payload, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use uuid::Uuid;
+use weir_proto::limits::AKEYS_MAX;
+use weir_proto::object::{AkeyUpdate, Conditions, Extent, PunchScope, Value};
+use weir_proto::{Epoch, Key, ObjectId};
+
+/// Most bytes of a transaction's operations without their data: sixteen index entries.
+pub(crate) const OPERATIONS_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of operations in one index entry.
+pub(crate) const PIECE: usize = 4096;
+
+/// Most operations of one transaction on one target: more would not fit [`OPERATIONS_BYTES_MAX`] with usual keys.
+pub(crate) const OPERATIONS_MAX: usize = 1024;
+
+/// A transaction, named by its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId(pub Uuid);
+
+impl core::fmt::Display for TransactionId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Its changes are there, at this epoch.
+    Committed(Epoch),
+    /// It never happened, and never will.
+    Aborted,
+}
+
+impl Decision {
+    pub(crate) fn encode(self, wall_ns: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Aborted => {
+                out.put_u8(0);
+                out.put_u64(0);
+            }
+            Self::Committed(epoch) => {
+                out.put_u8(1);
+                out.put_u64(epoch.0);
+            }
+        }
+        out.put_u64(wall_ns);
+        out
+    }
+
+    /// The decision with the wall time at which it was made.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u64), Malformed> {
+        let mut decoder = Decoder::new(bytes);
+        let (tag, epoch) = (decoder.u8()?, decoder.u64()?);
+        let decision = match tag {
+            0 => Self::Aborted,
+            1 => Self::Committed(Epoch(epoch)),
+            _ => return Err(Malformed("a decision is of unknown kind")),
+        };
+        Ok((decision, decoder.u64()?))
+    }
+}
+
+/// Where a version goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Single,
+    Extent(Extent),
+}
+
+/// A version that an operation stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Intended {
+    /// Index of the akey in the operation.
+    pub(crate) akey: usize,
+    pub(crate) slot: Slot,
+    pub(crate) record_size: u32,
+}
+
+/// One operation of a transaction, without the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    Update {
+        object: ObjectId,
+        dkey: Key,
+        /// Kind and record size of each akey count; extents, conditions and checksums are left out.
+        akeys: Vec<AkeyUpdate>,
+        versions: Vec<Intended>,
+    },
+    Punch {
+        object: ObjectId,
+        scope: PunchScope,
+    },
+}
+
+impl Intent {
+    pub(crate) fn object(&self) -> ObjectId {
+        match self {
+            Self::Update { object, .. } | Self::Punch { object, .. } => *object,
+        }
+    }
+
+    /// What is written.
+    pub(crate) fn scopes(&self) -> Vec<Scope<'_>> {
+        match self {
+            Self::Update { dkey, .. } => vec![Scope::Dkey(dkey)],
+            Self::Punch { scope, .. } => scopes_of_punch(scope),
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let put_key = |out: &mut Vec<u8>, key: &Key| {
+            out.put_varint(key.as_bytes().len() as u64);
+            out.extend_from_slice(key.as_bytes());
+        };
+        let put_keys = |out: &mut Vec<u8>, keys: &[Key]| {
+            out.put_varint(keys.len() as u64);
+            for key in keys {
+                put_key(out, key);
+            }
+        };
+        match self {
+            Self::Update { object, dkey, akeys, versions } => {
+                out.put_u8(1);
+                out.extend_from_slice(&object.to_bytes());
+                put_key(out, dkey);
+                out.put_varint(akeys.len() as u64);
+                for update in akeys {
+                    put_key(out, &update.akey);
+                    match update.value {
+                        Value::Single { .. } => out.put_varint(0),
+                        Value::Array { record_size, .. } => out.put_varint(1 + u64::from(record_size)),
+                    }
+                }
+                out.put_varint(versions.len() as u64);
+                for version in versions {
+                    out.put_varint(version.akey as u64);
+                    out.put_varint(u64::from(version.record_size));
+                    if let Slot::Extent(extent) = version.slot {
+                        out.put_varint(extent.count);
+                        out.put_varint(extent.index);
+                    } else {
+                        out.put_varint(0);
+                    }
+                }
+            }
+            Self::Punch { object, scope } => {
+                out.put_u8(2);
+                out.extend_from_slice(&object.to_bytes());
+                match scope {
+                    PunchScope::Object => out.put_u8(0),
+                    PunchScope::Dkeys(dkeys) => {
+                        out.put_u8(1);
+                        put_keys(out, dkeys);
+                    }
+                    PunchScope::DkeyWith(dkey, _) => {
+                        // That the akeys exist was found out already.
+                        out.put_u8(1);
+                        put_keys(out, core::slice::from_ref(dkey));
+                    }
+                    PunchScope::Akeys(dkey, akeys) => {
+                        out.put_u8(2);
+                        put_key(out, dkey);
+                        put_keys(out, akeys);
+                    }
+                }
+            }
+        }
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let tag = decoder.u8()?;
+        let object = ObjectId::from_bytes(decoder.array()?);
+        match tag {
+            1 => {
+                let dkey = take_key(decoder)?;
+                let mut akeys = Vec::new();
+                for _ in 0..decoder.count(AKEYS_MAX)? {
+                    akeys.push(take_akey(decoder)?);
+                }
+                let mut versions = Vec::new();
+                for _ in 0..decoder.count(OPERATIONS_BYTES_MAX)? {
+                    versions.push(take_intended(decoder, akeys.len())?);
+                }
+                Ok(Self::Update { object, dkey, akeys, versions })
+            }
+            2 => {
+                let scope = match decoder.u8()? {
+                    0 => PunchScope::Object,
+                    1 => PunchScope::Dkeys(take_keys(decoder)?),
+                    2 => PunchScope::Akeys(take_key(decoder)?, take_keys(decoder)?),
+                    _ => return Err(Malformed("a punch is of unknown kind")),
+                };
+                Ok(Self::Punch { object, scope })
+            }
+            _ => Err(Malformed("an operation is of unknown kind")),
+        }
+    }
+}
+
+fn take_key(decoder: &mut Decoder<'_>) -> Result<Key, Malformed> {
+    let len = decoder.count(OPERATIONS_BYTES_MAX)?;
+    Key::new(decoder.bytes(len)?).map_err(|_| Malformed("a key has an impossible length"))
+}
+
+fn take_keys(decoder: &mut Decoder<'_>) -> Result<Vec<Key>, Malformed> {
+    (0..decoder.count(AKEYS_MAX)?).map(|_| take_key(decoder)).collect()
+}
+
+fn take_small(decoder: &mut Decoder<'_>) -> Result<u32, Malformed> {
+    u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))
+}
+
+fn take_akey(decoder: &mut Decoder<'_>) -> Result<AkeyUpdate, Malformed> {
+    let akey = take_key(decoder)?;
+    let value = match decoder.varint()? {
+        0 => Value::Single { size: 0 },
+        more => {
+            let record_size = u32::try_from(more - 1).map_err(|_| Malformed("a record size is too large"))?;
+            Value::Array { record_size, extents: Vec::new() }
+        }
+    };
+    Ok(AkeyUpdate { akey, value, conditions: Conditions::NONE, checksums: Vec::new() })
+}
+
+fn take_intended(decoder: &mut Decoder<'_>, akeys: usize) -> Result<Intended, Malformed> {
+    let akey = decoder.count(akeys.saturating_sub(1))?;
+    let record_size = take_small(decoder)?;
+    let slot = match decoder.varint()? {
+        0 => Slot::Single,
+        count => Slot::Extent(Extent { count, index: decoder.varint()? }),
+    };
+    if matches!(slot, Slot::Extent(extent) if extent.index.checked_add(extent.count).is_none()) {
+        return Err(Malformed("an extent reaches too far"));
+    }
+    Ok(Intended { akey, slot, record_size })
+}
+
+/// What a punch writes.
+pub(crate) fn scopes_of_punch(scope: &PunchScope) -> Vec<Scope<'_>> {
+    match scope {
+        PunchScope::Object => vec![Scope::Object],
+        PunchScope::Dkeys(dkeys) => dkeys.iter().map(Scope::Dkey).collect(),
+        PunchScope::Akeys(dkey, _) | PunchScope::DkeyWith(dkey, _) => vec![Scope::Dkey(dkey)],
+    }
+}
+
+/// The stored form of a transaction's operations.
+pub(crate) fn encode_operations(epoch: Epoch, intents: &[Intent]) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.put_u64(epoch.0);
+    body.put_varint(intents.len() as u64);
+    for intent in intents {
+        intent.encode(&mut body);
+    }
+    let mut out = Vec::with_capacity(4 + body.len());
+    out.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
+    out.extend_from_slice(&body);
+    out
+}
+
+/// A transaction that awaits its decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prepared {
+    pub(crate) epoch: Epoch,
+    pub(crate) intents: Vec<Intent>,
+}
+
+fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
+    let mut decoder = Decoder::new(bytes);
+    let Ok(len) = decoder.u32() else { return Ok(None) };
+    if len as usize > OPERATIONS_BYTES_MAX {
+        return Err(Malformed("a transaction is too long"));
+    }
+    let body = decoder.rest();
+    if body.len() < len as usize {
+        return Ok(None);
+    }
+    let mut decoder = Decoder::new(&body[..len as usize]);
+    let epoch = Epoch(decoder.u64()?);
+    let count = decoder.count(OPERATIONS_MAX)?;
+    let intents: Result<Vec<Intent>, Malformed> = (0..count).map(|_| Intent::decode(&mut decoder)).collect();
+    Ok(Some(Prepared { epoch, intents: intents? }))
+}
+
+/// A transaction within the store.
+pub(crate) type TransactionKey = (PoolNumber, ContainerNumber, TransactionId);
+
+/// What is known of a transaction.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// Pieces of the operations, in their order.
+    pieces: BTreeMap<u16, Vec<u8>>,
+    /// Versions to be stored.
+    versions: BTreeMap<u32, Version>,
+    prepared: Option<Rc<Prepared>>,
+    decision: Option<(Decision, u64)>,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.versions.is_empty() && self.decision.is_none()
+    }
+}
+
+/// All transactions of a store that matter.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transactions {
+    entries: BTreeMap<TransactionKey, Entry>,
+    /// Prepared transactions by the objects that they write.
+    objects: BTreeMap<(ObjectKey, TransactionKey), Rc<Prepared>>,
+    /// Decisions in the order of their time.
+    decided: BTreeSet<(u64, TransactionKey)>,
+}
+
+impl Transactions {
+    /// Follows a change of the index, if it concerns a transaction.
+    pub(crate) fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
+        if key.first() != Some(&key::TRANSACTION) {
+            return Ok(());
+        }
+        let (place, tail) = key::transaction_from(key)?;
+        let entry = self.entries.entry(place).or_default();
+        match (tail, value) {
+            (TransactionTail::Operations(piece), _) if usize::from(piece) > OPERATIONS_BYTES_MAX / PIECE => {
+                return Err(Malformed("a transaction has too many pieces"));
+            }
+            (TransactionTail::Operations(piece), Some(value)) => {
+                entry.pieces.insert(piece, value.to_vec());
+                let bytes: Vec<u8> = entry.pieces.values().flatten().copied().collect();
+                let prepared = decode_operations(&bytes)?.map(Rc::new);
+                entry.prepared.clone_from(&prepared);
+                self.register(place, prepared);
+            }
+            (TransactionTail::Operations(piece), None) => {
+                entry.pieces.remove(&piece);
+                if let Some(prepared) = entry.prepared.take() {
+                    for object in objects_of(place, &prepared) {
+                        self.objects.remove(&(object, place));
+                    }
+                }
+            }
+            (TransactionTail::Version(number), Some(value)) => {
+                entry.versions.insert(number, Version::decode(value)?);
+            }
+            (TransactionTail::Version(number), None) => drop(entry.versions.remove(&number)),
+            (TransactionTail::Decision, value) => {
+                let decision = value.map(Decision::decode).transpose()?;
+                if let Some((_, time)) = core::mem::replace(&mut entry.decision, decision) {
+                    self.decided.remove(&(time, place));
+                }
+                self.decided.extend(decision.map(|(_, time)| (time, place)));
+            }
+        }
+        if self.entries.get(&place).is_some_and(Entry::is_empty) {
+            self.entries.remove(&place);
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, place: TransactionKey, prepared: Option<Rc<Prepared>>) {
+        let Some(prepared) = prepared else { return };
+        for object in objects_of(place, &prepared) {
+            self.objects.insert((object, place), Rc::clone(&prepared));
+        }
+    }
+
+    /// A transaction that awaits its decision, with the versions that it stores.
+    pub(crate) fn prepared(&self, place: TransactionKey) -> Option<(Rc<Prepared>, Vec<Version>)> {
+        let entry = self.entries.get(&place)?;
+        Some((Rc::clone(entry.prepared.as_ref()?), entry.versions.values().cloned().collect()))
+    }
+
+    /// What became of a transaction, as far as it is still known.
+    pub(crate) fn decision(&self, place: TransactionKey) -> Option<Decision> {
+        self.entries.get(&place)?.decision.map(|(decision, _)| decision)
+    }
+
+    /// Keys of all entries of a prepared transaction.
+    pub(crate) fn keys(&self, place: TransactionKey) -> Vec<Vec<u8>> {
+        let Some(entry) = self.entries.get(&place) else { return Vec::new() };
+        let operations = entry.pieces.keys().map(|piece| TransactionTail::Operations(*piece));
+        let versions = entry.versions.keys().map(|number| TransactionTail::Version(*number));
+        operations.chain(versions).map(|tail| key::transaction(place, tail)).collect()
+    }
+
+    /// Prepared transactions of a pool's container, oldest epoch first.
+    pub(crate) fn undecided(
+        &self,
+        pool: PoolNumber,
+        container: ContainerNumber,
+    ) -> Vec<(TransactionId, Epoch)> {
+        let (low, high) = (TransactionId(Uuid::nil()), TransactionId(Uuid::max()));
+        let range = self.entries.range((pool, container, low)..=(pool, container, high));
+        let prepared = range.filter_map(|((_, _, id), entry)| Some((*id, entry.prepared.as_ref()?.epoch)));
+        let mut found: Vec<_> = prepared.collect();
+        found.sort_unstable_by_key(|(id, epoch)| (*epoch, *id));
+        found
+    }
+
+    /// A prepared transaction other than `own` of up to this epoch that writes what `scope` names.
+    pub(crate) fn meets(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+        own: Option<TransactionId>,
+    ) -> Option<(TransactionId, Epoch)> {
+        if self.objects.is_empty() {
+            return None;
+        }
+        let first = (*object, (0, 0, TransactionId(Uuid::nil())));
+        let of_object = self.objects.range(first..).take_while(|((found, _), _)| found == object);
+        of_object
+            .filter(|((_, (_, _, id)), prepared)| prepared.epoch.0 <= epoch && Some(*id) != own)
+            .find(|(_, prepared)| {
+                let intents = prepared.intents.iter().filter(|intent| intent.object() == object.2);
+                intents.flat_map(Intent::scopes).any(|written| overlap(written, scope))
+            })
+            .map(|((_, (_, _, id)), prepared)| (*id, prepared.epoch))
+    }
+
+    /// A prepared transaction of up to this epoch that writes any object of a container.
+    pub(crate) fn meets_any(
+        &self,
+        pool: PoolNumber,
+        container: ContainerNumber,
+        epoch: u64,
+    ) -> Option<(TransactionId, Epoch)> {
+        self.undecided(pool, container).into_iter().find(|(_, at)| at.0 <= epoch)
+    }
+
+    /// Up to `limit` decisions that were made before this time, and as many more as exceed `kept`.
+    pub(crate) fn old_decisions(&self, before_ns: u64, kept: usize, limit: usize) -> Vec<Vec<u8>> {
+        let surplus = self.decided.len().saturating_sub(kept);
+        let old = self.decided.iter().enumerate();
+        let old = old.take_while(|(at, (time, _))| *at < surplus || *time < before_ns).take(limit);
+        old.map(|(_, (_, place))| key::transaction(*place, TransactionTail::Decision)).collect()
+    }
+}
+
+fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<ObjectKey> {
+    prepared.intents.iter().map(|intent| (pool, container, intent.object())).collect()
+}
+
+/// Whether two places have something in common.
+pub(crate) fn overlap(left: Scope<'_>, right: Scope<'_>) -> bool {
+    left == Scope::Object || right == Scope::Object || left == right
+}
+
+/// The payload of a version that is part of a prepared transaction.
+pub(crate) fn stored_version(record_size: u32, payload: &Payload) -> Vec<u8> {
+    Version { record_size, payload: payload.clone() }.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key_of(text: &str) -> Key {
+        Key::new(text.as_bytes()).expect("a key")
+    }
+
+    fn operations() -> Vec<Intent> {
+        let object = ObjectId { hi: 3, lo: 9 };
+        let akey = |name: &str, value| AkeyUpdate {
+            akey: key_of(name),
+            value,
+            conditions: Conditions::NONE,
+            checksums: Vec::new(),
+        };
+        let akeys = vec![
+            akey("a", Value::Single { size: 0 }),
+            akey("b", Value::Array { record_size: 8, extents: Vec::new() }),
+        ];
+        let extent = Slot::Extent(Extent { index: 1 << 62, count: 3 });
+        let versions = vec![
+            Intended { akey: 0, slot: Slot::Single, record_size: 0 },
+            Intended { akey: 1, slot: extent, record_size: 8 },
+        ];
+        vec![
+            Intent::Update { object, dkey: key_of("d"), akeys, versions },
+            Intent::Punch { object, scope: PunchScope::Dkeys(vec![key_of("x"), key_of("y")]) },
+            Intent::Punch { object, scope: PunchScope::Akeys(key_of("z"), vec![key_of("q")]) },
+            Intent::Punch { object: ObjectId { hi: 4, lo: 1 }, scope: PunchScope::Object },
+        ]
+    }
+
+    #[test]
+    fn operations_survive_encoding_and_are_whole_or_not_there() {
+        let bytes = encode_operations(Epoch(77), &operations());
+        let expected = Prepared { epoch: Epoch(77), intents: operations() };
+        assert_eq!(decode_operations(&bytes), Ok(Some(expected)));
+        for len in 0..bytes.len() {
+            assert_eq!(decode_operations(&bytes[..len]), Ok(None), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_table_follows_entries_that_come_and_go() {
+        let mut table = Transactions::default();
+        let place = (1, 2, TransactionId(Uuid::from_u128(5)));
+        let bytes = encode_operations(Epoch(77), &operations());
+        let keys = [0, 1].map(|piece| key::transaction(place, TransactionTail::Operations(piece)));
+        let (first, second) = bytes.split_at(20);
+        table.follow(&keys[0], Some(first)).expect("sound");
+        assert!(table.prepared(place).is_none());
+        table.follow(&keys[1], Some(second)).expect("sound");
+        assert_eq!(table.undecided(1, 2), [(place.2, Epoch(77))]);
+        let object = (1, 2, ObjectId { hi: 3, lo: 9 });
+        let (x, other) = (key_of("x"), key_of("other"));
+        assert_eq!(table.meets(&object, Scope::Dkey(&x), 77, None), Some((place.2, Epoch(77))));
+        assert_eq!(table.meets(&object, Scope::Dkey(&x), 76, None), None);
+        assert_eq!(table.meets(&object, Scope::Dkey(&x), 80, Some(place.2)), None);
+        assert_eq!(table.meets(&object, Scope::Dkey(&other), 80, None), None);
+        assert!(table.meets(&object, Scope::Object, 80, None).is_some());
+        let decision = key::transaction(place, TransactionTail::Decision);
+        table.follow(&decision, Some(&Decision::Committed(Epoch(77)).encode(1000))).expect("sound");
+        for key in &keys {
+            table.follow(key, None).expect("sound");
+        }
+        assert_eq!(table.meets(&object, Scope::Object, 80, None), None);
+        assert_eq!(table.decision(place), Some(Decision::Committed(Epoch(77))));
+        assert!(table.old_decisions(1000, 1, 9).is_empty());
+        assert_eq!(table.old_decisions(1001, 1, 9), std::slice::from_ref(&decision));
+        assert_eq!(table.old_decisions(0, 0, 9), [decision.clone()]);
+        table.follow(&decision, None).expect("sound");
+        assert!(table.entries.is_empty() && table.decided.is_empty() && table.objects.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = decode_operations(&bytes);
+            let mut framed = u32::try_from(bytes.len()).expect("short").to_le_bytes().to_vec();
+            framed.extend_from_slice(&bytes);
+            let _ = decode_operations(&framed);
+            let _ = Decision::decode(&bytes);
+        }
+    }
+}

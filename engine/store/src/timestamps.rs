@@ -1,0 +1,206 @@
+//! Up to which epochs objects and dkeys were read and written, so that a transaction that comes too late is told.
+//!
+//! The places are hashed into tables of fixed size, each slot with the newest epoch of all places that share it: what
+//! a collision can do is to refuse a transaction that could have been let through. Nothing of it survives a restart;
+//! what may have been read before is covered by a floor, below which no transaction is prepared.
+
+use crate::journal::ObjectKey;
+use core::cell::Cell;
+use weir_proto::Key;
+
+/// Slots for dkeys: with 100,000 reads a second, a transaction that takes a millisecond meets a foreign read in its
+/// slot less than once in a hundred times. 512 KiB.
+const DKEY_SLOTS: usize = 1 << 14;
+
+/// Slots for objects. 128 KiB.
+const OBJECT_SLOTS: usize = 1 << 11;
+
+/// Epochs of one dkey, or of several that share the slot.
+#[derive(Clone, Debug, Default)]
+struct DkeySlot {
+    /// Newest read of a transaction.
+    read: Cell<u64>,
+    /// Newest read outside of transactions: the newest epoch that it could have seen.
+    glance: Cell<u64>,
+    /// Newest write.
+    write: Cell<u64>,
+    /// Newest write of a transaction.
+    decided: Cell<u64>,
+}
+
+/// Epochs of one object, or of several that share the slot.
+#[derive(Clone, Debug, Default)]
+struct ObjectSlot {
+    /// As [`DkeySlot`], of the object as a whole: reads of which dkeys it has, punches of all of it.
+    whole: DkeySlot,
+    /// The newest of the object as a whole and all its dkeys.
+    any: DkeySlot,
+}
+
+/// What is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope<'a> {
+    /// A dkey of the object.
+    Dkey(&'a Key),
+    /// The object as a whole.
+    Object,
+}
+
+/// The tables.
+pub(crate) struct Timestamps {
+    dkeys: Box<[DkeySlot]>,
+    objects: Box<[ObjectSlot]>,
+    /// Transactions up to this epoch may be too late for reads before the last restart.
+    floor: Cell<u64>,
+}
+
+impl Default for Timestamps {
+    fn default() -> Self {
+        Self {
+            dkeys: vec![DkeySlot::default(); DKEY_SLOTS].into(),
+            objects: vec![ObjectSlot::default(); OBJECT_SLOTS].into(),
+            floor: Cell::new(0),
+        }
+    }
+}
+
+/// Mixes a word into a hash: the finaliser of a 64-bit multiply, whose high half depends on all bits.
+fn mix(hash: u64, word: u64) -> u64 {
+    let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64 | 1);
+    let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
+    let (low, high) = (half(product), half(product >> 64));
+    low ^ high.rotate_left(29)
+}
+
+fn slot(hash: u64, slots: usize) -> usize {
+    usize::try_from(hash >> 20).unwrap_or(usize::MAX) % slots
+}
+
+fn hash_object((pool, container, object): &ObjectKey) -> u64 {
+    let place = (u64::from(*pool) << 32) | u64::from(*container);
+    mix(mix(mix(0x5bd1_e995, place), object.hi), object.lo)
+}
+
+fn hash_dkey(object: u64, dkey: &Key) -> u64 {
+    let bytes = dkey.as_bytes();
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(object, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(mix(hash, u64::from_le_bytes(last)), bytes.len() as u64)
+}
+
+fn raise(newest: &Cell<u64>, epoch: u64) {
+    newest.set(newest.get().max(epoch));
+}
+
+impl Timestamps {
+    /// Sets the floor at open.
+    pub(crate) fn set_floor(&self, epoch: u64) {
+        self.floor.set(epoch);
+    }
+
+    fn note(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+        field: impl Fn(&DkeySlot) -> &Cell<u64>,
+    ) {
+        let hash = hash_object(object);
+        let slot_of_object = &self.objects[slot(hash, OBJECT_SLOTS)];
+        raise(field(&slot_of_object.any), epoch);
+        match scope {
+            Scope::Dkey(dkey) => raise(field(&self.dkeys[slot(hash_dkey(hash, dkey), DKEY_SLOTS)]), epoch),
+            Scope::Object => raise(field(&slot_of_object.whole), epoch),
+        }
+    }
+
+    /// A transaction of this epoch reads.
+    pub(crate) fn note_read(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
+        self.note(object, scope, epoch, |slot| &slot.read);
+    }
+
+    /// Somebody reads outside of transactions what was written up to this epoch.
+    pub(crate) fn note_glance(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
+        self.note(object, scope, epoch, |slot| &slot.glance);
+    }
+
+    /// Something is written at this epoch, by a transaction or not.
+    pub(crate) fn note_write(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64, decided: bool) {
+        self.note(object, scope, epoch, |slot| &slot.write);
+        if decided {
+            self.note(object, scope, epoch, |slot| &slot.decided);
+        }
+    }
+
+    /// The newest epoch that a write of `scope` may not be older than, of what `field` says.
+    fn newest(&self, object: &ObjectKey, scope: Scope<'_>, field: impl Fn(&DkeySlot) -> u64) -> u64 {
+        let hash = hash_object(object);
+        let slot_of_object = &self.objects[slot(hash, OBJECT_SLOTS)];
+        match scope {
+            Scope::Dkey(dkey) => {
+                let dkey = &self.dkeys[slot(hash_dkey(hash, dkey), DKEY_SLOTS)];
+                field(dkey).max(field(&slot_of_object.whole))
+            }
+            Scope::Object => field(&slot_of_object.any),
+        }
+    }
+
+    /// A transaction that writes `scope` has to be newer than this.
+    pub(crate) fn limit_of_transaction(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
+        let all = |slot: &DkeySlot| slot.read.get().max(slot.glance.get()).max(slot.write.get());
+        self.newest(object, scope, all).max(self.floor.get())
+    }
+
+    /// A write outside of transactions has to be newer than this: what transactions have read or written.
+    pub(crate) fn limit_of_write(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
+        self.newest(object, scope, |slot| slot.read.get().max(slot.decided.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto::ObjectId;
+
+    fn object(lo: u64) -> ObjectKey {
+        (1, 1, ObjectId { hi: 0, lo })
+    }
+
+    fn key(text: &str) -> Key {
+        Key::new(text.as_bytes()).expect("a key")
+    }
+
+    #[test]
+    fn reads_and_writes_bound_what_they_overlap_and_nothing_else() {
+        let times = Timestamps::default();
+        let (first, second) = (key("first"), key("second"));
+        times.note_read(&object(1), Scope::Dkey(&first), 10);
+        times.note_glance(&object(1), Scope::Dkey(&second), 20);
+        assert_eq!(times.limit_of_transaction(&object(1), Scope::Dkey(&first)), 10);
+        assert_eq!(times.limit_of_write(&object(1), Scope::Dkey(&second)), 0);
+        assert_eq!(times.limit_of_transaction(&object(1), Scope::Object), 20);
+        assert_eq!(times.limit_of_transaction(&object(2), Scope::Dkey(&first)), 0);
+        times.note_read(&object(1), Scope::Object, 30);
+        assert_eq!(times.limit_of_write(&object(1), Scope::Dkey(&second)), 30);
+        times.note_write(&object(2), Scope::Object, 40, false);
+        assert_eq!(times.limit_of_transaction(&object(2), Scope::Dkey(&first)), 40);
+        assert_eq!(times.limit_of_write(&object(2), Scope::Dkey(&first)), 0);
+        times.note_write(&object(2), Scope::Dkey(&first), 50, true);
+        assert_eq!(times.limit_of_write(&object(2), Scope::Dkey(&first)), 50);
+        times.set_floor(100);
+        assert_eq!(times.limit_of_transaction(&object(3), Scope::Object), 100);
+    }
+
+    #[test]
+    fn places_spread_over_the_slots() {
+        let hash = hash_object(&object(7));
+        let mut used = std::collections::BTreeSet::new();
+        for number in 0..4096u64 {
+            used.insert(slot(hash_dkey(hash, &Key::from_u64(number)), DKEY_SLOTS));
+        }
+        // Thrown at random, 4096 balls meet some 3600 of 16384 bins.
+        assert!(used.len() > 3500, "{} slots for 4096 dkeys", used.len());
+    }
+}

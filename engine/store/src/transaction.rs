@@ -1,0 +1,649 @@
+//! Transactions: operations on objects of one target that are prepared together and then committed or aborted.
+//!
+//! A transaction has one epoch, at which it reads and writes, and the epochs are the order in which transactions
+//! appear to run. What it reads, it reads through a [`View`]; its writes are sent together by [`Shard::prepare`],
+//! which refuses them when somebody at a later epoch has read or written the same. From then on the transaction holds
+//! the dkeys that it writes: others who want to write them, or to read them at its epoch or later, are told that it is
+//! undecided. Readers hold nothing. A decision is remembered for a while, so that it can be asked for again.
+
+use crate::catalog::entry_bytes;
+use crate::codec::Malformed;
+use crate::error::{FetchError, TransactionError, UpdateError};
+use crate::fetch::{Fetch, Reader};
+use crate::intents::{
+    Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, PIECE, Prepared, TransactionId,
+    TransactionKey, encode_operations, scopes_of_punch, stored_version,
+};
+use crate::journal::ObjectKey;
+use crate::key::{self, ContainerNumber, TransactionTail};
+use crate::list::ListPage;
+use crate::paging::Halt;
+use crate::punch::check_scope;
+use crate::record::Change;
+use crate::shard::Shard;
+use crate::space::Run;
+use crate::timestamps::Scope;
+use crate::tree::Tree;
+use crate::update::{Data, Piece, Request, Reservation, Staging, check_epoch};
+use crate::value::{Payload, Version};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, PunchScope, QueryKeyReply};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+
+/// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
+const INLINE_BYTES_MAX: usize = 1 << 20;
+
+/// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
+/// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
+const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
+
+/// One operation of a transaction.
+#[derive(Clone, Debug)]
+pub enum Operation<'a> {
+    /// Stores values of akeys of one dkey; see [`Shard::update`].
+    Update {
+        /// The object.
+        object: ObjectId,
+        /// The dkey.
+        dkey: Key,
+        /// What must hold at the transaction's epoch.
+        conditions: Conditions,
+        /// The akeys. No two operations of a transaction name the same one.
+        akeys: Vec<AkeyUpdate>,
+        /// Their values.
+        data: Data<'a>,
+    },
+    /// Removes an object, dkeys or akeys; see [`Shard::punch`].
+    Punch {
+        /// The object.
+        object: ObjectId,
+        /// What goes. No other operation of the transaction names a part of it.
+        scope: PunchScope,
+        /// What must hold at the transaction's epoch.
+        conditions: Conditions,
+    },
+}
+
+impl Operation<'_> {
+    fn object(&self) -> ObjectId {
+        match self {
+            Self::Update { object, .. } | Self::Punch { object, .. } => *object,
+        }
+    }
+
+    fn scopes(&self) -> Vec<Scope<'_>> {
+        match self {
+            Self::Update { dkey, .. } => vec![Scope::Dkey(dkey)],
+            Self::Punch { scope, .. } => scopes_of_punch(scope),
+        }
+    }
+}
+
+/// The state of a container as a transaction reads it. What it has shown stays so: whoever wants to change it at an
+/// earlier epoch is refused from then on.
+#[derive(Clone, Debug)]
+pub struct View {
+    shard: Shard,
+    container: ContainerId,
+    epoch: Epoch,
+}
+
+impl View {
+    /// As [`Shard::fetch`], at the transaction's epoch.
+    ///
+    /// # Errors
+    /// See [`FetchError`]; [`FetchError::Undecided`] when a prepared transaction may change what is asked for.
+    pub async fn fetch(
+        &self,
+        object: ObjectId,
+        dkey: &Key,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Fetch, FetchError> {
+        self.wait().await;
+        let reader = Reader::Transaction;
+        self.shard.fetch_as(reader, self.container, object, dkey, self.epoch, conditions, akeys).await
+    }
+
+    /// As [`Shard::list`], at the transaction's epoch; objects can't be listed.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    pub async fn list(
+        &self,
+        object: ObjectId,
+        scope: &ListScope,
+        anchor: &[u8],
+        limit: u32,
+        with_value: Option<&Key>,
+    ) -> Result<ListPage, FetchError> {
+        if matches!(scope, ListScope::Objects) {
+            return Err(FetchError::Invalid("a transaction can't list objects".to_owned()));
+        }
+        let number = self.shard.locate(self.container)?;
+        self.wait().await;
+        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
+        self.shard.list(self.container, object, scope, self.epoch, anchor, limit, with_value).await
+    }
+
+    /// As [`Shard::query_key`], at the transaction's epoch.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    pub async fn query_key(&self, object: ObjectId, query: &KeyQuery) -> Result<QueryKeyReply, FetchError> {
+        let number = self.shard.locate(self.container)?;
+        self.wait().await;
+        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
+        self.shard.query_key(self.container, object, self.epoch, query).await
+    }
+
+    /// Waits until the clock has passed the epoch.
+    async fn wait(&self) {
+        let rt = &self.shard.core.rt;
+        let ahead = self.epoch.0.saturating_sub(rt.wall_ns());
+        if ahead > 0 {
+            rt.sleep(Duration::from_nanos(ahead)).await;
+        }
+    }
+
+    fn object(&self, number: ContainerNumber, object: ObjectId) -> ObjectKey {
+        (self.shard.number, number, object)
+    }
+}
+
+/// What an operation stores, after its data went to its place.
+type Staged = Vec<Piece>;
+
+impl Shard {
+    /// The state of a container as a transaction of this epoch reads it.
+    ///
+    /// # Errors
+    /// When the container is missing, or the epoch can't be that of a transaction.
+    pub fn view(&self, container: ContainerId, epoch: Epoch) -> Result<View, FetchError> {
+        self.locate(container)?;
+        self.check_transaction_epoch(epoch).map_err(|error| FetchError::Invalid(error.to_string()))?;
+        Ok(View { shard: self.clone(), container, epoch })
+    }
+
+    fn check_transaction_epoch(&self, epoch: Epoch) -> Result<(), UpdateError> {
+        check_epoch(epoch)?;
+        let ahead = u64::try_from(EPOCH_AHEAD_MAX.as_nanos()).unwrap_or(u64::MAX);
+        if epoch.0 > self.core.rt.wall_ns().saturating_add(ahead) {
+            let text = format!("epoch {:#x} is more than {EPOCH_AHEAD_MAX:?} ahead of the clock", epoch.0);
+            return Err(UpdateError::Invalid(text));
+        }
+        Ok(())
+    }
+
+    /// Checks the operations of a transaction and stores them durably, so that from now on it can be committed or
+    /// aborted whatever happens. Nobody sees them before. Preparing the same transaction again succeeds.
+    ///
+    /// # Errors
+    /// [`UpdateError::Restart`]: somebody has read or written the same at a later epoch; the client tries again with a
+    /// newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same. [`UpdateError::Decided`]:
+    /// it was committed or aborted before. Otherwise as an update or punch fails. Nothing is stored then.
+    pub async fn prepare(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<(), UpdateError> {
+        let number = self.locate(container)?;
+        let place = (self.number, number, id);
+        self.check_transaction_epoch(epoch)?;
+        check_operations(operations)?;
+        if self.is_prepared(place, epoch)? {
+            return self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed);
+        }
+        self.core.admit().await.map_err(UpdateError::Failed)?;
+        let staging = Staging::new(&self.core);
+        let (staged, reservations) = self.stage_operations(container, place, epoch, operations).await?;
+        let planned = self.core.ask(|tree| {
+            if self.is_prepared(place, epoch)? {
+                return Ok(Vec::new());
+            }
+            self.check_conflicts(place, epoch, operations)?;
+            self.check_effects(tree, number, epoch, operations, &staged)?;
+            let changes = prepare_changes(place, epoch, operations, &staged)?;
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok(changes)
+        });
+        let planned: Result<Vec<Change>, UpdateError> = planned.await;
+        if self.locate(container)? != number {
+            return Err(UpdateError::ContainerMissing(container));
+        }
+        let changes = match planned {
+            Ok(changes) => changes,
+            Err(error) => {
+                // What was found must be durable before anybody is told.
+                self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
+                return Err(error);
+            }
+        };
+        let bytes = changes.iter().map(|change| match change {
+            Change::Put { key, value } => entry_bytes(key.len(), value.len()),
+            Change::Remove { .. } => 0,
+        });
+        // A commit puts as much into the place of it, before this goes.
+        self.check_space(container, number, bytes.sum::<u64>() * 2, 0)?;
+        if let Some(reason) = self.core.failure() {
+            return Err(UpdateError::Failed(reason));
+        }
+        let record = self.core.commit(&changes, None).map_err(|malformed| {
+            self.core.fail(&malformed.to_string());
+            UpdateError::from(malformed)
+        })?;
+        if !changes.is_empty() {
+            for mut reservation in reservations {
+                reservation.keep();
+            }
+        }
+        drop(staging);
+        self.core.make_durable(record).await.map_err(UpdateError::Failed)
+    }
+
+    /// Whether a transaction is prepared already. Fails when it was decided.
+    fn is_prepared(&self, place: TransactionKey, epoch: Epoch) -> Result<bool, UpdateError> {
+        let transactions = self.core.transactions.borrow();
+        if let Some(decision) = transactions.decision(place) {
+            return Err(UpdateError::Decided { transaction: place.2, decision });
+        }
+        match transactions.prepared(place) {
+            Some((prepared, _)) if prepared.epoch == epoch => Ok(true),
+            Some(_) => {
+                let text = format!("transaction {} was prepared at another epoch", place.2);
+                Err(UpdateError::Invalid(text))
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Cuts the operations into versions and writes what doesn't go inline.
+    async fn stage_operations(
+        &self,
+        container: ContainerId,
+        (pool, number, _): TransactionKey,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<(Vec<Staged>, Vec<Reservation>), UpdateError> {
+        let (mut staged, mut reservations, mut inline) = (Vec::new(), Vec::new(), 0);
+        for operation in operations {
+            let Operation::Update { object, dkey, conditions, akeys, data } = operation else {
+                staged.push(Vec::new());
+                continue;
+            };
+            let request = Request {
+                pool,
+                container: number,
+                object: *object,
+                dkey,
+                epoch: epoch.0,
+                conditions: *conditions,
+                akeys,
+            };
+            request.check(data.bytes())?;
+            request.verify(data.bytes())?;
+            let mut pieces = request.pieces(self.core.config.inline_limit);
+            inline +=
+                pieces.iter().filter(|piece| !piece.in_blocks).map(|piece| piece.data.len()).sum::<usize>();
+            if inline > INLINE_BYTES_MAX {
+                let text = format!("small values of a transaction have {INLINE_BYTES_MAX} bytes at most");
+                return Err(UpdateError::Invalid(text));
+            }
+            if pieces.iter().any(|piece| piece.in_blocks) {
+                reservations.push(self.write_blocks(container, &request, &mut pieces, data).await?);
+            } else {
+                drop(self.stage(&mut pieces, data).await);
+            }
+            staged.push(pieces);
+        }
+        Ok((staged, reservations))
+    }
+
+    /// Refuses a transaction that comes too late for what others have read and written, or meets a prepared one.
+    fn check_conflicts(
+        &self,
+        (pool, number, id): TransactionKey,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<(), UpdateError> {
+        let transactions = self.core.transactions.borrow();
+        for operation in operations {
+            let object = (pool, number, operation.object());
+            for scope in operation.scopes() {
+                if let Some((transaction, epoch)) = transactions.meets(&object, scope, u64::MAX, Some(id)) {
+                    return Err(UpdateError::Undecided { transaction, epoch });
+                }
+                let limit = self.core.timestamps.limit_of_transaction(&object, scope);
+                if epoch.0 < limit {
+                    return Err(UpdateError::Restart { epoch, newest: Epoch(limit) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks conditions, kinds and record sizes as of the transaction's epoch. What a refusal says counts as read.
+    fn check_effects(
+        &self,
+        tree: &Tree,
+        number: ContainerNumber,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+        staged: &[Staged],
+    ) -> Result<(), Halt<UpdateError>> {
+        for (operation, pieces) in operations.iter().zip(staged) {
+            let checked = match operation {
+                Operation::Update { object, dkey, conditions, akeys, .. } => {
+                    let (object, conditions) = (*object, *conditions);
+                    let (pool, container, epoch) = (self.number, number, epoch.0);
+                    Request { pool, container, object, dkey, epoch, conditions, akeys }
+                        .plan(tree, pieces)
+                        .map(|_| ())
+                }
+                Operation::Punch { object, scope, conditions } => {
+                    self.plan_punch(tree, number, *object, scope, epoch.0, *conditions).map(|_| ())
+                }
+            };
+            if let Err(Halt::Failed(_)) = &checked {
+                let object = (self.number, number, operation.object());
+                for scope in operation.scopes() {
+                    self.core.timestamps.note_read(&object, scope, epoch.0);
+                }
+            }
+            checked?;
+        }
+        Ok(())
+    }
+
+    /// Makes what a prepared transaction has written visible at its epoch, all at once. Durable when it returns.
+    /// Committing again succeeds while the decision is remembered.
+    ///
+    /// # Errors
+    /// See [`TransactionError`].
+    pub async fn commit_transaction(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+    ) -> Result<Epoch, TransactionError> {
+        let number = self.locate(container)?;
+        let place = (self.number, number, id);
+        self.core.admit().await.map_err(TransactionError::Failed)?;
+        let planned = self.core.ask(|tree| {
+            let transactions = self.core.transactions.borrow();
+            match transactions.decision(place) {
+                Some(Decision::Committed(epoch)) => return Ok((epoch, None)),
+                Some(Decision::Aborted) => return Err(TransactionError::Aborted(id).into()),
+                None => {}
+            }
+            let Some((prepared, versions)) = transactions.prepared(place) else {
+                return Err(TransactionError::Unknown(id).into());
+            };
+            let removals = transactions.keys(place).into_iter().map(|key| Change::Remove { key });
+            let mut changes: Vec<Change> = removals.collect();
+            changes.extend(self.plan_commit(tree, number, &prepared, &versions)?);
+            changes.push(self.decide(place, Decision::Committed(prepared.epoch)));
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok((prepared.epoch, Some((prepared, versions, changes))))
+        });
+        let planned: Result<_, TransactionError> = planned.await;
+        let (epoch, planned) = planned?;
+        // The container may have gone while index nodes were read.
+        if self.locate(container)? != number {
+            return Err(TransactionError::ContainerMissing(container));
+        }
+        if let Some(reason) = self.core.failure() {
+            return Err(TransactionError::Failed(reason));
+        }
+        let record = match planned {
+            None => self.core.journal.last(),
+            Some((prepared, versions, changes)) => {
+                self.apply_commit(place, &prepared, &versions, &changes)?
+            }
+        };
+        self.core.make_durable(record).await.map_err(TransactionError::Failed)?;
+        Ok(epoch)
+    }
+
+    /// The changes that store what a prepared transaction has written.
+    fn plan_commit(
+        &self,
+        tree: &Tree,
+        number: ContainerNumber,
+        prepared: &Prepared,
+        versions: &[Version],
+    ) -> Result<Vec<Change>, Halt<TransactionError>> {
+        let mut versions = versions.iter();
+        let mut changes = Vec::new();
+        for intent in &prepared.intents {
+            let planned = match intent {
+                Intent::Punch { object, scope } => {
+                    self.plan_punch(tree, number, *object, scope, prepared.epoch.0, Conditions::NONE)
+                }
+                Intent::Update { object, dkey, akeys, versions: intended } => {
+                    let pieces: Option<Vec<Piece>> = intended
+                        .iter()
+                        .map(|intended| Some(Piece::of_version(intended, versions.next()?)))
+                        .collect();
+                    let pieces = pieces.ok_or(TransactionError::Failed(
+                        "a version of it is missing in the index".to_owned(),
+                    ))?;
+                    let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
+                    let (pool, container) = (self.number, number);
+                    Request { pool, container, object, dkey, epoch, conditions, akeys }
+                        .plan(tree, &pieces)
+                        .map(|(changes, _)| changes)
+                }
+            };
+            changes.extend(planned.map_err(|halt| halt.map(TransactionError::from))?);
+        }
+        Ok(changes)
+    }
+
+    fn apply_commit(
+        &self,
+        (pool, container, _): TransactionKey,
+        prepared: &Prepared,
+        versions: &[Version],
+        changes: &[Change],
+    ) -> Result<u64, TransactionError> {
+        let objects: BTreeSet<ObjectKey> =
+            prepared.intents.iter().map(|intent| (pool, container, intent.object())).collect();
+        let objects: Vec<ObjectKey> = objects.into_iter().collect();
+        let moved: Vec<Run> = versions
+            .iter()
+            .flat_map(|version| match &version.payload {
+                Payload::Blocks(blocks) => blocks.runs.as_slice(),
+                Payload::Hole | Payload::Inline(_) => &[],
+            })
+            .copied()
+            .collect();
+        let record = self.core.commit_moving(changes, &objects, &moved).map_err(|malformed| {
+            self.core.fail(&malformed.to_string());
+            TransactionError::Failed(malformed.to_string())
+        })?;
+        for intent in &prepared.intents {
+            let object = (pool, container, intent.object());
+            for scope in intent.scopes() {
+                self.core.timestamps.note_write(&object, scope, prepared.epoch.0, true);
+            }
+            self.core.queue_for_aggregation(object, prepared.epoch.0);
+        }
+        Ok(record)
+    }
+
+    /// Gives a transaction up; nobody will ever have seen it. Durable when it returns. One that isn't prepared can't
+    /// be from now on, while the decision is remembered.
+    ///
+    /// # Errors
+    /// See [`TransactionError`].
+    pub async fn abort_transaction(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+    ) -> Result<(), TransactionError> {
+        let number = self.locate(container)?;
+        let place = (self.number, number, id);
+        self.core.admit().await.map_err(TransactionError::Failed)?;
+        let planned = self.core.ask(|tree| {
+            let transactions = self.core.transactions.borrow();
+            match transactions.decision(place) {
+                Some(Decision::Committed(epoch)) => {
+                    return Err(TransactionError::Committed { transaction: id, epoch }.into());
+                }
+                Some(Decision::Aborted) => return Ok(Vec::new()),
+                None => {}
+            }
+            let removals = transactions.keys(place).into_iter().map(|key| Change::Remove { key });
+            let mut changes: Vec<Change> = removals.collect();
+            changes.push(self.decide(place, Decision::Aborted));
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok(changes)
+        });
+        let planned: Result<Vec<Change>, TransactionError> = planned.await;
+        let changes = planned?;
+        if self.locate(container)? != number {
+            return Err(TransactionError::ContainerMissing(container));
+        }
+        if let Some(reason) = self.core.failure() {
+            return Err(TransactionError::Failed(reason));
+        }
+        let record = if changes.is_empty() {
+            self.core.journal.last()
+        } else {
+            self.core.commit(&changes, None).map_err(|malformed| {
+                self.core.fail(&malformed.to_string());
+                TransactionError::Failed(malformed.to_string())
+            })?
+        };
+        self.core.make_durable(record).await.map_err(TransactionError::Failed)
+    }
+
+    fn decide(&self, place: TransactionKey, decision: Decision) -> Change {
+        let key = key::transaction(place, TransactionTail::Decision);
+        Change::Put { key, value: decision.encode(self.core.rt.wall_ns()) }
+    }
+
+    /// Prepared transactions that await their decision, oldest epoch first: after a restart, those whose coordinator
+    /// has to be asked.
+    ///
+    /// # Errors
+    /// When the container is missing.
+    pub fn undecided(&self, container: ContainerId) -> Result<Vec<(TransactionId, Epoch)>, TransactionError> {
+        let number = self.locate(container)?;
+        Ok(self.core.transactions.borrow().undecided(self.number, number))
+    }
+
+    /// What became of a transaction; `None` when it is undecided, unknown or forgotten.
+    ///
+    /// # Errors
+    /// When the container is missing.
+    pub fn decision(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+    ) -> Result<Option<Decision>, TransactionError> {
+        let number = self.locate(container)?;
+        Ok(self.core.transactions.borrow().decision((self.number, number, id)))
+    }
+}
+
+/// The entries of a prepared transaction.
+fn prepare_changes(
+    place: TransactionKey,
+    epoch: Epoch,
+    operations: &[Operation<'_>],
+    staged: &[Staged],
+) -> Result<Vec<Change>, UpdateError> {
+    let intents: Vec<Intent> =
+        operations.iter().zip(staged).map(|(operation, pieces)| intent(operation, pieces)).collect();
+    let bytes = encode_operations(epoch, &intents);
+    if bytes.len() > OPERATIONS_BYTES_MAX {
+        let text = format!("keys and extents of a transaction have {OPERATIONS_BYTES_MAX} bytes at most");
+        return Err(UpdateError::Invalid(text));
+    }
+    let put = |tail, value| Change::Put { key: key::transaction(place, tail), value };
+    let operations = (0..).zip(bytes.chunks(PIECE));
+    let operations = operations.map(|(piece, bytes)| put(TransactionTail::Operations(piece), bytes.to_vec()));
+    let versions = (0..).zip(staged.iter().flatten());
+    let versions = versions.map(|(number, piece)| {
+        put(TransactionTail::Version(number), stored_version(piece.record_size, &piece.payload))
+    });
+    // The operations come last: a transaction whose operations are whole has all its versions.
+    Ok(versions.chain(operations).collect())
+}
+
+fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {
+    match operation {
+        Operation::Punch { object, scope, .. } => Intent::Punch { object: *object, scope: scope.clone() },
+        Operation::Update { object, dkey, akeys, .. } => {
+            let versions = pieces.iter().map(|piece| Intended {
+                akey: piece.akey,
+                slot: piece.slot,
+                record_size: piece.record_size,
+            });
+            let (object, dkey, akeys, versions) = (*object, dkey.clone(), akeys.clone(), versions.collect());
+            Intent::Update { object, dkey, akeys, versions }
+        }
+    }
+}
+
+/// What the operations of a transaction name in one dkey.
+enum Named<'a> {
+    Akeys(BTreeSet<&'a Key>),
+    Punched,
+}
+
+/// Checks that operations have the right form and that no two of them concern the same.
+fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
+    if operations.is_empty() || operations.len() > OPERATIONS_MAX {
+        let text = format!("a transaction has 1 to {OPERATIONS_MAX} operations, not {}", operations.len());
+        return Err(UpdateError::Invalid(text));
+    }
+    let mut dkeys: BTreeMap<(ObjectId, &Key), Named<'_>> = BTreeMap::new();
+    let mut objects: BTreeMap<ObjectId, bool> = BTreeMap::new();
+    let twice = |what: &dyn core::fmt::Display| {
+        Err(UpdateError::Invalid(format!("two operations of the transaction concern {what}")))
+    };
+    for operation in operations {
+        let object = operation.object();
+        let whole = matches!(operation, Operation::Punch { scope: PunchScope::Object, .. });
+        if let Some(before) = objects.insert(object, whole)
+            && (before || whole)
+        {
+            return twice(&object);
+        }
+        match operation {
+            Operation::Update { dkey, akeys, .. } => {
+                let named = dkeys.entry((object, dkey)).or_insert_with(|| Named::Akeys(BTreeSet::new()));
+                let Named::Akeys(known) = named else { return twice(dkey) };
+                if let Some(again) = akeys.iter().find(|update| !known.insert(&update.akey)) {
+                    return twice(&again.akey);
+                }
+            }
+            Operation::Punch { scope, conditions, .. } => {
+                check_scope(object, scope).map_err(UpdateError::Invalid)?;
+                if conditions.0 & !Conditions::PUNCH.0 != 0 {
+                    let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
+                    return Err(UpdateError::Invalid(text));
+                }
+                for scope in scopes_of_punch(scope) {
+                    if let Scope::Dkey(dkey) = scope
+                        && dkeys.insert((object, dkey), Named::Punched).is_some()
+                    {
+                        return twice(dkey);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl From<Malformed> for TransactionError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(format!("its index is damaged: {malformed}"))
+    }
+}
