@@ -227,7 +227,7 @@ func TestMetricsTellOfConditions(t *testing.T) {
 	i.apply(object("Pool", "tank", goodPool) + "---\n" + object("Pool", "huge", `{clusterRef: {name: weir}, size: 900Ti}`))
 	i.ready(&v1alpha1.Pool{}, "tank")
 	i.condition(&v1alpha1.Pool{}, "huge", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonInsufficientCapacity)
-	want := map[string]float64{"StorageCluster/weir": 1, "Pool/tank": 1, "Pool/huge": 0}
+	want := map[string]float64{"StorageCluster/weir": 1, "Pool/tank": 1, "Pool/huge": 0, "desired/weir": 1, "ready/weir": 1}
 	i.eventually("metrics", func() string {
 		families, err := i.registry.Gather()
 		if err != nil {
@@ -235,7 +235,7 @@ func TestMetricsTellOfConditions(t *testing.T) {
 		}
 		got := map[string]float64{}
 		for _, family := range families {
-			if family.GetName() != "weir_operator_resource_ready" {
+			if family.GetName() != "weir_operator_resource_ready" && family.GetName() != "weir_operator_engines" {
 				continue
 			}
 			for _, m := range family.GetMetric() {
@@ -243,7 +243,7 @@ func TestMetricsTellOfConditions(t *testing.T) {
 				for _, l := range m.GetLabel() {
 					labels[l.GetName()] = l.GetValue()
 				}
-				got[labels["kind"]+"/"+labels["name"]] = m.GetGauge().GetValue()
+				got[labels["kind"]+labels["state"]+"/"+labels["name"]] = m.GetGauge().GetValue()
 			}
 		}
 		for name, value := range want {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
@@ -25,6 +26,12 @@ const blockedInterval = 5 * time.Second
 func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container) (reconcile.Result, error) {
 	if !lifecycle.Held(container) {
 		return reconcile.Result{}, nil
+	}
+	if container.Status.UUID == "" {
+		// The cache may lag behind what was written when the container was made, a moment before the deletion.
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(container), container); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
 	}
 	base := container.DeepCopy()
 	container.Status.ObservedGeneration = container.Generation

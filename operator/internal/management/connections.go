@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -256,5 +258,7 @@ func (c *Connections) call(ctx context.Context, method string, request any, invo
 	if err = invoke(bounded); err != nil {
 		c.observe(method, err)
 	}
-	return bounded.Err() != nil && ctx.Err() == nil, err
+	// The other side may notice the end of the time first, and say so.
+	late := bounded.Err() != nil || (status.Code(err) == codes.DeadlineExceeded && !toldByEngine(err))
+	return late && ctx.Err() == nil, err
 }

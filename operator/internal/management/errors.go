@@ -3,6 +3,7 @@ package management
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -33,14 +34,19 @@ func IsUnreachable(err error) bool {
 // Unreachable says, for an error for which IsUnreachable is true, who does not answer: every engine of the cluster or, in
 // the words of one that does, another one.
 func Unreachable(cluster string, err error) string {
-	if s, ok := status.FromError(err); ok {
-		for _, detail := range s.Details() {
-			if _, told := detail.(*managementv1.ErrorDetail); told {
-				return s.Message()
-			}
-		}
+	if toldByEngine(err) {
+		return Message(err)
 	}
 	return fmt.Sprintf("no engine of StorageCluster %s answers, see its conditions (%s)", cluster, Message(err))
+}
+
+// toldByEngine tells the errors that an engine answered with from those that stand for no answer.
+func toldByEngine(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && slices.ContainsFunc(s.Details(), func(detail any) bool {
+		_, is := detail.(*managementv1.ErrorDetail)
+		return is
+	})
 }
 
 // IsNotFound is true when the engines don't know the object.

@@ -24,6 +24,7 @@ type Collector struct {
 	build   *prometheus.Desc
 	ready   *prometheus.Desc
 	blocked *prometheus.Desc
+	engines *prometheus.Desc
 	errors  *prometheus.CounterVec
 	version string
 }
@@ -41,6 +42,8 @@ func NewCollector(reader client.Reader, version string) *Collector {
 			"1 if the object's Ready condition is True, else 0.", object, nil),
 		blocked: prometheus.NewDesc("weir_operator_deletion_blocked",
 			"1 if the object's deletion waits for something else; its condition says what.", object, nil),
+		engines: prometheus.NewDesc("weir_operator_engines",
+			"Engines of a StorageCluster: desired by its spec, and ready.", []string{"namespace", "name", "state"}, nil),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_operator_management_errors_total", Help: "Management calls that failed.",
 		}, []string{"method", "code"}),
@@ -67,6 +70,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.build
 	ch <- c.ready
 	ch <- c.blocked
+	ch <- c.engines
 	c.errors.Describe(ch)
 }
 
@@ -79,7 +83,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	var clusters v1alpha1.StorageClusterList
 	if err := c.reader.List(ctx, &clusters); err == nil {
 		for i := range clusters.Items {
-			c.object(ch, "StorageCluster", &clusters.Items[i], clusters.Items[i].Status.Conditions)
+			cluster := &clusters.Items[i]
+			c.object(ch, "StorageCluster", cluster, cluster.Status.Conditions)
+			for state, count := range map[string]int32{"desired": cluster.Spec.Engines.Replicas, "ready": cluster.Status.ReadyEngines} {
+				ch <- prometheus.MustNewConstMetric(c.engines, prometheus.GaugeValue, float64(count), cluster.Namespace, cluster.Name, state)
+			}
 		}
 	}
 	var pools v1alpha1.PoolList

@@ -26,6 +26,12 @@ func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconci
 	if !lifecycle.Held(pool) {
 		return reconcile.Result{}, nil
 	}
+	if pool.Status.UUID == "" {
+		// The cache may lag behind what was written when the pool was made, a moment before the deletion.
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	}
 	base := pool.DeepCopy()
 	pool.Status.ObservedGeneration = pool.Generation
 	blocked, err := r.blocker(ctx, pool)
