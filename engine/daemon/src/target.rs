@@ -105,6 +105,7 @@ impl Target {
             ..RpcConfig::default()
         };
         let rpc = Rpc::with_clock(rt.clone(), endpoint, config, Rc::clone(&clock));
+        rpc.set_starting(true);
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         serve_ping(&rpc);
@@ -123,6 +124,7 @@ impl Target {
         } else {
             (None, None)
         };
+        rpc.set_starting(false);
         let stopping = Cell::new(false);
         Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, stopping }))
     }

@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     outbox: Outbox,
     peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
     handlers: RefCell<IdMap<u16, Served>>,
+    /// More operations will be served in a moment.
+    starting: Cell<bool>,
     clients: RefCell<Clients>,
     transfers: Semaphore,
     requests: Quota,
@@ -129,6 +131,7 @@ impl Rpc {
             outbox: Outbox::default(),
             peers: RefCell::default(),
             handlers: RefCell::default(),
+            starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             transfers: Semaphore::new(config.transfers_max),
             requests: Quota::new(config.credits, config.requests_max),
@@ -146,6 +149,12 @@ impl Rpc {
     /// Answers requests of this operation from now on.
     pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
         self.inner.handlers.borrow_mut().insert(opcode, Served::new(handler, false));
+    }
+
+    /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
+    /// instead of that there is none.
+    pub fn set_starting(&self, starting: bool) {
+        self.inner.starting.set(starting);
     }
 
     /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose

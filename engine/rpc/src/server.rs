@@ -18,6 +18,9 @@ use weir_proto::{Der, TenantId};
 /// The body of a reply.
 pub type Body = Vec<u8>;
 
+/// When to come again to a server that is starting: opening takes some milliseconds.
+const STARTING_PAUSE: Duration = Duration::from_millis(10);
+
 /// Part of the room for running requests that is kept for those that were sent away before.
 const RETURNERS: usize = 8;
 
@@ -234,6 +237,10 @@ impl Inner {
             return;
         };
         let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
+            if self.starting.get() {
+                self.refuse(peer, &header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
+                return;
+            }
             let text = format!("operation {:#06x} is not served here", header.opcode);
             self.refuse(peer, &header, Der::NOSYS, Duration::ZERO, &text);
             return;

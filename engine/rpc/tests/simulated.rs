@@ -50,6 +50,33 @@ impl Cluster {
     }
 }
 
+#[test]
+fn a_server_that_is_starting_is_asked_again_and_one_that_has_started_says_what_it_lacks() {
+    let cluster = Cluster::new(11);
+    let server = Rpc::new(
+        cluster.server.handle(),
+        cluster.fabric.endpoint(&cluster.server, Some(PORT)),
+        RpcConfig::default(),
+    );
+    server.set_starting(true);
+    let (node, rt, client) = cluster.client("client");
+    let late = cluster.server.handle();
+    late.clone().spawn(async move {
+        late.sleep(Duration::from_millis(300)).await;
+        server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+        server.set_starting(false);
+        core::future::pending::<()>().await;
+    });
+    let (echoed, unknown) = cluster.world.block_on(&node, async move {
+        let options = || CallOptions::within(&rt, Duration::from_secs(5));
+        let echoed = client.call(&peer(), ECHO, b"early", None, options()).await;
+        let unknown = client.call(&peer(), 0x7fff, b"", None, options()).await;
+        (echoed.map(|reply| reply.to_vec()), unknown.map(|_| ()))
+    });
+    assert_eq!(echoed.expect("served in the end"), b"early");
+    assert!(matches!(unknown, Err(RpcError::Remote(status)) if status.der == Der::NOSYS));
+}
+
 fn serve(fabric: &Fabric, node: &Node, effects: &Effects, config: RpcConfig) -> Rc<Rpc> {
     let rt = node.handle();
     let rpc = Rpc::new(rt.clone(), fabric.endpoint(node, Some(PORT)), config);
