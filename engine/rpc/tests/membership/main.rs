@@ -2,7 +2,7 @@
 //!
 //! The state machines run over a light simulated network (`network.rs`); `stack.rs` runs them over the whole RPC
 //! stack, 200 engines or as many as `WEIR_SWIM_STACK` says. `WEIR_SWIM_DAYS=7` makes the quiet run last a simulated
-//! week instead of two minutes, `WEIR_SWIM_LOSS` sets its loss rate (0.05); it prints what it found.
+//! week instead of two minutes, `WEIR_SWIM_LOSS` and `WEIR_SWIM_MEMBERS` set its loss rate (0.05) and size; it prints what it found.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -68,7 +68,8 @@ fn no_living_engine_is_declared_dead() {
     let loss: f64 = setting("WEIR_SWIM_LOSS", 0.05);
     // By default two minutes.
     let minutes = if days > 0 { days * 1440 } else { 2 };
-    let mut network = Network::settled(MEMBERS, loss, 2);
+    let members = setting("WEIR_SWIM_MEMBERS", MEMBERS);
+    let mut network = Network::settled(members, loss, 2);
     for minute in 1..=minutes {
         network.run_for(60 * SECOND);
         let counts = network.counts;
@@ -78,7 +79,7 @@ fn no_living_engine_is_declared_dead() {
         }
     }
     assert!(network.all_alive());
-    println!("{MEMBERS} engines, {minutes} minutes, loss {loss}: {:?}", network.counts);
+    println!("{members} engines, {minutes} minutes, loss {loss}: {:?}", network.counts);
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub use config::{FANOUT, PIGGYBACK_MAX, RELAYS, SwimConfig};
 pub use probe::ProbeId;
 pub use table::Member;
 
+use config::SECOND_OPINIONS;
 use core::time::Duration;
 use gossip::Gossip;
 use health::LocalHealth;
@@ -126,7 +127,10 @@ pub struct Swim {
     random: Random,
     suspicions: Vec<Suspicion>,
     probe: Option<Probe>,
+    /// Whom to probe out of turn, and from when on.
+    urgent: Option<(usize, Instant)>,
     probes: u64,
+    periods: u64,
     next_probe: Instant,
     next_gossip: Instant,
     /// Whose table is to be asked for, and from where on.
@@ -168,7 +172,9 @@ impl Swim {
             random,
             suspicions: Vec::new(),
             probe: None,
+            urgent: None,
             probes: 0,
+            periods: 0,
             next_probe,
             next_gossip: now,
             wanted: None,
@@ -184,7 +190,11 @@ impl Swim {
     /// When [`Swim::poll`] has something to do at the latest.
     #[must_use]
     pub fn next(&self) -> Instant {
-        let mut next = self.probe.as_ref().map_or(self.next_probe, Probe::next);
+        let mut next = match (&self.probe, &self.urgent) {
+            (Some(probe), _) => probe.next(),
+            (None, Some((_, due))) => self.next_probe.min(*due),
+            (None, None) => self.next_probe,
+        };
         for suspicion in &self.suspicions {
             next = next.min(suspicion.deadline);
         }
@@ -209,7 +219,7 @@ impl Swim {
             self.next_gossip = now + self.config.gossip;
             self.spread(actions);
         }
-        self.promised = self.next();
+        self.promise(now);
     }
 
     /// A member asks whether this one is there.
@@ -217,7 +227,7 @@ impl Swim {
         self.progress(now);
         self.hear(now, ping.from, ping.incarnation, &ping.updates);
         let ack = self.ack_for(ping.from);
-        self.promised = self.next();
+        self.promise(now);
         ack
     }
 
@@ -233,7 +243,7 @@ impl Swim {
         self.table.get_mut(index).measured(now - sent);
         self.answered(probe, index, false);
         self.compare(ack);
-        self.promised = self.next();
+        self.promise(now);
     }
 
     /// A member asks to have another one asked. What to send to that one; `None`: there is no such member.
@@ -242,7 +252,7 @@ impl Swim {
         self.hear(now, relay.ping.from, relay.ping.incarnation, &relay.ping.updates);
         let target = self.table.index(relay.target).filter(|index| *index != self.own);
         let ping = target.map(|index| self.ping_for(index));
-        self.promised = self.next();
+        self.promise(now);
         ping
     }
 
@@ -259,7 +269,7 @@ impl Swim {
             self.hear(now, ack.from, ack.incarnation, &ack.updates);
         }
         let relay = self.ack_for(relay.ping.from);
-        self.promised = self.next();
+        self.promise(now);
         GroupRelayReply { answer, relay }
     }
 
@@ -280,7 +290,7 @@ impl Swim {
             self.hear(now, ack.from, ack.incarnation, &ack.updates);
             self.answered(probe, index, true);
         }
-        self.promised = self.next();
+        self.promise(now);
     }
 
     /// A member asks for a page of the table.
@@ -304,13 +314,13 @@ impl Swim {
         if let Some(next) = reply.next {
             (self.wanted, self.next_sync) = (Some((from, next)), now);
         }
-        self.promised = self.next();
+        self.promise(now);
     }
 
     /// Says goodbye: this member is to count as dead, and objects no more. Returns what to send.
     pub fn leave(&mut self, now: Instant) -> Vec<Action> {
         self.left = true;
-        self.probe = None;
+        (self.probe, self.urgent) = (None, None);
         self.suspicions.clear();
         let update = MemberUpdate {
             rank: self.rank,
@@ -364,6 +374,11 @@ impl Swim {
     #[must_use]
     pub const fn stats(&self) -> SwimStats {
         self.stats
+    }
+
+    /// Notes when this member wants to go on; what is overdue already, as news after a quiet time is, counts from now.
+    fn promise(&mut self, now: Instant) {
+        self.promised = self.next().max(now);
     }
 
     /// Notices when this member itself has stood still: then nobody else is to blame for what is overdue.
@@ -434,6 +449,9 @@ impl Swim {
                 let stretch = self.health.multiplier();
                 let suspicion = Suspicion::new(index, update.by, others, stretch, now, &self.config);
                 self.suspicions.push(suspicion);
+                if update.by != self.rank && self.random.below(others.max(1) as u64) < SECOND_OPINIONS {
+                    self.urgent.get_or_insert((index, now));
+                }
             }
             MemberState::Dead => self.stats.deaths += 1,
             _ if before.state == MemberState::Suspect => self.stats.suspicions_refuted += 1,

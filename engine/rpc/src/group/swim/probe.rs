@@ -1,7 +1,7 @@
 //! Probing, passing news on and comparing tables.
 
 use super::config::{FANOUT, GREET_EVERY, RELAYS, WAVES};
-use super::{Action, Swim};
+use super::{Action, Member, Swim};
 use core::time::Duration;
 use weir_proto::Rank;
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupSync, MemberState, MemberUpdate};
@@ -26,6 +26,8 @@ impl ProbeId {
 pub(super) struct Probe {
     pub(super) id: ProbeId,
     target: usize,
+    /// Which life of the target is probed.
+    incarnation: u64,
     /// Tries so far.
     waves: u8,
     gap: Duration,
@@ -61,6 +63,12 @@ impl Swim {
                 self.wave(now, actions);
             }
         }
+        if self.probe.is_none()
+            && let Some((target, _)) = self.urgent.take()
+            && self.table.get(target).state == MemberState::Suspect
+        {
+            self.begin(now, target, actions);
+        }
         if self.probe.is_some() || now < self.next_probe {
             return;
         }
@@ -69,20 +77,36 @@ impl Swim {
         if self.next_probe <= now {
             self.next_probe = now + period;
         }
-        self.probes += 1;
+        self.periods += 1;
         if let Some(target) = self.choose(wall_ns) {
-            let usual = Duration::from_micros(self.table.get(target).round_trip_us.into());
-            let gap = (usual * 4).clamp(self.config.gap_min(), self.config.gap_max());
-            let gap = gap * self.health.multiplier();
-            let ends = now + gap * u32::from(WAVES);
-            let id = ProbeId(self.probes);
-            self.probe =
-                Some(Probe { id, target, waves: 0, gap, next_wave: now, ends, asked: 0, replies: 0 });
-            self.wave(now, actions);
+            self.begin(now, target, actions);
         }
-        if self.probes.is_multiple_of(GREET_EVERY) {
+        if self.periods.is_multiple_of(GREET_EVERY) {
             self.greet(actions);
         }
+    }
+
+    /// Begins a probe.
+    fn begin(&mut self, now: Instant, target: usize, actions: &mut Vec<Action>) {
+        let Member { round_trip_us, incarnation, .. } = *self.table.get(target);
+        let usual = Duration::from_micros(round_trip_us.into());
+        let gap = (usual * 4).clamp(self.config.gap_min(), self.config.gap_max());
+        let gap = gap * self.health.multiplier();
+        let ends = now + gap * u32::from(WAVES);
+        self.probes += 1;
+        let id = ProbeId(self.probes);
+        self.probe = Some(Probe {
+            id,
+            target,
+            incarnation,
+            waves: 0,
+            gap,
+            next_wave: now,
+            ends,
+            asked: 0,
+            replies: 0,
+        });
+        self.wave(now, actions);
     }
 
     /// Whom to probe: in each period of the wall clock all members look the same distance around the ring, so that
@@ -164,7 +188,9 @@ impl Swim {
             self.health.worsen();
         }
         let member = self.table.get(probe.target);
-        if matches!(member.state, MemberState::Alive | MemberState::Suspect) {
+        // A member that was restarted or has objected meanwhile is another one than did not answer.
+        let same = member.incarnation == probe.incarnation;
+        if same && matches!(member.state, MemberState::Alive | MemberState::Suspect) {
             let update = MemberUpdate { state: MemberState::Suspect, by: self.rank, ..member.update() };
             self.apply(now, &update, true);
         }

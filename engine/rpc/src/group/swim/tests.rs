@@ -93,6 +93,28 @@ fn a_restarted_member_overrides_its_own_death_even_when_its_clock_went_back() {
 }
 
 #[test]
+fn a_member_that_was_restarted_during_a_probe_is_not_blamed_for_its_earlier_life() {
+    let ranks = [Rank(0), Rank(1)];
+    let mut swim = Swim::new(Rank(0), &ranks, 100, SwimConfig::default(), at(0), 7);
+    swim.on_ping(at(0), &ping(1, Vec::new()));
+    let mut ms = 0;
+    let mut tries = 0;
+    // All tries of a probe go unanswered, then the member is back before the probe ends.
+    while tries < 3 {
+        ms += 10;
+        let mut actions = Vec::new();
+        swim.poll(at(ms), ms * 1_000_000, &mut actions);
+        let probing =
+            |action: &&Action| matches!(action, Action::Ping { probe, .. } if *probe != ProbeId::NONE);
+        tries += actions.iter().filter(probing).count();
+    }
+    swim.on_ping(at(ms + 10), &GroupPing { incarnation: 900, ..ping(1, Vec::new()) });
+    run(&mut swim, ms + 20, ms + 400);
+    assert_eq!((swim.state(Rank(1)), swim.stats().probes_failed), (MemberState::Alive, 1));
+    assert_eq!(swim.stats().stalls, 0, "news after a quiet time is no stall");
+}
+
+#[test]
 fn who_stood_still_blames_nobody() {
     let mut swim = swim(0);
     for rank in 1..MEMBERS {
