@@ -12,7 +12,7 @@ use crate::state::{Core, add};
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
-use crate::value::{Blocks, Kind, Payload, Version};
+use crate::value::{Blocks, Event, Kind, Payload, Version};
 use core::ops::ControlFlow;
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf};
@@ -403,8 +403,9 @@ impl Shard {
         check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
         let guard = ReadGuard::new(&self.core);
         let plan = |tree: &Tree| {
-            self.begin_read(reader, &(self.number, number, object), Scope::Dkey(dkey), epoch)?;
-            self.plan_fetch(tree, number, object, dkey, epoch.0, conditions, akeys)
+            let place = (self.number, number, object);
+            self.begin_read(reader, &place, Scope::Dkey(dkey), epoch)?;
+            self.plan_fetch(tree, reader, &place, dkey, epoch.0, conditions, akeys)
         };
         let planned = self.core.ask(plan).await;
         // What the answer rests on must not vanish in a crash.
@@ -413,7 +414,7 @@ impl Shard {
         Ok(Fetch { guard, akeys, pieces })
     }
 
-    /// Notes that something is read, and refuses when a prepared transaction may be about to change it.
+    /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
     pub(crate) fn begin_read(
         &self,
         reader: Reader,
@@ -426,12 +427,22 @@ impl Shard {
         if let Some((transaction, epoch)) = met {
             return Err(FetchError::Undecided { transaction, epoch });
         }
-        match reader {
-            Reader::Plain => {
-                core.timestamps.note_glance(object, scope, epoch.0.min(core.newest_epoch()));
-            }
-            Reader::Transaction => core.timestamps.note_read(object, scope, epoch.0),
+        if reader == Reader::Transaction {
+            core.timestamps.note_read(object, scope, epoch.0);
         }
+        Ok(())
+    }
+
+    /// Like [`Shard::begin_read`] for somebody who reads outside of transactions what may be as new as anything in the
+    /// store.
+    pub(crate) fn begin_glance(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: Epoch,
+    ) -> Result<(), FetchError> {
+        self.begin_read(Reader::Plain, object, scope, epoch)?;
+        self.core.timestamps.note_glance(object, scope, epoch.0.min(self.core.newest_epoch()));
         Ok(())
     }
 
@@ -445,15 +456,24 @@ impl Shard {
     fn plan_fetch(
         &self,
         tree: &Tree,
-        number: ContainerNumber,
-        object: ObjectId,
+        reader: Reader,
+        place: &ObjectKey,
         dkey: &Key,
         epoch: u64,
         conditions: Conditions,
         akeys: &[AkeyFetch],
     ) -> Result<Vec<(FetchedAkey, Vec<Piece>)>, Halt<FetchError>> {
-        let path = Path::object(self.number, number, object);
+        let path = Path::object(place.0, place.1, place.2);
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        if reader == Reader::Plain {
+            // It sees nothing newer than the newest change of the object.
+            let newest = match above.event {
+                Some((_, Event::Object { newest })) => newest,
+                Some((at, _)) => at,
+                None => 0,
+            };
+            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(newest));
+        }
         let dkey_path = path.dkey(dkey);
         let above = life(tree, &dkey_path, above, epoch)?;
         if conditions.has(Conditions::DKEY_FETCH) && !above.exists {

@@ -4,7 +4,7 @@
 
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
-use crate::fetch::{Reader, hold_blocks, load, newest_single};
+use crate::fetch::{hold_blocks, load, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
@@ -142,9 +142,9 @@ impl Shard {
                 let refuse = |(transaction, epoch)| Err(FetchError::Undecided { transaction, epoch });
                 met.map_or(Ok(()), refuse)
             }
-            ListScope::Dkeys => self.begin_read(Reader::Plain, &place, Scope::Object, epoch),
+            ListScope::Dkeys => self.begin_glance(&place, Scope::Object, epoch),
             ListScope::Akeys(dkey) | ListScope::Extents(dkey, _) => {
-                self.begin_read(Reader::Plain, &place, Scope::Dkey(dkey), epoch)
+                self.begin_glance(&place, Scope::Dkey(dkey), epoch)
             }
         }
     }

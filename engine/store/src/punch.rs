@@ -83,7 +83,12 @@ impl Shard {
                 Ok((epoch, record))
             }
             Ok((epoch, _)) => Ok((epoch, self.core.journal.touched(&touched))),
-            Err(error) => Err((error, self.core.journal.touched(&touched))),
+            Err(error) => {
+                for scope in scopes_of_punch(scope) {
+                    self.note_refusal(&touched, scope);
+                }
+                Err((error, self.core.journal.touched(&touched)))
+            }
         };
         // What was found must be durable before anybody is told.
         match record {

@@ -2,7 +2,6 @@
 
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
-use crate::fetch::Reader;
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
 use crate::paging::{Fault, Halt};
@@ -50,7 +49,7 @@ impl Shard {
         let resume = RefCell::new(None);
         let place = (self.number, number, object);
         let reply = self.core.ask(|tree| {
-            self.begin_read(Reader::Plain, &place, Scope::Object, epoch)?;
+            self.begin_glance(&place, Scope::Object, epoch)?;
             Ok::<_, Halt<FetchError>>(search(tree, object, &path, epoch.0, query, &resume)?)
         });
         let reply = reply.await;

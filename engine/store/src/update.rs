@@ -374,6 +374,11 @@ impl Drop for Reservation {
 }
 
 impl Shard {
+    /// Who is refused has been told something about the present state.
+    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>) {
+        self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
+    }
+
     /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of a later
     /// epoch that has read or written it.
     pub(crate) fn check_write(
@@ -578,6 +583,7 @@ impl Shard {
     async fn check_now(&self, request: &Request<'_>, pieces: &[Piece]) -> Result<(), UpdateError> {
         let checked = self.core.ask(|tree| request.plan(tree, pieces).map(|_| ())).await;
         if checked.is_err() {
+            self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
             let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
             self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
         }
@@ -611,6 +617,7 @@ impl Shard {
             Ok(planned) => planned,
             Err(error) => {
                 drop(reservation);
+                self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
                 let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
                 self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
                 return Err(error);

@@ -1,0 +1,390 @@
+//! Random histories: every read is what the transactions that committed, in the order of their epochs, say.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Objects and dkeys of the histories are few, so that transactions meet.
+const OBJECTS: u64 = 2;
+const DKEYS: u64 = 3;
+
+type Place = (u64, u64);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A transaction begins at an epoch this far behind or ahead of the newest.
+    Begin(i64),
+    Read(usize, Place),
+    List(usize, u64),
+    /// Prepares writes of these places: with values, or none to punch.
+    Prepare(usize, Vec<(Place, Option<usize>)>),
+    PunchObject(usize, u64),
+    Commit(usize),
+    Abort(usize),
+    Write(Place),
+    Look(Place),
+    Checkpoint,
+    Crash,
+    Aggregate,
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    (0..OBJECTS, 0..DKEYS)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let writes = proptest::collection::vec((place(), proptest::option::weighted(0.8, 1usize..6000)), 1..4);
+    prop_oneof![
+        6 => (-40i64..40).prop_map(Step::Begin),
+        10 => (0usize..8, place()).prop_map(|(at, place)| Step::Read(at, place)),
+        2 => (0usize..8, 0..OBJECTS).prop_map(|(at, object)| Step::List(at, object)),
+        8 => (0usize..8, writes).prop_map(|(at, writes)| Step::Prepare(at, writes)),
+        1 => (0usize..8, 0..OBJECTS).prop_map(|(at, object)| Step::PunchObject(at, object)),
+        6 => (0usize..8).prop_map(Step::Commit),
+        2 => (0usize..8).prop_map(Step::Abort),
+        3 => place().prop_map(Step::Write),
+        3 => place().prop_map(Step::Look),
+        1 => Just(Step::Checkpoint),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Aggregate),
+    ]
+}
+
+/// What is written at an epoch: values, or `None` where something was punched.
+type Writes = BTreeMap<Place, Option<Vec<u8>>>;
+
+#[derive(Debug)]
+struct Open {
+    id: u128,
+    epoch: u64,
+    prepared: Option<Writes>,
+}
+
+/// What was seen: a value of a place, or how many dkeys an object has.
+#[derive(Debug)]
+enum Seen {
+    Value(Place, Option<Vec<u8>>),
+    Count(u64, usize),
+}
+
+struct History {
+    machine: Machine,
+    store: Rc<Store>,
+    shard: Shard,
+    open: Vec<Open>,
+    /// All versions: what each epoch wrote.
+    committed: BTreeMap<u64, Writes>,
+    /// What was read through views, by epoch.
+    seen: Vec<(u64, Seen)>,
+    epoch: u64,
+    /// History before this is gone.
+    horizon: u64,
+    ids: u128,
+    commits: u64,
+    refusals: u64,
+}
+
+fn dkey_name(dkey: u64) -> String {
+    format!("d{dkey}")
+}
+
+impl History {
+    fn new(seed: u64, config: StoreConfig) -> Self {
+        let machine = Machine::new(seed, 32 << 20);
+        let (store, shard) = machine.start(config);
+        let epoch = machine.handle().wall_ns() + 1_000_000;
+        Self {
+            machine,
+            store,
+            shard,
+            open: Vec::new(),
+            committed: BTreeMap::new(),
+            seen: Vec::new(),
+            epoch,
+            horizon: 0,
+            ids: 0,
+            commits: 0,
+            refusals: 0,
+        }
+    }
+
+    /// An epoch that nobody else has.
+    fn next(&mut self) -> u64 {
+        self.epoch = (self.epoch + 100).max(self.machine.handle().wall_ns() / 100 * 100 + 100);
+        self.epoch
+    }
+
+    /// The value of a place as the committed history has it at an epoch.
+    fn model(&self, place: Place, epoch: u64) -> Option<Vec<u8>> {
+        let newest = self.committed.range(..=epoch).rev().find_map(|(_, writes)| writes.get(&place));
+        newest.cloned().flatten()
+    }
+
+    fn model_count(&self, object: u64, epoch: u64) -> usize {
+        (0..DKEYS).filter(|dkey| self.model((object, *dkey), epoch).is_some()).count()
+    }
+
+    fn held(&self, place: Place) -> bool {
+        let of = |open: &Open| open.prepared.as_ref().is_some_and(|writes| writes.contains_key(&place));
+        self.open.iter().any(of)
+    }
+
+    fn pick(&self, at: usize) -> Option<usize> {
+        (!self.open.is_empty()).then(|| at % self.open.len())
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Begin(offset) => {
+                self.ids += 1;
+                let base = self.next();
+                // Distinct: the last two digits name the transaction.
+                let epoch =
+                    (base.saturating_add_signed(offset * 100) / 100 * 100) + 1 + (self.ids % 97) as u64;
+                let taken = self.committed.contains_key(&epoch)
+                    || epoch <= self.horizon
+                    || self.open.iter().any(|open| open.epoch == epoch);
+                if self.open.len() < 8 && !taken {
+                    self.open.push(Open { id: self.ids, epoch, prepared: None });
+                }
+            }
+            Step::Read(at, place) => self.read(at, place)?,
+            Step::List(at, object) => self.list(at, object)?,
+            Step::Prepare(at, writes) => {
+                let mut unique = BTreeMap::new();
+                for (place, len) in writes {
+                    let value = len.map(|len| pattern(self.epoch ^ (place.0 << 8) ^ place.1, len));
+                    unique.insert(place, value);
+                }
+                self.prepare(at, unique, None)?;
+            }
+            Step::PunchObject(at, object) => {
+                let all = (0..DKEYS).map(|dkey| ((object, dkey), None)).collect();
+                self.prepare(at, all, Some(object))?;
+            }
+            Step::Commit(at) => self.decide(at, true)?,
+            Step::Abort(at) => self.decide(at, false)?,
+            Step::Write(place) => self.write(place)?,
+            Step::Look(place) => {
+                let shard = self.shard.clone();
+                let (number, dkey) = (place.0, dkey_name(place.1));
+                let found = self.machine.run(async move { look(&shard, number, &dkey, MAX).await });
+                match found {
+                    Err(FetchError::Undecided { .. }) if self.held(place) => {}
+                    Ok(found) if !self.held(place) && found == self.model(place, MAX) => {}
+                    other => return Err(format!("{place:?}: {}", short(&other))),
+                }
+            }
+            Step::Checkpoint => {
+                let store = Rc::clone(&self.store);
+                self.machine.run(async move { store.checkpoint().await }).expect("a checkpoint");
+            }
+            Step::Crash => self.crash(),
+            Step::Aggregate => {
+                // Views of open transactions go on reading.
+                let oldest = self.open.iter().map(|open| open.epoch).min().unwrap_or(self.epoch);
+                self.horizon = self.horizon.max(oldest.min(self.epoch).saturating_sub(1));
+                let (shard, horizon) = (self.shard.clone(), Epoch(self.horizon));
+                let aggregated = self.machine.run(async move { shard.aggregate(CONTAINER, horizon).await });
+                aggregated.expect("aggregated");
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, at: usize, place: Place) -> Result<(), String> {
+        let Some(at) = self.pick(at) else { return Ok(()) };
+        if self.open[at].prepared.is_some() {
+            return Ok(());
+        }
+        let (shard, epoch) = (self.shard.clone(), self.open[at].epoch);
+        let found = self.machine.run(async move {
+            let view = shard.view(CONTAINER, Epoch(epoch))?;
+            read_in(&view, place.0, &dkey_name(place.1)).await
+        });
+        match found {
+            Ok(value) => self.seen.push((epoch, Seen::Value(place, value))),
+            Err(FetchError::Undecided { .. }) if self.held(place) => self.refusals += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, at: usize, number: u64) -> Result<(), String> {
+        let Some(at) = self.pick(at) else { return Ok(()) };
+        let (shard, epoch) = (self.shard.clone(), self.open[at].epoch);
+        let found = self.machine.run(async move {
+            let view = shard.view(CONTAINER, Epoch(epoch))?;
+            view.list(object(number), &ListScope::Dkeys, b"", 99, None).await
+        });
+        match found {
+            Ok(page) => self.seen.push((epoch, Seen::Count(number, page.entries.len()))),
+            Err(FetchError::Undecided { .. }) => self.refusals += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, at: usize, writes: Writes, whole: Option<u64>) -> Result<(), String> {
+        let Some(at) = self.pick(at) else { return Ok(()) };
+        if self.open[at].prepared.is_some() {
+            return Ok(());
+        }
+        let (id_of, epoch, shard) = (self.open[at].id, self.open[at].epoch, self.shard.clone());
+        let mine = writes.clone();
+        let prepared = self.machine.run(async move {
+            let operations: Vec<Operation<'_>> = match whole {
+                Some(number) => vec![remove(number, PunchScope::Object)],
+                None => mine
+                    .iter()
+                    .map(|((number, dkey), value)| match value {
+                        Some(value) => store_value(*number, &dkey_name(*dkey), value),
+                        None => remove(*number, PunchScope::Dkeys(vec![key(&dkey_name(*dkey))])),
+                    })
+                    .collect(),
+            };
+            shard.prepare(CONTAINER, id(id_of), Epoch(epoch), &operations).await
+        });
+        match prepared {
+            Ok(()) => self.open[at].prepared = Some(writes),
+            Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => {
+                self.refusals += 1;
+                self.open.remove(at);
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, at: usize, commit: bool) -> Result<(), String> {
+        let Some(at) = self.pick(at) else { return Ok(()) };
+        let Open { id: number, epoch, prepared } = self.open.remove(at);
+        let Some(writes) = prepared else { return Ok(()) };
+        let shard = self.shard.clone();
+        let decided = self.machine.run(async move {
+            if commit {
+                shard.commit_transaction(CONTAINER, id(number)).await.map(|_| ())
+            } else {
+                shard.abort_transaction(CONTAINER, id(number)).await
+            }
+        });
+        decided.map_err(|error| error.to_string())?;
+        if commit {
+            self.commits += 1;
+            self.committed.insert(epoch, writes);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, place: Place) -> Result<(), String> {
+        let epoch = self.next() + 99;
+        let value = pattern(epoch, 40);
+        let (shard, data) = (self.shard.clone(), value.clone());
+        let dkey = dkey_name(place.1);
+        let written = self.machine.run(async move { plain(&shard, place.0, &dkey, epoch, &data).await });
+        match written {
+            Ok(_) => drop(self.committed.insert(epoch, Writes::from([(place, Some(value))]))),
+            Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => self.refusals += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self) {
+        self.machine.crash(CrashKeeps::Any);
+        self.store = self.machine.open(self.config());
+        self.shard = self.store.pool(POOL).expect("the pool");
+        // Coordinators of transactions that weren't prepared have lost them.
+        self.open.retain(|open| open.prepared.is_some());
+        let mut expected: Vec<_> = self.open.iter().map(|open| (id(open.id), Epoch(open.epoch))).collect();
+        expected.sort_by_key(|(id, epoch)| (*epoch, *id));
+        assert_eq!(self.shard.undecided(CONTAINER), Ok(expected));
+    }
+
+    fn config(&self) -> StoreConfig {
+        if self.machine.world.seed().is_multiple_of(2) { quiet() } else { cramped() }
+    }
+
+    /// Every read is what the history of those who committed says, in the order of their epochs.
+    fn check(&self) -> Result<(), String> {
+        for (epoch, seen) in &self.seen {
+            match seen {
+                Seen::Value(place, value) => {
+                    // A transaction reads before it writes.
+                    let expected = self.model(*place, epoch - 1);
+                    if *value != expected {
+                        return Err(format!("{place:?} at {epoch}: not what the history says"));
+                    }
+                }
+                Seen::Count(object, count) => {
+                    let expected = self.model_count(*object, epoch - 1);
+                    if *count != expected {
+                        return Err(format!("object {object} at {epoch}: {count} dkeys, not {expected}"));
+                    }
+                }
+            }
+        }
+        let epochs = self.committed.keys().flat_map(|epoch| [epoch - 1, *epoch]).chain([MAX]);
+        for epoch in epochs.filter(|epoch| *epoch >= self.horizon) {
+            for place in (0..OBJECTS).flat_map(|object| (0..DKEYS).map(move |dkey| (object, dkey))) {
+                let (shard, dkey) = (self.shard.clone(), dkey_name(place.1));
+                let found = self.machine.run(async move { look(&shard, place.0, &dkey, epoch).await });
+                match found {
+                    Ok(found) if found == self.model(place, epoch) => {}
+                    Err(FetchError::Undecided { .. }) if self.held(place) => {}
+                    other => return Err(format!("{place:?} at {epoch}: {}", short(&other))),
+                }
+            }
+        }
+        let audit = self.machine.audit(&self.store);
+        audit.problems.first().map_or(Ok(()), |problem| Err(problem.clone()))
+    }
+}
+
+fn short(found: &Result<Option<Vec<u8>>, FetchError>) -> String {
+    match found {
+        Ok(Some(value)) => format!("{} bytes", value.len()),
+        Ok(None) => "nothing".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Cases of the property; `WEIR_HISTORIES` sets more.
+fn cases() -> u32 {
+    std::env::var("WEIR_HISTORIES").map_or(48, |count| count.parse().expect("a number"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn are_serializable_in_the_order_of_epochs(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..150)) {
+        let config = if seed.is_multiple_of(2) { quiet() } else { cramped() };
+        let mut history = History::new(seed, config);
+        for (number, step) in steps.into_iter().enumerate() {
+            let done = history.step(step);
+            prop_assert!(done.is_ok(), "step {}: {:?}", number, done);
+        }
+        let checked = history.check();
+        prop_assert!(checked.is_ok(), "{:?}", checked);
+        history.crash();
+        let checked = history.check();
+        prop_assert!(checked.is_ok(), "after a crash: {:?}", checked);
+    }
+}
+
+#[test]
+fn of_a_long_run_have_commits_and_refusals() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let steps = proptest::collection::vec(step(), 1500).new_tree(&mut runner).expect("steps").current();
+    let mut history = History::new(2, quiet());
+    for (number, step) in steps.into_iter().enumerate() {
+        let done = history.step(step);
+        assert!(done.is_ok(), "step {number}: {done:?}");
+    }
+    history.check().expect("a serializable history");
+    assert!(history.commits > 40 && history.refusals > 30, "{} {}", history.commits, history.refusals);
+    assert!(history.seen.len() > 100);
+}

@@ -1,0 +1,312 @@
+//! Transactions: what is prepared is invisible until it is committed, and survives; histories are serializable in the
+//! order of the epochs.
+
+mod histories;
+mod transfers;
+
+use crate::setup::*;
+use std::rc::Rc;
+use uuid::Uuid;
+use weir_media::sim::CrashKeeps;
+use weir_proto::object::{AkeyFetch, Conditions, ListScope, PunchScope, Value};
+use weir_proto::{Der, Epoch, ObjectId};
+use weir_store::{
+    Data, Decision, FetchError, Operation, Shard, Store, StoreConfig, TransactionError, TransactionId,
+    UpdateError, View,
+};
+
+fn id(number: u128) -> TransactionId {
+    TransactionId(Uuid::from_u128(number))
+}
+
+fn object(number: u64) -> ObjectId {
+    ObjectId { hi: 0, lo: 100 + number }
+}
+
+fn store_value<'a>(number: u64, dkey: &str, value: &'a [u8]) -> Operation<'a> {
+    Operation::Update {
+        object: object(number),
+        dkey: key(dkey),
+        conditions: Conditions::NONE,
+        akeys: vec![single("a", value)],
+        data: Data::Borrowed(value),
+    }
+}
+
+fn remove(number: u64, scope: PunchScope) -> Operation<'static> {
+    Operation::Punch { object: object(number), scope, conditions: Conditions::NONE }
+}
+
+fn wanted() -> [AkeyFetch; 1] {
+    [AkeyFetch { akey: key("a"), value: Value::Single { size: u64::MAX }, conditions: Conditions::NONE }]
+}
+
+async fn value_of(fetch: weir_store::Fetch) -> Result<Option<Vec<u8>>, FetchError> {
+    let found = fetch.akeys()[0].fetched.size > 0;
+    Ok(if found { Some(data_of(fetch).await?) } else { None })
+}
+
+async fn look(shard: &Shard, number: u64, dkey: &str, epoch: u64) -> Result<Option<Vec<u8>>, FetchError> {
+    let none = Conditions::NONE;
+    let fetch = shard.fetch(CONTAINER, object(number), &key(dkey), Epoch(epoch), none, &wanted()).await?;
+    value_of(fetch).await
+}
+
+async fn read_in(view: &View, number: u64, dkey: &str) -> Result<Option<Vec<u8>>, FetchError> {
+    value_of(view.fetch(object(number), &key(dkey), Conditions::NONE, &wanted()).await?).await
+}
+
+async fn plain(
+    shard: &Shard,
+    number: u64,
+    dkey: &str,
+    epoch: u64,
+    value: &[u8],
+) -> Result<Epoch, UpdateError> {
+    let (update, none) = ([single("a", value)], Conditions::NONE);
+    shard
+        .update(CONTAINER, object(number), &key(dkey), Epoch(epoch), none, &update, Data::Borrowed(value))
+        .await
+}
+
+async fn dkeys(shard: &Shard, number: u64, epoch: u64) -> Result<usize, FetchError> {
+    let page = shard.list(CONTAINER, object(number), &ListScope::Dkeys, Epoch(epoch), b"", 99, None).await?;
+    Ok(page.entries.len())
+}
+
+const MAX: u64 = u64::MAX;
+
+/// A store whose clock is far behind the epochs given here, but not too far.
+fn start(seed: u64) -> (Machine, Rc<Store>, Shard, u64) {
+    let machine = Machine::new(seed, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    let now = machine.handle().wall_ns();
+    (machine, store, shard, now + 1000)
+}
+
+#[test]
+fn what_is_prepared_shows_all_at_once_when_it_is_committed() {
+    let (machine, _store, shard, t) = start(1);
+    let user = shard.clone();
+    let large = pattern(5, 200_000);
+    machine.run(async move {
+        plain(&user, 1, "old", t, b"there").await.expect("stored");
+        let operations = [
+            store_value(1, "x", b"one"),
+            store_value(2, "y", &large),
+            remove(1, PunchScope::Dkeys(vec![key("old")])),
+        ];
+        user.prepare(CONTAINER, id(7), Epoch(t + 10), &operations).await.expect("prepared");
+        user.prepare(CONTAINER, id(7), Epoch(t + 10), &operations).await.expect("the same again");
+        // Earlier epochs go on as if nothing were there; later ones can't know.
+        assert_eq!(look(&user, 1, "x", t + 9).await, Ok(None));
+        assert_eq!(look(&user, 1, "old", t + 9).await, Ok(Some(b"there".to_vec())));
+        let error = look(&user, 1, "x", MAX).await.expect_err("undecided");
+        assert_eq!(error, FetchError::Undecided { transaction: id(7), epoch: Epoch(t + 10) });
+        assert_eq!(error.der(), Der::INPROGRESS);
+        assert!(matches!(dkeys(&user, 1, MAX).await, Err(FetchError::Undecided { .. })));
+        assert_eq!(dkeys(&user, 1, t + 9).await, Ok(1));
+        // Whatever it doesn't write can be read and written.
+        plain(&user, 1, "other", t + 20, b"free").await.expect("stored");
+        assert_eq!(look(&user, 1, "other", MAX).await, Ok(Some(b"free".to_vec())));
+        let error = plain(&user, 1, "x", t + 30, b"no").await.expect_err("it is held");
+        assert!(matches!(error, UpdateError::Undecided { transaction, .. } if transaction == id(7)));
+        let whole = user.punch(CONTAINER, object(1), &PunchScope::Object, Epoch(t + 30), Conditions::NONE);
+        assert!(matches!(whole.await, Err(UpdateError::Undecided { .. })));
+        assert_eq!(user.undecided(CONTAINER), Ok(vec![(id(7), Epoch(t + 10))]));
+        assert_eq!(user.commit_transaction(CONTAINER, id(7)).await, Ok(Epoch(t + 10)));
+        assert_eq!(user.commit_transaction(CONTAINER, id(7)).await, Ok(Epoch(t + 10)));
+        assert_eq!(look(&user, 1, "x", MAX).await, Ok(Some(b"one".to_vec())));
+        assert_eq!(look(&user, 1, "x", t + 9).await, Ok(None));
+        assert!(look(&user, 2, "y", t + 10).await == Ok(Some(large.clone())));
+        assert_eq!(look(&user, 1, "old", MAX).await, Ok(None));
+        assert_eq!(look(&user, 1, "old", t + 9).await, Ok(Some(b"there".to_vec())));
+        let again = user.prepare(CONTAINER, id(7), Epoch(t + 10), &operations).await.expect_err("decided");
+        assert!(matches!(again, UpdateError::Decided { decision: Decision::Committed(_), .. }));
+        let late = user.abort_transaction(CONTAINER, id(7)).await.expect_err("committed");
+        assert_eq!(late, TransactionError::Committed { transaction: id(7), epoch: Epoch(t + 10) });
+    });
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing_behind() {
+    let (machine, store, shard, t) = start(2);
+    let (user, data) = (shard.clone(), pattern(1, 300_000));
+    let before = store.stats().entries;
+    machine.run(async move {
+        let operations = [store_value(1, "x", &data), store_value(1, "y", b"small")];
+        user.prepare(CONTAINER, id(1), Epoch(t), &operations).await.expect("prepared");
+        assert!(user.space().data >= 300_000);
+        user.abort_transaction(CONTAINER, id(1)).await.expect("aborted");
+        user.abort_transaction(CONTAINER, id(1)).await.expect("again");
+        assert_eq!(user.decision(CONTAINER, id(1)), Ok(Some(Decision::Aborted)));
+        assert_eq!(user.commit_transaction(CONTAINER, id(1)).await, Err(TransactionError::Aborted(id(1))));
+        assert_eq!(look(&user, 1, "x", MAX).await, Ok(None));
+        assert_eq!(dkeys(&user, 1, MAX).await, Ok(0));
+        // One that comes after its abort is refused; one that was never heard of is unknown.
+        user.abort_transaction(CONTAINER, id(2)).await.expect("a decision before its question");
+        let late = user.prepare(CONTAINER, id(2), Epoch(t + 1), &operations).await;
+        assert!(matches!(late, Err(UpdateError::Decided { decision: Decision::Aborted, .. })));
+        assert_eq!(user.commit_transaction(CONTAINER, id(3)).await, Err(TransactionError::Unknown(id(3))));
+    });
+    assert_eq!(shard.space().data, 0);
+    assert_eq!(store.stats().entries, before + 2, "two decisions");
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
+fn prepared_state_and_decisions_survive_crashes_and_checkpoints() {
+    for checkpointed in [false, true] {
+        let (machine, store, shard, t) = start(3);
+        let large = pattern(9, 100_000);
+        let (user, opened, data) = (shard.clone(), Rc::clone(&store), large.clone());
+        machine.run(async move {
+            let first = [store_value(1, "x", &data), remove(2, PunchScope::Object)];
+            plain(&user, 2, "gone", t, b"soon").await.expect("stored");
+            user.prepare(CONTAINER, id(1), Epoch(t + 10), &first).await.expect("prepared");
+            let second = [store_value(3, "y", &data)];
+            user.prepare(CONTAINER, id(2), Epoch(t + 11), &second).await.expect("prepared");
+            user.abort_transaction(CONTAINER, id(3)).await.expect("aborted");
+            if checkpointed {
+                opened.checkpoint().await.expect("a checkpoint");
+            }
+        });
+        drop((store, shard));
+        machine.crash(CrashKeeps::Nothing);
+        let store = machine.open(quiet());
+        assert_eq!(machine.audit(&store).problems, [""; 0]);
+        let shard = store.pool(POOL).expect("the pool");
+        let (user, data) = (shard.clone(), large.clone());
+        machine.run(async move {
+            assert_eq!(user.undecided(CONTAINER), Ok(vec![(id(1), Epoch(t + 10)), (id(2), Epoch(t + 11))]));
+            assert!(matches!(look(&user, 1, "x", MAX).await, Err(FetchError::Undecided { .. })));
+            assert!(matches!(look(&user, 2, "gone", MAX).await, Err(FetchError::Undecided { .. })));
+            assert_eq!(user.decision(CONTAINER, id(3)), Ok(Some(Decision::Aborted)));
+            user.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+            user.abort_transaction(CONTAINER, id(2)).await.expect("aborted");
+            assert!(look(&user, 1, "x", MAX).await == Ok(Some(data)));
+            assert_eq!(look(&user, 2, "gone", MAX).await, Ok(None));
+            // What may have been read before the crash can't be changed behind the reader's back.
+            let late = user.prepare(CONTAINER, id(9), Epoch(t - 500), &[store_value(4, "z", b"late")]).await;
+            assert!(matches!(late, Err(UpdateError::Restart { .. })), "{late:?}");
+        });
+        drop((store, shard));
+        machine.crash(CrashKeeps::Any);
+        let store = machine.open(quiet());
+        assert_eq!(machine.audit(&store).problems, [""; 0]);
+        let shard = store.pool(POOL).expect("the pool");
+        let data = large;
+        machine.run(async move {
+            assert!(look(&shard, 1, "x", MAX).await == Ok(Some(data)));
+            assert_eq!(look(&shard, 3, "y", MAX).await, Ok(None));
+            assert_eq!(shard.decision(CONTAINER, id(1)), Ok(Some(Decision::Committed(Epoch(t + 10)))));
+            assert_eq!(shard.decision(CONTAINER, id(2)), Ok(Some(Decision::Aborted)));
+        });
+    }
+}
+
+#[test]
+fn who_comes_too_late_has_to_start_again_and_readers_hold_up_nobody() {
+    let (machine, _store, shard, t) = start(4);
+    machine.run(async move {
+        let prepare = async |number, epoch, operation| {
+            shard.prepare(CONTAINER, id(number), Epoch(epoch), &[operation]).await
+        };
+        let restarts = |result: &Result<(), UpdateError>| matches!(result, Err(UpdateError::Restart { .. }));
+        plain(&shard, 1, "x", t, b"first").await.expect("stored");
+        let view = shard.view(CONTAINER, Epoch(t + 100)).expect("a view");
+        assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
+        // Behind the reader's back: refused. After it: at once, and the reader still sees what it saw.
+        assert!(restarts(&prepare(1, t + 50, store_value(1, "x", b"late")).await));
+        let error = plain(&shard, 1, "x", t + 60, b"late").await.expect_err("too late");
+        assert_eq!(error.der(), Der::TX_RESTART);
+        prepare(2, t + 150, store_value(1, "x", b"second")).await.expect("prepared");
+        assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
+        shard.commit_transaction(CONTAINER, id(2)).await.expect("committed");
+        assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
+        // Nobody writes between what was committed and an earlier epoch.
+        assert!(restarts(&prepare(3, t + 120, store_value(1, "x", b"between")).await));
+        assert!(restarts(&prepare(3, t + 120, remove(1, PunchScope::Object)).await));
+        // A list protects what isn't there; a missing key does, too.
+        let listed = view.list(object(1), &ListScope::Dkeys, b"", 10, None).await.expect("a page");
+        assert_eq!(listed.entries.len(), 1);
+        assert!(restarts(&prepare(4, t + 90, store_value(1, "new", b"phantom")).await));
+        assert_eq!(read_in(&view, 5, "nothing").await, Ok(None));
+        assert!(restarts(&prepare(5, t + 90, store_value(5, "nothing", b"phantom")).await));
+        prepare(5, t + 90, store_value(5, "elsewhere", b"free")).await.expect("prepared");
+        // A refusal is a look at the state, too.
+        let insert = Operation::Update {
+            object: object(1),
+            dkey: key("x"),
+            conditions: Conditions::DKEY_INSERT,
+            akeys: vec![single("a", b"v")],
+            data: Data::Borrowed(b"v"),
+        };
+        let refused = prepare(6, t + 300, insert).await;
+        assert!(matches!(refused, Err(UpdateError::Exists { .. })));
+        let dkey = remove(1, PunchScope::Dkeys(vec![key("x")]));
+        assert!(restarts(&prepare(7, t + 250, dkey).await));
+    });
+}
+
+#[test]
+fn transactions_that_make_no_sense_are_refused() {
+    let (machine, _store, shard, t) = start(5);
+    machine.run(async move {
+        let refused = async |epoch, operations: &[Operation<'_>]| {
+            let result = shard.prepare(CONTAINER, id(1), Epoch(epoch), operations).await;
+            assert!(matches!(result, Err(UpdateError::Invalid(_))), "{result:?}");
+        };
+        refused(t, &[]).await;
+        refused(0, &[store_value(1, "x", b"v")]).await;
+        refused(t + 1_000_000_000_000, &[store_value(1, "x", b"v")]).await;
+        refused(t, &[store_value(1, "x", b"v"), store_value(1, "x", b"w")]).await;
+        refused(t, &[store_value(1, "x", b"v"), remove(1, PunchScope::Object)]).await;
+        refused(t, &[store_value(1, "x", b"v"), remove(1, PunchScope::Dkeys(vec![key("x")]))]).await;
+        let names: Vec<String> = (0..300).map(|number| format!("{number:0>400}")).collect();
+        let many: Vec<Operation<'_>> = names.iter().map(|name| store_value(1, name, b"v")).collect();
+        refused(t, &many).await;
+        let bulk = vec![1; 3000];
+        let many: Vec<Operation<'_>> = names.iter().map(|name| store_value(1, &name[390..], &bulk)).collect();
+        shard.prepare(CONTAINER, id(2), Epoch(t), &many).await.expect("large but possible");
+        shard.commit_transaction(CONTAINER, id(2)).await.expect("committed");
+        assert_eq!(look(&shard, 1, &names[299][390..], MAX).await, Ok(Some(bulk)));
+        assert!(shard.view(CONTAINER, Epoch(t + 1_000_000_000_000)).is_err());
+    });
+}
+
+#[test]
+fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everything() {
+    let machine = Machine::new(6, 64 << 20);
+    let (store, shard) = machine.start(StoreConfig::default());
+    let t = machine.handle().wall_ns() + 1000;
+    let user = shard.clone();
+    machine.run(async move {
+        for number in 0..50 {
+            user.abort_transaction(CONTAINER, id(number)).await.expect("aborted");
+        }
+    });
+    machine.sleep(std::time::Duration::from_mins(6));
+    let user = shard.clone();
+    let handle = machine.handle();
+    machine.run(async move {
+        // Something to do wakes background work.
+        let now = handle.wall_ns();
+        plain(&user, 1, "x", now, b"1").await.expect("stored");
+        plain(&user, 1, "x", now + 1, b"2").await.expect("stored");
+    });
+    machine.sleep(std::time::Duration::from_secs(20));
+    assert_eq!(shard.decision(CONTAINER, id(3)), Ok(None));
+    let user = shard.clone();
+    let handle = machine.handle();
+    machine.run(async move {
+        let data = pattern(1, 100_000);
+        let now = handle.wall_ns();
+        assert!(now > t);
+        user.prepare(CONTAINER, id(99), Epoch(now), &[store_value(1, "y", &data)]).await.expect("prepared");
+        user.destroy_container(CONTAINER).await.expect("destroyed");
+    });
+    machine.sleep(std::time::Duration::from_secs(20));
+    assert_eq!(shard.space().used(), 0);
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
