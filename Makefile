@@ -50,9 +50,13 @@ e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertio
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
 	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
 
+.PHONY: fuzz
+fuzz: setup-build ## Fuzz everything that is decoded (FUZZ_SECONDS=300); failures go to target/fuzz/failures
+	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),300) engine/fuzz/run.sh
+
 .PHONY: bench
 bench: ## Measure beside references; prints a table and writes target/bench/results.json
-	@setup/setup.sh build
+	@setup/setup.sh bench
 	@bench/run.sh
 
 .PHONY: lint

@@ -17,6 +17,9 @@ const ENTRY_OVERHEAD: u64 = 6;
 const FILL_NUMERATOR: u64 = 3;
 const FILL_DENOMINATOR: u64 = 2;
 
+/// No pool or container has this number, so that there is always a next one.
+pub(crate) const NUMBER_END: u32 = u32::MAX;
+
 /// What a container, or a pool by itself, uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
@@ -28,15 +31,15 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(crate) fn data(self) -> u64 {
-        self.blocks * BLOCK as u64
+        self.blocks.saturating_mul(BLOCK as u64)
     }
 
     pub(crate) fn metadata(self) -> u64 {
-        self.entries * FILL_NUMERATOR / FILL_DENOMINATOR
+        self.entries.saturating_mul(FILL_NUMERATOR) / FILL_DENOMINATOR
     }
 
     pub(crate) fn total(self) -> u64 {
-        self.data() + self.metadata()
+        self.data().saturating_add(self.metadata())
     }
 
     fn encode(self) -> Vec<u8> {
@@ -131,7 +134,7 @@ impl Pool {
 
     /// Bytes that updates can still take.
     pub(crate) fn free(&self) -> u64 {
-        self.size.saturating_sub(self.total.total() + self.reserved)
+        self.size.saturating_sub(self.total.total().saturating_add(self.reserved))
     }
 
     /// The container that isn't being destroyed.
@@ -213,10 +216,12 @@ impl Catalog {
         };
         let mut decoder = Decoder::new(value);
         let id = PoolId(Uuid::from_bytes(decoder.array()?));
+        let (size, next_container, destroying) = (decoder.u64()?, decoder.u32()?, decoder.u8()? != 0);
+        if [number, next_container].iter().any(|number| [0, NUMBER_END].contains(number)) {
+            return Err(Malformed("a pool's number or that of its next container is impossible"));
+        }
         let pool = self.pools.entry(number).or_insert_with(|| Pool::new(id, 0));
-        pool.size = decoder.u64()?;
-        pool.next_container = decoder.u32()?;
-        pool.destroying = decoder.u8()? != 0;
+        (pool.size, pool.next_container, pool.destroying) = (size, next_container, destroying);
         Ok(())
     }
 
@@ -239,6 +244,9 @@ impl Catalog {
         };
         let mut decoder = Decoder::new(value);
         let id = ContainerId(Uuid::from_bytes(decoder.array()?));
+        if [0, NUMBER_END].contains(&number) {
+            return Err(Malformed("a container's number is impossible"));
+        }
         let container = pool.containers.entry(number).or_insert_with(|| Container::new(id));
         container.quota = decoder.u64()?;
         container.destroying = decoder.u8()? != 0;
@@ -299,8 +307,8 @@ impl Catalog {
         } else {
             return Ok(());
         }
-        pool.total.blocks += usage.blocks;
-        pool.total.entries += usage.entries;
+        pool.total.blocks = pool.total.blocks.saturating_add(usage.blocks);
+        pool.total.entries = pool.total.entries.saturating_add(usage.entries);
         Ok(())
     }
 }

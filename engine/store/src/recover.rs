@@ -29,9 +29,6 @@ const GROUPS_PER_READ: usize = 64;
 
 /// Such reads in flight.
 const READS_MAX: usize = 8;
-/// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
-pub(crate) const LEVELS_MAX: usize = 40;
-
 /// A device being opened.
 pub(crate) struct Opening<'a> {
     pub(crate) device: &'a Rc<dyn Device>,

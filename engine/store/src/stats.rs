@@ -105,7 +105,7 @@ impl PoolSpace {
     /// Bytes in use.
     #[must_use]
     pub const fn used(&self) -> u64 {
-        self.data + self.metadata
+        self.data.saturating_add(self.metadata)
     }
 }
 

@@ -91,9 +91,9 @@ impl Layout {
         self.map_offset + (group * 2 + slot) * BLOCK as u64
     }
 
-    /// Offset of a block of the data region.
+    /// Offset of a block of the data region; of one far outside it, an offset that no device has.
     pub(crate) fn data(&self, block: u64) -> u64 {
-        self.data_offset + block * BLOCK as u64
+        self.data_offset.saturating_add(block.saturating_mul(BLOCK as u64))
     }
 }
 

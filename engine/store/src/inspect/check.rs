@@ -19,7 +19,7 @@ use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::space::{GROUP_BLOCKS, Run};
 use crate::tree::PageRef;
 use crate::value::{Blocks, Payload, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use weir_media::BLOCK;
 
 /// First key behind those of pools, containers and their usage.
@@ -44,7 +44,8 @@ struct Check<'a> {
     used: BlockSet,
     /// Entries whose changes stand in the log, with what the checkpoint says.
     overlaid: BTreeMap<Vec<u8>, Vec<u8>>,
-    orphans: BTreeSet<(PoolNumber, ContainerNumber)>,
+    /// Who has entries, and where one of them is.
+    owners: BTreeMap<(PoolNumber, ContainerNumber), (&'static str, u64)>,
     index: IndexReport,
     data: DataReport,
 }
@@ -63,7 +64,7 @@ impl Inspector {
             usage: BTreeMap::new(),
             used: BlockSet::new(self.data_blocks()),
             overlaid: BTreeMap::new(),
-            orphans: BTreeSet::new(),
+            owners: BTreeMap::new(),
             index: IndexReport::default(),
             data: DataReport::default(),
         };
@@ -77,6 +78,9 @@ impl Inspector {
                 check.walk(&checkpoint, &map).await;
             }
             check.apply_log().await;
+            if depth > Depth::Outline && check.index.lost_nodes == 0 {
+                check.check_owners();
+            }
         }
         let walked = depth > Depth::Outline && self.checkpoint.is_some();
         let superblock = &self.superblock;
@@ -293,7 +297,10 @@ impl Check<'_> {
         if let Some(owner) = key::owner(key) {
             let usage = self.usage.entry(owner).or_default();
             usage.entries += entry_bytes(key.len(), value.len());
-            self.check_owner(owner, place);
+            if !self.overlay.contains_key(key) {
+                let offset = self.inspector.layout().data(place.block);
+                self.owners.entry(owner).or_insert(("index entry", offset));
+            }
         }
         let (owner, payload, subject) = match entry {
             Entry::Object { path, item } => {
@@ -322,23 +329,18 @@ impl Check<'_> {
         }
     }
 
-    fn check_owner(&mut self, (pool, container): (PoolNumber, ContainerNumber), place: PageRef) {
-        let found = self.catalog.pools.get(&pool);
-        let exists = found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container));
-        if !exists && self.orphans.insert((pool, container)) {
-            let subject = format!("pool {pool} container {container}");
-            self.entry_fault(place, Some(subject), "its pool or container does not exist");
-        }
-    }
-
-    fn check_log_owner(&mut self, (pool, container): (PoolNumber, ContainerNumber), offset: u64) {
-        let found = self.catalog.pools.get(&pool);
-        let exists = found.is_some_and(|pool| pool.containers.contains_key(&container));
-        if !exists && self.orphans.insert((pool, container)) {
-            let subject = Some(format!("pool {pool} container {container}"));
-            let reason = "its pool or container does not exist".to_owned();
-            let (severity, what, len) = (Severity::Damage, "log record", 0);
-            self.findings.add(Finding { severity, what, offset, len, subject, reason });
+    /// Entries whose pool or container is gone belong to nobody. Which ones are there is known when the log's changes
+    /// are, too: destroyed containers lose their entries first and themselves at last.
+    fn check_owners(&mut self) {
+        for ((pool, container), (what, offset)) in core::mem::take(&mut self.owners) {
+            let found = self.catalog.pools.get(&pool);
+            let exists = found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container));
+            if !exists {
+                let subject = Some(format!("pool {pool} container {container}"));
+                let reason = "its pool or container does not exist".to_owned();
+                let (severity, len) = (Severity::Damage, BLOCK as u64);
+                self.findings.add(Finding { severity, what, offset, len, subject, reason });
+            }
         }
     }
 
@@ -456,14 +458,8 @@ impl Check<'_> {
     }
 
     /// Looks at a version that the log stores.
-    async fn log_version(
-        &mut self,
-        owner: (PoolNumber, ContainerNumber),
-        payload: Option<&Payload>,
-        subject: &str,
-    ) {
+    async fn log_version(&mut self, payload: Option<&Payload>, subject: &str) {
         let log_offset = self.inspector.layout().log_offset;
-        self.check_log_owner(owner, log_offset);
         if self.depth > Depth::Outline
             && let Some(Payload::Blocks(blocks)) = payload
             && self.claim(blocks, &subject, ("log record", log_offset))
@@ -483,6 +479,9 @@ impl Check<'_> {
             }
         }
         for (key, value) in core::mem::take(&mut self.overlay) {
+            if let Some(owner) = key::owner(&key).filter(|_| value.is_some()) {
+                self.owners.entry(owner).or_insert(("log record", log_offset));
+            }
             let decoded = match &value {
                 Some(value) => Entry::decode(&key, value).map(Some),
                 None => Ok(None),
@@ -490,7 +489,7 @@ impl Check<'_> {
             match decoded {
                 Ok(Some(Entry::Object { path, item })) => {
                     let subject = format!("{path} epoch {}", item.epoch());
-                    self.log_version((path.pool, path.container), item.payload(), &subject).await;
+                    self.log_version(item.payload(), &subject).await;
                 }
                 Ok(Some(Entry::Transaction { pool, container, id, part })) => {
                     let payload = match &part {
@@ -498,16 +497,15 @@ impl Check<'_> {
                         TransactionPart::Operations { .. } | TransactionPart::Decision { .. } => None,
                     };
                     let subject = transaction_subject(pool, container, id);
-                    self.log_version((pool, container), payload, &subject).await;
+                    self.log_version(payload, &subject).await;
                 }
                 Ok(_) => {
                     if let Err(malformed) = self.catalog.follow(&key, value.as_deref()) {
                         self.findings.damage("log record", log_offset, 0, malformed.0.to_owned());
                     }
                 }
-                Err(malformed) => {
-                    self.findings.damage("log record", log_offset, 0, malformed.0.to_owned());
-                }
+                // Named with its batch already.
+                Err(_) => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Entries of the index, read back from key and value without the context that the store has.
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, NUMBER_END};
 use crate::codec::{Decoder, Malformed};
 use crate::intents::{Decision, TransactionId};
 use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
@@ -69,6 +69,14 @@ fn number(decoder: &mut Decoder<'_>) -> Result<u32, Malformed> {
     Ok(u32::from_be_bytes(decoder.array()?))
 }
 
+/// Pools and containers are counted from 1, and there is always a next one.
+fn check_number(number: u32) -> Result<(), Malformed> {
+    if [0, NUMBER_END].contains(&number) {
+        return Err(Malformed("the number of a pool or container is impossible"));
+    }
+    Ok(())
+}
+
 fn end(decoder: &Decoder<'_>, what: &'static str) -> Result<(), Malformed> {
     if decoder.is_empty() { Ok(()) } else { Err(Malformed(what)) }
 }
@@ -85,11 +93,13 @@ impl Entry {
         let entry = match kind {
             key::POOL => {
                 let (id, size) = (Uuid::from_bytes(data.array()?), data.u64()?);
-                data.u32()?;
+                check_number(pool)?;
+                check_number(data.u32()?)?;
                 Self::Pool { pool, id, size, destroyed: data.u8()? != 0 }
             }
             key::CONTAINER => {
                 let container = number(&mut at)?;
+                check_number(container)?;
                 let (id, quota) = (Uuid::from_bytes(data.array()?), data.u64()?);
                 Self::Container { pool, container, id, quota, destroyed: data.u8()? != 0 }
             }

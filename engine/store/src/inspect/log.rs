@@ -1,6 +1,7 @@
 //! The log behind the checkpoint, read as a recovery does, and what it changes in the index.
 
-use super::data::is_intact;
+use super::data::{are_inside, is_intact};
+use super::entry::{Entry, TransactionPart};
 use super::finding::Findings;
 use super::report::LogReport;
 use super::{Inspector, read};
@@ -8,6 +9,7 @@ use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, batch_header, pr
 use crate::journal::Ring;
 use crate::record::{Change, decode_records};
 use crate::replay::BATCH_MAX;
+use crate::value::Payload;
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
 
@@ -193,13 +195,13 @@ impl Inspector {
         let mut known = self.checkpoint.as_ref().map_or(0, |header| header.known);
         while let Some(found) = walk.next(findings).await {
             if let Some(before) = held.replace(found) {
-                lay(before.records, &mut known, &mut overlay);
+                self.lay(before, &mut known, &mut overlay, findings);
             }
         }
         let mut report = walk.report;
         if let Some(last) = held {
             if is_intact(self, &last.records).await {
-                lay(last.records, &mut known, &mut overlay);
+                self.lay(last, &mut known, &mut overlay, findings);
             } else {
                 report.dropped = true;
                 let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which was not acknowledged";
@@ -208,16 +210,38 @@ impl Inspector {
         }
         (report, overlay)
     }
-}
 
-/// Lays records over the index, but for the first `known` ones, which the checkpoint has already.
-fn lay(records: Vec<Vec<Change>>, known: &mut u64, overlay: &mut Overlay) {
-    let skipped = records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
-    *known -= skipped as u64;
-    for change in records.into_iter().skip(skipped).flatten() {
-        match change {
-            Change::Put { key, value } => overlay.insert(key, Some(value)),
-            Change::Remove { key } => overlay.insert(key, None),
+    /// Takes in the changes of a batch, but for the first `known` records, which the checkpoint has already. Each change
+    /// is looked at, also those that later ones undo: an open applies them all.
+    fn lay(&self, found: Found, known: &mut u64, overlay: &mut Overlay, findings: &mut Findings) {
+        let skipped = found.records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
+        *known -= skipped as u64;
+        for change in found.records.into_iter().skip(skipped).flatten() {
+            match change {
+                Change::Put { key, value } => {
+                    if let Some(reason) = self.change_fault(&key, &value) {
+                        findings.damage("log batch", found.offset, found.batch.len.into(), reason.to_owned());
+                    }
+                    overlay.insert(key, Some(value));
+                }
+                Change::Remove { key } => drop(overlay.insert(key, None)),
+            }
+        }
+    }
+
+    fn change_fault(&self, key: &[u8], value: &[u8]) -> Option<&'static str> {
+        let runs = match Entry::decode(key, value) {
+            Ok(Entry::Object { item, .. }) => match item.payload() {
+                Some(Payload::Blocks(blocks)) => blocks.runs.clone(),
+                _ => Vec::new(),
+            },
+            Ok(Entry::Transaction { part: TransactionPart::Version { payload, .. }, .. }) => match payload {
+                Payload::Blocks(blocks) => blocks.runs,
+                _ => Vec::new(),
+            },
+            Ok(_) => Vec::new(),
+            Err(malformed) => return Some(malformed.0),
         };
+        (!are_inside(self, &runs)).then_some("a value refers to blocks outside the data region")
     }
 }

@@ -215,14 +215,13 @@ impl Inspector {
                 Err(reason) => Err((reason, false)),
             };
             let fault = match found {
-                Ok(header) if header.generation % 2 != at / 2 => {
-                    Some("its generation belongs to the other slot".to_owned())
-                }
                 Ok(header) => {
                     if self.checkpoint.is_none_or(|newest| newest.generation < header.generation) {
                         self.checkpoint = Some(header);
                     }
-                    None
+                    // An open takes it all the same.
+                    (header.generation % 2 != at / 2)
+                        .then(|| "its generation belongs to the other slot".to_owned())
                 }
                 Err((_, true)) => Some("it was never written".to_owned()),
                 Err((reason, false)) => Some(reason),

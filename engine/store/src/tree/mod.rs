@@ -25,7 +25,7 @@ use node::{NODE_MERGED, NODE_MIN};
 use std::rc::Rc;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
-const LEVELS_MAX: usize = 40;
+pub(crate) const LEVELS_MAX: usize = 40;
 
 /// The map.
 #[derive(Debug)]

@@ -109,9 +109,12 @@ fn write_image(version: u32) {
         write(&shard, 3, 21, 90_000, b"end").await.expect("stored");
         shard.set_snapshots(CONTAINER, &[Epoch(25)]).await.expect("kept");
         let update = [single("00000042", b"integer")];
-        let (dkey, none) = (key("d"), weir_proto::object::Conditions::NONE);
+        let (dkey, conditions) = (key("d"), weir_proto::object::Conditions::NONE);
         let data = weir_store::Data::Borrowed(b"integer");
-        shard.update(CONTAINER, INTEGER_AKEYS, &dkey, Epoch(22), none, &update, data).await.expect("stored");
+        shard
+            .update(CONTAINER, INTEGER_AKEYS, &dkey, Epoch(22), conditions, &update, data)
+            .await
+            .expect("stored");
         put(&shard, "punched", "a", 23, b"before").await.expect("stored");
         store.checkpoint().await.expect("written");
         // From here on it stands in the log alone.

@@ -106,12 +106,16 @@ fn rot_in_metadata_is_found_wherever_it_is() {
         machine.disk.rot(offset + 70, 1);
     }
     let before = store.scrub().rotten.get(&None).copied().unwrap_or(0);
-    nodes.iter().for_each(|node| machine.disk.rot(node + 60, 3));
+    for node in &nodes {
+        machine.disk.rot(node + 60, 3);
+    }
     let report = passes(&machine, &store, 2);
     let found = report.rotten.get(&None).copied().unwrap_or(0) - before;
     assert!(found >= 1, "the root is unreadable, so that nothing below it can be looked at: {report:?}");
     // A sound root shows the leaves: those that are rotten are named one by one.
-    nodes.iter().for_each(|node| machine.disk.rot(node + 60, 3));
+    for node in &nodes {
+        machine.disk.rot(node + 60, 3);
+    }
     let leaf = nodes[nodes.len() / 2];
     machine.disk.rot(leaf + 60, 3);
     let report = passes(&machine, &store, 2);

@@ -1,0 +1,42 @@
+//! What is fuzzed. Each target makes something nearly right of an input, uses it, and asserts what must hold.
+
+mod entries;
+mod header;
+mod index;
+mod log;
+mod operations;
+mod requests;
+mod superblock;
+mod wire;
+
+/// A fuzzer.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Runs an input; panics when something doesn't hold.
+    pub run: fn(&[u8]),
+}
+
+impl core::fmt::Debug for Target {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All of them.
+pub const ALL: [Target; 7] = [
+    Target { name: "superblock", run: superblock::run },
+    Target { name: "checkpoint", run: header::run },
+    Target { name: "log", run: log::run },
+    Target { name: "index", run: index::run },
+    Target { name: "operations", run: operations::run },
+    Target { name: "wire", run: wire::run },
+    Target { name: "requests", run: requests::run },
+];
+
+/// The fuzzer of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    ALL.iter().find(|target| target.name == name)
+}

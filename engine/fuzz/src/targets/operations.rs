@@ -1,0 +1,150 @@
+//! Requests to a store, as a client that knows no rule would make them.
+
+use crate::image::{ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT, base, run as run_in_world, update_of};
+use crate::source::Source;
+use std::rc::Rc;
+use weir_media::Device;
+use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
+use weir_proto::{Epoch, Key, ObjectId, Rank, TargetIndex};
+use weir_store::{Data, Depth, Inspector, Owner, Shard, Store, StoreConfig};
+
+/// Most bytes that one update really carries.
+const DATA_MAX: u64 = 20_000;
+
+pub fn run(input: &[u8]) {
+    let input = input.to_vec();
+    let device: Rc<dyn Device> = Rc::new(base());
+    run_in_world(async move |handle| {
+        let owner = Owner { system: "fuzz".to_owned(), rank: Rank(1), target: TargetIndex(0) };
+        let config = StoreConfig { background: false, ..StoreConfig::default() };
+        let store = Store::open(&handle, Rc::clone(&device), &owner, config).await.expect("a sound store");
+        let shard = store.pool(POOL).expect("its pool");
+        let mut source = Source::new(&input);
+        while !source.is_empty() {
+            step(&store, &shard, &mut source).await;
+        }
+        let problems = store.audit().await.problems;
+        assert!(problems.is_empty(), "{problems:?}");
+        store.close().await.expect("a healthy device");
+        let report = Inspector::open(device).await.expect("a store").report(Depth::Everything).await;
+        assert_eq!(report.findings, []);
+    });
+}
+
+fn object(source: &mut Source<'_>) -> ObjectId {
+    let integer_akeys = ObjectId { hi: 3 << 56, lo: 1 };
+    source.pick(&[TEXT_OBJECT, ARRAY_OBJECT, integer_akeys])
+}
+
+fn key(source: &mut Source<'_>) -> Key {
+    let bytes = match source.byte() % 8 {
+        0 => source.bytes(1024),
+        1..5 => source.below(4).to_be_bytes().to_vec(),
+        _ => vec![b'a' + source.byte() % 3],
+    };
+    Key::new(&bytes).unwrap_or_else(|_| Key::from_u64(0))
+}
+
+fn epoch(source: &mut Source<'_>) -> Epoch {
+    Epoch(if source.chance(30) { source.number() } else { 1 + source.below(100) })
+}
+
+fn conditions(source: &mut Source<'_>) -> Conditions {
+    Conditions(if source.chance(60) { source.number32() } else { 0 })
+}
+
+fn value(source: &mut Source<'_>) -> Value {
+    if source.chance(100) {
+        return Value::Single {
+            size: if source.chance(20) { source.number() } else { source.below(DATA_MAX) },
+        };
+    }
+    let record_size = if source.chance(20) { source.number32() } else { u32::from(source.byte() % 9) };
+    let extent = |source: &mut Source<'_>| Extent {
+        index: if source.chance(60) { source.number() } else { source.below(1000) },
+        count: if source.chance(20) { source.number() } else { source.below(1000) },
+    };
+    let extents = (0..source.below(4)).map(|_| extent(source)).collect();
+    Value::Array { record_size, extents }
+}
+
+async fn step(store: &Store, shard: &Shard, source: &mut Source<'_>) {
+    let object = object(source);
+    match source.byte() % 12 {
+        0..4 => update(shard, object, source).await,
+        4 | 5 => fetch(shard, object, source).await,
+        6 => {
+            let (dkey, akeys) = (key(source), (0..source.below(3)).map(|_| key(source)).collect());
+            let scope = match source.byte() % 4 {
+                0 => PunchScope::Object,
+                1 => PunchScope::Dkeys(vec![dkey]),
+                2 => PunchScope::Akeys(dkey, akeys),
+                _ => PunchScope::DkeyWith(dkey, akeys),
+            };
+            let (epoch, conditions) = (epoch(source), conditions(source));
+            let _ = shard.punch(CONTAINER, object, &scope, epoch, conditions).await;
+        }
+        7 => {
+            let scope = match source.byte() % 4 {
+                0 => ListScope::Objects,
+                1 => ListScope::Dkeys,
+                2 => ListScope::Akeys(key(source)),
+                _ => ListScope::Extents(key(source), key(source)),
+            };
+            let (epoch, anchor, limit) = (epoch(source), source.bytes(40), source.number32());
+            let _ = shard.list(CONTAINER, object, &scope, epoch, &anchor, limit, None).await;
+        }
+        8 => {
+            let query = KeyQuery::Search {
+                max: source.chance(128),
+                dkey: source.chance(128).then(|| key(source)),
+                akey: source.chance(128).then(|| key(source)),
+                extent: source.chance(128),
+            };
+            let _ = shard.query_key(CONTAINER, object, epoch(source), &query).await;
+        }
+        9 => {
+            let epochs: Vec<Epoch> = (0..source.below(4)).map(|_| epoch(source)).collect();
+            let _ = shard.set_snapshots(CONTAINER, &epochs).await;
+        }
+        10 => {
+            let _ = shard.aggregate(CONTAINER, epoch(source)).await;
+        }
+        _ => {
+            let _ = store.checkpoint().await;
+        }
+    }
+}
+
+async fn update(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
+    let dkey = key(source);
+    let mut updates = Vec::new();
+    for _ in 0..=source.below(3) {
+        let mut update = update_of(&key(source), value(source));
+        update.conditions = conditions(source);
+        if source.chance(20) {
+            update.checksums = vec![source.number32()];
+        }
+        updates.push(update);
+    }
+    let needed = updates.iter().try_fold(0u64, |sum, update| sum.checked_add(update.value.data_len()?));
+    let len = if source.chance(10) { source.below(100) } else { needed.unwrap_or(0).min(DATA_MAX * 8) };
+    let bytes = vec![source.byte(); usize::try_from(len).unwrap_or(0)];
+    let (epoch, conditions) = (epoch(source), conditions(source));
+    let _ = shard.update(CONTAINER, object, &dkey, epoch, conditions, &updates, Data::Borrowed(&bytes)).await;
+}
+
+async fn fetch(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
+    let dkey = key(source);
+    let mut akeys = Vec::new();
+    for _ in 0..=source.below(3) {
+        let (akey, value, conditions) = (key(source), value(source), conditions(source));
+        akeys.push(AkeyFetch { akey, value, conditions });
+    }
+    let (epoch, conditions) = (epoch(source), conditions(source));
+    if let Ok(fetch) = shard.fetch(CONTAINER, object, &dkey, epoch, conditions, &akeys).await {
+        let mut into = vec![0xee; usize::try_from(fetch.data_len()).unwrap_or(0)];
+        // Nothing on this device is damaged, so that what was promised must be there.
+        fetch.read(&mut into).await.expect("sound data");
+    }
+}

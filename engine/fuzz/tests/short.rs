@@ -1,0 +1,80 @@
+//! The short form of `make fuzz`: each fuzzer on inputs that once failed, and on some thousand blind ones.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weir_fuzz::driver::{Options, fuzz, inputs_of, run_input};
+use weir_fuzz::targets::{ALL, Target, find};
+
+/// Longest time for one fuzzer, on a machine that has other things to do.
+const TIME: Duration = Duration::from_secs(6);
+
+/// Fewest inputs that must have been run in that time.
+const RUNS_MIN: u64 = 20;
+
+fn check(name: &str, runs: u64) {
+    let target: &Target = find(name).expect("a fuzzer");
+    let options = Options { time: TIME, runs, seed: 7, corpus: None, failures: None };
+    let outcome = fuzz(target, &options).expect("nothing is kept");
+    if let Some(failure) = outcome.failure {
+        let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.input"));
+        std::fs::write(&kept, &failure.input).expect("kept");
+        panic!("{}\nthe input is in {}", failure.message, kept.display());
+    }
+    assert!(outcome.runs >= runs.min(RUNS_MIN), "only {} runs", outcome.runs);
+}
+
+#[test]
+fn inputs_that_failed_once_hold() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    for target in &ALL {
+        for (number, input) in inputs_of(&folder.join(target.name)).iter().enumerate() {
+            if let Err(message) = run_input(target, input) {
+                panic!("{} input {number}: {message}", target.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn superblocks() {
+    check("superblock", 300);
+}
+
+#[test]
+fn checkpoint_headers_and_the_space_map() {
+    check("checkpoint", 300);
+}
+
+#[test]
+fn logs() {
+    check("log", 500);
+}
+
+#[test]
+fn indexes() {
+    check("index", 500);
+}
+
+#[test]
+fn operations() {
+    check("operations", 300);
+}
+
+#[test]
+fn messages() {
+    check("wire", 50_000);
+}
+
+#[test]
+fn requests() {
+    check("requests", 50_000);
+}
+
+#[test]
+fn a_target_that_fails_is_reported_with_its_input() {
+    let target = Target { name: "failing", run: |input| assert!(input.len() < 40, "too long for me") };
+    let options = Options { time: TIME, runs: 1000, seed: 1, corpus: None, failures: None };
+    let failure = fuzz(&target, &options).expect("nothing is kept").failure.expect("it fails");
+    assert!(failure.input.len() >= 40 && failure.message.contains("too long for me"), "{}", failure.message);
+}
