@@ -1,6 +1,7 @@
 //! The block-device seam.
 
 use crate::buffer::{DmaBuf, Slice};
+use crate::health::DeviceHealth;
 use weir_runtime::LocalBoxFuture;
 
 /// Unit of all transfers, in bytes: the sector size of nearly every NVMe namespace and file system, and the alignment
@@ -126,6 +127,11 @@ pub trait Device {
 
     /// Counters for metrics.
     fn stats(&self) -> DeviceStats;
+
+    /// How the device is doing; `None` when nobody watches it ([`crate::health::Watched`]).
+    fn health(&self) -> Option<DeviceHealth> {
+        None
+    }
 }
 
 /// Checks that a transfer is made of whole blocks inside the device.

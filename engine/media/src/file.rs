@@ -145,6 +145,8 @@ impl FileDevice {
             .map_err(|error| open_error(path, "opened", error.to_string()))?;
         let name = path.display().to_string();
         let file = Rc::new(OwnedFd::from(file));
+        // A kernel or container that refuses costs a little time for each transfer, nothing else.
+        let _ = ring.register(&file);
         let inner = Rc::new(Inner { name, file, size, is_file, is_read_only, ring });
         Ok(Self { inner, handle: handle.clone(), source })
     }

@@ -55,6 +55,8 @@ pub(crate) struct Ring {
     /// Entries in the submission ring that the kernel hasn't been told of.
     unsubmitted: Cell<usize>,
     stats: Cell<DeviceStats>,
+    /// The descriptor that the kernel keeps for the ring, as its file 0.
+    registered: RefCell<Option<Rc<OwnedFd>>>,
 }
 
 /// The outcome of a transfer. Dropping it lets the transfer run on.
@@ -82,7 +84,18 @@ impl Ring {
             backlog: RefCell::default(),
             unsubmitted: Cell::new(0),
             stats: Cell::default(),
+            registered: RefCell::default(),
         })
+    }
+
+    /// Has the kernel keep a descriptor for the ring, so that it doesn't take and drop a reference for each transfer.
+    /// Where it refuses, transfers name the descriptor itself; returns whether it didn't.
+    pub(crate) fn register(&self, file: &Rc<OwnedFd>) -> bool {
+        let is_kept = self.uring.borrow().submitter().register_files(&[file.as_raw_fd()]).is_ok();
+        if is_kept {
+            *self.registered.borrow_mut() = Some(Rc::clone(file));
+        }
+        is_kept
     }
 
     pub(crate) fn stats(&self) -> DeviceStats {
@@ -149,13 +162,15 @@ impl Ring {
         let mut queue = ring.submission();
         let mut slots = self.slots.borrow_mut();
         let mut backlog = self.backlog.borrow_mut();
+        let registered = self.registered.borrow();
         let mut moved = false;
         while let Some(slot) = backlog.front().copied() {
             let Some(entry) = slots[slot].as_mut() else {
                 backlog.pop_front();
                 continue;
             };
-            let request = entry.request().user_data(slot as u64);
+            let is_kept = registered.as_ref().is_some_and(|file| Rc::ptr_eq(file, &entry.file));
+            let request = entry.request(is_kept).user_data(slot as u64);
             // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until the
             // completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
             if unsafe { queue.push(&request) }.is_err() {
@@ -240,9 +255,10 @@ impl Ring {
 }
 
 impl InFlight {
-    fn request(&mut self) -> squeue::Entry {
-        let fd = types::Fd(self.file.as_raw_fd());
-        match &mut self.transfer {
+    /// The entry for the submission ring; with `is_kept` it names the ring's file 0.
+    fn request(&mut self, is_kept: bool) -> squeue::Entry {
+        let fd = types::Fd(if is_kept { 0 } else { self.file.as_raw_fd() });
+        let request = match &mut self.transfer {
             Transfer::Read { offset, buffer } => {
                 let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
                 opcode::Read::new(fd, buffer.as_mut_ptr(), len).offset(*offset).build()
@@ -253,7 +269,8 @@ impl InFlight {
                 opcode::Writev::new(fd, self.vectors.as_ptr(), count).offset(*offset).rw_flags(flags).build()
             }
             Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-        }
+        };
+        if is_kept { request.flags(squeue::Flags::FIXED_FILE) } else { request }
     }
 }
 
@@ -292,6 +309,44 @@ impl Drop for Ring {
                 core::mem::forget(core::mem::take(&mut *self.slots.borrow_mut()));
                 return;
             }
+        }
+        // The kernel takes a ring apart some time after it was closed; the file and its lock are to be free now. When
+        // it can't give the file back at once, it does so then.
+        if self.registered.get_mut().take().is_some() {
+            let _ = self.uring.get_mut().submitter().unregister_files();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_runtime::real::Executor;
+
+    #[test]
+    fn transfers_work_with_a_registered_descriptor_and_without() {
+        let executor = Executor::new().expect("an executor");
+        for is_registered in [true, false] {
+            let file = tempfile::tempfile().expect("a file");
+            let file = Rc::new(OwnedFd::from(file));
+            let ring = Rc::new(Ring::new().expect("a ring"));
+            if is_registered {
+                assert!(ring.register(&file), "the kernel keeps one descriptor");
+                assert!(!ring.register(&file), "and no second table");
+            }
+            let source =
+                executor.handle().add_source(Rc::clone(&ring) as Rc<dyn EventSource>).expect("a source");
+            let mut data = DmaBuf::new(4096);
+            data.fill(7);
+            let write = Transfer::Write { offset: 0, data: vec![data.into()], stable: true };
+            let written = executor.block_on(ring.start(&file, write));
+            assert!(written.1.is_ok());
+            let read = Transfer::Read { offset: 0, buffer: DmaBuf::new(4096) };
+            let (read, outcome) = executor.block_on(ring.start(&file, read));
+            assert!(outcome.is_ok());
+            assert!(matches!(read, Transfer::Read { buffer, .. } if buffer.iter().all(|byte| *byte == 7)));
+            assert!(executor.block_on(ring.start(&file, Transfer::Flush)).1.is_ok());
+            executor.handle().remove_source(source);
         }
     }
 }

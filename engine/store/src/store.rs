@@ -20,6 +20,7 @@ use crate::tree::{Body, Meter, Node, Packed};
 use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
+use weir_media::health::DeviceHealth;
 use weir_media::{BLOCK, Device, DmaBuf};
 use weir_proto::{Epoch, PoolId};
 use weir_runtime::{Handle, JoinHandle};
@@ -296,6 +297,12 @@ impl Store {
             checksum_errors: core.counters.checksum_errors.get(),
             device: core.device.stats(),
         }
+    }
+
+    /// How the device is doing; `None` when nobody watches it.
+    #[must_use]
+    pub fn device_health(&self) -> Option<DeviceHealth> {
+        self.core.device.health()
     }
 
     /// What the scrubber did and found.
