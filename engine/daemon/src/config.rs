@@ -12,6 +12,7 @@ use weir_pool::EngineInfo;
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
 use weir_rpc::group::swim::SwimConfig;
+use weir_store::ScrubConfig;
 
 /// Where the configuration file is when no flag says otherwise.
 pub const CONFIG_DEFAULT: &str = "/etc/weir/engine.toml";
@@ -25,6 +26,17 @@ const TARGET_SIZE_MIN: u64 = 64 * 1024 * 1024;
 /// Least index memory of a target: below it, operations on a few objects at once would read from the device again what
 /// they have just read.
 const INDEX_MEMORY_MIN: u64 = 16 * 1024 * 1024;
+/// Shortest interval of the scrubber, in seconds: what it read is older than any cache of the device then.
+const SCRUB_INTERVAL_MIN: u64 = 60;
+
+/// Longest interval, in seconds: a year.
+const SCRUB_INTERVAL_MAX: u64 = 366 * 86_400;
+
+/// Interval of the scrubber in seconds unless configured: a week, as in DAOS.
+const SCRUB_INTERVAL_DEFAULT: u64 = 604_800;
+
+/// Smallest rate of the scrubber that isn't off: with less, a target of a few GiB takes more than a year.
+const SCRUB_RATE_MIN: u64 = 4096;
 
 /// Shortest period of the membership protocol: tries of a probe are a quarter of it apart, and an engine that is busy
 /// for some milliseconds must not look dead.
@@ -82,6 +94,12 @@ pub struct Flags {
     /// Memory that a target's index may take, e.g. 1GiB.
     #[arg(long, env = "WEIR_INDEX_MEMORY")]
     pub index_memory: Option<String>,
+    /// Most bytes a second that each target's scrubber reads, e.g. 32MiB; 0 turns it off.
+    #[arg(long, env = "WEIR_SCRUB_RATE")]
+    pub scrub_rate: Option<String>,
+    /// Seconds from the begin of a pass of the scrubber to the begin of the next.
+    #[arg(long, env = "WEIR_SCRUB_INTERVAL")]
+    pub scrub_interval: Option<u64>,
     /// What is logged: a level (error, warn, info, debug, trace) or directives as in `info,weir_rpc=debug`.
     #[arg(long, env = "WEIR_LOG")]
     pub log: Option<String>,
@@ -153,6 +171,8 @@ struct File {
     data: Option<PathBuf>,
     target_size: Option<String>,
     index_memory: Option<String>,
+    scrub_rate: Option<String>,
+    scrub_interval: Option<u64>,
     log: Option<String>,
     log_format: Option<String>,
     tls: Option<FileTls>,
@@ -233,6 +253,8 @@ pub struct Config {
     pub target_size: u64,
     /// Most bytes of memory that a target's index takes.
     pub index_memory: u64,
+    /// How stored bytes are compared with their checksums in the background; `None`: not at all.
+    pub scrub: Option<ScrubConfig>,
     /// What is logged.
     pub log: String,
     /// How.
@@ -295,6 +317,10 @@ impl Config {
             data: flags.data.clone().or(file.data).unwrap_or_else(|| "/var/lib/weir".into()),
             target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
             index_memory: parse_size("index_memory", index.as_deref().unwrap_or("1GiB"))?,
+            scrub: scrub(
+                flags.scrub_rate.as_deref().or(file.scrub_rate.as_deref()).unwrap_or("32MiB"),
+                flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),
+            )?,
             log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
@@ -455,6 +481,20 @@ fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {
     }
 }
 
+fn scrub(rate: &str, interval: u64) -> Result<Option<ScrubConfig>, ConfigError> {
+    let bytes_per_second = parse_size("scrub_rate", rate)?;
+    if bytes_per_second > 0 && bytes_per_second < SCRUB_RATE_MIN {
+        let reason = format!("give 0 to turn the scrubber off, or at least {SCRUB_RATE_MIN} bytes a second");
+        return Err(invalid("scrub_rate", rate, &reason));
+    }
+    if !(SCRUB_INTERVAL_MIN..=SCRUB_INTERVAL_MAX).contains(&interval) {
+        let reason = format!("give {SCRUB_INTERVAL_MIN} to {SCRUB_INTERVAL_MAX} seconds");
+        return Err(invalid("scrub_interval", &interval.to_string(), &reason));
+    }
+    let interval = Duration::from_secs(interval);
+    Ok((bytes_per_second > 0).then_some(ScrubConfig { bytes_per_second, interval }))
+}
+
 fn parse_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
@@ -544,6 +584,23 @@ mod tests {
         assert_eq!((config.log.as_str(), config.target_size), ("debug", 64 << 20));
         let moved = load(GOOD, Flags { fabric_port: Some(7), ..ranked() }).expect_err("contradicts the list");
         assert!(moved.contains("engines (rank 1)") && moved.contains("fabric_port 7"), "{moved}");
+    }
+
+    #[test]
+    fn the_scrubber_runs_weekly_unless_told_otherwise() {
+        let scrub = |text: &str| load(&GOOD.replace("log = ", text), ranked()).map(|config| config.scrub);
+        let weekly = ScrubConfig { bytes_per_second: 32 << 20, interval: Duration::from_hours(168) };
+        assert_eq!(scrub("log = "), Ok(Some(weekly)));
+        let daily = ScrubConfig { bytes_per_second: 1 << 20, interval: Duration::from_hours(24) };
+        let text = "scrub_rate = \"1MiB\"\nscrub_interval = 86400\nlog = ";
+        assert_eq!(scrub(text), Ok(Some(daily)));
+        assert_eq!(scrub("scrub_rate = \"0\"\nlog = "), Ok(None));
+        for (text, key) in
+            [("scrub_rate = \"7\"\nlog = ", "scrub_rate"), ("scrub_interval = 5\nlog = ", "scrub_interval")]
+        {
+            let error = scrub(text).expect_err(key);
+            assert!(error.contains(key), "{error}");
+        }
     }
 
     #[test]

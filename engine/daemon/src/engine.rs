@@ -146,6 +146,7 @@ impl Engine {
                 key: config.system_key.clone(),
                 started: since,
                 store: StoreConfig {
+                    scrub: config.scrub,
                     // Checked with the configuration; more than an address space holds means all there is.
                     index_bytes: usize::try_from(config.index_memory).unwrap_or(usize::MAX),
                     ..StoreConfig::default()

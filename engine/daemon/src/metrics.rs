@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use weir_media::health::{DeviceState, MEDIA_BOUNDS_US};
 use weir_object::BOUNDS_US;
 use weir_pool::Operation;
 use weir_proto::Der;
@@ -149,6 +150,8 @@ impl Collector for Exporter {
         metrics.extend(self.index());
         metrics.extend(self.media());
         metrics.extend(self.capabilities());
+        metrics.extend(self.health());
+        metrics.extend(self.scrub());
         metrics.extend(self.fabric());
         metrics.extend(self.membership());
         metrics.extend(self.management());
@@ -438,6 +441,64 @@ impl Exporter {
             metric("weir_engine_fabric_info", "Always 1", vec![(info, Value::Gauge(1))]),
             metric("weir_engine_fabric_ability", "1 when the fabric provider has the ability", abilities),
             metric("weir_engine_fabric_limit_bytes", "Sizes that the fabric provider sets", limits),
+        ]
+    }
+
+    fn health(&self) -> Vec<Metric> {
+        let (mut states, mut times) = (vec![], vec![]);
+        for (index, figures) in self.serving() {
+            for state in DeviceState::ALL {
+                let labels = self.labels(index, &[("state", state.name())]);
+                states.push((labels, Value::Gauge((figures.health.state == state).into())));
+            }
+            let health = &figures.health;
+            for (op, counted) in [("read", health.reads), ("write", health.writes), ("flush", health.flushes)]
+            {
+                let histogram = Histogram {
+                    bounds: scaled(&MEDIA_BOUNDS_US, 1e6),
+                    buckets: counted.buckets.to_vec(),
+                    sum: seconds(counted.sum_ns),
+                };
+                times.push((self.labels(index, &[("op", op)]), Value::Histogram(histogram)));
+            }
+        }
+        let metric = |name, help, series| Metric { name, help, series };
+        vec![
+            metric("weir_engine_media_state", "1 for the state that the device is in", states),
+            metric("weir_engine_media_seconds", "Time of one transfer of the device", times),
+            self.by_target("weir_engine_media_slow", "Transfers of more than a second", |figures| {
+                Value::Counter(figures.health.slow)
+            }),
+        ]
+    }
+
+    fn scrub(&self) -> Vec<Metric> {
+        let rotten = self.serving().flat_map(|(index, figures)| {
+            let series = move |(pool, count): (&String, &u64)| {
+                (self.labels(index, &[("pool", pool)]), Value::Counter(*count))
+            };
+            figures.rotten.iter().map(series)
+        });
+        let rotten = rotten.collect();
+        vec![
+            self.by_target("weir_engine_scrub_bytes", "Bytes read and compared by the scrubber", |figures| {
+                Value::Counter(figures.scrub.bytes)
+            }),
+            self.by_target(
+                "weir_engine_scrub_passes",
+                "Passes of the scrubber over all of the target",
+                |figures| Value::Counter(figures.scrub.passes),
+            ),
+            self.by_target(
+                "weir_engine_scrub_last_pass_timestamp_seconds",
+                "End of the scrubber's last pass",
+                |figures| Value::GaugeSeconds(seconds(figures.scrub.last_ns)),
+            ),
+            Metric {
+                name: "weir_engine_scrub_rotten",
+                help: "Places at which the scrubber found something else than was written",
+                series: rotten,
+            },
         ]
     }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_fabric::Capabilities;
+use weir_media::health::DeviceHealth;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_rpc::group::swim::SwimStats;
 use weir_rpc::group::{Membership, ProbeTimes};
-use weir_store::StoreStats;
+use weir_store::{ScrubReport, StoreStats};
 
 use crate::target::Target;
 
@@ -98,6 +99,12 @@ pub struct TargetFigures {
     pub unauthenticated: u64,
     /// The store.
     pub store: StoreStats,
+    /// How its device is doing.
+    pub health: DeviceHealth,
+    /// Its scrubber.
+    pub scrub: ScrubReport,
+    /// Places found rotten, by pool label; empty for what belongs to the target as a whole.
+    pub rotten: BTreeMap<String, u64>,
     /// RPC counters by name.
     pub rpc: BTreeMap<&'static str, u64>,
     /// What the fabric provider can do.
@@ -154,15 +161,20 @@ pub async fn take(target: &Target) -> TargetFigures {
         in_flight: target.rpc.in_flight() as u64,
         unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),
+        health: target.store.device_health().unwrap_or_default(),
+        scrub: target.store.scrub(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),
         membership: target.membership().map(|membership| MembershipFigures::of(membership)),
         ..TargetFigures::default()
     };
+    let mut rotten = figures.scrub.rotten.clone();
+    figures.rotten.insert(String::new(), rotten.remove(&None).unwrap_or(0));
     let mut room = CONTAINERS_MAX;
     for pool in target.pools.all() {
         let label = pool.label();
         count_containers(&pool, &label, &mut room, &mut figures);
+        figures.rotten.insert(label.clone(), rotten.remove(&Some(pool.shard().id())).unwrap_or(0));
         let space = pool.shard().space();
         let pending = space.containers.iter().filter(|summary| summary.destroying);
         let shard = ShardFigures {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_fabric::Endpoint;
 use weir_media::Device;
+use weir_media::health::DeviceState;
 use weir_object::IoService;
 use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPools, serve_clients};
 use weir_proto::capability::SystemKey;
@@ -217,7 +218,7 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
                 capacity: space.capacity,
                 free: space.capacity.saturating_sub(space.assigned),
                 started,
-                message: String::new(),
+                message: device_message(&store),
             };
             if let Some(engines) = engines.filter(|engines| engines.own_index().0 == 0) {
                 add_siblings(&engines, &mut report).await;
@@ -225,6 +226,16 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
             Ok(report)
         }
     });
+}
+
+/// What is to be said of a target's device; nothing while it is normal.
+fn device_message(store: &Store) -> String {
+    match store.device_health() {
+        Some(health) if health.state != DeviceState::Normal => {
+            format!("the device is {}: {}", health.state.name(), health.reason)
+        }
+        _ => String::new(),
+    }
 }
 
 async fn add_siblings(engines: &Engines, report: &mut EngineReport) {
@@ -236,6 +247,9 @@ async fn add_siblings(engines: &Engines, report: &mut EngineReport) {
     for (index, answer) in (1..).zip(asked.await) {
         match answer {
             Ok(sibling) => {
+                if !sibling.message.is_empty() {
+                    report.message = format!("target {index}: {}", sibling.message);
+                }
                 report.targets += 1;
                 report.capacity += sibling.capacity;
                 report.free += sibling.free;

@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 
 use weir_fabric::FabricError;
 use weir_fabric::libfabric::{self, Options, ReceiveMode};
+use weir_media::Device;
 use weir_media::MediaError;
+use weir_media::health::Watched;
 use weir_pool::EngineInfo;
 use weir_proto::capability::SystemKey;
 use weir_rpc::group::swim::SwimConfig;
@@ -194,6 +196,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let rt = executor.handle();
     let device =
         data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
+    let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let options = Options { receive: settings.receive, ..Options::listen(&provider, &listen, port) };
     let endpoint = libfabric::open(&rt, &options);
