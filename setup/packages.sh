@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs, and only those that are missing.
 #
-#   packages.sh build|cluster|lint
+#   packages.sh build|cluster|lint|bench
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -13,6 +13,8 @@ build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev
 cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq openssl libcap2-bin procps)
 # Checking the scripts, and generating the protocols' Go code.
 lint=(shellcheck protobuf-compiler)
+# Measuring beside RocksDB: the library, and libclang for its binding.
+bench=(librocksdb-dev libclang-dev)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {
@@ -32,7 +34,8 @@ case ${1:-} in
 build) wanted=("${build[@]}") ;;
 cluster) wanted=("${cluster[@]}") ;;
 lint) wanted=("${lint[@]}") ;;
-*) fail "usage: packages.sh build|cluster|lint" ;;
+bench) wanted=("${bench[@]}") ;;
+*) fail "usage: packages.sh build|cluster|lint|bench" ;;
 esac
 
 mapfile -t absent < <(missing "${wanted[@]}")

@@ -5,7 +5,8 @@
 #   setup.sh test      what all tests need: build, a Kubernetes API server, helm, csi-sanity, promtool
 #   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
 #   setup.sh lint      what the lints and generated files need: build, shellcheck, golangci-lint, cargo-deny, protoc
-#   setup.sh all       all of these (the default)
+#   setup.sh bench     what the benchmarks need: build, RocksDB to measure beside
+#   setup.sh all       all of the above but bench (the default)
 #   setup.sh assets    prints the directory with etcd, kube-apiserver and kubectl (KUBEBUILDER_ASSETS), after making it
 #
 # What is built goes to ${XDG_CACHE_HOME:-~/.cache}/weir, keyed by version; removing that directory undoes it.
@@ -52,6 +53,11 @@ setup_lint() {
     "$setup/tools.sh" golangci-lint controller-gen cargo-deny
 }
 
+setup_bench() {
+    setup_build
+    "$setup/packages.sh" bench
+}
+
 require_toolchains
 began=$SECONDS
 verbs=("$@")
@@ -61,8 +67,8 @@ for verb in "${verbs[@]}"; do
     case $verb in
     # Its output is for another program.
     assets) setup_assets ;;
-    build | test | cluster | lint) "setup_$verb" >/dev/null ;;
-    *) fail "usage: setup.sh [all|build|test|cluster|lint|assets]..." ;;
+    build | test | cluster | lint | bench) "setup_$verb" >/dev/null ;;
+    *) fail "usage: setup.sh [all|build|test|cluster|lint|bench|assets]..." ;;
     esac
 done
 say "set-up (${verbs[*]}) finished in $((SECONDS - began)) s; what it built is in $WEIR_CACHE"

@@ -7,6 +7,7 @@
 mod fabric;
 mod files;
 mod instructions;
+mod references;
 mod report;
 mod restart;
 mod store;
@@ -25,7 +26,7 @@ use crate::system::System;
 enum Group {
     /// The RPC layer beside the bare fabric.
     Fabric,
-    /// A target's store beside raw io_uring.
+    /// A target's store beside raw io_uring and beside other storage libraries.
     Store,
     /// Files through a mount beside the local file system.
     Files,
@@ -46,6 +47,9 @@ struct Arguments {
     /// Directory of the binaries to measure.
     #[arg(long, default_value = "target/release")]
     binaries: PathBuf,
+    /// The program that measures other storage libraries; without it they are left out.
+    #[arg(long, default_value = "target/references/release/weir-bench-references")]
+    references: PathBuf,
     /// Where the results go.
     #[arg(long, default_value = "target/bench/results.json")]
     output: PathBuf,
@@ -91,7 +95,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if wanted(Group::Store) {
         std::fs::create_dir_all(&arguments.scratch)
             .map_err(BenchError::file("create", &arguments.scratch))?;
-        store::measure(&arguments.scratch, &mut report)?;
+        store::measure(&arguments.scratch, &arguments.references, &mut report)?;
         report.save(&arguments.output)?;
     }
     if !wanted(Group::Files) && !wanted(Group::Life) {

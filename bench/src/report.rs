@@ -120,6 +120,12 @@ impl Report {
         }
     }
 
+    /// The figures.
+    #[cfg(test)]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// Prints the table.
     pub fn print(&self) {
         println!("{:<52} {:>12} {:<8} {:>7}  {:<42} goal", "name", "value", "unit", "ratio", "reference");

@@ -1,0 +1,190 @@
+//! `weir-bench-references`: puts RocksDB, LMDB and redb under the load that `weir-bench store` puts a target's store
+//! under, and prints what they reach as JSON.
+//!
+//! One thread. Values of one size under keys of eight bytes, in the order of a multiplication, so that neighbours in
+//! time aren't neighbours in the key space. Every group of `width` updates is durable (fsync or fdatasync) before the next
+//! begins: in RocksDB single writes and then one sync of its log, in LMDB and redb one transaction.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use heed::types::Bytes;
+use redb::{Database, Durability, ReadableDatabase, TableDefinition};
+use serde::Serialize;
+
+/// Most bytes of an LMDB file: address space, not disk.
+const LMDB_MAP: usize = 4 << 30;
+
+const TABLE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What a library reached.
+#[derive(Serialize)]
+struct Figures {
+    /// The library.
+    engine: &'static str,
+    /// Bytes of a value.
+    value_bytes: usize,
+    /// Updates made durable in a second.
+    updates: f64,
+    /// Fetches in a second.
+    fetches: f64,
+    /// Bytes handed to the system for writing, per byte of values.
+    amplification: f64,
+    /// CPU time of the process in microseconds per update.
+    update_cpu_us: f64,
+}
+
+/// The load.
+struct Load {
+    operations: u64,
+    width: u64,
+    value: Vec<u8>,
+}
+
+impl Load {
+    /// The key of an operation.
+    const fn key(&self, number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9) % self.operations
+    }
+
+    /// Figures of a library from what it does for a group of updates and for a fetch.
+    fn run(
+        &self,
+        engine: &'static str,
+        mut update: impl FnMut(&mut dyn Iterator<Item = u64>) -> Result<(), Failure>,
+        mut fetch: impl FnMut(u64) -> Result<usize, Failure>,
+    ) -> Result<Figures, Failure> {
+        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
+        for first in (0..self.operations).step_by(usize::try_from(self.width)?) {
+            let last = (first + self.width).min(self.operations);
+            update(&mut (first..last).map(|number| self.key(number)))?;
+        }
+        let (seconds, cpu, written) =
+            (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
+        let begin = Instant::now();
+        for number in 0..self.operations {
+            let len = fetch(self.key(number))?;
+            if len != self.value.len() {
+                return Err(format!("{engine}: a value of {len} bytes").into());
+            }
+        }
+        let count = float(self.operations);
+        Ok(Figures {
+            engine,
+            value_bytes: self.value.len(),
+            updates: count / seconds,
+            fetches: count / begin.elapsed().as_secs_f64(),
+            amplification: written / (count * float(self.value.len() as u64)),
+            update_cpu_us: cpu / count,
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Bytes that this process has had written to storage.
+fn written() -> Result<f64, Failure> {
+    let text = std::fs::read_to_string("/proc/self/io")?;
+    let bytes = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap_or("0");
+    Ok(bytes.parse()?)
+}
+
+/// CPU time of this process: in ticks of the kernel, so good for long runs only.
+fn cpu_us() -> Result<f64, Failure> {
+    /// Microseconds of a clock tick.
+    const TICK_US: f64 = 10_000.0;
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: f64 = fields.iter().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    Ok(ticks * TICK_US)
+}
+
+fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+    let mut options = rocksdb::Options::default();
+    options.create_if_missing(true);
+    let database = rocksdb::DB::open(&options, folder)?;
+    let update = |keys: &mut dyn Iterator<Item = u64>| {
+        for key in keys {
+            database.put(key.to_be_bytes(), &load.value)?;
+        }
+        Ok(database.flush_wal(true)?)
+    };
+    load.run("RocksDB", update, |key| {
+        Ok(database.get_pinned(key.to_be_bytes())?.map_or(0, |value| value.to_vec().len()))
+    })
+}
+
+fn with_lmdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+    // SAFETY: the folder was made by this process for this run; no other process or file descriptor uses it.
+    #[expect(
+        unsafe_code,
+        reason = "a memory map can be changed behind the program's back; this one is private to it"
+    )]
+    let environment: heed::Env = unsafe { heed::EnvOpenOptions::new().map_size(LMDB_MAP).open(folder)? };
+    let mut transaction = environment.write_txn()?;
+    let database: heed::Database<Bytes, Bytes> = environment.create_database(&mut transaction, None)?;
+    transaction.commit()?;
+    let update = |keys: &mut dyn Iterator<Item = u64>| {
+        let mut transaction = environment.write_txn()?;
+        for key in keys {
+            database.put(&mut transaction, &key.to_be_bytes(), &load.value)?;
+        }
+        Ok(transaction.commit()?)
+    };
+    load.run("LMDB", update, |key| {
+        let transaction = environment.read_txn()?;
+        Ok(database.get(&transaction, &key.to_be_bytes())?.map_or(0, |value| value.to_vec().len()))
+    })
+}
+
+fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+    let database = Database::create(folder.join("values.redb"))?;
+    let update = |keys: &mut dyn Iterator<Item = u64>| {
+        let mut transaction = database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        {
+            let mut table = transaction.open_table(TABLE)?;
+            for key in keys {
+                table.insert(key, load.value.as_slice())?;
+            }
+        }
+        Ok(transaction.commit()?)
+    };
+    load.run("redb", update, |key| {
+        let transaction = database.begin_read()?;
+        let table = transaction.open_table(TABLE)?;
+        Ok(table.get(key)?.map_or(0, |value| value.value().to_vec().len()))
+    })
+}
+
+fn measure(scratch: &Path, operations: u64, width: u64, sizes: &[usize]) -> Result<Vec<Figures>, Failure> {
+    let mut all = Vec::new();
+    for &bytes in sizes {
+        let load = Load { operations, width, value: vec![7; bytes] };
+        let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 3] = [with_rocksdb, with_lmdb, with_redb];
+        for (number, engine) in engines.into_iter().enumerate() {
+            let folder = scratch.join(format!("reference-{number}-{bytes}"));
+            std::fs::create_dir_all(&folder)?;
+            let figures = engine(&folder, &load);
+            std::fs::remove_dir_all(&folder)?;
+            all.push(figures?);
+        }
+    }
+    Ok(all)
+}
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [scratch, operations, width, sizes @ ..] = arguments.as_slice() else {
+        return Err("usage: weir-bench-references SCRATCH OPERATIONS WIDTH VALUE_BYTES…".into());
+    };
+    let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
+    let figures = measure(&PathBuf::from(scratch), operations.parse()?, width.parse()?, &sizes)?;
+    println!("{}", serde_json::to_string(&figures)?);
+    Ok(())
+}
