@@ -1,5 +1,6 @@
 //! `store` commands: a target's file or device, offline and for reading only.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -100,12 +101,12 @@ fn with_store<T>(
 ) -> Result<T, CliError> {
     let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
     let device =
-        FileDevice::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, error))?;
+        FileDevice::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, &error))?;
     let device: Rc<dyn Device> = Rc::new(device);
     executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
 }
 
-fn open_error(path: &Path, error: MediaError) -> CliError {
+fn open_error(path: &Path, error: &MediaError) -> CliError {
     match error {
         _ if !path.exists() => CliError::NotFound(error.to_string()),
         MediaError::Busy { .. } => CliError::Busy(error.to_string()),
@@ -152,10 +153,10 @@ fn dump(arguments: &DumpArguments) -> Result<Answer, CliError> {
         limit: arguments.limit,
     };
     let (lines, next) = with_store(&arguments.device, async |store| store.dump(part, &filter).await)?;
-    let next = next.map(|key| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let next = next.map(|key| hex(&key));
     let mut text: String = lines.iter().map(|line| line_text(line) + "\n").collect();
     if let Some(next) = &next {
-        text += &format!("there is more: go on with --from {next}\n");
+        let _ = writeln!(text, "there is more: go on with --from {next}");
     }
     let objects: Vec<Value> = lines.iter().map(line_json).collect();
     Ok(Answer::new(json!({"lines": objects, "next": next}), text))
@@ -167,6 +168,13 @@ fn object(text: &str) -> Result<ObjectId, CliError> {
         .and_then(|(hi, lo)| Some(ObjectId { hi: hi.parse().ok()?, lo: lo.parse().ok()? }));
     parsed.ok_or_else(|| {
         CliError::Usage(format!("\"{text}\" is not an object id: write it as hi.lo, e.g. 0.7"))
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
     })
 }
 
@@ -385,11 +393,11 @@ fn pools_text(report: &Report) -> String {
 fn findings_text(report: &Report) -> String {
     let mut text = String::from("\n");
     for finding in &report.findings {
-        text += &format!("{finding}\n");
+        let _ = writeln!(text, "{finding}");
     }
     let kept = report.findings.len() as u64;
     if report.damages + report.notes > kept {
-        text += &format!("… and {} more\n", report.damages + report.notes - kept);
+        let _ = writeln!(text, "… and {} more", report.damages + report.notes - kept);
     }
     let verdict = match (report.is_sound(), report.depth) {
         (true, Depth::Everything) => "sound: all metadata and data match their checksums and each other",
