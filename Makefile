@@ -74,6 +74,13 @@ generate: ## Generate protocol code, CRDs and reference pages
 	@setup/setup.sh lint
 	@setup/generate.sh
 
+.PHONY: docs
+docs: ## Generate the reference pages and the pages of the Rust crates, and check every link
+	@setup/setup.sh lint
+	@setup/generate.sh
+	@setup/links.sh
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --exclude weir-fuzz
+
 .PHONY: images
 images: ## Build the container images
 	@setup/setup.sh cluster

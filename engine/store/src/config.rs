@@ -10,7 +10,7 @@ pub const SYSTEM_NAME_MAX: usize = 63;
 /// wrong place is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Name of the system, 1 to [`SYSTEM_NAME_MAX`] bytes.
+    /// Name of the system, 1 to 63 bytes.
     pub system: String,
     /// The engine.
     pub rank: Rank,
