@@ -146,6 +146,7 @@ async fn apply(
                 opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
             })?;
         }
+        core.tidy(part.iter().copied());
         core.relieve_memory();
     }
     Ok(())

@@ -233,8 +233,19 @@ impl Core {
         for change in changes {
             data += self.apply(change, Some((number, moved)))?;
         }
+        self.tidy(changes);
         self.relieve_memory();
         Ok(self.journal.append(changes, data, objects))
+    }
+
+    /// Joins index nodes that became small by changes that were applied together.
+    pub(crate) fn tidy<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) {
+        let mut tree = self.tree.borrow_mut();
+        for change in changes {
+            if let Change::Remove { key } = change {
+                tree.tidy(key);
+            }
+        }
     }
 
     /// Newest epoch of any change of the store.
@@ -256,7 +267,7 @@ impl Core {
         }
         let old = match new {
             Some(value) => tree.put(key, value),
-            None => tree.remove(key),
+            None => tree.take(key),
         };
         let old = old.map_err(|_| Malformed("a node that a change needs isn't in memory"))?;
         drop(tree);

@@ -221,14 +221,24 @@ impl Tree {
         Ok(old)
     }
 
-    /// Removes a key and returns its value.
-    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
+    /// Removes a key and returns its value. Nodes stay as they are, however small, until [`Tree::tidy`]: when they are
+    /// joined, keys move to other nodes, which changes that follow may not have reached.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         // Looking first keeps a path that doesn't change clean.
         if self.get(key)?.is_none() {
             return Ok(None);
         }
         self.let_go();
-        let old = remove(&mut self.root, key, &mut self.changes)?;
+        let old = take(&mut self.root, key, &mut self.changes)?;
+        // The count comes from a checkpoint, which may lie.
+        self.len = self.len.saturating_sub(u64::from(old.is_some()));
+        Ok(old)
+    }
+
+    /// Joins nodes that became small by the removal of this key.
+    pub(crate) fn tidy(&mut self, key: &[u8]) {
+        self.let_go();
+        tidy(&mut self.root, key, &mut self.changes);
         loop {
             let only = match &self.root.body {
                 Body::Branch(_, children) if children.len() == 1 => children[0].node().ok(),
@@ -238,8 +248,15 @@ impl Tree {
             self.changes.removed(&self.root);
             self.root = only;
         }
-        // The count comes from a checkpoint, which may lie.
-        self.len = self.len.saturating_sub(u64::from(old.is_some()));
+    }
+
+    /// Removes a key and joins what has become small.
+    #[cfg(test)]
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
+        let old = self.take(key)?;
+        if old.is_some() {
+            self.tidy(key);
+        }
         Ok(old)
     }
 
@@ -530,7 +547,7 @@ fn put_below(
     Ok((old, Some((low, changes.added(right)))))
 }
 
-fn remove(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {
+fn take(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {
     let owned = changes.own(node);
     let done = match &mut owned.body {
         Body::Leaf(entries) => Ok(entries.search(key).ok().map(|at| {
@@ -538,26 +555,31 @@ fn remove(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Opti
             entries.remove(at);
             old
         })),
-        Body::Branch(keys, children) => remove_below(keys, children, key, changes),
+        Body::Branch(keys, children) => match children[Node::child_of(keys, key)].node_mut() {
+            Ok(child) => take(child, key, changes),
+            Err(page) => Err(Missing::one(key, page)),
+        },
     };
     owned.recharge();
     done
 }
 
-fn remove_below(
-    keys: &mut Packed,
-    children: &mut Vec<Child>,
-    key: &[u8],
-    changes: &mut Changes,
-) -> Result<Option<Vec<u8>>, Missing> {
-    let at = Node::child_of(keys, key);
-    let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
-    let old = remove(child, key, changes)?;
-    if child.size() < NODE_MIN && children.len() > 1 {
-        let left = at.saturating_sub(1).min(children.len() - 2);
-        merge(keys, children, left, changes);
+/// Joins small nodes on the way to a key, the lowest first, as far as the way was changed since the last freeze.
+fn tidy(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) {
+    if !node.is_dirty() || Rc::strong_count(node) > 1 {
+        return;
     }
-    Ok(old)
+    let owned = changes.own(node);
+    if let Body::Branch(keys, children) = &mut owned.body {
+        let at = Node::child_of(keys, key);
+        let Ok(child) = children[at].node_mut() else { return };
+        tidy(child, key, changes);
+        if child.size() < NODE_MIN && children.len() > 1 {
+            let left = at.saturating_sub(1).min(children.len() - 2);
+            merge(keys, children, left, changes);
+        }
+    }
+    owned.recharge();
 }
 
 /// Joins child `left` with its right neighbour when both are in memory and fit, or when one of them is empty.

@@ -254,6 +254,38 @@ proptest! {
 }
 
 #[test]
+fn changes_that_were_reached_together_apply_together() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    for number in 0..600u32 {
+        tree.put(&number.to_be_bytes(), &[7; 2000]).expect("in memory");
+    }
+    disk.checkpoint(&mut tree);
+    tree.evict(0, b"", u64::MAX, usize::MAX);
+    // All of some leaf goes, and more comes to its place; the nodes around it are on the device.
+    let keys: Vec<[u8; 4]> = (300..310u32).map(u32::to_be_bytes).collect();
+    disk.ask(&tree, |tree| tree.reach(keys.iter().map(<[u8; 4]>::as_slice)));
+    for key in &keys {
+        tree.take(key).expect("reached").expect("there");
+    }
+    for key in &keys {
+        assert_eq!(tree.put(key, b"new"), Ok(None));
+    }
+    for key in &keys {
+        tree.tidy(key);
+    }
+    assert_eq!(tree.len(), 600);
+    let (found, _) = disk.ask(&tree, |tree| {
+        let mut found = 0;
+        tree.scan::<()>(b"", |_, _| {
+            found += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    });
+    assert_eq!(found, 600);
+}
+
+#[test]
 fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
     let (mut tree, mut disk) = (Tree::default(), Disk::default());
     for number in 0..20_000u32 {
