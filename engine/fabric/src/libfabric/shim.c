@@ -132,7 +132,7 @@ static int set_key(uint8_t **copy, size_t *size, const struct weir_auth_key *key
  * Hints for an offer. `caps` are abilities of the endpoint, `domain_caps` those of the domain, `auth_keys` asks for an
  * endpoint that serves that many keys (0: the provider's own single one).
  */
-static struct fi_info *make_hints(const char *provider, const struct weir_needs *needs, enum fi_progress control)
+static struct fi_info *make_hints(const char *provider, const struct weir_needs *needs)
 {
 	struct fi_info *hints = fi_allocinfo();
 
@@ -144,7 +144,7 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 	hints->domain_attr->caps = needs->domain_caps;
 	hints->domain_attr->mr_mode = (int)needs->mr_mode;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
-	hints->domain_attr->control_progress = control;
+	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
 	if (needs->auth_keys) {
@@ -169,30 +169,23 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 static int64_t find(const char *provider, const char *node, const char *service, const struct weir_needs *needs,
 		    struct fi_info **found)
 {
-	/* One thread does everything with a domain, so that no lock is needed at all, where the provider knows of that. */
-	const enum fi_progress controls[] = { FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_MANUAL };
-	struct fi_info *hints, *list = NULL, *info;
+	struct fi_info *hints = make_hints(provider, needs), *list = NULL, *info;
 	uint64_t flags = node || service ? FI_SOURCE : 0;
-	int ret = -FI_ENODATA;
-	size_t at;
+	int ret;
 
 	*found = NULL;
-	for (at = 0; !*found && at < sizeof controls / sizeof *controls; at++) {
-		hints = make_hints(provider, needs, controls[at]);
-		if (!hints)
-			return -FI_ENOMEM;
-		ret = fi_getinfo(WEIR_API, node, service, flags, hints, &list);
-		fi_freeinfo(hints);
-		if (ret)
-			continue;
-		for (info = list; info && !*found; info = info->next) {
-			if (!strcmp(info->fabric_attr->prov_name, provider))
-				*found = fi_dupinfo(info);
-		}
-		fi_freeinfo(list);
-		list = NULL;
+	if (!hints)
+		return -FI_ENOMEM;
+	ret = fi_getinfo(WEIR_API, node, service, flags, hints, &list);
+	fi_freeinfo(hints);
+	if (ret)
+		return ret;
+	for (info = list; info && !*found; info = info->next) {
+		if (!strcmp(info->fabric_attr->prov_name, provider))
+			*found = fi_dupinfo(info);
 	}
-	return *found ? 0 : ret ? ret : -FI_ENODATA;
+	fi_freeinfo(list);
+	return *found ? 0 : -FI_ENODATA;
 }
 
 /*
