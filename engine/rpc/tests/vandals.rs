@@ -227,7 +227,9 @@ fn clients_that_stop_reading(provider: &str) {
     let before = friend.state();
     let vandals: Vec<Process> = (0..3).map(|_| Process::start("chatter", provider, port)).collect();
     friend.go_on(Duration::from_millis(300));
-    vandals.iter().for_each(|vandal| vandal.signal(Signal::STOP));
+    for vandal in &vandals {
+        vandal.signal(Signal::STOP);
+    }
     let longest = friend.go_on(Duration::from_secs(3));
     let grown = friend.state().resident.saturating_sub(before.resident);
     assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");

@@ -89,7 +89,7 @@ mod tests {
     /// Writes a number to a base and clears its lowest digit that is not zero.
     fn nomial_parent(node: u32, k: u32) -> u32 {
         let mut width = 1;
-        while node / width % k == 0 {
+        while (node / width).is_multiple_of(k) {
             width *= k;
         }
         node - node / width % k * width
@@ -127,7 +127,7 @@ mod tests {
                 (Tree::Nomial(k), Box::new(move |node| nomial_parent(node, base))),
             ] {
                 let found = parents(tree, n);
-                prop_assert_eq!(found.len() as u32, n - 1, "everybody is reached");
+                prop_assert_eq!(found.len(), usize::try_from(n - 1).expect("small"), "everybody is reached");
                 for (node, of) in found {
                     prop_assert_eq!(of, parent(node), "{:?}: the parent of {}", tree, node);
                 }
