@@ -118,14 +118,14 @@ fn engines_that_watch_each_other_use_less_than_a_hundredth_of_a_core() {
     // What starting left behind is done after some seconds.
     std::thread::sleep(Duration::from_secs(8));
     let busy = || system.metric(0, "weir_engine_target_busy_seconds_total").expect("it serves");
-    let probes = || {
+    let watched = || {
         let series = "weir_engine_member_probes_total{rank=\"0\",result=\"direct\"}";
         system.metric(0, series).expect("it probes")
     };
-    let (before, earlier, since) = (busy(), probes(), Instant::now());
+    let (before, probed, since) = (busy(), watched(), Instant::now());
     std::thread::sleep(Duration::from_secs(6));
     let share = (busy() - before) / since.elapsed().as_secs_f64();
     println!("an idle engine with two peers uses {:.3} % of a core", share * 100.0);
     assert!(share < 0.01, "it uses {share} of a core");
-    assert!(probes() >= earlier + 2.0, "it goes on watching");
+    assert!(watched() >= probed + 2.0, "it goes on watching");
 }

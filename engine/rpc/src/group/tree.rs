@@ -127,7 +127,7 @@ mod tests {
                 (Tree::Nomial(k), Box::new(move |node| nomial_parent(node, base))),
             ] {
                 let found = parents(tree, n);
-                prop_assert_eq!(found.len(), n as usize - 1, "everybody is reached");
+                prop_assert_eq!(found.len(), usize::try_from(n - 1).expect("small"), "everybody is reached");
                 for (node, of) in found {
                     prop_assert_eq!(of, parent(node), "{:?}: the parent of {}", tree, node);
                 }
