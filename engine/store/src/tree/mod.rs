@@ -217,7 +217,7 @@ impl Tree {
             let left = Child::resident(Rc::clone(&self.root));
             self.root = self.changes.added(Body::Branch(keys, vec![left, Child::resident(right)]));
         }
-        self.len += u64::from(old.is_none());
+        self.len = self.len.saturating_add(u64::from(old.is_none()));
         Ok(old)
     }
 
@@ -238,7 +238,8 @@ impl Tree {
             self.changes.removed(&self.root);
             self.root = only;
         }
-        self.len -= u64::from(old.is_some());
+        // The number at the start is the checkpoint header's word: a wrong one must not end the engine.
+        self.len = self.len.saturating_sub(u64::from(old.is_some()));
         Ok(old)
     }
 
