@@ -161,8 +161,7 @@ impl Inspector {
             matches!(first, Err(Some(SuperblockFault::Unfinished))),
         );
         let superblock = match (first, second) {
-            (_, Ok(copy)) if unfinished => {
-                let _ = copy;
+            (_, Ok(_)) if unfinished => {
                 return Err(InspectError::NoStore { device: name(), reason: first_reason });
             }
             (Ok(superblock), _) | (Err(_), Ok(superblock)) => superblock,

@@ -217,7 +217,7 @@ impl Tree {
             let left = Child::resident(Rc::clone(&self.root));
             self.root = self.changes.added(Body::Branch(keys, vec![left, Child::resident(right)]));
         }
-        self.len += u64::from(old.is_none());
+        self.len = self.len.saturating_add(u64::from(old.is_none()));
         Ok(old)
     }
 
