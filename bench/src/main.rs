@@ -4,9 +4,11 @@
 //! A bare number says more about the machine than about the program, so that each row carries a reference measured
 //! by the same code in the same run, and the ratio to it.
 
+mod drawing;
 mod fabric;
 mod files;
 mod instructions;
+mod receive;
 mod references;
 mod report;
 mod restart;
@@ -26,6 +28,10 @@ use crate::system::System;
 enum Group {
     /// The RPC layer beside the bare fabric.
     Fabric,
+    /// Standard beside multi-receive, with client processes on this machine.
+    Receive,
+    /// Standard beside multi-receive, with up to 53,248 clients in the simulator.
+    ReceiveSimulated,
     /// A target's store beside raw io_uring and beside other storage libraries.
     Store,
     /// Files through a mount beside the local file system.
@@ -62,6 +68,12 @@ struct Arguments {
     /// Make requests to itself, for counting what they cost.
     #[arg(long, hide = true)]
     make_requests: Option<String>,
+    /// Serve as the other side of the receive rows.
+    #[arg(long, hide = true)]
+    serve_receive: Option<String>,
+    /// Be a client of the receive rows.
+    #[arg(long, hide = true)]
+    receive_client: Option<String>,
     /// MiB written and read in the sequential rows.
     #[arg(long, default_value_t = 512)]
     sequential_mib: u32,
@@ -87,9 +99,24 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(requests) = &arguments.make_requests {
         return instructions::make_requests(requests);
     }
+    if let Some(server) = &arguments.serve_receive {
+        return receive::serve(server);
+    }
+    if let Some(server) = &arguments.receive_client {
+        return receive::client(server);
+    }
     if wanted(Group::Fabric) {
         fabric::measure(&mut report)?;
         instructions::measure(&mut report);
+        report.save(&arguments.output)?;
+    }
+    let folder = arguments.output.parent().unwrap_or(std::path::Path::new("."));
+    if wanted(Group::Receive) {
+        receive::measure_real(&mut report, folder)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::ReceiveSimulated) {
+        receive::measure_simulated(&mut report, folder)?;
         report.save(&arguments.output)?;
     }
     if wanted(Group::Store) {

@@ -254,9 +254,13 @@ impl Queue {
         let matched = self.take(passed, len, &mut cost);
         let place = match matched {
             Some(place) => {
-                if matches!(place, Place::Buffer) && self.nic.is_exhausted() {
-                    cost += config.software_match;
-                    self.nic.count(|stats| stats.software_matched += 1);
+                if place == Place::Buffer {
+                    // The buffer will be posted again, at the thread's expense.
+                    cost += config.repost;
+                    if self.nic.is_exhausted() {
+                        cost += config.software_match;
+                        self.nic.count(|stats| stats.software_matched += 1);
+                    }
                 }
                 place
             }
@@ -319,10 +323,7 @@ impl Queue {
     /// A message is dropped: what it occupied may be posted again.
     pub(super) fn release(&self, place: Place, now: Instant) {
         match (&mut *self.buffers.borrow_mut(), place) {
-            (Buffers::Standard { ready, .. }, Place::Buffer) => {
-                self.thread.set(self.thread.get().max(now) + self.nic.config.repost);
-                ready.push_back(self.nic.post(now));
-            }
+            (Buffers::Standard { ready, .. }, Place::Buffer) => ready.push_back(self.nic.post(now)),
             (Buffers::Multi { slabs, .. }, Place::Slab(at)) => slabs[at].held -= 1,
             (_, Place::Overflow) => self.overflow.set(self.overflow.get().saturating_sub(1)),
             _ => {}
