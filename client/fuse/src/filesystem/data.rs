@@ -138,6 +138,7 @@ impl Shared {
         if let Some(Handle::File(file)) = self.handles.remove(handle) {
             // Pages of a mapping may have come after the last close.
             self.settle(context, &file.inode);
+            file.inode.gathering.end_fresh();
             self.close(context, &file.inode);
         }
     }

@@ -94,11 +94,16 @@ impl Shared {
         }
         let mut at = offset.max(DOTS);
         loop {
-            let entries = self.entries(context, &directory, at)?;
+            let mut entries = self.entries(context, &directory, at)?;
             if entries.is_empty() {
                 return Ok(());
             }
-            for batch in entries.chunks(STATS_AT_ONCE) {
+            for batch in entries.chunks_mut(STATS_AT_ONCE) {
+                for entry in &mut *batch {
+                    if let Some(settled) = self.settle_known(context, &entry.node) {
+                        entry.node.record = settled.record;
+                    }
+                }
                 let stats = self.stats(context, batch)?;
                 for (entry, stat) in batch.iter().zip(stats) {
                     at = entry.cookie + DOTS;
@@ -115,9 +120,6 @@ impl Shared {
 
     /// Attributes of listed entries, asked for at the same time.
     fn stats(&self, context: &Context, batch: &[DirEntry]) -> Served<Vec<Stat>> {
-        for entry in batch {
-            self.settle_known(context, &entry.node);
-        }
         let asked = batch.iter().map(|entry| self.dfs.stat_listed(context, &entry.node));
         let answers = context.block_on(weir_runtime::join_all(asked));
         Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?)

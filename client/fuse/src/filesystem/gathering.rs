@@ -80,6 +80,11 @@ impl Gathering {
         self.lock().fresh = true;
     }
 
+    /// From now on changes of the file's attributes go to the engines at once.
+    pub fn end_fresh(&self) {
+        self.lock().fresh = false;
+    }
+
     /// Failures so far; a handle reports those after the count that it knows.
     pub fn failures(&self) -> u64 {
         self.lock().failures.0

@@ -12,7 +12,7 @@ impl Shared {
     pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
         let directory = self.inode(parent)?.node();
         let mut node = context.block_on(self.dfs.lookup(context, &directory, name))?;
-        if self.settle_known(context, &node) {
+        if self.settle_known(context, &node).is_some() {
             node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         }
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
@@ -21,11 +21,15 @@ impl Shared {
         Ok(stat)
     }
 
-    /// Brings what is gathered of an inode to the engines, so that they can be asked. Returns whether there was anything.
-    pub(crate) fn settle_known(&self, context: &Context, node: &Node) -> bool {
-        let known = self.inodes.get(node.inode_number());
-        let unsettled = known.filter(|inode| !inode.gathering.is_settled());
-        unsettled.inspect(|inode| self.settle(context, inode)).is_some()
+    /// Brings what is gathered of an inode to the engines, so that they can be asked. Returns the inode as it is then, if
+    /// there was anything.
+    pub(crate) fn settle_known(&self, context: &Context, node: &Node) -> Option<Node> {
+        let inode = self.inodes.get(node.inode_number())?;
+        if inode.gathering.is_settled() {
+            return None;
+        }
+        self.settle(context, &inode);
+        Some(inode.node())
     }
 
     /// Takes note of an inode that was just made.

@@ -38,6 +38,9 @@ const FREE_MIN: u64 = 2 * (GATHERED_MAX + SENDING_MAX) as u64;
 /// Part of the free space that a mount may write before it asks for it again: others write, too.
 const FREE_SHARE: u64 = 8;
 
+/// How long the question for free space may take.
+const SPACE_LIMIT: Duration = Duration::from_secs(1);
+
 /// How long an answer that space is short is believed.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -208,7 +211,11 @@ impl Shared {
                 return false;
             }
         }
+        // The engine that knows may be away while those that take the data are not.
+        let patience = context.deadline();
+        context.set_deadline(patience.min(SPACE_LIMIT));
         let free = context.block_on(self.dfs.statfs(context)).map_or(0, |statfs| statfs.free);
+        context.set_deadline(patience);
         let mut space = space();
         let is_short = free < FREE_MIN;
         space.credit = if is_short { 0 } else { (free / FREE_SHARE).saturating_sub(bytes) };
@@ -388,7 +395,7 @@ impl Shared {
     pub(crate) fn settle_open(&self, context: &Context, open: &OpenFile, closing: bool) -> Served<()> {
         self.settle(context, &open.inode);
         if closing {
-            open.inode.gathering.lock().fresh = false;
+            open.inode.gathering.end_fresh();
         }
         Self::report(open)
     }
