@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -40,14 +41,20 @@ pub struct System {
     pub engines: Vec<Engine>,
 }
 
-/// Ports that nobody listened on a moment ago, one behind the other.
+/// Where ports of engines are looked for: below those that the system gives to outgoing connections, so that nobody
+/// takes the port of an engine that is down for a while.
+const PORTS: core::ops::Range<u16> = 24_000..32_000;
+
+/// Ports that nobody listens on, one behind the other. Systems of one test process get ports apart; those of another
+/// process begin elsewhere.
 fn free_ports(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let start = u16::try_from(std::process::id() % 400).unwrap_or(0) * 20;
     for _ in 0..1000 {
-        let first =
-            free(0).and_then(|listener| listener.local_addr().ok()).map_or(0, |address| address.port());
-        let run: Option<Vec<_>> = (first..first.saturating_add(count)).map(free).collect();
-        if first > 1024 && run.is_some_and(|run| run.len() == usize::from(count)) {
+        let offset = start.wrapping_add(NEXT.fetch_add(count, Ordering::Relaxed));
+        let first = PORTS.start + offset % (PORTS.end - PORTS.start - count);
+        if (first..first + count).all(is_free) {
             return first;
         }
     }
