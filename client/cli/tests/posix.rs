@@ -311,6 +311,34 @@ fn a_change_of_an_open_file_reaches_others_in_about_a_second_or_with_fsync() {
 }
 
 #[test]
+fn a_stream_of_large_writes_keeps_no_other_file_waiting() {
+    let system = system();
+    let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stream = File::create(one.path("stream")).expect("created");
+    let mut small = File::create(one.path("small")).expect("created");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let block = vec![3; 1 << 20];
+            for number in 0_u64.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+                stream.write_all_at(&block, number % 8 << 20).expect("written");
+                // Never as long as the sender waits for more.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        small.write_all(b"waits in vain?").expect("written");
+        harness::eventually("the other file is sent", Duration::from_secs(8), || {
+            fs::read(two.path("small")).expect("read") == b"waits in vain?"
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.join().expect("no error");
+    });
+}
+
+#[test]
 fn mappings_are_shared_and_reach_the_engines() {
     let system = system();
     let (mount, other) = (system.mount("home", &[]), system.mount("home", &[]));

@@ -27,6 +27,8 @@ pub struct Pending {
     pub(super) newest: Epoch,
     /// Failures so far, and the errno of the last.
     pub(super) failures: (u64, i32),
+    /// The sender looks at it from time to time.
+    pub(super) listed: bool,
     /// Made here and not closed since: its attributes are gathered too.
     pub(super) fresh: bool,
 }
@@ -73,6 +75,13 @@ impl Gathering {
     /// Whether the engines have everything.
     pub fn is_settled(&self) -> bool {
         self.lock().is_settled()
+    }
+
+    /// Whether the sender has to look at it again.
+    pub(super) fn stays_listed(&self) -> bool {
+        let mut pending = self.lock();
+        pending.listed = !pending.is_settled();
+        pending.listed
     }
 
     /// Notes that the file was made here just now.

@@ -120,15 +120,20 @@ impl Writeback {
         self.room.notify_all();
     }
 
-    fn note_waiting(&self, inode: &Arc<Inode>) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(inode));
+    /// Enters a file with changes, once, and lets go of its lock.
+    fn note_waiting(&self, inode: &Arc<Inode>, mut pending: MutexGuard<'_, Pending>) {
+        let is_listed = std::mem::replace(&mut pending.listed, true);
+        drop(pending);
+        if !is_listed {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(inode));
+        }
     }
 
     /// Files with changes. Those that have none any more are forgotten.
     fn waiting(&self) -> Vec<Arc<Inode>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all = waiting.iter().filter_map(Weak::upgrade);
-        let unsettled: Vec<Arc<Inode>> = all.filter(|inode| !inode.gathering.is_settled()).collect();
+        let unsettled: Vec<Arc<Inode>> = all.filter(|inode| inode.gathering.stays_listed()).collect();
         *waiting = unsettled.iter().map(Arc::downgrade).collect();
         unsettled
     }
@@ -169,7 +174,7 @@ impl Shared {
         let meets = |range: &Range<u64>| range.start < end && offset < range.end;
         pending =
             inode.gathering.wait(pending, |pending| pending.sending.iter().any(|(_, range)| meets(range)));
-        let (was_settled, before) = (pending.is_settled(), pending.runs.bytes());
+        let before = pending.runs.bytes();
         pending.runs.insert(offset, data);
         // A write is newer than a modification time that was set before.
         pending.change.mtime = None;
@@ -180,13 +185,12 @@ impl Shared {
             .map(|(at, bytes)| (pending.take_order(at..at + bytes.len() as u64), at, bytes))
             .collect();
         let after = pending.runs.bytes();
-        pending.since = if after == 0 { None } else { pending.since.or_else(|| Some(Instant::now())) };
-        drop(pending);
+        let waits = after > 0 || pending.change.changes_record();
+        pending.since = if waits { pending.since.or_else(|| Some(Instant::now())) } else { None };
+        // Under the lock, so that nobody takes away what was not added yet.
         self.writeback.gathered.fetch_add(after, Ordering::Relaxed);
         self.writeback.gathered.fetch_sub(before, Ordering::Relaxed);
-        if was_settled {
-            self.writeback.note_waiting(inode);
-        }
+        self.writeback.note_waiting(inode, pending);
         for (order, offset, bytes) in pieces {
             self.writeback.admit(bytes.len());
             let piece = Piece { inode: Arc::clone(inode), file: open.file.clone(), order, offset, bytes };
@@ -230,7 +234,6 @@ impl Shared {
         if !pending.fresh || pending.settling || change.size.is_some() {
             return None;
         }
-        let was_settled = pending.is_settled();
         let gathered = &mut pending.change;
         *gathered = SetAttributes {
             mode: change.mode.or(gathered.mode),
@@ -242,10 +245,7 @@ impl Shared {
         };
         pending.changed_ns = now_ns();
         pending.since.get_or_insert_with(Instant::now);
-        drop(pending);
-        if was_settled {
-            self.writeback.note_waiting(inode);
-        }
+        self.writeback.note_waiting(inode, pending);
         Some(())
     }
 
@@ -260,9 +260,8 @@ impl Shared {
         let waits = !pending.sending.is_empty();
         self.settle_own(context, inode, pending, waits);
         let late = |pending: &Pending| pending.sending.iter().any(|(order, _)| *order <= last);
-        drop(gathering.wait(gathering.lock(), late));
-        let pending = gathering.lock();
-        if pending.change.changes_record() && !pending.settling {
+        let pending = gathering.wait(gathering.lock(), |pending| pending.settling || late(pending));
+        if pending.change.changes_record() {
             self.settle_own(context, inode, pending, false);
         }
     }
@@ -281,7 +280,7 @@ impl Shared {
             if attributes_wait { SetAttributes::default() } else { std::mem::take(&mut pending.change) };
         let newest = pending.newest;
         pending.settling = true;
-        pending.since = None;
+        pending.since = pending.change.changes_record().then(Instant::now);
         let orders: Vec<u64> = runs
             .iter()
             .map(|(at, run)| (*at, *at + run.len() as u64))
@@ -473,17 +472,17 @@ impl Shared {
     }
 
     /// Sends changes that have waited long enough. What is on its way already comes back to this very thread, so it is
-    /// not waited for.
+    /// not waited for, and attributes that have to come after it stay.
     fn settle_aged(&self) {
         for inode in self.writeback.waiting() {
             let due = |pending: &Pending| {
-                let aged = pending.since.is_some_and(|since| since.elapsed() >= AGE_MAX);
-                aged && !pending.settling && pending.sending.is_empty()
+                !pending.settling && pending.since.is_some_and(|since| since.elapsed() >= AGE_MAX)
             };
             let settled = self.with_context(|context| {
                 let pending = inode.gathering.lock();
                 if due(&pending) {
-                    self.settle_own(context, &inode, pending, false);
+                    let attributes_wait = !pending.sending.is_empty();
+                    self.settle_own(context, &inode, pending, attributes_wait);
                 }
                 Ok(())
             });
@@ -501,10 +500,13 @@ fn lost_space(removed: &Removed, error: &dyn std::fmt::Display) {
 
 /// Does the sender's jobs until the mount is gone.
 fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Job>) {
+    let mut scanned = Instant::now();
     loop {
         let first = receiver.recv_timeout(SCAN_PAUSE);
         let Some(shared) = shared.upgrade() else { return };
         match first {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
             Ok(first) => {
                 let jobs = std::iter::once(first).chain(receiver.try_iter().take(JOBS_MAX - 1));
                 let (mut pieces, mut removed) = (Vec::new(), Vec::new());
@@ -522,8 +524,11 @@ fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Job>) {
                     shared.reclaim_all(&removed);
                 }
             }
-            Err(RecvTimeoutError::Timeout) => shared.settle_aged(),
-            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // A stream of jobs must not keep other files waiting.
+        if scanned.elapsed() >= SCAN_PAUSE {
+            shared.settle_aged();
+            scanned = Instant::now();
         }
     }
 }
