@@ -35,8 +35,9 @@ forget_dead_engine() {
     local file=$state/docker-engine.pid process
     [[ -f $file ]] || return 0
     # ps fails when nothing has that number: then the file is left over.
-    process=$(ps -o comm=,stat= -p "$(<"$file")" || true)
-    [[ $process == dockerd* && $process != *Z* ]] || rm -f "$file"
+    if ! process=$(ps -o comm=,stat= -p "$(<"$file")") || [[ $process != dockerd* || $process == *Z* ]]; then
+        rm -f "$file"
+    fi
 }
 
 start_by_hand() {
@@ -85,12 +86,13 @@ stop() {
     local pid began=$SECONDS
     [[ -f $pid_file ]] || return 0
     pid=$(<"$pid_file")
-    # It may have ended by itself; the loop below sees either way.
-    kill "$pid" 2>/dev/null || true
-    while kill -0 "$pid" 2>/dev/null; do
-        ((SECONDS - began < STOP_DEADLINE)) || fail "dockerd ($pid) is still there after $STOP_DEADLINE s; its log is $log"
-        sleep 0.2
-    done
+    # Otherwise it has ended by itself.
+    if kill "$pid" 2>/dev/null; then
+        while kill -0 "$pid" 2>/dev/null; do
+            ((SECONDS - began < STOP_DEADLINE)) || fail "dockerd ($pid) is still there after $STOP_DEADLINE s; its log is $log"
+            sleep 0.2
+        done
+    fi
     rm -f "$pid_file"
     say "Docker engine stopped"
 }

@@ -93,7 +93,7 @@ build() {
 }
 
 verb=${1:-}
-shift || true
+(($# == 0)) || shift
 case $verb in
 build)
     for name in "$@"; do

@@ -139,7 +139,7 @@ down() {
 }
 
 verb=${1:-}
-shift || true
+(($# == 0)) || shift
 case $verb in
 prepare) prepare >/dev/null ;;
 up) with_lock cluster up ;;

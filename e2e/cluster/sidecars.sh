@@ -25,8 +25,9 @@ for entry in "csi-provisioner $CSI_PROVISIONER_VERSION" "csi-resizer $CSI_RESIZE
     read -r sidecar version <<<"$entry"
     image=weir/$sidecar:$version
     binary=$("$here/binaries.sh" path "$sidecar")
-    found=$(docker image inspect --format "{{index .Config.Labels \"$LABEL\"}}" "$image" 2>/dev/null || true)
-    if [[ $found != "$(basename "$binary")" ]]; then
+    # An image that is not there has no label, and is made as one of another build is.
+    if ! found=$(docker image inspect --format "{{index .Config.Labels \"$LABEL\"}}" "$image" 2>/dev/null) ||
+        [[ $found != "$(basename "$binary")" ]]; then
         "$here/binaries.sh" build "$sidecar"
         step "image-$sidecar" "image $image" build_image "$sidecar" "$binary" "$image"
     fi
