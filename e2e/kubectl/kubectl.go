@@ -43,38 +43,36 @@ func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
 
 // Warnings runs kubectl and returns what it prints on standard error, where the API server's warnings are.
 func (c *Cluster) Warnings(ctx context.Context, args ...string) (string, error) {
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		return "", &CommandError{Command: "kubectl " + strings.Join(args, " "), Output: stderr.String(), Err: err}
-	}
-	return stderr.String(), nil
+	_, warnings, err := execute(ctx, nil, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	return warnings, err
 }
 
 // Feed runs kubectl with standard input.
 func (c *Cluster) Feed(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	return execute(ctx, stdin, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	stdout, _, err := execute(ctx, stdin, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	return stdout, err
 }
 
 // Execute runs any other command and returns its standard output.
 func Execute(ctx context.Context, name string, args ...string) (string, error) {
-	return execute(ctx, nil, name, args...)
+	stdout, _, err := execute(ctx, nil, name, args...)
+	return stdout, err
 }
 
-func execute(ctx context.Context, stdin io.Reader, name string, args ...string) (string, error) {
-	var stdout, stderr bytes.Buffer
+// execute returns what the command printed on standard output and on standard error.
+func execute(ctx context.Context, stdin io.Reader, name string, args ...string) (stdout, stderr string, err error) {
+	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
 	if err := cmd.Run(); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return stdout.String(), &CommandError{
-			Command: name + " " + strings.Join(args, " "), Output: stderr.String(), Err: err,
+		return out.String(), errs.String(), &CommandError{
+			Command: name + " " + strings.Join(args, " "), Output: errs.String(), Err: err,
 		}
 	}
-	return stdout.String(), nil
+	return out.String(), errs.String(), nil
 }
 
 // Apply applies a manifest.
