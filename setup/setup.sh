@@ -4,7 +4,7 @@
 #   setup.sh build     what compiling and the unit tests need: packages, libfabric
 #   setup.sh test      what all tests need: build, a Kubernetes API server, helm, csi-sanity, promtool
 #   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
-#   setup.sh lint      what the lints and generated files need: build, shellcheck, golangci-lint, cargo-deny, protoc
+#   setup.sh lint      what the lints and generated files need: build, shellcheck, protoc, golangci-lint, controller-gen, cargo-deny
 #   setup.sh bench     what the benchmarks need: build, RocksDB to measure beside
 #   setup.sh all       all of the above but bench (the default)
 #   setup.sh assets    prints the directory with etcd, kube-apiserver and kubectl (KUBEBUILDER_ASSETS), after making it
