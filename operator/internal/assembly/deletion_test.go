@@ -1,0 +1,103 @@
+package assembly
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/container"
+	"weir.dev/weir/operator/internal/management"
+	"weir.dev/weir/operator/internal/pool"
+)
+
+// silent engines never answer.
+type silent struct{}
+
+func (silent) Connect(context.Context, types.NamespacedName) (*management.Engines, error) {
+	return nil, status.Error(codes.Unavailable, "no route")
+}
+
+// deaf takes events and forgets them.
+type deaf struct{}
+
+func (deaf) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
+
+func TestADeletionDoesNotTrustACacheThatKnowsOfNothingMade(t *testing.T) {
+	scheme, err := NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleted := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	clock := clocktesting.NewFakePassiveClock(deleted.Time)
+	goes := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
+	}
+	poolSpec := v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: v1alpha1.DeletionDelete}
+	others := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage"}},
+		&v1alpha1.StorageCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "weir"}},
+		&v1alpha1.Pool{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "tank"}, Spec: poolSpec, Status: v1alpha1.PoolStatus{UUID: "2c3d"},
+		},
+	}
+	tests := map[string]struct {
+		// object is what is deleted, made in the engines under this UUID.
+		object     func(uuid string) client.Object
+		reconciler func(stale, live client.Client) reconcile.Reconciler
+		conditions func(client.Object) []metav1.Condition
+	}{
+		"of a pool": {
+			object: func(uuid string) client.Object {
+				return &v1alpha1.Pool{ObjectMeta: goes("lake"), Spec: poolSpec, Status: v1alpha1.PoolStatus{UUID: uuid}}
+			},
+			reconciler: func(stale, live client.Client) reconcile.Reconciler {
+				return pool.New(stale, live, silent{}, deaf{}, clock)
+			},
+			conditions: func(obj client.Object) []metav1.Condition { return obj.(*v1alpha1.Pool).Status.Conditions },
+		},
+		"of a container": {
+			object: func(uuid string) client.Object {
+				spec := v1alpha1.ContainerSpec{PoolRef: v1alpha1.LocalReference{Name: "tank"}, DeletionPolicy: v1alpha1.DeletionDelete}
+				return &v1alpha1.Container{ObjectMeta: goes("box"), Spec: spec, Status: v1alpha1.ContainerStatus{UUID: uuid}}
+			},
+			reconciler: func(stale, live client.Client) reconcile.Reconciler {
+				return container.New(stale, live, silent{}, deaf{}, clock)
+			},
+			conditions: func(obj client.Object) []metav1.Condition { return obj.(*v1alpha1.Container).Status.Conditions },
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			with := func(uuid string) client.Client {
+				object := tc.object(uuid)
+				return fake.NewClientBuilder().WithScheme(scheme).WithObjects(others...).WithObjects(object).WithStatusSubresource(object).Build()
+			}
+			stale, live := with(""), with("0a1b")
+			after := tc.object("")
+			key := client.ObjectKeyFromObject(after)
+			if _, err := tc.reconciler(stale, live).Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+				t.Fatal(err)
+			}
+			if err := stale.Get(t.Context(), key, after); err != nil {
+				t.Fatalf("the object was let go, and what it stands for stays in the engines: %v", err)
+			}
+			c := meta.FindStatusCondition(tc.conditions(after), v1alpha1.ConditionDeletionBlocked)
+			if c == nil || c.Reason != v1alpha1.ReasonEngineUnreachable {
+				t.Errorf("conditions %+v", tc.conditions(after))
+			}
+		})
+	}
+}
