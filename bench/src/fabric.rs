@@ -63,8 +63,16 @@ impl Mode {
     }
 }
 
-fn failed(command: &str, output: &dyn core::fmt::Display) -> BenchError {
+/// What went wrong with a part of a measurement.
+pub(crate) fn failed(command: &str, output: &dyn core::fmt::Display) -> BenchError {
     BenchError::Command { command: command.to_owned(), output: output.to_string() }
+}
+
+/// A port that nobody uses at the moment.
+pub(crate) fn free_port() -> Result<u16, BenchError> {
+    let wrong = |error: std::io::Error| failed("a free port", &error);
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").map_err(wrong)?;
+    Ok(socket.local_addr().map_err(wrong)?.port())
 }
 
 /// Runs as the server: `arguments` is `mode:provider:port`. Ends when it is killed.
@@ -163,9 +171,7 @@ struct Server(Child, u16);
 impl Server {
     fn start(mode: Mode, provider: &str) -> Result<Self, BenchError> {
         let error = |error: std::io::Error| failed("fabric server", &error);
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").map_err(error)?;
-        let port = socket.local_addr().map_err(error)?.port();
-        drop(socket);
+        let port = free_port()?;
         let mut child = Command::new(std::env::current_exe().map_err(error)?)
             .args(["--serve-fabric", &format!("{}:{provider}:{port}", mode.name())])
             .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ use weir_proto::capability::SystemKey;
 use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 
+use crate::fabric::{failed, free_port};
 use crate::report::{BenchError, Report};
 
 /// Operation that answers with nothing.
@@ -44,10 +45,6 @@ impl Variant {
     }
 }
 
-fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
-    BenchError::Command { command: what.to_owned(), output: error.to_string() }
-}
-
 /// Makes requests to itself: `arguments` is `provider:variant:requests`.
 pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
     let wrong = || failed("requests", &format!("{arguments} is not provider:variant:requests"));
@@ -57,9 +54,7 @@ pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
     };
     let variant = Variant::ALL.iter().find(|(_, known)| *known == name).ok_or_else(wrong)?.0;
     let count: u32 = count.parse().map_err(|_| wrong())?;
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| failed("a port", &error))?;
-    let port = socket.local_addr().map_err(|error| failed("a port", &error))?.port();
-    drop(socket);
+    let port = free_port()?;
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let without = match variant {

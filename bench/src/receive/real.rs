@@ -15,6 +15,7 @@ use weir_runtime::real::Executor;
 
 use super::{Receive, publish};
 use crate::drawing::Series;
+use crate::fabric::{failed, free_port};
 use crate::report::{BenchError, Report};
 
 /// Operation that answers with nothing.
@@ -30,10 +31,6 @@ const IN_FLIGHT: usize = 16;
 const SMALL: usize = 64;
 /// Time for each measurement.
 const SPAN: Duration = Duration::from_millis(1500);
-
-fn failed(command: &str, output: &dyn core::fmt::Display) -> BenchError {
-    BenchError::Command { command: command.to_owned(), output: output.to_string() }
-}
 
 /// Splits `mode:provider:port`.
 fn parts(arguments: &str) -> Result<(&str, &str, u16), BenchError> {
@@ -151,9 +148,7 @@ impl Drop for Process {
 
 /// A run: requests per second over all clients, and buffers posted for each thousand messages.
 fn run(provider: &str, receive: Receive, clients: u32) -> Result<(f64, f64), BenchError> {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| failed("port", &error))?;
-    let port = socket.local_addr().map_err(|error| failed("port", &error))?.port();
-    drop(socket);
+    let port = free_port()?;
     let arguments = format!("{}:{provider}:{port}", receive.name());
     let _server = Process::start("--serve-receive", &arguments)?;
     let processes = (0..clients).map(|_| Process::start("--receive-client", &arguments));

@@ -18,6 +18,17 @@ pub enum Source {
     Unknown,
 }
 
+impl Source {
+    /// The peer, where it is one that was inserted.
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Peer(peer) => Some(*peer),
+            Self::Address(_) | Self::Unknown => None,
+        }
+    }
+}
+
 /// Slabs whose last message is gone, ready to be posted again.
 pub(crate) type SlabReturns = RefCell<Vec<Rc<Memory>>>;
 

@@ -1,34 +1,12 @@
 //! Each ability of a provider, used and given up: messages and transfers get through either way.
 
-use core::cell::RefCell;
+mod inbox;
+
 use core::time::Duration;
-use std::rc::{Rc, Weak};
+use inbox::listen;
 use weir_fabric::libfabric::{Options, open, probe, providers};
-use weir_fabric::{Ability, Access, AuthKey, Endpoint, FabricError, Message, PeerId, Sink, Source, Wait};
+use weir_fabric::{Ability, Access, AuthKey, FabricError, Source, Wait};
 use weir_runtime::real::Executor;
-use weir_runtime::sync::Notify;
-
-#[derive(Default)]
-struct Inbox {
-    messages: RefCell<Vec<Message>>,
-    notify: Notify,
-}
-
-impl Sink for Inbox {
-    fn message(&self, message: Message) {
-        self.messages.borrow_mut().push(message);
-        self.notify.notify_one();
-    }
-
-    fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
-}
-
-fn listen(endpoint: &Rc<dyn Endpoint>) -> Rc<Inbox> {
-    let inbox = Rc::new(Inbox::default());
-    let weak = Rc::downgrade(&inbox) as Weak<dyn Sink>;
-    endpoint.set_sink(weak);
-    inbox
-}
 
 /// Messages of several sizes and a read between two endpoints that do without these abilities. Returns what the
 /// receiver knew of the sender's messages after it had inserted it.

@@ -1,34 +1,12 @@
 //! What peers can do to exposed memory, on the real providers that check keys.
 
-use core::cell::RefCell;
+mod inbox;
+
 use core::time::Duration;
-use std::rc::{Rc, Weak};
+use inbox::listen;
 use weir_fabric::libfabric::{Options, ReceiveMode, open};
-use weir_fabric::{Access, Endpoint, FabricError, Message, PeerId, RemoteRegion, Sink, Source};
+use weir_fabric::{Access, RemoteRegion, Source};
 use weir_runtime::real::Executor;
-use weir_runtime::sync::Notify;
-
-#[derive(Default)]
-struct Inbox {
-    messages: RefCell<Vec<Message>>,
-    notify: Notify,
-}
-
-impl Sink for Inbox {
-    fn message(&self, message: Message) {
-        self.messages.borrow_mut().push(message);
-        self.notify.notify_one();
-    }
-
-    fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
-}
-
-fn listen(endpoint: &Rc<dyn Endpoint>) -> Rc<Inbox> {
-    let inbox = Rc::new(Inbox::default());
-    let weak = Rc::downgrade(&inbox) as Weak<dyn Sink>;
-    endpoint.set_sink(weak);
-    inbox
-}
 
 #[test]
 fn forged_keys_ranges_and_directions_move_no_byte_and_the_peers_go_on_talking() {

@@ -53,7 +53,7 @@ use server::Served;
 use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
-use weir_fabric::{Endpoint, Message, PeerId, Sink, Source};
+use weir_fabric::{Endpoint, Message, PeerId, Sink};
 use weir_proto::{Clock, Der, Epoch};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -352,10 +352,7 @@ impl Inner {
 
     fn resolve_pending(&self, header: Header, message: Message, body: Range<usize>) {
         // The answer must come from whom the request went to, where the provider names the sender.
-        let from = match message.source() {
-            Source::Peer(peer) => Some(*peer),
-            Source::Address(_) | Source::Unknown => None,
-        };
+        let from = message.source().peer();
         let request = header.request;
         let is_own = header.client == self.id;
         let answer = Outcome::Answer(Answer { header, message, body });

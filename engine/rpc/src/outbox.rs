@@ -44,13 +44,12 @@ impl Outbox {
         len <= SHARE_MAX
     }
 
-    /// Adds a message. Returns a lot that has to go out first, because it is full.
-    fn add(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize) -> Option<usize> {
+    /// Adds a message. `false`: there is no room before what waits for that peer has gone out.
+    fn add(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize) -> bool {
         let state = &mut *self.state.borrow_mut();
         let open = state.lots[..state.used].iter().rposition(|lot| lot.to == to);
-        let full = open.filter(|at| state.lots[*at].bytes.len() + len > LOT_MAX);
-        if full.is_some() {
-            return full;
+        if open.is_some_and(|at| state.lots[at].bytes.len() + len > LOT_MAX) {
+            return false;
         }
         let at = open.unwrap_or_else(|| {
             if state.used == state.lots.len() {
@@ -69,7 +68,7 @@ impl Outbox {
         for part in parts {
             lot.bytes.extend_from_slice(part);
         }
-        None
+        true
     }
 
     /// The flusher ends with the context.
@@ -92,7 +91,7 @@ impl Inner {
         if !core::mem::replace(&mut self.outbox.state.borrow_mut().started, true) {
             self.start_flusher();
         }
-        if self.outbox.add(to, context, parts, len).is_some() {
+        if !self.outbox.add(to, context, parts, len) {
             self.flush();
             self.outbox.add(to, context, parts, len);
         }

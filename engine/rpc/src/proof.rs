@@ -209,10 +209,7 @@ impl Inner {
     /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
     /// place, and all it brings about is a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
-        let from = match message.source() {
-            Source::Peer(peer) => Some(*peer),
-            Source::Address(_) | Source::Unknown => None,
-        };
+        let from = message.source().peer();
         if self.pending.resolve(header.request, from, Outcome::Notice(Der(header.status))) {
             add(&self.metrics.notices, 1);
         }
@@ -230,11 +227,7 @@ impl Inner {
             Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
         };
         let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());
-        let peer = match message.source() {
-            Source::Peer(peer) => Some(*peer),
-            Source::Address(_) | Source::Unknown => inserted,
-        };
-        let Some(peer) = peer else { return };
+        let Some(peer) = message.source().peer().or(inserted) else { return };
         if self.endpoint.counters().peers_inserted.get() != known
             && let Some(gone) = self.strangers.keep(peer)
         {

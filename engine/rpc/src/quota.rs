@@ -29,6 +29,16 @@ pub(crate) enum Class {
     Normal = 2,
 }
 
+impl Class {
+    /// What it may use beyond the limits.
+    const fn reserve(self) -> usize {
+        match self {
+            Self::Urgent => URGENT_RESERVE,
+            Self::Retry | Self::Normal => 0,
+        }
+    }
+}
+
 const CLASSES: [Class; 3] = [Class::Urgent, Class::Retry, Class::Normal];
 
 #[derive(Default)]
@@ -44,8 +54,7 @@ struct Lane {
 
 impl Lane {
     fn has_credit(&self, class: Class, credits: usize) -> bool {
-        let reserve = if class == Class::Urgent { URGENT_RESERVE } else { 0 };
-        self.used < credits + reserve
+        self.used < credits + class.reserve()
     }
 
     fn is_empty(&self) -> bool {
@@ -125,10 +134,7 @@ impl Quota {
     fn release(&self, lane: LaneId) {
         {
             let mut state = self.0.borrow_mut();
-            state.used = state.used.saturating_sub(1);
-            if let Some(entry) = state.lanes.get_mut(lane.0) {
-                entry.used = entry.used.saturating_sub(1);
-            }
+            state.give_back(lane.0);
             state.list(lane.0);
         }
         self.grant();
@@ -142,9 +148,8 @@ impl Quota {
             // Who gave up meanwhile gives the turn back.
             if waiter.send(()).is_err() {
                 let mut state = self.0.borrow_mut();
-                state.used = state.used.saturating_sub(1);
+                state.give_back(lane);
                 if let Some(entry) = state.lanes.get_mut(lane) {
-                    entry.used = entry.used.saturating_sub(1);
                     entry.dead = entry.dead.saturating_sub(1);
                 }
                 state.list(lane);
@@ -169,14 +174,20 @@ impl Quota {
 
 impl State {
     fn has_room(&self, class: Class) -> bool {
-        let reserve = if class == Class::Urgent { URGENT_RESERVE } else { 0 };
-        self.used < self.total + reserve
+        self.used < self.total + class.reserve()
     }
 
     fn take(&mut self, lane: usize) {
         self.used += 1;
         if let Some(entry) = self.lanes.get_mut(lane) {
             entry.used += 1;
+        }
+    }
+
+    fn give_back(&mut self, lane: usize) {
+        self.used = self.used.saturating_sub(1);
+        if let Some(entry) = self.lanes.get_mut(lane) {
+            entry.used = entry.used.saturating_sub(1);
         }
     }
 

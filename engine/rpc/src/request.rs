@@ -116,7 +116,7 @@ impl Request {
     }
 
     /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's; where it has none,
-    /// it is what the client says.
+    /// it is the client's VNI if the network tells, else what the client says.
     #[must_use]
     pub fn tenant(&self) -> TenantId {
         TenantId(self.header.tenant)

@@ -1,6 +1,8 @@
 //! In steady state a small request allocates nothing, on the client and on the server, with authentication.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
+mod port;
+
 use core::cell::Cell;
 use core::time::Duration;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -44,9 +46,7 @@ const COUNTED: u64 = 2000;
 fn allocations(provider: &str, keyed: bool, width: usize) -> u64 {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = socket.local_addr().expect("bound").port();
-    drop(socket);
+    let port = port::free();
     let key = SystemKey([1; 32]);
     let config = RpcConfig { keys: keyed.then_some(Keys::System(key)), ..RpcConfig::default() };
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");

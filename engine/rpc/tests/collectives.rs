@@ -1,11 +1,14 @@
 //! Broadcast and reduce over 1,024 members in the simulator: depths and messages of each tree, dead members inside the
 //! tree, losses, slow members, other versions of the group.
 
+mod engines;
+
 use core::cell::RefCell;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use engines::{PORT, engines};
 use weir_fabric::sim::Fabric;
 use weir_proto::group::Tree;
 use weir_proto::{Der, Rank, opcode};
@@ -17,7 +20,6 @@ use weir_rpc::{Request, Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{Handle, LocalBoxFuture};
 
-const PORT: u16 = 10_100;
 /// Sums the ranks, and whatever the argument says.
 const SUM: u16 = 1;
 /// Like SUM, but takes some seconds.
@@ -76,12 +78,8 @@ impl Cluster {
     fn start(members: u32, seed: u64) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
-        let host = |rank: u32| format!("engine-{rank}");
-        let located =
-            (0..members).map(|rank| (Rank(rank), Location { host: host(rank).into(), port: PORT, tags: 1 }));
-        let group = Group::new(1, located);
+        let (group, nodes) = engines(&world, members);
         let (executions, dead) = (Executions::default(), Rc::<RefCell<BTreeSet<Rank>>>::default());
-        let nodes: Vec<Node> = (0..members).map(|rank| world.node(&host(rank))).collect();
         let live = (0..members).zip(&nodes).map(|(rank, node)| {
             let rt = node.handle();
             let rpc = Rpc::new(rt.clone(), fabric.endpoint(node, Some(PORT)), RpcConfig::default());

@@ -1,10 +1,13 @@
 //! Peers that stop reading, flood, send garbage or die in the middle of a transfer, in the simulator: they harm only
 //! themselves.
 
+mod reverse;
+
 use core::cell::RefCell;
 use core::time::Duration;
 use std::rc::{Rc, Weak};
 
+use reverse::reverse;
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Address, Endpoint, FabricError, Message, PeerId, Sink};
 use weir_proto::Epoch;
@@ -31,17 +34,7 @@ impl Scene {
         let node = world.node("server");
         let server = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), RpcConfig::default());
         server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
-        server.serve(
-            REVERSE,
-            Rc::new(|request: Request| async move {
-                let len = usize::try_from(request.bulk_len()).expect("small");
-                let mut buffer = request.alloc(len)?;
-                request.pull(0, &mut buffer, len).await?;
-                buffer.reverse();
-                request.push(0, &buffer, len).await?;
-                Ok(Vec::new())
-            }),
-        );
+        server.serve(REVERSE, Rc::new(reverse));
         let home = world.node("friend");
         let rpc = Rpc::new(home.handle(), fabric.endpoint(&home, None), RpcConfig::default());
         Self { world, fabric, server, friend: (home, rpc) }

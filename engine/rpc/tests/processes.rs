@@ -2,11 +2,18 @@
 //!
 //! Each scenario runs on `tcp` and on `shm`. It prints a line for each and fails with the first that fails.
 
+mod port;
+mod process;
+mod reverse;
+
 use core::time::Duration;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 use std::rc::Rc;
 use std::time::Instant;
+
+use process::{Process, play, say_ready};
+use reverse::reverse;
+use rustix::process::Signal;
 use weir_fabric::libfabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::Handle;
@@ -16,51 +23,25 @@ const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
 const USAGE: u16 = 0x7003;
 
-/// A server process; killed when dropped.
+/// A server process.
 struct Server {
-    child: Child,
+    process: Process,
     port: u16,
 }
 
 impl Server {
     /// Starts a server on this port and waits until it serves.
     fn start(provider: &str, port: u16) -> Self {
-        let program = std::env::current_exe().expect("own path");
-        let mut child = Command::new(program)
-            .args(["serve", provider, &port.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        assert_eq!(line.trim(), "ready", "the server said something else");
-        Self { child, port }
+        Self { process: Process::start("serve", provider, port), port }
     }
 
     fn peer(&self) -> Peer {
         Peer::new("127.0.0.1", self.port)
     }
 
-    /// `kill -9`.
-    fn kill(mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("reaped");
+    fn kill(self) {
+        self.process.kill();
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may be dead already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A port that nobody uses at the moment.
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("bound").port()
 }
 
 /// CPU time of this process so far, and its voluntary context switches (sleeps that ended).
@@ -80,17 +61,7 @@ fn serve(provider: &str, port: u16) {
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");
     let rpc = Rpc::new(rt, endpoint, RpcConfig::default());
     rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
-    rpc.serve(
-        REVERSE,
-        Rc::new(|request: Request| async move {
-            let len = usize::try_from(request.bulk_len()).expect("fits");
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            buffer.reverse();
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
+    rpc.serve(REVERSE, Rc::new(reverse));
     rpc.serve(
         USAGE,
         Rc::new(|_: Request| async move {
@@ -98,13 +69,9 @@ fn serve(provider: &str, port: u16) {
             Ok([cpu.to_le_bytes(), switches.to_le_bytes()].concat())
         }),
     );
-    println!("ready");
-    std::io::stdout().flush().expect("the parent listens");
+    say_ready();
     executor.block_on(core::future::pending::<()>());
 }
-
-/// A name and what to do with a provider.
-type Scenario = (&'static str, fn(&str));
 
 struct Client {
     executor: Executor,
@@ -129,7 +96,7 @@ impl Client {
 }
 
 fn echoes_of_every_size(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     for len in [0, 1, 64, 127, 128, 129, 1000, 4000, 4096, 4200, 10_000, weir_rpc::INLINE_MAX] {
         let body: Vec<u8> = (0..len).map(|n| n.to_le_bytes()[0]).collect();
@@ -143,7 +110,7 @@ fn echoes_of_every_size(provider: &str) {
 }
 
 fn many_at_once(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     let to = server.peer();
     client.executor.block_on(async {
@@ -161,7 +128,7 @@ fn many_at_once(provider: &str) {
 }
 
 fn bulk_both_ways(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     let to = server.peer();
     for len in [1usize, 100, 5000, 1 << 20, (3 << 20) + 17] {
@@ -186,7 +153,7 @@ fn bulk_both_ways(provider: &str) {
 }
 
 fn the_server_is_killed_and_comes_back(provider: &str) {
-    let port = free_port();
+    let port = port::free();
     let mut server = Server::start(provider, port);
     let client = Client::new(provider, port);
     let mut longest = Duration::ZERO;
@@ -226,11 +193,10 @@ fn the_server_is_killed_and_comes_back(provider: &str) {
 
 /// A server that hangs looks like a host that vanished: its connections stand, and nothing answers.
 fn the_server_hangs_and_goes_on(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     client.echo(&server.peer(), b"before", 10);
-    let pid = rustix::process::Pid::from_child(&server.child);
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    server.process.signal(Signal::STOP);
     let to = server.peer();
     let began = Instant::now();
     let options = CallOptions::within(&client.rt, Duration::from_secs(30));
@@ -240,21 +206,22 @@ fn the_server_hangs_and_goes_on(provider: &str) {
             let rt = client.rt.clone();
             async move {
                 rt.sleep(Duration::from_secs(4)).await;
-                rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+                server.process.signal(Signal::CONT);
+                server
             }
         });
         let calls = (0..4).map(|_| client.rpc.call(&to, ECHO, &body, None, options));
         for reply in weir_runtime::join_all(calls).await {
             assert_eq!(&reply.expect("a reply")[..], &body[..]);
         }
-        resume.await.expect("not aborted");
+        drop(resume.await.expect("not aborted"));
     });
     assert!(client.rpc.metrics().disconnects.get() > 0, "the contact was given up meanwhile");
     print!(" went on after {:?};", began.elapsed());
 }
 
 fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
-    let port = free_port();
+    let port = port::free();
     let server = Server::start(provider, port);
     let client = Client::new(provider, port);
     client.echo(&server.peer(), b"alive", 10);
@@ -271,7 +238,7 @@ fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
 }
 
 fn an_idle_server_sleeps(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     let to = server.peer();
     client.echo(&to, b"", 10);
@@ -298,7 +265,7 @@ fn an_idle_server_sleeps(provider: &str) {
 
 /// Bytes that no libfabric sent, straight to the server's port and (shm) to its doorbell.
 fn garbage_on_the_port_harms_nobody(provider: &str) {
-    let server = Server::start(provider, free_port());
+    let server = Server::start(provider, port::free());
     let client = Client::new(provider, server.port);
     client.echo(&server.peer(), b"before", 10);
     if provider == "tcp" {
@@ -334,7 +301,7 @@ fn main() {
         serve(provider, port.parse().expect("a port"));
         return;
     }
-    let scenarios: [Scenario; 8] = [
+    play(&[
         ("echoes of every size", echoes_of_every_size),
         ("many at once", many_at_once),
         ("bulk both ways", bulk_both_ways),
@@ -343,18 +310,5 @@ fn main() {
         ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),
         ("an idle server sleeps", an_idle_server_sleeps),
         ("garbage on the port harms nobody", garbage_on_the_port_harms_nobody),
-    ];
-    let filter = arguments.get(1).filter(|argument| !argument.starts_with('-'));
-    for provider in ["tcp", "shm"] {
-        for (name, scenario) in scenarios {
-            let label = format!("{provider}: {name}");
-            if filter.is_some_and(|filter| !label.contains(filter.as_str())) {
-                continue;
-            }
-            print!("{label} ...");
-            std::io::stdout().flush().expect("a terminal");
-            scenario(provider);
-            println!(" ok");
-        }
-    }
+    ]);
 }

@@ -1,7 +1,10 @@
 //! RPC on the simulated fabric: one server, several clients, every fault the fabric knows.
 
+mod reverse;
+
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use reverse::reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
@@ -94,17 +97,7 @@ fn serve(fabric: &Fabric, node: &Node, effects: &Effects, config: RpcConfig) -> 
             }
         }),
     );
-    rpc.serve(
-        REVERSE,
-        Rc::new(|request: Request| async move {
-            let len = usize::try_from(request.bulk_len()).expect("small");
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            buffer.reverse();
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
+    rpc.serve(REVERSE, Rc::new(reverse));
     let slow = rt;
     rpc.serve(
         SLOW,

@@ -1,7 +1,10 @@
 //! Many requests with random faults: at the end nothing is left of them. `WEIR_SOAK_REQUESTS=10000000` runs the long form.
 
+mod reverse;
+
 use core::cell::Cell;
 use core::time::Duration;
+use reverse::reverse;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
 use weir_proto::capability::SystemKey;
@@ -29,17 +32,7 @@ fn serve(fabric: &Fabric, node: &Node) -> Rc<Rpc> {
     let config = RpcConfig { keys, running_max: 64, reply_cache_bytes: 1 << 20, ..RpcConfig::default() };
     let rpc = Rpc::new(node.handle(), fabric.endpoint(node, Some(PORT)), config);
     rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
-    rpc.serve(
-        REVERSE,
-        Rc::new(|request: Request| async move {
-            let len = usize::try_from(request.bulk_len()).expect("small");
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            buffer.reverse();
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
+    rpc.serve(REVERSE, Rc::new(reverse));
     let rt = node.handle();
     rpc.serve(
         SLOW,

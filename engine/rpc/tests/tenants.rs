@@ -1,6 +1,7 @@
 //! Tenants on a network that does not keep them apart: what a client of one tenant tries against another's comes to
 //! nothing, on the simulated fabric and on real providers.
 
+mod port;
 mod tenants {
     pub mod attacks;
     pub mod recorder;

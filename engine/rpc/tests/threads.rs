@@ -1,5 +1,7 @@
 //! Several contexts in one process, as the targets of an engine are: each on its own thread with its own endpoint.
 
+mod port;
+
 use core::time::Duration;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -22,11 +24,6 @@ struct Target {
     remote: Remote,
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("bound").port()
 }
 
 fn context(provider: &str, port: Option<u16>) -> (Executor, Handle, Rc<Rpc>) {
@@ -83,7 +80,7 @@ fn target(provider: &'static str) -> Target {
 }
 
 fn target_at(provider: &'static str, host: &'static str) -> Target {
-    let port = free_port();
+    let port = port::free();
     let (ready, started) = mpsc::channel();
     let (stop, stopped) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {

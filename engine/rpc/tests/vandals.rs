@@ -4,13 +4,17 @@
 //!
 //! Each scenario runs on `tcp` and on `shm`. It prints a line for each and fails with the first that fails.
 
+mod port;
+mod process;
+mod reverse;
+
 use core::time::Duration;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use process::{Process, play, say_ready};
+use reverse::reverse;
+use rustix::process::Signal;
 use weir_fabric::libfabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
@@ -28,46 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// buffer pool (64 MiB), and some.
 const GROWTH_MAX: u64 = 256 << 20;
 
-/// A process of this program; killed when dropped.
-struct Process(Child);
-
-impl Process {
-    fn start(role: &str, provider: &str, port: u16) -> Self {
-        let program = std::env::current_exe().expect("own path");
-        let mut child = Command::new(program)
-            .args([role, provider, &port.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the process starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        assert_eq!(line.trim(), "ready", "the {role} process said something else");
-        Self(child)
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it can be signalled");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may be dead already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn say_ready() {
-    println!("ready");
-    std::io::stdout().flush().expect("the parent listens");
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("bound").port()
-}
-
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("readable");
     let pages: u64 = text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
@@ -80,17 +44,7 @@ fn serve(provider: &str, port: u16) {
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");
     let rpc = Rpc::new(rt, endpoint, RpcConfig::default());
     rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
-    rpc.serve(
-        REVERSE,
-        Rc::new(|request: Request| async move {
-            let len = usize::try_from(request.bulk_len()).expect("fits");
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            buffer.reverse();
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
+    rpc.serve(REVERSE, Rc::new(reverse));
     let state = Rc::downgrade(&rpc);
     rpc.serve(
         STATE,
@@ -220,7 +174,7 @@ fn mover(provider: &str, port: u16) -> ! {
 }
 
 fn clients_that_stop_reading(provider: &str) {
-    let port = free_port();
+    let port = port::free();
     let _server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);
     friend.go_on(Duration::from_millis(100));
@@ -242,7 +196,7 @@ fn clients_that_stop_reading(provider: &str) {
 }
 
 fn clients_that_flood(provider: &str) {
-    let port = free_port();
+    let port = port::free();
     let _server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);
     friend.go_on(Duration::from_millis(100));
@@ -263,7 +217,7 @@ fn clients_that_flood(provider: &str) {
 }
 
 fn clients_that_die_in_a_transfer(provider: &str) {
-    let port = free_port();
+    let port = port::free();
     let _server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);
     let mut longest = friend.go_on(Duration::from_millis(100));
@@ -271,8 +225,8 @@ fn clients_that_die_in_a_transfer(provider: &str) {
     for round in 0..8 {
         let vandal = Process::start("mover", provider, port);
         std::thread::sleep(Duration::from_millis(60 + 17 * round));
-        // SIGKILL, with transfers under way.
-        drop(vandal);
+        // With transfers under way.
+        vandal.kill();
         longest = longest.max(friend.go_on(Duration::from_millis(200)));
     }
     friend.wait_until_clean();
@@ -280,9 +234,6 @@ fn clients_that_die_in_a_transfer(provider: &str) {
     assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");
     print!(" longest answer {longest:?}, server grew by {} MiB;", grown >> 20);
 }
-
-/// A name and what to do with a provider.
-type Scenario = (&'static str, fn(&str));
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -298,22 +249,9 @@ fn main() {
         }
         return;
     }
-    let scenarios: [Scenario; 3] = [
+    play(&[
         ("clients that stop reading", clients_that_stop_reading),
         ("clients that flood", clients_that_flood),
         ("clients that die in a transfer", clients_that_die_in_a_transfer),
-    ];
-    let filter = arguments.get(1).filter(|argument| !argument.starts_with('-'));
-    for provider in ["tcp", "shm"] {
-        for (name, scenario) in scenarios {
-            let label = format!("{provider}: {name}");
-            if filter.is_some_and(|filter| !label.contains(filter.as_str())) {
-                continue;
-            }
-            print!("{label} ...");
-            std::io::stdout().flush().expect("a terminal");
-            scenario(provider);
-            println!(" ok");
-        }
-    }
+    ]);
 }

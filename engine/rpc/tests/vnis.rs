@@ -1,7 +1,10 @@
 //! Tenants on a network that keeps them apart: one server endpoint on a block of virtual networks, clients on one each.
 
+mod reverse;
+
 use core::cell::RefCell;
 use core::time::Duration;
+use reverse::reverse;
 use std::rc::{Rc, Weak};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{
@@ -36,17 +39,7 @@ fn site(seed: u64) -> Site {
     let server = Rpc::new(node.handle(), endpoint, RpcConfig::default());
     server
         .serve(WHO, Rc::new(|request: Request| async move { Ok(request.tenant().0.to_le_bytes().to_vec()) }));
-    server.serve(
-        REVERSE,
-        Rc::new(|request: Request| async move {
-            let len = usize::try_from(request.bulk_len()).expect("small");
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            buffer.reverse();
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
+    server.serve(REVERSE, Rc::new(reverse));
     Site { world, fabric, server }
 }
 

@@ -3,6 +3,14 @@
 
 use core::cell::Cell;
 
+/// A bijection of 64 bits that looks random (the finishing steps of splitmix64).
+#[must_use]
+pub const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
 /// A generator that one thread shares by reference.
 #[derive(Debug)]
 pub struct Random {
@@ -16,10 +24,7 @@ impl Random {
         let mut walk = seed;
         let mut next = || {
             walk = walk.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = walk;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
+            mix(walk)
         };
         Self { state: Cell::new([next(), next(), next(), next()]) }
     }

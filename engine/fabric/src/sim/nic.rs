@@ -189,10 +189,9 @@ struct Slab {
 
 #[derive(Debug)]
 enum Buffers {
-    /// Times at which posted buffers are there, and how many belong to the endpoint.
+    /// Times at which posted buffers are there, and how many are added at a time.
     Standard {
         ready: std::collections::VecDeque<Instant>,
-        owned: u32,
         step: u32,
     },
     Multi {
@@ -234,7 +233,7 @@ impl Queue {
         let buffers = match mode {
             ReceiveMode::Standard { buffers } => {
                 let ready = (0..buffers).map(|_| nic.post(now)).collect();
-                Buffers::Standard { ready, owned: buffers, step: buffers.max(1) }
+                Buffers::Standard { ready, step: buffers.max(1) }
             }
             ReceiveMode::Multi { slabs, slab_bytes } => {
                 let slab = |_| Slab { left: slab_bytes, held: 0, retired: false, ready: nic.post(now) };
@@ -285,7 +284,7 @@ impl Queue {
     fn take(&self, now: Instant, len: u32, cost: &mut Duration) -> Option<Place> {
         let config = &self.nic.config;
         match &mut *self.buffers.borrow_mut() {
-            Buffers::Standard { ready, owned, step } => {
+            Buffers::Standard { ready, step } => {
                 if ready.front().is_some_and(|ready| *ready <= now) {
                     ready.pop_front();
                     self.nic.unpost();
@@ -294,7 +293,6 @@ impl Queue {
                 if ready.is_empty() && self.nic.entries.get() < config.entries {
                     // The server adds more when it runs out.
                     ready.extend((0..*step).map(|_| self.nic.post(now)));
-                    *owned += *step;
                 }
                 None
             }

@@ -5,7 +5,7 @@
 //! once.
 
 use super::directory::Group;
-use super::transport::Asked;
+use super::transport::{Asked, decoded, gone};
 use super::tree::split;
 use crate::error::Status;
 use crate::request::Request;
@@ -474,11 +474,9 @@ pub fn serve_collectives(rpc: &Rpc, collectives: &Rc<Collectives>) {
         Rc::new(move |request: Request| {
             let member = member.upgrade();
             async move {
-                let message: Collective = codec::decode(request.body())
-                    .map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
+                let message: Collective = decoded(&request)?;
                 drop(request);
-                let member =
-                    member.ok_or_else(|| Status::new(Der::SHUTDOWN, "this member is leaving its group"))?;
+                let member = member.ok_or_else(gone)?;
                 let (operation, root) = (message.operation, message.root);
                 let reply = member.answer(message).await;
                 let refused =

@@ -71,11 +71,11 @@ impl GroupTransport for RpcTransport {
     }
 }
 
-fn decoded<T: DeserializeOwned>(request: &Request) -> Result<T, Status> {
+pub(super) fn decoded<T: DeserializeOwned>(request: &Request) -> Result<T, Status> {
     codec::decode(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))
 }
 
-fn gone() -> Status {
+pub(super) fn gone() -> Status {
     Status::new(Der::SHUTDOWN, "this member is leaving its group")
 }
 

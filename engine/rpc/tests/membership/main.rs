@@ -9,6 +9,8 @@
     reason = "ranks, seconds and counts here are small"
 )]
 
+#[path = "../engines/mod.rs"]
+mod engines;
 mod network;
 mod stack;
 

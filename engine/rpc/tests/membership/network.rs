@@ -105,7 +105,6 @@ pub struct Node {
     wake: u64,
     /// Which side of a cut it is on.
     side: u8,
-    life: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -146,7 +145,6 @@ impl Network {
             still: 0,
             wake: u64::MAX,
             side: 0,
-            life: 0,
         });
         let mut network = Self {
             nodes: nodes.collect(),
@@ -311,7 +309,7 @@ impl Network {
         let rank = Rank(node as u32);
         let reborn = &mut self.nodes[node];
         reborn.swim = Swim::new(rank, &ranks, incarnation, self.config, at(self.now), seed);
-        (reborn.up, reborn.wake, reborn.life) = (true, u64::MAX, reborn.life + 1);
+        (reborn.up, reborn.wake) = (true, u64::MAX);
         self.advance(node);
     }
 

@@ -3,15 +3,14 @@
 use core::time::Duration;
 use std::rc::Rc;
 
+use crate::engines::{PORT, engines};
 use weir_fabric::sim::Fabric;
 use weir_proto::Rank;
 use weir_proto::group::MemberState;
 use weir_rpc::group::swim::SwimConfig;
-use weir_rpc::group::{Group, Location, Membership, RpcTransport, serve_membership};
+use weir_rpc::group::{Group, Membership, RpcTransport, serve_membership};
 use weir_rpc::{Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
-
-const PORT: u16 = 10_100;
 
 struct Member {
     node: Node,
@@ -30,12 +29,8 @@ impl Cluster {
     fn start(members: u32, seed: u64) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
-        let host = |rank: u32| format!("engine-{rank}");
-        let located =
-            (0..members).map(|rank| (Rank(rank), Location { host: host(rank).into(), port: PORT, tags: 1 }));
-        let group = Group::new(1, located);
-        let members = (0..members).map(|rank| Member { node: world.node(&host(rank)), live: None });
-        let members = members.collect();
+        let (group, nodes) = engines(&world, members);
+        let members = nodes.into_iter().map(|node| Member { node, live: None }).collect();
         let mut cluster = Self { world, fabric, group, members };
         for rank in 0..cluster.members.len() {
             cluster.boot(rank);

@@ -101,10 +101,7 @@ impl Stage {
 
     pub fn real(provider: &'static str) -> Self {
         let executor = Executor::new().expect("an executor");
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = socket.local_addr().expect("bound").port();
-        drop(socket);
-        Self::assemble(executor.handle(), port, Time::Real { executor, provider })
+        Self::assemble(executor.handle(), crate::port::free(), Time::Real { executor, provider })
     }
 
     fn assemble(rt: Handle, port: u16, time: Time) -> Self {

@@ -6,6 +6,7 @@ use core::time::Duration;
 use weir_proto::Rank;
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupSync, MemberState, MemberUpdate};
 use weir_runtime::Instant;
+use weir_runtime::random::mix;
 
 /// Names a probe; answers to messages outside of any probe carry [`ProbeId::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -45,12 +46,9 @@ impl Probe {
     }
 }
 
-/// Wall-clock periods have distances that look random (splitmix64 again).
+/// Wall-clock periods have distances that look random.
 fn scramble(period: u64) -> u64 {
-    let mut z = period.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    mix(period.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
 impl Swim {

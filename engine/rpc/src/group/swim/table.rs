@@ -4,6 +4,7 @@ use core::time::Duration;
 use weir_proto::Rank;
 use weir_proto::group::{MemberState, MemberUpdate};
 use weir_runtime::Instant;
+use weir_runtime::random::mix;
 
 /// One member as this one sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,18 +46,13 @@ pub(super) struct Table {
     digest: u64,
 }
 
-/// One entry's part of the digest (the finishing steps of splitmix64).
-fn mix(rank: Rank, incarnation: u64, state: MemberState) -> u64 {
+/// One entry's part of the digest.
+fn part(rank: Rank, incarnation: u64, state: MemberState) -> u64 {
     if state == MemberState::Unknown {
         return 0;
     }
-    let mut z = incarnation
-        .wrapping_mul(4)
-        .wrapping_add(state as u64)
-        .wrapping_add(u64::from(rank.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    let told = incarnation.wrapping_mul(4).wrapping_add(state as u64);
+    mix(told.wrapping_add(u64::from(rank.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
 impl Table {
@@ -105,8 +101,8 @@ impl Table {
         if (update.incarnation, update.state) <= (member.incarnation, member.state) {
             return false;
         }
-        self.digest ^= mix(member.rank, member.incarnation, member.state)
-            ^ mix(member.rank, update.incarnation, update.state);
+        self.digest ^= part(member.rank, member.incarnation, member.state)
+            ^ part(member.rank, update.incarnation, update.state);
         if member.state != update.state {
             member.since = now;
         }
