@@ -26,6 +26,7 @@ const TARGET_SIZE_MIN: u64 = 64 * 1024 * 1024;
 /// Least index memory of a target: below it, operations on a few objects at once would read from the device again what
 /// they have just read.
 const INDEX_MEMORY_MIN: u64 = 16 * 1024 * 1024;
+
 /// Shortest interval of the scrubber, in seconds: what it read is older than any cache of the device then.
 const SCRUB_INTERVAL_MIN: u64 = 60;
 

@@ -96,6 +96,13 @@ struct Histogram {
     sum: f64,
 }
 
+impl Histogram {
+    /// Of bounds in a unit of which a second has `per_second`, counts by bucket, and their sum in seconds.
+    fn new(bounds: &[u64], per_second: f64, buckets: &[u64], sum: f64) -> Self {
+        Self { bounds: scaled(bounds, per_second), buckets: buckets.to_vec(), sum }
+    }
+}
+
 impl Value {
     fn kind(&self) -> MetricType {
         match self {
@@ -280,10 +287,10 @@ impl Exporter {
             }
             for (operation, counts) in Operation::ALL.iter().zip(figures.latency) {
                 if counts.buckets.iter().any(|count| *count > 0) {
-                    let bounds = scaled(&BOUNDS_US, 1e6);
-                    let (buckets, sum) = (counts.buckets.to_vec(), seconds(counts.sum_ns));
+                    let sum = seconds(counts.sum_ns);
+                    let histogram = Histogram::new(&BOUNDS_US, 1e6, &counts.buckets, sum);
                     let labels = self.labels(index, &[("op", operation.name())]);
-                    times.push((labels, Value::Histogram(Histogram { bounds, buckets, sum })));
+                    times.push((labels, Value::Histogram(histogram)));
                 }
             }
         }
@@ -305,9 +312,8 @@ impl Exporter {
         vec![
             self.by_target("weir_engine_wal_flush_seconds", "One device flush of the log", |figures| {
                 let latency = &figures.store.commit.latency;
-                let bounds = scaled(&LATENCY_BOUNDS_US, 1e6);
-                let (buckets, sum) = (latency.buckets.to_vec(), seconds(latency.sum_ns));
-                Value::Histogram(Histogram { bounds, buckets, sum })
+                let sum = seconds(latency.sum_ns);
+                Value::Histogram(Histogram::new(&LATENCY_BOUNDS_US, 1e6, &latency.buckets, sum))
             }),
             self.by_target("weir_engine_wal_records", "Records made durable", |figures| {
                 Value::Counter(figures.store.commit.records)
@@ -338,9 +344,8 @@ impl Exporter {
             },
             self.by_target("weir_engine_checkpoint_seconds", "One checkpoint that succeeded", |figures| {
                 let latency = &figures.store.checkpoint_latency;
-                let bounds = scaled(&CHECKPOINT_BOUNDS_MS, 1e3);
-                let (buckets, sum) = (latency.buckets.to_vec(), seconds(latency.sum_ns));
-                Value::Histogram(Histogram { bounds, buckets, sum })
+                let sum = seconds(latency.sum_ns);
+                Value::Histogram(Histogram::new(&CHECKPOINT_BOUNDS_MS, 1e3, &latency.buckets, sum))
             }),
             self.by_target(
                 "weir_engine_checkpoint_last_success_timestamp_seconds",
@@ -454,11 +459,8 @@ impl Exporter {
             let health = &figures.health;
             for (op, counted) in [("read", health.reads), ("write", health.writes), ("flush", health.flushes)]
             {
-                let histogram = Histogram {
-                    bounds: scaled(&MEDIA_BOUNDS_US, 1e6),
-                    buckets: counted.buckets.to_vec(),
-                    sum: seconds(counted.sum_ns),
-                };
+                let sum = seconds(counted.sum_ns);
+                let histogram = Histogram::new(&MEDIA_BOUNDS_US, 1e6, &counted.buckets, sum);
                 times.push((self.labels(index, &[("op", op)]), Value::Histogram(histogram)));
             }
         }
@@ -545,9 +547,9 @@ impl Exporter {
             for (code, count) in &figures.codes {
                 requests.push((labels(Some(("code", code))), Value::Counter(*count)));
             }
-            let bounds = scaled(&MANAGEMENT_BOUNDS_MS, 1e3);
-            let (buckets, sum) = (figures.buckets.to_vec(), figures.sum.as_secs_f64());
-            times.push((labels(None), Value::Histogram(Histogram { bounds, buckets, sum })));
+            let sum = figures.sum.as_secs_f64();
+            let histogram = Histogram::new(&MANAGEMENT_BOUNDS_MS, 1e3, &figures.buckets, sum);
+            times.push((labels(None), Value::Histogram(histogram)));
         }
         let metric = |name, help, series| Metric { name, help, series };
         vec![

@@ -32,12 +32,15 @@ const USE_LIMIT: Duration = Duration::from_mins(10);
 /// Objects, dkeys and akeys that are looked at in a store.
 const LOOKS_MAX: u32 = 12;
 
-fn owner() -> Owner {
+/// Whose the devices are.
+#[must_use]
+pub fn owner() -> Owner {
     Owner { system: "fuzz".to_owned(), rank: Rank(1), target: TargetIndex(0) }
 }
 
 /// Background work is off: it would only repeat what is asked for by name.
-fn config() -> StoreConfig {
+#[must_use]
+pub fn config() -> StoreConfig {
     StoreConfig { background: false, ..StoreConfig::default() }
 }
 

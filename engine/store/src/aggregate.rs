@@ -206,16 +206,10 @@ pub(crate) async fn visit_object(
     Ok(())
 }
 
-/// What follows `prefix` in the first key at or behind `from`, if that begins with it.
-fn first_below(tree: &Tree, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-    let found = tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
-    Ok(found.flatten())
-}
-
 impl Visit<'_> {
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
     fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Fault> {
-        let found = first_below(tree, &self.path.below(), from)?;
+        let found = tree.first_below(from, &self.path.below())?;
         let dkey = match &found {
             Some(rest) => Some(self.path.dkey(&key::dkey_from(self.object, rest)?)),
             None => None,
@@ -231,7 +225,7 @@ impl Visit<'_> {
         };
         self.dkey = Some(dkey.clone());
         let below = dkey.below();
-        let Some(rest) = first_below(tree, &below, from.max(&below))? else {
+        let Some(rest) = tree.first_below(from.max(&below), &below)? else {
             return Ok((Vec::new(), Some(key::after(dkey.as_bytes())), None));
         };
         let akey: Key = key::akey_from(self.object, &rest)?;

@@ -9,7 +9,7 @@ use crate::paging::PageError;
 use crate::space::Run;
 use crate::state::Core;
 use crate::store::Store;
-use crate::tree::{Body, Child, Node, Packed, dirty_nodes};
+use crate::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
 use crate::value::Version;
 use core::pin::Pin;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,6 @@ use weir_runtime::join_all;
 
 /// Nodes that are read at once.
 const READS_MAX: usize = 32;
-
-/// Most levels that are followed: more than any index has.
-const LEVELS_MAX: usize = 40;
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

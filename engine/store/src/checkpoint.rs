@@ -136,7 +136,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         {
             continue;
         }
-        if core.is_stopped() || core.failure().is_some() {
+        if core.is_stopped() || core.has_failed() {
             return;
         }
         core.checkpoints.running.set(true);

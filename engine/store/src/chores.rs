@@ -31,7 +31,7 @@ const SLICE_PIECES: u32 = 64;
 pub(crate) async fn run(core: Rc<Core>) {
     queue_all_containers(&core);
     loop {
-        if core.is_stopped() || core.failure().is_some() {
+        if core.is_stopped() || core.has_failed() {
             return;
         }
         let worked = match work_slice(&core).await {
@@ -168,9 +168,8 @@ async fn visit_container(
 
 async fn next_object(core: &Core, prefix: &[u8], from: &[u8]) -> Result<Option<ObjectId>, ChoreError> {
     let found = core.ask(|tree| {
-        let rest =
-            tree.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
-        Ok::<_, Halt<ChoreError>>(rest.flatten())
+        let rest = tree.first_below(from, prefix)?;
+        Ok::<_, Halt<ChoreError>>(rest)
     });
     Ok(found.await?.map(|rest| key::object_from(&rest)).transpose()?)
 }

@@ -8,6 +8,7 @@
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber, TransactionTail};
+use crate::record::Change;
 use crate::timestamps::Scope;
 use crate::value::{Payload, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -390,12 +391,12 @@ impl Transactions {
         self.entries.get(&place)?.decision.map(|(decision, _)| decision)
     }
 
-    /// Keys of all entries of a prepared transaction.
-    pub(crate) fn keys(&self, place: TransactionKey) -> Vec<Vec<u8>> {
+    /// The changes that remove all entries of a prepared transaction.
+    pub(crate) fn removals(&self, place: TransactionKey) -> Vec<Change> {
         let Some(entry) = self.entries.get(&place) else { return Vec::new() };
         let operations = entry.pieces.keys().map(|piece| TransactionTail::Operations(*piece));
         let versions = entry.versions.keys().map(|number| TransactionTail::Version(*number));
-        operations.chain(versions).map(|tail| key::transaction(place, tail)).collect()
+        operations.chain(versions).map(|tail| Change::Remove { key: key::transaction(place, tail) }).collect()
     }
 
     /// Prepared transactions of a pool's container, oldest epoch first.

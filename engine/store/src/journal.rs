@@ -5,7 +5,7 @@
 //! that its records refer to, because recovery checks those of the last batch before it believes in it. A batch whose
 //! records refer to no data extents goes to stable media by itself, in one operation of the device.
 
-use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
+use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
 use crate::record::{Change, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
@@ -65,6 +65,20 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// The ring as a checkpoint left it; `None` when the checkpoint's position is outside the log.
+    pub(crate) fn of(checkpoint: &Checkpoint, layout: &Layout) -> Option<Self> {
+        let position = checkpoint.log_position;
+        let is_inside = position < layout.log_len && position.is_multiple_of(BLOCK as u64);
+        is_inside.then_some(Self {
+            len: layout.log_len,
+            position,
+            sequence: checkpoint.log_sequence,
+            previous: checkpoint.log_previous,
+            written: 0,
+            trimmed: 0,
+        })
+    }
+
     /// Bytes that recovery would read.
     pub(crate) fn used(&self) -> u64 {
         self.written - self.trimmed
@@ -289,7 +303,7 @@ impl Journal {
             if self.durable.get() >= record {
                 return Poll::Ready(true);
             }
-            if core.failure().is_some() {
+            if core.has_failed() {
                 return Poll::Ready(false);
             }
             self.waiting.borrow_mut().push((record, cx.waker().clone()));
@@ -405,7 +419,7 @@ pub(crate) async fn run(core: Rc<Core>) {
                 core.checkpoints.request.notify_one();
                 progress.await;
             }
-            if core.failure().is_some() {
+            if core.has_failed() {
                 return;
             }
             continue;

@@ -14,7 +14,6 @@ use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::Payload;
-use core::ops::ControlFlow;
 use weir_proto::limits::{INLINE_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{Extent, ListScope, Listed};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -189,9 +188,7 @@ async fn walk(
     let mut anchor = None;
     core.ask(|tree| {
         loop {
-            let next =
-                tree.scan(&from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
-            let Some(Some(rest)) = next else { return Ok(()) };
+            let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(()) };
             if page.looks >= LOOKS_MAX {
                 page.next = anchor.take();
                 return Ok(());

@@ -29,6 +29,7 @@ const GROUPS_PER_READ: usize = 64;
 
 /// Such reads in flight.
 const READS_MAX: usize = 8;
+
 /// A device being opened.
 pub(crate) struct Opening<'a> {
     pub(crate) device: &'a Rc<dyn Device>,
@@ -198,20 +199,11 @@ impl<'a> Opening<'a> {
     pub(crate) async fn recover(self, rt: &Handle, config: StoreConfig) -> Result<Rc<Core>, OpenError> {
         let checkpoint = self.find_checkpoint().await?;
         let layout = *self.layout();
-        if checkpoint.log_position >= layout.log_len || !checkpoint.log_position.is_multiple_of(BLOCK as u64)
-        {
+        let ring = Ring::of(&checkpoint, &layout).ok_or_else(|| {
             let offset = checkpoint_offset(checkpoint.generation, 0);
-            return Err(self.corrupt("the checkpoint header", offset, "its log position is outside the log"));
-        }
+            self.corrupt("the checkpoint header", offset, "its log position is outside the log")
+        })?;
         let (space, maps, highest) = self.load_space(&checkpoint).await?;
-        let ring = Ring {
-            len: layout.log_len,
-            position: checkpoint.log_position,
-            sequence: checkpoint.log_sequence,
-            previous: checkpoint.log_previous,
-            written: 0,
-            trimmed: 0,
-        };
         let core = Core::new(Parts {
             rt: rt.clone(),
             device: Rc::clone(self.device),

@@ -13,16 +13,15 @@ pub use rot::{Rot, ScrubReport};
 
 use crate::config::ScrubConfig;
 use crate::fetch::hold_blocks;
-use crate::format::{StoredNode, decode_node};
 use crate::inspect::subject_of;
 use crate::key;
-use crate::paging::Halt;
-use crate::space::Run;
+use crate::paging::{Halt, PageError};
 use crate::state::Core;
-use crate::tree::{LEVELS_MAX, NODE_BYTES, Packed, PageRef};
+use crate::tree::{Body, Child, LEVELS_MAX, Packed, PageRef};
 use crate::value::{Blocks, Payload, Version};
 use core::cell::RefCell;
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::Instant;
@@ -39,10 +38,12 @@ const START_PAUSE: Duration = Duration::from_mins(1);
 /// Shortest pause between two passes, however short the interval: an empty store must not be read in a loop.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// Where a pass stands, and what all of them found.
+/// What all passes found.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     pub(crate) report: RefCell<ScrubReport>,
+    /// Places that were reported. Apart from the report, of which every scrape of the metrics takes a copy.
+    known: RefCell<BTreeSet<u64>>,
 }
 
 /// Bounds the rate: who has read waits until as much may have been read.
@@ -82,7 +83,7 @@ pub(crate) async fn run(core: Rc<Core>, config: ScrubConfig) {
 
 /// Whether scrubbing is to end.
 fn is_over(core: &Core) -> bool {
-    core.is_stopped() || core.failure().is_some()
+    core.is_stopped() || core.has_failed()
 }
 
 /// Reads everything once. `None`: the store stops.
@@ -132,40 +133,27 @@ async fn leaf_at(core: &Rc<Core>, wanted: &[u8], budget: &mut Budget) -> Step {
     let mut next: Option<Vec<u8>> = None;
     for _ in 0..LEVELS_MAX {
         let bad = |reason: String| Step::Bad { place, reason, next: next.clone() };
-        let page = match read_node(core, place).await {
-            Ok(page) => page,
-            Err(reason) => return bad(reason),
-        };
-        let node = match decode_node(&page, place, core.id) {
+        let node = match core.read_node(place).await {
             Ok(node) => node,
-            Err(malformed) => return bad(malformed.0.to_owned()),
+            Err(PageError::Corrupt { reason, .. }) => return bad(reason.to_owned()),
+            Err(PageError::Media(error)) => return bad(error.to_string()),
         };
-        drop(page);
         budget.spend(core, place.len.into()).await;
         match node {
-            StoredNode::Leaf(entries) => return Step::Leaf(entries, next),
-            StoredNode::Branch(keys, children) => {
+            Body::Leaf(entries) => return Step::Leaf(entries, next),
+            Body::Branch(keys, children) => {
                 let at = keys.search(wanted).unwrap_or_else(|at| at.saturating_sub(1));
-                let Some(child) = children.get(at) else {
+                let Some(child) = children.get(at).and_then(Child::page) else {
                     return bad("it has no child for a key".to_owned());
                 };
                 if at + 1 < keys.len() {
                     next = Some(keys.key(at + 1));
                 }
-                place = *child;
+                place = child;
             }
         }
     }
     Step::Bad { place, reason: "it is deeper than an index can be".to_owned(), next }
-}
-
-async fn read_node(core: &Core, place: PageRef) -> Result<DmaBuf, String> {
-    let is_possible = core.space.borrow().contains(Run::from(place)) && place.len as usize <= NODE_BYTES;
-    if !is_possible || !(place.len as usize).is_multiple_of(BLOCK) {
-        return Err("its parent gives it an impossible place".to_owned());
-    }
-    let read = core.device.read(core.layout.data(place.block), DmaBuf::new(place.len as usize)).await;
-    read.map_err(|error| error.to_string())
 }
 
 fn report_node(core: &Core, place: PageRef, reason: String) {

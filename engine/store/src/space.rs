@@ -33,6 +33,11 @@ impl Run {
     pub(crate) fn bytes(self) -> u64 {
         self.count * BLOCK as u64
     }
+
+    /// Whether it has blocks, and all of them lie inside a region of this many.
+    pub(crate) fn is_inside(self, blocks: u64) -> bool {
+        self.count > 0 && self.block.checked_add(self.count).is_some_and(|end| end <= blocks)
+    }
 }
 
 impl From<PageRef> for Run {
@@ -173,8 +178,7 @@ pub(crate) struct Marks {
 impl Marks {
     /// Whether all blocks of a run are marked as live.
     pub(crate) fn is_live(&self, run: Run) -> bool {
-        let mut live =
-            run.count > 0 && run.block.checked_add(run.count).is_some_and(|end| end <= self.blocks);
+        let mut live = run.is_inside(self.blocks);
         if live {
             Space::for_groups(run, |group, from, to| {
                 live = live && self.groups[group].clear_count(from, to) == 0;
@@ -282,7 +286,7 @@ impl Space {
 
     /// Whether the run lies inside the region.
     pub(crate) fn contains(&self, run: Run) -> bool {
-        run.count > 0 && run.block.checked_add(run.count).is_some_and(|end| end <= self.blocks)
+        run.is_inside(self.blocks)
     }
 
     /// Calls `each` for the part of the run in each group it touches.

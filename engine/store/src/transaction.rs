@@ -381,8 +381,7 @@ impl Shard {
             let Some((prepared, versions)) = transactions.prepared(place) else {
                 return Err(TransactionError::Unknown(id).into());
             };
-            let removals = transactions.keys(place).into_iter().map(|key| Change::Remove { key });
-            let mut changes: Vec<Change> = removals.collect();
+            let mut changes = transactions.removals(place);
             changes.extend(self.plan_commit(tree, number, &prepared, &versions)?);
             changes.push(self.decide(place, Decision::Committed(prepared.epoch)));
             tree.reach(changes.iter().map(Change::key))?;
@@ -496,8 +495,7 @@ impl Shard {
                 Some(Decision::Aborted) => return Ok(Vec::new()),
                 None => {}
             }
-            let removals = transactions.keys(place).into_iter().map(|key| Change::Remove { key });
-            let mut changes: Vec<Change> = removals.collect();
+            let mut changes = transactions.removals(place);
             changes.push(self.decide(place, Decision::Aborted));
             tree.reach(changes.iter().map(Change::key))?;
             Ok(changes)

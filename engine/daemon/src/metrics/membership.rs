@@ -3,7 +3,7 @@
 use weir_proto::group::MemberState;
 use weir_rpc::group::PROBE_BOUNDS_US;
 
-use super::{Exporter, Histogram, Metric, Value, scaled, seconds};
+use super::{Exporter, Histogram, Metric, Value, seconds};
 use crate::snapshot::MembershipFigures;
 
 impl Exporter {
@@ -30,11 +30,7 @@ impl Exporter {
             ("failed", stats.probes_failed),
             ("void", stats.probes_void),
         ];
-        let histogram = Histogram {
-            bounds: scaled(&PROBE_BOUNDS_US, 1e6),
-            buckets: times.buckets.to_vec(),
-            sum: seconds(times.sum_ns),
-        };
+        let histogram = Histogram::new(&PROBE_BOUNDS_US, 1e6, &times.buckets, seconds(times.sum_ns));
         vec![
             by(
                 "weir_engine_members",

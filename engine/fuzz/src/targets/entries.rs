@@ -34,7 +34,7 @@ fn epoch(source: &mut Source<'_>) -> u64 {
     if source.chance(200) { 1 + source.below(100) } else { source.number() }
 }
 
-/// A key, and what kind of value belongs to it.
+/// A key; its first byte tells what kind of value belongs to it.
 pub fn key(source: &mut Source<'_>) -> Vec<u8> {
     if source.chance(6) {
         return source.bytes(40);

@@ -1,12 +1,14 @@
 //! Requests to a store, as a client that knows no rule would make them.
 
-use crate::image::{ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT, base, run as run_in_world, update_of};
+use crate::image::{
+    ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT, base, config, owner, run as run_in_world, update_of,
+};
 use crate::source::Source;
 use std::rc::Rc;
 use weir_media::Device;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
-use weir_proto::{Epoch, Key, ObjectId, Rank, TargetIndex};
-use weir_store::{Data, Depth, Inspector, Owner, Shard, Store, StoreConfig};
+use weir_proto::{Epoch, Key, ObjectId};
+use weir_store::{Data, Depth, Inspector, Shard, Store};
 
 /// Most bytes that one update really carries.
 const DATA_MAX: u64 = 20_000;
@@ -15,9 +17,8 @@ pub fn run(input: &[u8]) {
     let input = input.to_vec();
     let device: Rc<dyn Device> = Rc::new(base());
     run_in_world(async move |handle| {
-        let owner = Owner { system: "fuzz".to_owned(), rank: Rank(1), target: TargetIndex(0) };
-        let config = StoreConfig { background: false, ..StoreConfig::default() };
-        let store = Store::open(&handle, Rc::clone(&device), &owner, config).await.expect("a sound store");
+        let store =
+            Store::open(&handle, Rc::clone(&device), &owner(), config()).await.expect("a sound store");
         let shard = store.pool(POOL).expect("its pool");
         let mut source = Source::new(&input);
         while !source.is_empty() {

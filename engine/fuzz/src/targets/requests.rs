@@ -31,7 +31,7 @@ macro_rules! each {
             }
             number += 1;
         )*
-        let _ = number;
+        assert_eq!(number, TYPES, "every type has its turn");
     }};
 }
 

@@ -1,6 +1,6 @@
 //! Superblocks: wrong fields under right checksums, and blocks that are something else.
 
-use crate::image::{SIZE, base, put_u32, put_u64, seal, superblock, use_device};
+use crate::image::{SIZE, base, put_u32, put_u64, seal, superblock, u64_at, use_device};
 use crate::source::Source;
 use weir_media::BLOCK;
 
@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
             put_u32(&mut block, at, source.number32());
         } else if source.chance(200) {
             // Near what is there.
-            let old = u64::from_le_bytes(block[at..at + 8].try_into().unwrap_or_default());
+            let old = u64_at(&block, at);
             put_u64(&mut block, at, old.wrapping_add(source.number()).wrapping_sub(source.number()));
         } else {
             put_u64(&mut block, at, source.number());

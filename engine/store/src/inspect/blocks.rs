@@ -18,7 +18,7 @@ impl BlockSet {
 
     /// Whether the run lies inside the region.
     pub(super) fn has_room_for(&self, run: Run) -> bool {
-        run.count > 0 && run.block.checked_add(run.count).is_some_and(|end| end <= self.blocks)
+        run.is_inside(self.blocks)
     }
 
     fn each(run: Run, mut visit: impl FnMut(usize, u64)) {

@@ -125,7 +125,7 @@ impl Inspector {
             generation: header.generation,
             number: header.number,
             incarnation: header.incarnation,
-            root: self.layout().data_offset.saturating_add(header.root.block.saturating_mul(BLOCK as u64)),
+            root: self.layout().data(header.root.block),
             entries: header.entries,
             newest_epoch: header.newest,
         }

@@ -350,7 +350,7 @@ impl Inspector {
 
     /// Where the runs of a value are, as `offset+length` in bytes.
     fn places(&self, blocks: &Blocks) -> String {
-        let place = |block: u64| self.layout().data_offset.saturating_add(block.saturating_mul(BLOCK as u64));
+        let place = |block: u64| self.layout().data(block);
         let runs: Vec<String> =
             blocks.runs.iter().map(|run| format!("{}+{}", place(run.block), run.bytes())).collect();
         runs.join(",")
@@ -449,7 +449,7 @@ impl Inspector {
                         ("number", Field::Number(number)),
                         ("block", Field::Number(block)),
                         ("blocks", Field::Number((at - start) as u64)),
-                        ("offset", Field::Number(layout.data_offset.saturating_add(block * BLOCK as u64))),
+                        ("offset", Field::Number(layout.data(block))),
                     ];
                     if lines.push(line).is_break() {
                         return;

@@ -5,7 +5,9 @@ use super::entry::{Entry, TransactionPart};
 use super::finding::Findings;
 use super::report::LogReport;
 use super::{Inspector, read};
-use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, batch_header, probe_batch, seal_batch};
+use crate::format::{
+    BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
+};
 use crate::journal::Ring;
 use crate::record::{Change, decode_records};
 use crate::replay::BATCH_MAX;
@@ -41,19 +43,10 @@ impl<'a> LogWalk<'a> {
         findings: &mut Findings,
     ) -> Option<Self> {
         let layout = inspector.layout();
-        let block = BLOCK as u64;
-        if checkpoint.log_position >= layout.log_len || !checkpoint.log_position.is_multiple_of(block) {
-            let reason = "its log position is outside the log".to_owned();
-            findings.damage("checkpoint header", block, 4 * block, reason);
+        let Some(ring) = Ring::of(checkpoint, layout) else {
+            let (block, reason) = (BLOCK as u64, "its log position is outside the log".to_owned());
+            findings.damage("checkpoint header", block, CHECKPOINT_BLOCKS * block, reason);
             return None;
-        }
-        let ring = Ring {
-            len: layout.log_len,
-            position: checkpoint.log_position,
-            sequence: checkpoint.log_sequence,
-            previous: checkpoint.log_previous,
-            written: 0,
-            trimmed: 0,
         };
         let start = layout.log_offset + ring.position;
         let report = LogReport {

@@ -23,7 +23,6 @@ pub use report::{
     PoolReport, Region, Report,
 };
 
-use crate::config::Owner;
 use crate::format::{
     CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
     read_superblock,
@@ -31,7 +30,6 @@ use crate::format::{
 use crate::recover::FEATURES_KNOWN;
 use finding::Findings;
 use std::rc::Rc;
-use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaBuf, MediaError};
 
 /// A device can't be inspected.
@@ -256,17 +254,5 @@ impl Inspector {
         let layout = self.layout();
         let there = self.device.size().saturating_sub(layout.data_offset) / BLOCK as u64;
         layout.data_blocks.min(there)
-    }
-
-    /// Identity given at format.
-    #[must_use]
-    pub fn id(&self) -> Uuid {
-        self.superblock.id
-    }
-
-    /// Whose data the device holds.
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.superblock.owner
     }
 }

@@ -5,8 +5,7 @@ use super::finding::Findings;
 use super::{Inspector, read};
 use crate::format::{StoredNode, decode_node};
 use crate::space::Run;
-use crate::tree::LEVELS_MAX;
-use crate::tree::{ENTRY_MAX, NODE_BYTES, Packed, PageRef};
+use crate::tree::{ENTRY_MAX, LEVELS_MAX, NODE_BYTES, Packed, PageRef};
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::join_all;
 
@@ -105,10 +104,7 @@ impl<'a> Walk<'a> {
                         "its parent gives it an impossible place"
                     };
                     self.lost += 1;
-                    let offset = inspector
-                        .layout()
-                        .data_offset
-                        .saturating_add(place.block.saturating_mul(BLOCK as u64));
+                    let offset = inspector.layout().data(place.block);
                     findings.damage("index node", offset, place.len.into(), reason.to_owned());
                     continue;
                 }

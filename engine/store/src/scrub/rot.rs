@@ -2,7 +2,7 @@
 
 use crate::error::Location;
 use crate::state::{Core, add};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use weir_proto::PoolId;
 
 /// Most findings that are kept one by one, so that a device that rots everywhere doesn't fill the memory. All are
@@ -50,14 +50,15 @@ pub struct ScrubReport {
     pub rotten: BTreeMap<Option<PoolId>, u64>,
     /// The first of them.
     pub found: Vec<Rot>,
-    pub(super) known: BTreeSet<u64>,
 }
 
 /// Counts, keeps and logs a place, once.
 pub(super) fn report(core: &Core, rot: Rot) {
-    let mut report = core.scrub.report.borrow_mut();
-    if report.known.len() >= KNOWN_MAX || !report.known.insert(rot.location.offset) {
-        return;
+    {
+        let mut known = core.scrub.known.borrow_mut();
+        if known.len() >= KNOWN_MAX || !known.insert(rot.location.offset) {
+            return;
+        }
     }
     tracing::error!(
         device = rot.location.device,
@@ -67,6 +68,7 @@ pub(super) fn report(core: &Core, rot: Rot) {
         "scrub: {rot}; it is never returned as data. Replace the device if it happens again"
     );
     add(&core.counters.checksum_errors, 1);
+    let mut report = core.scrub.report.borrow_mut();
     *report.rotten.entry(rot.pool).or_default() += 1;
     if report.found.len() < FOUND_MAX {
         report.found.push(rot);

@@ -335,6 +335,13 @@ impl Tree {
         Ok(found.flatten())
     }
 
+    /// What follows `prefix` in the first key that is at least `from`, if that begins with it.
+    pub(crate) fn first_below(&self, from: &[u8], prefix: &[u8]) -> Found<Vec<u8>> {
+        let found =
+            self.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
+        Ok(found.flatten())
+    }
+
     /// Without `from` all entries below the node are visited.
     fn scan_node<B>(
         &self,

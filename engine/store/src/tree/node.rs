@@ -100,13 +100,11 @@ impl Child {
     }
 
     /// Puts a loaded node into its place; nothing happens when something else is there by now.
-    pub(super) fn install(&self, page: PageRef, node: Rc<Node>) -> bool {
+    pub(super) fn install(&self, page: PageRef, node: Rc<Node>) {
         let mut link = self.0.borrow_mut();
-        let waits = matches!(&*link, Link::Stored(stored) if *stored == page);
-        if waits {
+        if matches!(&*link, Link::Stored(stored) if *stored == page) {
             *link = Link::Resident(node);
         }
-        waits
     }
 
     /// Gives the node's memory back when nobody else refers to it and `may` agrees.

@@ -8,7 +8,6 @@ use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_proto::object::{Extent, PunchScope};
 use weir_proto::{ContainerId, Epoch, ObjectId, PoolId};
-use weir_runtime::sim::World;
 use weir_store::{AttributeChange, Depth, Inspector, Report, Store};
 
 /// Versions of which there is an image.
@@ -62,31 +61,23 @@ fn value(seed: u8, len: usize) -> Vec<u8> {
 }
 
 fn on<T: 'static>(device: &MemoryDevice, task: impl AsyncFnOnce(Rc<Store>) -> T + 'static) -> T {
-    let world = World::new(77);
-    let node = world.node("engine-0");
-    let (handle, disk): (_, Rc<dyn Device>) = (node.handle(), Rc::new(device.clone()));
-    world.block_on(&node, async move {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(77, async move |handle| {
         let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("it opens");
         task(store).await
     })
 }
 
 pub fn inspect(device: &MemoryDevice, depth: Depth) -> Report {
-    let world = World::new(78);
-    let node = world.node("engine-0");
     let disk: Rc<dyn Device> = Rc::new(device.clone());
-    world.block_on(&node, async move { Inspector::open(disk).await.expect("a store").report(depth).await })
+    run(78, async move |_| Inspector::open(disk).await.expect("a store").report(depth).await)
 }
 
 /// What the image of this release's version holds.
 fn write_image(version: u32) {
     let device = MemoryDevice::new(SIZE);
-    let world = World::new(76);
-    let node = world.node("engine-0");
-    let (handle, disk): (_, Rc<dyn Device>) = (node.handle(), Rc::new(device.clone()));
-    world
-        .block_on(&node, async move { Store::format(&handle, &disk, &format_options()).await })
-        .expect("empty");
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(76, async move |handle| Store::format(&handle, &disk, &format_options()).await).expect("empty");
     on(&device, async |store| {
         let shard = store.create_pool(POOL, 2 << 20).await.expect("space");
         store.create_pool(OTHER_POOL, 1 << 20).await.expect("space");

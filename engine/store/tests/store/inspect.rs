@@ -9,17 +9,9 @@ use weir_media::memory::MemoryDevice;
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::PunchScope;
 use weir_runtime::random::Random;
-use weir_runtime::sim::World;
 use weir_store::{Depth, Field, Filter, InspectError, Inspector, Part, Report, Severity, Store};
 
 const SIZE: u64 = 16 << 20;
-
-fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(weir_runtime::Handle) -> T + 'static) -> T {
-    let world = World::new(seed);
-    let node = world.node("engine-0");
-    let handle = node.handle();
-    world.block_on(&node, async move { task(handle).await })
-}
 
 /// A store with values of many sizes, the last of them in the log alone.
 fn filled() -> MemoryDevice {

@@ -8,17 +8,9 @@ use weir_media::memory::MemoryDevice;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{Epoch, Rank, TargetIndex};
 use weir_runtime::random::Random;
-use weir_runtime::sim::World;
 use weir_store::{FetchError, FormatError, FormatOptions, OpenError, Owner, Store};
 
 const SIZE: u64 = 16 << 20;
-
-fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(weir_runtime::Handle) -> T + 'static) -> T {
-    let world = World::new(seed);
-    let node = world.node("engine-0");
-    let handle = node.handle();
-    world.block_on(&node, async move { task(handle).await })
-}
 
 fn format(device: &MemoryDevice) -> Result<(), FormatError> {
     let device: Rc<dyn Device> = Rc::new(device.clone());

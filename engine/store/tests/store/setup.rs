@@ -42,6 +42,14 @@ pub fn key(text: &str) -> Key {
     Key::new(text.as_bytes()).expect("a short key")
 }
 
+/// Runs something on a node of a world of its own.
+pub fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(Handle) -> T + 'static) -> T {
+    let world = World::new(seed);
+    let node = world.node("engine-0");
+    let handle = node.handle();
+    world.block_on(&node, async move { task(handle).await })
+}
+
 /// A simulated disk and the node it is in.
 pub struct Machine {
     pub world: World,

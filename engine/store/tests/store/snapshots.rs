@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_proto::Epoch;
 use weir_store::{Shard, Store, StoreConfig, StoreStats};
 
-/// Steps whose cost is summed up.
+/// Parts of the history: the cost of each is summed up, and an early one is compared with the last.
 const WINDOWS: u64 = 8;
 
 fn steps() -> u64 {

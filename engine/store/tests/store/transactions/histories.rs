@@ -84,14 +84,19 @@ struct History {
     refusals: u64,
 }
 
+/// Every other history has memory for a few index nodes only.
+fn config_of(seed: u64) -> StoreConfig {
+    if seed.is_multiple_of(2) { quiet() } else { cramped() }
+}
+
 fn dkey_name(dkey: u64) -> String {
     format!("d{dkey}")
 }
 
 impl History {
-    fn new(seed: u64, config: StoreConfig) -> Self {
+    fn new(seed: u64) -> Self {
         let machine = Machine::new(seed, 32 << 20);
-        let (store, shard) = machine.start(config);
+        let (store, shard) = machine.start(config_of(seed));
         let epoch = machine.handle().wall_ns() + 1_000_000;
         Self {
             machine,
@@ -292,17 +297,13 @@ impl History {
 
     fn crash(&mut self) {
         self.machine.crash(CrashKeeps::Any);
-        self.store = self.machine.open(self.config());
+        self.store = self.machine.open(config_of(self.machine.world.seed()));
         self.shard = self.store.pool(POOL).expect("the pool");
         // Coordinators of transactions that weren't prepared have lost them.
         self.open.retain(|open| open.prepared.is_some());
         let mut expected: Vec<_> = self.open.iter().map(|open| (id(open.id), Epoch(open.epoch))).collect();
         expected.sort_by_key(|(id, epoch)| (*epoch, *id));
         assert_eq!(self.shard.undecided(CONTAINER), Ok(expected));
-    }
-
-    fn config(&self) -> StoreConfig {
-        if self.machine.world.seed().is_multiple_of(2) { quiet() } else { cramped() }
     }
 
     /// Every read is what the history of those who committed says, in the order of their epochs.
@@ -359,8 +360,7 @@ proptest! {
 
     #[test]
     fn are_serializable_in_the_order_of_epochs(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..150)) {
-        let config = if seed.is_multiple_of(2) { quiet() } else { cramped() };
-        let mut history = History::new(seed, config);
+        let mut history = History::new(seed);
         for (number, step) in steps.into_iter().enumerate() {
             let done = history.step(step);
             prop_assert!(done.is_ok(), "step {}: {:?}", number, done);
@@ -379,7 +379,7 @@ fn of_a_long_run_have_commits_and_refusals() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let steps = proptest::collection::vec(step(), 1500).new_tree(&mut runner).expect("steps").current();
-    let mut history = History::new(2, quiet());
+    let mut history = History::new(2);
     for (number, step) in steps.into_iter().enumerate() {
         let done = history.step(step);
         assert!(done.is_ok(), "step {number}: {done:?}");
