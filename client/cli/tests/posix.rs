@@ -324,7 +324,7 @@ fn a_stream_of_large_writes_keeps_no_other_file_waiting() {
                 if stop.load(std::sync::atomic::Ordering::Relaxed) {
                     return;
                 }
-                stream.write_all_at(&block, number % 8 << 20).expect("written");
+                stream.write_all_at(&block, (number % 8) << 20).expect("written");
                 // Never as long as the sender waits for more.
                 std::thread::sleep(Duration::from_millis(20));
             }

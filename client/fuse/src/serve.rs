@@ -360,8 +360,10 @@ async fn answer_control(
     shared: &Arc<Shared>,
     identity: &Identity,
 ) {
-    let listener = control.map(UnixListener::from_std);
-    let Some(Ok(listener)) = listener else {
+    let listener = control.and_then(|listener| {
+        UnixListener::from_std(listener).inspect_err(|error| tracing::error!(%error, "control socket")).ok()
+    });
+    let Some(listener) = listener else {
         return std::future::pending().await;
     };
     loop {

@@ -136,9 +136,10 @@ impl Shared {
     /// The last user of a handle is gone.
     pub(crate) fn release(&self, context: &Context, handle: u64) {
         if let Some(Handle::File(file)) = self.handles.remove(handle) {
+            // First, so that no change is gathered behind the back of this call.
+            file.inode.gathering.end_fresh();
             // Pages of a mapping may have come after the last close.
             self.settle(context, &file.inode);
-            file.inode.gathering.end_fresh();
             self.close(context, &file.inode);
         }
     }

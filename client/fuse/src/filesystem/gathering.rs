@@ -8,6 +8,7 @@ use weir_client::Epoch;
 use weir_dfs::{Node, SetAttributes};
 
 use super::runs::Runs;
+use super::worker::Served;
 
 /// What the engines don't have yet of one file.
 #[derive(Debug, Default)]
@@ -47,6 +48,14 @@ impl Pending {
 
     pub(super) fn arrived(&mut self, order: u64) {
         self.sending.retain(|(other, _)| *other != order);
+    }
+
+    /// Notes how writing to the engines ended.
+    pub(super) fn note(&mut self, outcome: &Served<Epoch>) {
+        match outcome {
+            Ok(epoch) => self.newest = self.newest.max(*epoch),
+            Err(fault) => self.failures = (self.failures.0 + 1, fault.errno()),
+        }
     }
 }
 

@@ -196,7 +196,7 @@ impl Shared {
             let piece = Piece { inode: Arc::clone(inode), file: open.file.clone(), order, offset, bytes };
             if let Err(SendError(Job::Send(lost))) = sender.send(Job::Send(piece)) {
                 // The sender ends only with the mount.
-                self.arrived(&lost, Err(Fault::Errno(libc::EIO)));
+                self.arrived(&lost, &Err(Fault::Errno(libc::EIO)));
             }
         }
         Ok(())
@@ -290,7 +290,6 @@ impl Shared {
         let begun = Instant::now();
         let outcome = self.write_back(context, inode, &Gathered { runs: &runs, change, newest });
         self.writeback.gathered.fetch_sub(bytes, Ordering::Relaxed);
-        let failed = outcome.as_ref().err().map(Fault::errno);
         if let Err(fault) = &outcome {
             self.lost(inode, fault, begun.elapsed());
         }
@@ -299,10 +298,7 @@ impl Shared {
             pending.arrived(order);
         }
         pending.settling = false;
-        match (outcome, failed) {
-            (Ok(epoch), _) => pending.newest = pending.newest.max(epoch),
-            (Err(_), errno) => pending.failures = (pending.failures.0 + 1, errno.unwrap_or(libc::EIO)),
-        }
+        pending.note(&outcome);
         drop(pending);
         inode.gathering.progress.notify_all();
     }
@@ -345,28 +341,25 @@ impl Shared {
         match outcomes {
             Ok(outcomes) => {
                 for (piece, outcome) in pieces.iter().zip(outcomes) {
-                    self.arrived(piece, outcome.map_err(Fault::from));
+                    self.arrived(piece, &outcome.map_err(Fault::from));
                 }
             }
             Err(fault) => {
                 for piece in pieces {
-                    self.arrived(piece, Err(Fault::Errno(fault.errno())));
+                    self.arrived(piece, &Err(Fault::Errno(fault.errno())));
                 }
             }
         }
     }
 
     /// A piece has reached the engines, or won't.
-    fn arrived(&self, piece: &Piece, outcome: Served<Epoch>) {
-        if let Err(fault) = &outcome {
+    fn arrived(&self, piece: &Piece, outcome: &Served<Epoch>) {
+        if let Err(fault) = outcome {
             self.lost(&piece.inode, fault, Duration::ZERO);
         }
         let mut pending = piece.inode.gathering.lock();
         pending.arrived(piece.order);
-        match outcome {
-            Ok(epoch) => pending.newest = pending.newest.max(epoch),
-            Err(fault) => pending.failures = (pending.failures.0 + 1, fault.errno()),
-        }
+        pending.note(outcome);
         drop(pending);
         piece.inode.gathering.progress.notify_all();
         self.writeback.release(piece.bytes.len());
@@ -382,7 +375,7 @@ impl Shared {
     }
 
     /// The failure of an earlier write to this file that nobody told this handle of.
-    pub(crate) fn report(open: &OpenFile) -> Served<()> {
+    fn report(open: &OpenFile) -> Served<()> {
         let (failures, errno) = open.inode.gathering.lock().failures;
         if open.reported.swap(failures, Ordering::Relaxed) == failures {
             return Ok(());
@@ -392,10 +385,11 @@ impl Shared {
 
     /// `close` of one descriptor, or `fsync`.
     pub(crate) fn settle_open(&self, context: &Context, open: &OpenFile, closing: bool) -> Served<()> {
-        self.settle(context, &open.inode);
         if closing {
+            // First, so that no change is gathered behind the back of this call.
             open.inode.gathering.end_fresh();
         }
+        self.settle(context, &open.inode);
         Self::report(open)
     }
 
