@@ -2,49 +2,217 @@
 //!
 //! When a host vanishes without a word, TCP goes on retransmitting for a quarter of an hour, and the provider keeps the
 //! connection as long, whatever is removed from its address vector. So when a peer is given up, this process's
-//! connections to it are shut down; the provider notices and makes a new one with the next message.
+//! connections to it that are stuck are shut down; the provider notices and makes new ones with the next message. Those
+//! that the host acknowledges stay: other threads use them, and may have made them just now.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
+use super::sys::{self, Progress};
 use rustix::net::{Shutdown, getpeername, shutdown};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Shuts down all connections of this process to an address. Those of other threads are made anew like our own.
-/// Returns how many there were.
+/// Silence after which a connection with something unacknowledged is stuck: more than two of the kernel's shortest
+/// retransmission timeouts (200 ms), and less than a peer is given (two tries of half a second, a hello of a second).
+const SILENCE_MS: u32 = 500;
+
+/// Whether the kernel gets no more answers: it has sent something again, and nothing has been acknowledged for long.
+/// A process that hangs on a living host acknowledges; so does every connection that was made just now.
+fn is_stuck(progress: Progress) -> bool {
+    progress.unacked > 0 && progress.retransmits > 0 && progress.silence_ms >= SILENCE_MS
+}
+
+fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
+    let mut progress = Progress::default();
+    // SAFETY: the kernel fills in the structure; a descriptor that is no TCP connection gives an error.
+    let code = unsafe { sys::weir_tcp_progress(fd.as_raw_fd(), &raw mut progress) };
+    (code == 0).then_some(progress)
+}
+
+/// This process's connections that are a certain one's.
+fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let numbers: Vec<i32> = numbers.collect();
+    // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives: whoever ends one
+    // has made sure right before that it is a connection to the peer meant.
+    let borrowed = numbers.into_iter().map(|number| unsafe { BorrowedFd::borrow_raw(number) });
+    borrowed.filter(|fd| wanted(*fd)).collect()
+}
+
+fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
+    let name = getpeername(fd).ok().flatten();
+    name.and_then(|address| SocketAddr::try_from(address).ok()) == Some(peer)
+}
+
+/// Shuts down the connections of this process to an address that are stuck, also those of other threads. Returns how
+/// many there were.
 pub(super) fn hang_up(peer: SocketAddr) -> usize {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return 0 };
-    let numbers: Vec<i32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let mut found = 0;
-    for number in numbers {
-        // SAFETY: used only for two system calls that a descriptor closed or replaced meanwhile survives: the first
-        // one makes sure that it is a connection to this peer.
-        let fd = unsafe { BorrowedFd::borrow_raw(number) };
-        let name = getpeername(fd).ok().flatten();
-        let connected = name.and_then(|address| SocketAddr::try_from(address).ok());
-        if connected == Some(peer) && shutdown(fd, Shutdown::Both).is_ok() {
-            found += 1;
-        }
-    }
-    found
+    let stuck = connections(|fd| is_connected(fd, peer) && progress(fd).is_some_and(is_stuck));
+    stuck.into_iter().filter(|fd| shutdown(*fd, Shutdown::Both).is_ok()).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use crate::libfabric::{Options, open};
+    use crate::{Endpoint, FabricError, Message, PeerId, Sink};
+    use core::cell::RefCell;
+    use core::time::Duration;
+    use rustix::net::getsockname;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::rc::{Rc, Weak};
+    use std::time::Instant;
+    use weir_runtime::Handle;
+    use weir_runtime::real::Executor;
+
+    /// `SOL_SOCKET`, `SO_ATTACH_FILTER`, and the one-word program "return 0" (`BPF_RET | BPF_K`).
+    const SOL_SOCKET: i32 = 1;
+    const SO_ATTACH_FILTER: i32 = 26;
+    const DROP_ALL: [u64; 1] = [0x06];
+
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        filter: *const u64,
+    }
+
+    unsafe extern "C" {
+        fn setsockopt(fd: i32, level: i32, name: i32, value: *const Program, len: u32) -> i32;
+    }
+
+    /// From now on the kernel drops whatever arrives at a socket, unseen: what a vanished host looks like to the other.
+    fn vanish(fd: BorrowedFd<'_>) {
+        let program = Program { len: 1, filter: DROP_ALL.as_ptr() };
+        let len = u32::try_from(size_of::<Program>()).expect("small");
+        // SAFETY: the kernel copies the program, which is a whole one.
+        let code =
+            unsafe { setsockopt(fd.as_raw_fd(), SOL_SOCKET, SO_ATTACH_FILTER, &raw const program, len) };
+        assert_eq!(code, 0, "a filter is attached");
+    }
+
+    fn wait_until_stuck(fd: BorrowedFd<'_>) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !progress(fd).is_some_and(is_stuck) {
+            assert!(Instant::now() < until, "the connection never got stuck: {:?}", progress(fd));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 
     #[test]
-    fn only_connections_to_that_peer_end() {
-        let [one, other] = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let [to_one, to_other] = [&one, &other].map(|listener| listener.local_addr().expect("bound"));
-        let mut ended = TcpStream::connect(to_one).expect("it listens");
-        let mut lives = TcpStream::connect(to_other).expect("it listens");
-        assert_eq!(hang_up(to_one), 1);
-        assert_eq!(ended.read(&mut [0u8; 1]).expect("end of stream"), 0);
-        lives.set_nonblocking(true).expect("a socket");
-        let waiting = lives.read(&mut [0u8; 1]).expect_err("nothing was sent");
-        assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
+    fn stuck_is_what_was_sent_again_and_has_not_been_acknowledged_for_long() {
+        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500 };
+        assert!(is_stuck(stuck));
+        for other in [
+            Progress { retransmits: 0, ..stuck },
+            Progress { unacked: 0, ..stuck },
+            Progress { silence_ms: 499, ..stuck },
+            Progress::default(),
+        ] {
+            assert!(!is_stuck(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_peers_connections_only_the_stuck_one_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let peer = listener.local_addr().expect("bound");
+        let connect = || {
+            let ours = TcpStream::connect(peer).expect("it listens");
+            let (theirs, _) = listener.accept().expect("a connection");
+            (ours, theirs)
+        };
+        let (mut silent, gone) = connect();
+        // A process that hangs reads nothing, but its host acknowledges.
+        let (mut hanging, _hung) = connect();
+        vanish(gone.as_fd());
+        for stream in [&mut silent, &mut hanging] {
+            stream.write_all(&[1; 100]).expect("room");
+        }
+        wait_until_stuck(silent.as_fd());
+        let (mut fresh, _new) = connect();
+        assert_eq!(hang_up(peer), 1);
+        assert_eq!(silent.read(&mut [0; 1]).expect("end of stream"), 0);
+        for stream in [&mut hanging, &mut fresh] {
+            stream.set_nonblocking(true).expect("a socket");
+            let waiting = stream.read(&mut [0; 1]).expect_err("nothing was sent");
+            assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
+            stream.write_all(&[1]).expect("it stands");
+        }
+    }
+
+    #[derive(Default)]
+    struct Inbox(RefCell<Vec<Message>>);
+
+    impl Sink for Inbox {
+        fn message(&self, message: Message) {
+            self.0.borrow_mut().push(message);
+        }
+
+        fn send_failed(&self, _: PeerId, _: u64, _: FabricError) {}
+    }
+
+    fn listen(endpoint: &Rc<dyn Endpoint>) -> Rc<Inbox> {
+        let inbox = Rc::new(Inbox::default());
+        endpoint.set_sink(Rc::downgrade(&inbox) as Weak<dyn Sink>);
+        inbox
+    }
+
+    /// Waits for a message and throws away all others.
+    async fn arrives(rt: &Handle, inbox: &Inbox, expected: &[u8], limit: Duration) -> bool {
+        let until = rt.now() + limit;
+        while rt.now() < until {
+            if inbox.0.borrow_mut().drain(..).any(|message| message[..] == *expected) {
+                return true;
+            }
+            rt.sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+
+    #[test]
+    fn a_peer_whose_host_was_gone_and_came_back_is_reached_over_a_new_connection() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let place = free.local_addr().expect("bound");
+        drop(free);
+        let boot = || open(&rt, &Options::listen("tcp", "127.0.0.1", place.port())).expect("an endpoint");
+        let one = open(&rt, &Options::near("tcp", "127.0.0.1", 1)).expect("an endpoint");
+        let _sender = listen(&one);
+        executor.block_on(async {
+            let other = boot();
+            let inbox = listen(&other);
+            let address = other.address();
+            let to = one.insert(&address).expect("an address");
+            one.send(to, 0, &[b"before"]).expect("accepted");
+            assert!(arrives(&rt, &inbox, b"before", Duration::from_secs(10)).await);
+            // Neither host hears the other any more, also when the other's processes end.
+            let ours = connections(|fd| is_connected(fd, place));
+            let of_place = |fd: BorrowedFd<'_>| {
+                let name = getsockname(fd).ok().and_then(|name| SocketAddr::try_from(name).ok());
+                name == Some(place) && getpeername(fd).is_ok_and(|peer| peer.is_some())
+            };
+            let theirs = connections(of_place);
+            assert_eq!((ours.len(), theirs.len()), (1, 1));
+            vanish(theirs[0]);
+            vanish(ours[0]);
+            one.send(to, 0, &[b"lost"]).expect("accepted");
+            assert!(!arrives(&rt, &inbox, b"lost", Duration::from_millis(100)).await);
+            drop((other, inbox));
+            let other = boot();
+            let inbox = listen(&other);
+            wait_until_stuck(ours[0]);
+            one.remove(to);
+            for _ in 0..50 {
+                let to = one.insert(&address).expect("an address");
+                let sent = one.send(to, 0, &[b"after"]).is_ok();
+                if sent && arrives(&rt, &inbox, b"after", Duration::from_millis(200)).await {
+                    return;
+                }
+            }
+            panic!("no message gets through any more");
+        });
     }
 }

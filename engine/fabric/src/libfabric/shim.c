@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -90,6 +95,13 @@ struct weir_failure {
 	uint64_t source;
 	uint8_t address[128];
 	uint64_t address_len;
+};
+
+/* Of a TCP connection: see sys.rs. */
+struct weir_progress {
+	uint32_t retransmits;
+	uint32_t unacked;
+	uint32_t silence_ms;
 };
 
 _Static_assert(sizeof(struct weir_completion) == sizeof(struct fi_cq_data_entry), "completion layout");
@@ -513,6 +525,20 @@ const char *weir_strerror(int64_t code)
 uint32_t weir_library_version(void)
 {
 	return fi_version();
+}
+
+/* What the kernel knows of the progress of a connection. */
+int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof info;
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	progress->retransmits = info.tcpi_retransmits;
+	progress->unacked = info.tcpi_unacked;
+	progress->silence_ms = info.tcpi_last_ack_recv;
+	return 0;
 }
 
 /* Bits of the library's headers, for a test that sys.rs has the same. */

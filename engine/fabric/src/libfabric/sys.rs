@@ -145,6 +145,18 @@ impl Failure {
     };
 }
 
+/// What the kernel knows of the progress of a TCP connection.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Progress {
+    /// Timeouts since anything was last acknowledged.
+    pub(super) retransmits: u32,
+    /// Segments that are not acknowledged.
+    pub(super) unacked: u32,
+    /// Since the last acknowledgement, or since the connection was begun, in milliseconds.
+    pub(super) silence_ms: u32,
+}
+
 unsafe extern "C" {
     pub(super) fn weir_fabric_open(
         provider: *const c_char,
@@ -238,6 +250,7 @@ unsafe extern "C" {
         desc: *mut *mut c_void,
     ) -> i64;
     pub(super) fn weir_mr_close(mr: *mut c_void);
+    pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
     pub(super) fn weir_strerror(code: i64) -> *const c_char;
     #[cfg(test)]
     pub(super) fn weir_constant(which: u32) -> u64;
