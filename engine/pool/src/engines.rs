@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use weir_proto::capability::SystemKey;
 use weir_proto::pool::SealedRequest;
 use weir_proto::{Der, Rank, TargetIndex, codec};
-use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcError, Status};
+use weir_rpc::{Bulk, CallOptions, Peer, Priority, Request, Rpc, RpcError, Status};
 use weir_runtime::{Handle, LocalBoxFuture};
 
 use crate::error::{Failed, Refusal};
@@ -214,6 +214,27 @@ impl Engines {
         F: Fn(Rank, Req) -> Fut + 'static,
         Fut: Future<Output = Result<Rep, Failed>> + 'static,
     {
+        self.serve_at(Priority::Normal, opcode, handler);
+    }
+
+    /// Like [`Engines::serve`], also when this target has no room for other requests: for membership.
+    pub fn serve_urgent<Req, Rep, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
+    where
+        Req: DeserializeOwned + 'static,
+        Rep: Serialize + 'static,
+        F: Fn(Rank, Req) -> Fut + 'static,
+        Fut: Future<Output = Result<Rep, Failed>> + 'static,
+    {
+        self.serve_at(Priority::Urgent, opcode, handler);
+    }
+
+    fn serve_at<Req, Rep, F, Fut>(self: &Rc<Self>, priority: Priority, opcode: u16, handler: F)
+    where
+        Req: DeserializeOwned + 'static,
+        Rep: Serialize + 'static,
+        F: Fn(Rank, Req) -> Fut + 'static,
+        Fut: Future<Output = Result<Rep, Failed>> + 'static,
+    {
         let answerer: Answerer = Rc::new(move |rank, payload| match codec::decode::<Req>(payload) {
             Ok(request) => {
                 let answer = handler(rank, request);
@@ -235,7 +256,10 @@ impl Engines {
                 reply(&request, answer).await
             }
         };
-        self.rpc.serve(opcode, Rc::new(serve));
+        match priority {
+            Priority::Normal => self.rpc.serve(opcode, Rc::new(serve)),
+            Priority::Urgent => self.rpc.serve_urgent(opcode, Rc::new(serve)),
+        }
     }
 
     fn open(&self, opcode: u16, body: &[u8]) -> Result<(Rank, Vec<u8>), Status> {
@@ -260,6 +284,33 @@ impl Engines {
         request: &Req,
         limit: Duration,
     ) -> Result<Rep, AskError> {
+        self.ask_at(Priority::Normal, rank, index, opcode, request, limit).await
+    }
+
+    /// Like [`Engines::ask`], before all other requests of this target and beyond its credits: for membership.
+    ///
+    /// # Errors
+    /// As [`Engines::ask`].
+    pub async fn ask_urgent<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        rank: Rank,
+        index: TargetIndex,
+        opcode: u16,
+        request: &Req,
+        limit: Duration,
+    ) -> Result<Rep, AskError> {
+        self.ask_at(Priority::Urgent, rank, index, opcode, request, limit).await
+    }
+
+    async fn ask_at<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        priority: Priority,
+        rank: Rank,
+        index: TargetIndex,
+        opcode: u16,
+        request: &Req,
+        limit: Duration,
+    ) -> Result<Rep, AskError> {
         let index = index.0;
         let payload = codec::encode(request);
         let refused = |refusal| AskError::Refused { rank, index, refusal };
@@ -270,7 +321,8 @@ impl Engines {
             let late = || AskError::NoAnswer { rank, index, reason: format!("no answer within {limit:?}") };
             answer.map_err(|_| late())?.map_err(refused)?
         } else {
-            self.send(rank, index, opcode, payload, limit).await?
+            let options = CallOptions { priority, ..CallOptions::within(&self.rt, limit) };
+            self.send(rank, index, opcode, payload, options).await?
         };
         codec::decode(&answer).map_err(|error| {
             refused(Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() })
@@ -283,12 +335,11 @@ impl Engines {
         index: u32,
         opcode: u16,
         payload: Vec<u8>,
-        limit: Duration,
+        options: CallOptions,
     ) -> Result<Vec<u8>, AskError> {
         let peer = self.peers.get(&(rank, index)).ok_or(AskError::Unknown { rank, index })?;
         let sealed = seal(&self.key, opcode, self.own, self.rt.wall_ns(), payload);
         let body = codec::encode(&sealed);
-        let options = CallOptions::within(&self.rt, limit);
         let answer = match self.rpc.call(peer, opcode, &body, None, options).await {
             // Only now is the size of the reply known; lists are asked for again with memory for a long one.
             Err(RpcError::Remote(Status { der: Der::OVERFLOW, .. })) => {

@@ -185,6 +185,19 @@ impl Cluster {
         }
     }
 
+    /// A target that serves.
+    pub fn target(&self, rank: u32, index: usize) -> Rc<Target> {
+        let target = self.engines[rank as usize].targets.borrow().get(index).cloned().flatten();
+        target.and_then(|weak| weak.upgrade()).expect("it serves")
+    }
+
+    /// From now on an engine's disks behave like this.
+    pub fn set_disks(&self, rank: u32, options: &SimDiskOptions) {
+        for disk in &self.engines[rank as usize].disks {
+            disk.set_options(options.clone());
+        }
+    }
+
     /// What clients are told.
     pub fn attach(&self) -> Attach {
         let engines = self.infos().into_iter().map(|info| EngineAddress {

@@ -9,6 +9,7 @@
 mod cluster;
 mod faults;
 mod history;
+mod saturation;
 mod seeds;
 mod workload;
 
@@ -90,5 +91,14 @@ fn a_snapshot_shows_what_was_acknowledged_before_and_nothing_later() {
         cluster.create_pool("tank");
         cluster.skew_clocks(Duration::from_millis(300));
         workload::snapshots(&cluster, "tank");
+    });
+}
+
+#[test]
+fn an_engine_that_sends_requests_away_answers_its_probes() {
+    for_each_seed(2, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 3, targets: 1, clients: 40 });
+        cluster.create_pool("tank");
+        saturation::probes_are_answered(&cluster);
     });
 }

@@ -51,7 +51,7 @@ fn properties(label: &str, quota: u64) -> ContainerProperties {
     }
 }
 
-async fn make_container(context: &Context, pool: &str, label: &str, quota: u64) -> Result<Container> {
+pub async fn make_container(context: &Context, pool: &str, label: &str, quota: u64) -> Result<Container> {
     let pool = Pool::connect(context, pool, ALL).await?;
     Container::create(context, &pool, properties(label, quota), false).await?;
     Container::open(context, &pool, label, BOTH).await

@@ -28,7 +28,7 @@ pub trait GroupTransport {
     fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> Asked<GroupSyncReply>;
 }
 
-/// Membership messages as plain requests to tag 0 of each member.
+/// Membership messages as plain requests to tag 0 of each member, before all others.
 pub struct RpcTransport {
     rt: Handle,
     rpc: Weak<Rpc>,
@@ -49,7 +49,7 @@ impl RpcTransport {
     {
         let peer = self.group.peer(to, 0);
         let (rpc, body) = (self.rpc.clone(), codec::encode(request));
-        let options = CallOptions::within(&self.rt, limit);
+        let options = CallOptions::within(&self.rt, limit).urgent();
         Box::pin(async move {
             let reply = rpc.upgrade()?.call(&peer?, opcode, &body, None, options).await.ok()?;
             codec::decode(&reply).ok()
@@ -79,10 +79,10 @@ pub(super) fn gone() -> Status {
     Status::new(Der::SHUTDOWN, "this member is leaving its group")
 }
 
-/// Answers plain membership messages on this context.
+/// Answers plain membership messages on this context, also when it has no room for other requests.
 pub fn serve_membership(rpc: &Rpc, membership: &Rc<Membership>) {
     let member = Rc::downgrade(membership);
-    rpc.serve(
+    rpc.serve_urgent(
         opcode::GROUP_PING,
         Rc::new(move |request: Request| {
             let member = member.upgrade();
@@ -93,7 +93,7 @@ pub fn serve_membership(rpc: &Rpc, membership: &Rc<Membership>) {
         }),
     );
     let member = Rc::downgrade(membership);
-    rpc.serve(
+    rpc.serve_urgent(
         opcode::GROUP_RELAY,
         Rc::new(move |request: Request| {
             let member = member.upgrade();
@@ -104,7 +104,7 @@ pub fn serve_membership(rpc: &Rpc, membership: &Rc<Membership>) {
         }),
     );
     let member = Rc::downgrade(membership);
-    rpc.serve(
+    rpc.serve_urgent(
         opcode::GROUP_SYNC,
         Rc::new(move |request: Request| {
             let member = member.upgrade();
