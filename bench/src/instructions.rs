@@ -109,12 +109,12 @@ const COUNTERS: [Counter; 2] = [
 
 impl Counter {
     /// Instructions of a whole run; `None` where they can't be counted.
-    fn run(&self, provider: &str, variant: Variant, requests: u32) -> Option<f64> {
+    fn run(&self, option: &str, value: &str) -> Option<f64> {
         let (program, arguments) = self.arguments.split_first()?;
         let output = Command::new(program)
             .args(arguments)
             .arg(std::env::current_exe().ok()?)
-            .args(["--make-requests", &format!("{provider}:{}:{requests}", variant.name())])
+            .args([option, value])
             .output()
             .ok()?;
         let text = String::from_utf8(output.stderr).ok()?;
@@ -126,10 +126,16 @@ impl Counter {
 
     /// Instructions of one request.
     fn cost(&self, provider: &str, variant: Variant) -> Option<f64> {
-        let once = self.run(provider, variant, self.requests)?;
-        let twice = self.run(provider, variant, 2 * self.requests)?;
+        let run =
+            |requests| self.run("--make-requests", &format!("{provider}:{}:{requests}", variant.name()));
+        let (once, twice) = (run(self.requests)?, run(2 * self.requests)?);
         Some((twice - once) / f64::from(self.requests))
     }
+}
+
+/// Instructions of a run of this program with an option; `None` where they can't be counted.
+pub fn of_run(option: &str, value: &str) -> Option<f64> {
+    COUNTERS.iter().find_map(|counter| counter.run(option, value))
 }
 
 /// Adds rows for each provider and variant, where instructions can be counted.

@@ -68,6 +68,12 @@ struct Arguments {
     /// Make requests to itself, for counting what they cost.
     #[arg(long, hide = true)]
     make_requests: Option<String>,
+    /// Parts of the store group to measure: rates, latency, memory, keys, counts; all of them when none is named.
+    #[arg(long)]
+    store_part: Vec<String>,
+    /// Run a load on a store in memory, for counting what it costs.
+    #[arg(long, hide = true)]
+    store_operations: Option<String>,
     /// Serve as the other side of the receive rows.
     #[arg(long, hide = true)]
     serve_receive: Option<String>,
@@ -99,6 +105,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(requests) = &arguments.make_requests {
         return instructions::make_requests(requests);
     }
+    if let Some(operations) = &arguments.store_operations {
+        return store::count(operations);
+    }
     if let Some(server) = &arguments.serve_receive {
         return receive::serve(server);
     }
@@ -122,7 +131,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if wanted(Group::Store) {
         std::fs::create_dir_all(&arguments.scratch)
             .map_err(BenchError::file("create", &arguments.scratch))?;
-        store::measure(&arguments.scratch, &arguments.references, &mut report)?;
+        store::measure(&arguments.scratch, &arguments.references, &arguments.store_part, &mut report)?;
         report.save(&arguments.output)?;
     }
     if !wanted(Group::Files) && !wanted(Group::Life) {

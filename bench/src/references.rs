@@ -44,7 +44,7 @@ pub fn run(
     program: &Path,
     scratch: &Path,
     operations: u64,
-    width: usize,
+    width: u64,
     sizes: &[usize],
 ) -> Result<Option<Vec<Figures>>, BenchError> {
     if !program.exists() {

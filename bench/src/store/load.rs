@@ -1,0 +1,196 @@
+//! The loads: extents of one size under dkeys in no order, stored and fetched by workers of their own, as an engine's
+//! requests are.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+use weir_media::file::FileDevice;
+use weir_media::{BLOCK, Device, DmaBuf, Slice};
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+use weir_runtime::{Handle, join_all};
+use weir_store::{Data, FormatOptions, Owner, Shard, Store, StoreConfig};
+
+use super::failed;
+use crate::report::BenchError;
+
+pub const CONTAINER: ContainerId = ContainerId(Uuid::from_u128(2));
+pub const POOL: PoolId = PoolId(Uuid::from_u128(1));
+/// Integer dkeys and a byte array (`DAOS_OT_ARRAY_BYTE`).
+pub const OBJECT: ObjectId = ObjectId { hi: 13 << 56, lo: 1 };
+
+/// Who owns the stores that are measured.
+pub fn owner() -> Owner {
+    Owner { system: "bench".to_owned(), rank: Rank(0), target: TargetIndex(0) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+pub const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Runs `width` workers of `count` operations together; operations per second, `None` when one failed.
+pub async fn rate<F: Future<Output = bool> + 'static>(
+    handle: &Handle,
+    count: u64,
+    width: u64,
+    worker: impl Fn(u64) -> F,
+) -> Option<f64> {
+    let begin = Instant::now();
+    let tasks: Vec<_> = (0..width).map(|number| handle.spawn(worker(number))).collect();
+    let results = join_all(tasks).await;
+    let rate = float(count) / begin.elapsed().as_secs_f64();
+    results.into_iter().all(|done| done == Ok(true)).then_some(rate)
+}
+
+/// A new store over an empty device, with one pool of all its space and a container.
+pub async fn new_store(
+    handle: &Handle,
+    device: Rc<dyn Device>,
+    config: StoreConfig,
+) -> Result<(Rc<Store>, Shard), BenchError> {
+    let options = FormatOptions { owner: owner(), log_bytes: None };
+    Store::format(handle, &device, &options).await.map_err(|error| failed("format", &error))?;
+    let store = Store::open(handle, device, &owner(), config).await;
+    let store = store.map_err(|error| failed("open", &error))?;
+    let size = store.space().capacity;
+    let shard = store.create_pool(POOL, size).await.map_err(|error| failed("create a pool", &error))?;
+    shard.create_container(CONTAINER).await.map_err(|error| failed("create a container", &error))?;
+    Ok((store, shard))
+}
+
+/// A new store in a file.
+pub async fn new_file_store(
+    handle: &Handle,
+    path: &Path,
+    bytes: u64,
+    config: StoreConfig,
+) -> Result<(Rc<Store>, Shard), BenchError> {
+    let device = FileDevice::create(handle, path, bytes).map_err(|error| failed("create", &error))?;
+    new_store(handle, Rc::new(device), config).await
+}
+
+/// Extents of `len` bytes under `count` dkeys from `first` on, `width` requests in flight.
+#[derive(Clone)]
+pub struct Load {
+    handle: Handle,
+    shard: Shard,
+    pub first: u64,
+    pub count: u64,
+    pub width: u64,
+    len: usize,
+    data: Slice,
+    update: Rc<[AkeyUpdate; 1]>,
+    fetch: Rc<[AkeyFetch; 1]>,
+}
+
+impl Load {
+    pub fn new(
+        handle: &Handle,
+        shard: &Shard,
+        first: u64,
+        count: u64,
+        width: u64,
+        len: usize,
+    ) -> Option<Self> {
+        let data = Slice::from(DmaBuf::new(len.next_multiple_of(BLOCK))).part(0..len)?;
+        let akey = Key::new(b"data").ok()?;
+        let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
+        let none = Conditions::NONE;
+        let fetch = AkeyFetch { akey: akey.clone(), value: value.clone(), conditions: none };
+        let update = AkeyUpdate { akey, value, conditions: none, checksums: Vec::new() };
+        Some(Self {
+            handle: handle.clone(),
+            shard: shard.clone(),
+            first,
+            count,
+            width,
+            len,
+            data,
+            update: Rc::new([update]),
+            fetch: Rc::new([fetch]),
+        })
+    }
+
+    /// As a random order as a multiplication gives: neighbours in time aren't neighbours in the index.
+    fn dkey(&self, number: u64) -> Key {
+        Key::from_u64(self.first + number.wrapping_mul(0x9e37_79b9) % self.count)
+    }
+
+    fn numbers(&self, worker: u64) -> impl Iterator<Item = u64> + use<> {
+        let (count, width) = (self.count, usize::try_from(self.width).unwrap_or(1));
+        (worker..count).step_by(width)
+    }
+
+    async fn update_one(&self, number: u64, epoch: u64) -> bool {
+        let (dkey, data) = (self.dkey(number), Data::Shared(self.data.clone()));
+        let (epoch, none) = (Epoch(epoch + number + 1), Conditions::NONE);
+        self.shard.update(CONTAINER, OBJECT, &dkey, epoch, none, &*self.update, data).await.is_ok()
+    }
+
+    /// Stores all extents, with epochs from `epoch` on; updates per second.
+    pub async fn updates(&self, epoch: u64) -> Option<f64> {
+        rate(&self.handle, self.count, self.width, |worker| {
+            let load = self.clone();
+            async move {
+                let mut all = true;
+                for number in load.numbers(worker) {
+                    all &= load.update_one(number, epoch).await;
+                }
+                all
+            }
+        })
+        .await
+    }
+
+    /// Stores all extents and returns how long each update took, shortest first.
+    pub async fn update_times(&self, epoch: u64) -> Option<Vec<Duration>> {
+        let times = Rc::new(RefCell::new(Vec::new()));
+        rate(&self.handle, self.count, self.width, |worker| {
+            let (load, times) = (self.clone(), Rc::clone(&times));
+            async move {
+                let mut all = true;
+                for number in load.numbers(worker) {
+                    let begin = Instant::now();
+                    all &= load.update_one(number, epoch).await;
+                    times.borrow_mut().push(begin.elapsed());
+                }
+                all
+            }
+        })
+        .await?;
+        let mut times = times.take();
+        times.sort_unstable();
+        Some(times)
+    }
+
+    /// Fetches what [`Load::updates`] stored, `rounds` times; fetches per second.
+    pub async fn fetches(&self, rounds: u64) -> Option<f64> {
+        rate(&self.handle, self.count * rounds, self.width, |worker| {
+            let load = self.clone();
+            async move {
+                let mut into = vec![0; load.len];
+                let mut all = true;
+                for _ in 0..rounds {
+                    for number in load.numbers(worker) {
+                        all &= load.fetch_one(number, &mut into).await;
+                    }
+                }
+                all
+            }
+        })
+        .await
+    }
+
+    async fn fetch_one(&self, number: u64, into: &mut [u8]) -> bool {
+        let (dkey, none) = (self.dkey(number), Conditions::NONE);
+        let found = self.shard.fetch(CONTAINER, OBJECT, &dkey, Epoch::MAX, none, &*self.fetch).await;
+        match found {
+            Ok(fetch) => fetch.data_len() == self.len as u64 && fetch.read(into).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The store on a device in memory beside the figures of DAOS's store alone (`vos_perf`, in memory, one target), which
+//! were measured on the same kind of machine at another time.
+
+use std::rc::Rc;
+
+use weir_media::memory::MemoryDevice;
+use weir_runtime::Handle;
+use weir_store::StoreConfig;
+
+use super::failed;
+use super::load::{Load, new_store};
+use crate::report::{BenchError, Report};
+
+/// 64 B updates and fetches of DAOS's store in a second.
+const DAOS_SMALL: (f64, f64) = (118_000.0, 976_000.0);
+
+/// MiB that it writes and reads in a second, in extents of 1 MiB: 2.5 and 10.2 GiB/s.
+const DAOS_LARGE: (f64, f64) = (2560.0, 10_445.0);
+
+/// Size of the device.
+const DEVICE_BYTES: u64 = 1 << 30;
+
+/// Small extents, and rounds over them.
+const SMALL: (u64, u64) = (32_768, 4);
+
+/// Large extents, and rounds over them.
+const LARGE: (u64, u64) = (256, 4);
+
+/// Requests in flight at once.
+const WIDTH: u64 = 16;
+
+/// Adds the rows.
+pub async fn measure(handle: &Handle, report: &mut Report) -> Result<(), BenchError> {
+    let none = || failed("a transfer", &"an operation failed");
+    let config = StoreConfig { background: false, ..StoreConfig::default() };
+    let (_store, shard) = new_store(handle, Rc::new(MemoryDevice::new(DEVICE_BYTES)), config).await?;
+    let goal = Some("at least 1.5");
+    let mut row = |name: &str, value: f64, unit: &str, daos: f64| {
+        report.beside(&format!("store in memory: {name}"), value, unit, ("DAOS's store alone", daos), goal);
+    };
+    let (count, rounds) = SMALL;
+    let load = Load::new(handle, &shard, 1 << 32, count, WIDTH, 64).ok_or_else(none)?;
+    row("update 64 B", load.updates(0).await.ok_or_else(none)?, "op/s", DAOS_SMALL.0);
+    row("fetch 64 B", load.fetches(rounds).await.ok_or_else(none)?, "op/s", DAOS_SMALL.1);
+    let (count, rounds) = LARGE;
+    let load = Load::new(handle, &shard, 2 << 32, count, 1, 1 << 20).ok_or_else(none)?;
+    row("update 1 MiB", load.updates(0).await.ok_or_else(none)?, "MiB/s", DAOS_LARGE.0);
+    row("fetch 1 MiB", load.fetches(rounds).await.ok_or_else(none)?, "MiB/s", DAOS_LARGE.1);
+    Ok(())
+}
