@@ -29,7 +29,7 @@ impl core::fmt::Display for Owner {
 pub struct FormatOptions {
     /// Whose data the device will hold.
     pub owner: Owner,
-    /// Bytes of the log; `None` chooses 1/16 of the device within 4 MiB … 512 MiB.
+    /// Bytes of the log; `None` chooses 1/16 of the device within 8 MiB … 512 MiB.
     pub log_bytes: Option<u64>,
 }
 

@@ -382,14 +382,18 @@ pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
         EVENT => Tail::Event(inverted(&mut decoder)?),
         BELOW => Tail::Single(inverted(&mut decoder)?),
         EXTENT => {
-            decoder.u8()?;
+            let class = decoder.u8()?;
             let index = u64::from_be_bytes(decoder.array()?);
             let count = u64::from_be_bytes(decoder.array()?);
+            // A scan that goes on behind an extent computes the key from it: with another class it would go back.
+            if count == 0 || class != length_class(count) || index.checked_add(count).is_none() {
+                return Err(Malformed("an index key has an impossible extent"));
+            }
             Tail::Extent(Extent { index, count }, inverted(&mut decoder)?)
         }
         _ => return Err(Malformed("an index key has an unknown kind")),
     };
-    Ok(tail)
+    if decoder.is_empty() { Ok(tail) } else { Err(Malformed("an index key has bytes behind its end")) }
 }
 
 /// The dkey from what follows [`Path::below`] of an object.

@@ -3,6 +3,7 @@
 //! Two slots of two copies each. A generation goes to the slot of its parity, so that the one before stays intact
 //! until the new one is stable.
 
+use super::COUNTER_END;
 use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
 use crate::tree::PageRef;
 use uuid::Uuid;
@@ -87,7 +88,7 @@ impl Checkpoint {
         if decoder.array()? != *store.as_bytes() {
             return Err(Malformed("it belongs to another store"));
         }
-        Ok(Self {
+        let header = Self {
             generation: decoder.u64()?,
             number: decoder.u64()?,
             incarnation: decoder.u64()?,
@@ -99,7 +100,13 @@ impl Checkpoint {
             maps: decoder.u32()?,
             newest: decoder.u64()?,
             known: decoder.u64()?,
-        })
+        };
+        let counters =
+            [header.generation, header.number, header.incarnation, header.log_sequence, header.known];
+        if counters.iter().any(|counter| *counter >= COUNTER_END) {
+            return Err(Malformed("one of its counters is impossible"));
+        }
+        Ok(header)
     }
 }
 
@@ -125,6 +132,8 @@ mod tests {
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));
         assert!(Checkpoint::decode(&block, Uuid::from_u128(2)).is_err());
+        let spent = Checkpoint { incarnation: COUNTER_END, ..header }.encode(Uuid::from_u128(1));
+        assert!(Checkpoint::decode(&spent, Uuid::from_u128(1)).is_err());
         let mut damaged = block;
         damaged[100] ^= 1;
         assert!(Checkpoint::decode(&damaged, Uuid::from_u128(1)).is_err());

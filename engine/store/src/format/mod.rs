@@ -17,6 +17,10 @@ pub(crate) const VERSION_OLDEST: u32 = 1;
 /// Newest format version that this release reads, and the one it writes.
 pub(crate) const VERSION_NEWEST: u32 = 1;
 
+/// What counts up by ones on the device stays below this: counted a billion times a second it takes centuries to get
+/// there, and one more is always a number.
+pub(crate) const COUNTER_END: u64 = 1 << 63;
+
 /// Smallest log: four of the largest records ([`crate::journal::RECORD_MAX`]), so that a record fits while a
 /// checkpoint frees the rest.
 pub(crate) const LOG_BYTES_MIN: u64 = 8 << 20;

@@ -1,5 +1,6 @@
 //! Pages of the data region and of the space map: index nodes and bitmaps.
 
+use super::COUNTER_END;
 use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
 use crate::space::{Bits, MAP_HEADER};
 use crate::tree::{Body, NODE_BYTES, NODE_HEADER, Node, Packed, PageRef};
@@ -166,6 +167,9 @@ pub(crate) fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, B
     let generation = decoder.u64()?;
     if decoder.u64()? != group {
         return Err(Malformed("it belongs to another group: a write was misdirected"));
+    }
+    if generation >= COUNTER_END {
+        return Err(Malformed("its number is impossible"));
     }
     let bits = Bits::from_bytes(decoder.rest()).ok_or(Malformed("it has another length"))?;
     Ok((generation, bits))
