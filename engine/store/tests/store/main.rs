@@ -9,6 +9,7 @@ mod golden;
 mod inspect;
 mod model;
 mod open;
+mod operations;
 mod paging;
 mod real;
 mod scrub;

@@ -1,0 +1,81 @@
+//! Random operations of all kinds against a map of versions: updates, punches and transactions with conditions, fetches,
+//! lists and searches at any epoch, snapshots, aggregation, checkpoints, restarts. `WEIR_STORE_OPERATIONS` sets how many
+//! steps are taken. The soak does the same while the power fails in the middle, transfers fail, the disk is too small, and
+//! at last bits flip; `WEIR_STORE_SOAK_SECONDS` sets how long, and `WEIR_STORE_SEED` the first seed.
+
+mod draw;
+mod model;
+mod observe;
+mod trial;
+
+use std::time::{Duration, Instant};
+use trial::{Faults, Trial};
+
+/// Steps of one trial: what it remembers grows with them.
+const STEPS: u64 = 1500;
+
+/// Seeds whose trials failed once.
+const FAILED_ONCE: [(u64, Faults); 0] = [];
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// Takes steps; returns how many changes were stored and how many refused for want of space.
+fn run_trial(seed: u64, faults: Faults, steps: u64) -> (u64, u64) {
+    let mut trial = Trial::new(seed, faults);
+    for step in 1..=steps {
+        trial.step();
+        if step % 500 == 0 {
+            trial.check_all();
+        }
+    }
+    trial.check_all();
+    let counts = (trial.changes, trial.refused);
+    if faults == Faults::All {
+        trial.rot();
+    }
+    counts
+}
+
+#[test]
+fn random_operations_give_what_a_map_of_versions_gives() {
+    let operations = number("WEIR_STORE_OPERATIONS").unwrap_or(4 * STEPS);
+    let first = number("WEIR_STORE_SEED").unwrap_or(1000);
+    let (mut changes, trials) = (0, operations.div_ceil(STEPS));
+    for seed in first..first + trials {
+        changes += run_trial(seed, Faults::None, STEPS).0;
+    }
+    println!("{} steps with {changes} changes", trials * STEPS);
+    assert!(changes > trials * STEPS / 8, "only {changes} changes were stored");
+}
+
+#[test]
+fn random_faults_change_nothing_of_what_was_acknowledged() {
+    let first = number("WEIR_STORE_SEED").unwrap_or(1);
+    let (mut seeds, mut changes, mut refused) = (0, 0, 0);
+    let mut soak = |seed: u64, steps: u64| {
+        let (stored, full) = run_trial(seed, Faults::All, steps);
+        (seeds, changes, refused) = (seeds + 1, changes + stored, refused + full);
+    };
+    if let Some(seconds) = number("WEIR_STORE_SOAK_SECONDS") {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        for seed in first.. {
+            soak(seed, STEPS);
+            if Instant::now() >= end {
+                break;
+            }
+        }
+    } else {
+        (first..first + 12).for_each(|seed| soak(seed, 400));
+    }
+    println!("{seeds} seeds, {changes} changes stored, {refused} refused for want of space");
+    assert!(changes > seeds * 20, "only {changes} changes were stored");
+}
+
+#[test]
+fn seeds_that_failed_once_hold() {
+    for (seed, faults) in FAILED_ONCE {
+        run_trial(seed, faults, STEPS);
+    }
+}

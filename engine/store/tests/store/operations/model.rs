@@ -1,0 +1,376 @@
+//! A map of versions: what an object holds at each epoch at which it changed, and what each request says to it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, PunchScope, Value};
+use weir_proto::{Key, ObjectId};
+
+/// Records that were stored together.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    count: u64,
+    data: Rc<Vec<u8>>,
+    from: usize,
+}
+
+/// What an akey holds.
+#[derive(Clone, Debug)]
+pub enum Held {
+    Single(Rc<Vec<u8>>),
+    /// Bytes of a record (0: there were only holes), and the records that are there, by their first.
+    Array(u32, BTreeMap<u64, Segment>),
+}
+
+impl Held {
+    /// The records that are there, in as few extents as possible.
+    pub fn extents(&self) -> Vec<Extent> {
+        let mut found: Vec<Extent> = Vec::new();
+        if let Self::Array(_, segments) = self {
+            for (index, segment) in segments {
+                match found.last_mut().filter(|last| last.end() == *index) {
+                    Some(last) => last.count += segment.count,
+                    None => found.push(Extent { index: *index, count: segment.count }),
+                }
+            }
+        }
+        found
+    }
+
+    /// Makes holes.
+    fn clear(&mut self, range: Extent) {
+        let Self::Array(size, segments) = self else { return };
+        let met: Vec<(u64, Segment)> = segments
+            .range(..range.end())
+            .filter(|(index, segment)| *index + segment.count > range.index)
+            .map(|(index, segment)| (*index, segment.clone()))
+            .collect();
+        for (index, segment) in met {
+            segments.remove(&index);
+            let end = index + segment.count;
+            if index < range.index {
+                segments.insert(index, Segment { count: range.index - index, ..segment.clone() });
+            }
+            if end > range.end() {
+                let from = segment.from + (range.end() - index) as usize * *size as usize;
+                segments.insert(range.end(), Segment { count: end - range.end(), from, ..segment });
+            }
+        }
+    }
+
+    /// The bytes of a range with zeros for holes, and which of them are real.
+    fn read(&self, range: Extent) -> (Vec<u8>, Vec<Extent>) {
+        let Self::Array(size, segments) = self else { return (Vec::new(), Vec::new()) };
+        let size = *size as usize;
+        let mut bytes = vec![0; range.count as usize * size];
+        for (index, segment) in segments.range(..range.end()) {
+            let (from, to) = ((*index).max(range.index), (index + segment.count).min(range.end()));
+            if from < to {
+                let source = segment.from + (from - index) as usize * size;
+                let len = (to - from) as usize * size;
+                bytes[(from - range.index) as usize * size..][..len]
+                    .copy_from_slice(&segment.data[source..source + len]);
+            }
+        }
+        let cut = |extent: &Extent| {
+            let (from, to) = (extent.index.max(range.index), extent.end().min(range.end()));
+            (from < to).then(|| Extent { index: from, count: to - from })
+        };
+        (bytes, self.extents().iter().filter_map(cut).collect())
+    }
+}
+
+/// Akeys of a dkey.
+pub type Dkey = BTreeMap<Key, Rc<Held>>;
+
+/// An object at an epoch.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub exists: bool,
+    /// Epoch of the newest change.
+    pub newest: u64,
+    pub dkeys: BTreeMap<Key, Rc<Dkey>>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Exists,
+    Missing,
+    Kind,
+    RecordSize,
+}
+
+/// A change of one object.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Update { object: ObjectId, dkey: Key, conditions: Conditions, akeys: Vec<AkeyUpdate>, data: Rc<Vec<u8>> },
+    Punch { object: ObjectId, scope: PunchScope, conditions: Conditions },
+}
+
+/// What an akey of a fetch is to give.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    pub size: u64,
+    pub present: Vec<Extent>,
+    pub bytes: Vec<u8>,
+}
+
+impl State {
+    pub fn held(&self, dkey: &Key, akey: &Key) -> Option<&Rc<Held>> {
+        self.dkeys.get(dkey)?.get(akey)
+    }
+
+    /// The state after a change; `None`: nothing changes.
+    pub fn after(&self, change: &Change, epoch: u64) -> Result<Option<Self>, Refusal> {
+        match change {
+            Change::Update { dkey, conditions, akeys, data, .. } => {
+                let mut next = self.updated(dkey, *conditions, akeys, data)?;
+                next.newest = epoch;
+                Ok(Some(next))
+            }
+            Change::Punch { scope, conditions, .. } => {
+                let next = self.punched(scope, conditions.has(Conditions::PUNCH))?;
+                Ok(next.map(|next| Self { newest: epoch, ..next }))
+            }
+        }
+    }
+
+    fn updated(
+        &self,
+        dkey: &Key,
+        conditions: Conditions,
+        akeys: &[AkeyUpdate],
+        data: &Rc<Vec<u8>>,
+    ) -> Result<Self, Refusal> {
+        let mut next = self.clone();
+        next.exists = true;
+        let old = self.dkeys.get(dkey);
+        refuse_if(conditions.has(Conditions::DKEY_INSERT) && old.is_some(), Refusal::Exists)?;
+        refuse_if(conditions.has(Conditions::DKEY_UPDATE) && old.is_none(), Refusal::Missing)?;
+        let mut held: Dkey = old.map(|akeys| Dkey::clone(akeys)).unwrap_or_default();
+        let mut at = 0;
+        for update in akeys {
+            let old = held.get(&update.akey).map(Rc::as_ref);
+            let wanted = if conditions.has(Conditions::PER_AKEY) { update.conditions } else { conditions };
+            refuse_if(wanted.has(Conditions::AKEY_INSERT) && old.is_some(), Refusal::Exists)?;
+            refuse_if(wanted.has(Conditions::AKEY_UPDATE) && old.is_none(), Refusal::Missing)?;
+            let new = match (&update.value, old) {
+                (Value::Single { .. }, Some(Held::Array(..)))
+                | (Value::Array { .. }, Some(Held::Single(_))) => {
+                    return Err(Refusal::Kind);
+                }
+                (Value::Single { size }, _) => {
+                    let bytes = data[at..at + *size as usize].to_vec();
+                    at += bytes.len();
+                    Held::Single(Rc::new(bytes))
+                }
+                (Value::Array { record_size, extents }, old) => {
+                    let mut new = old.cloned().unwrap_or(Held::Array(0, BTreeMap::new()));
+                    if let Held::Array(size, _) = &mut new {
+                        let differ = *record_size != 0 && *size != 0 && record_size != size;
+                        refuse_if(differ, Refusal::RecordSize)?;
+                        *size = (*size).max(*record_size);
+                    }
+                    for extent in extents {
+                        new.clear(*extent);
+                        if let (Held::Array(size, segments), 1..) = (&mut new, *record_size) {
+                            let segment = Segment { count: extent.count, data: Rc::clone(data), from: at };
+                            segments.insert(extent.index, segment);
+                            at += extent.count as usize * *size as usize;
+                        }
+                    }
+                    new
+                }
+            };
+            held.insert(update.akey.clone(), Rc::new(new));
+        }
+        next.dkeys.insert(dkey.clone(), Rc::new(held));
+        Ok(next)
+    }
+
+    fn punched(&self, scope: &PunchScope, must_exist: bool) -> Result<Option<Self>, Refusal> {
+        let mut next = self.clone();
+        let mut changed = false;
+        let mut note = |existed: bool| {
+            changed |= existed;
+            refuse_if(must_exist && !existed, Refusal::Missing)
+        };
+        match scope {
+            PunchScope::Object => {
+                note(self.exists)?;
+                next = Self::default();
+            }
+            PunchScope::Dkeys(dkeys) => {
+                for dkey in dkeys {
+                    note(self.dkeys.contains_key(dkey))?;
+                    next.dkeys.remove(dkey);
+                }
+            }
+            PunchScope::Akeys(dkey, akeys) => {
+                let mut held = self.dkeys.get(dkey).map(|akeys| Dkey::clone(akeys));
+                for akey in akeys {
+                    note(self.held(dkey, akey).is_some())?;
+                    held.as_mut().map(|held| held.remove(akey));
+                }
+                if let Some(held) = held {
+                    next.dkeys.insert(dkey.clone(), Rc::new(held));
+                }
+            }
+            PunchScope::DkeyWith(dkey, akeys) => {
+                refuse_if(akeys.iter().any(|akey| self.held(dkey, akey).is_none()), Refusal::Missing)?;
+                note(self.dkeys.contains_key(dkey))?;
+                next.dkeys.remove(dkey);
+            }
+        }
+        Ok(changed.then_some(next))
+    }
+
+    /// What a fetch gives, akey by akey.
+    pub fn fetch(
+        &self,
+        dkey: &Key,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Vec<Expected>, Refusal> {
+        let missing = conditions.has(Conditions::DKEY_FETCH) && !self.dkeys.contains_key(dkey);
+        refuse_if(missing, Refusal::Missing)?;
+        let each = akeys.iter().map(|fetch| {
+            let held = self.held(dkey, &fetch.akey).map(Rc::as_ref);
+            let wanted = if conditions.has(Conditions::PER_AKEY) { fetch.conditions } else { conditions };
+            refuse_if(wanted.has(Conditions::AKEY_FETCH) && held.is_none(), Refusal::Missing)?;
+            match (&fetch.value, held) {
+                (_, None) | (Value::Array { .. }, Some(Held::Array(0, _))) => Ok(Expected::default()),
+                (Value::Single { size }, Some(Held::Single(bytes))) => {
+                    let len = bytes.len().min(usize::try_from(*size).unwrap_or(usize::MAX));
+                    let (size, bytes) = (bytes.len() as u64, bytes[..len].to_vec());
+                    Ok(Expected { size, present: Vec::new(), bytes })
+                }
+                (Value::Array { record_size, extents }, Some(array @ Held::Array(stored, _))) => {
+                    refuse_if(*record_size != 0 && record_size != stored, Refusal::RecordSize)?;
+                    let mut expected = Expected { size: u64::from(*stored), ..Expected::default() };
+                    for extent in extents {
+                        let (bytes, present) = array.read(*extent);
+                        expected.present.extend(present);
+                        if *record_size != 0 {
+                            expected.bytes.extend(bytes);
+                        }
+                    }
+                    Ok(expected)
+                }
+                _ => Err(Refusal::Kind),
+            }
+        });
+        each.collect()
+    }
+
+    /// The dkey and akey that a search for keys finds, and the outermost record of it.
+    pub fn search(&self, query: &Search) -> Option<(Key, Option<Key>, Option<u64>)> {
+        let below = |akeys: &Dkey| -> Option<(Option<Key>, Option<u64>)> {
+            let record = |akey: &Key| -> Option<(Option<Key>, Option<u64>)> {
+                let held = akeys.get(akey)?;
+                if !query.extent {
+                    return Some((Some(akey.clone()), None));
+                }
+                let extents = held.extents();
+                let record = if query.max {
+                    extents.last().map(|last| last.end() - 1)
+                } else {
+                    extents.first().map(|first| first.index)
+                };
+                Some((Some(akey.clone()), Some(record?)))
+            };
+            match &query.akey {
+                Some(akey) => record(akey),
+                None if query.integer_akeys || query.extent => {
+                    let mut names: Vec<&Key> = akeys.keys().collect();
+                    if query.max {
+                        names.reverse();
+                    }
+                    names.into_iter().find_map(record)
+                }
+                None => Some((None, None)),
+            }
+        };
+        let mut dkeys: Vec<&Key> = match &query.dkey {
+            Some(dkey) => vec![dkey],
+            None => self.dkeys.keys().collect(),
+        };
+        if query.max {
+            dkeys.reverse();
+        }
+        dkeys.into_iter().find_map(|dkey| {
+            let (akey, record) = below(self.dkeys.get(dkey)?)?;
+            Some((dkey.clone(), akey, record))
+        })
+    }
+}
+
+/// A search for keys.
+pub struct Search {
+    pub max: bool,
+    pub dkey: Option<Key>,
+    pub akey: Option<Key>,
+    pub extent: bool,
+    pub integer_akeys: bool,
+}
+
+fn refuse_if(refused: bool, refusal: Refusal) -> Result<(), Refusal> {
+    if refused { Err(refusal) } else { Ok(()) }
+}
+
+/// All objects, with the state that each change has left, by epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Versions {
+    objects: BTreeMap<ObjectId, Rc<BTreeMap<u64, Rc<State>>>>,
+}
+
+/// States that changes will give, by object.
+#[derive(Clone, Debug, Default)]
+pub struct Plan(BTreeMap<ObjectId, Rc<State>>);
+
+impl Plan {
+    /// The objects that change.
+    pub fn objects(&self) -> Vec<ObjectId> {
+        self.0.keys().copied().collect()
+    }
+}
+
+impl Change {
+    pub fn object(&self) -> ObjectId {
+        match self {
+            Self::Update { object, .. } | Self::Punch { object, .. } => *object,
+        }
+    }
+}
+
+impl Versions {
+    pub fn at(&self, object: ObjectId, epoch: u64) -> Rc<State> {
+        let found = self.objects.get(&object).and_then(|states| states.range(..=epoch).next_back());
+        found.map(|(_, state)| Rc::clone(state)).unwrap_or_default()
+    }
+
+    /// The states that changes give, all or none.
+    pub fn plan(&self, changes: &[Change], epoch: u64) -> Result<Plan, Refusal> {
+        let mut plan = Plan::default();
+        for change in changes {
+            let object = change.object();
+            let state = plan.0.get(&object).cloned().unwrap_or_else(|| self.at(object, epoch));
+            if let Some(state) = state.after(change, epoch)? {
+                plan.0.insert(object, Rc::new(state));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// What was planned has happened.
+    pub fn take(&mut self, plan: Plan, epoch: u64) {
+        for (object, state) in plan.0 {
+            Rc::make_mut(self.objects.entry(object).or_default()).insert(epoch, state);
+        }
+    }
+
+    /// Forgets everything, as when the container was destroyed.
+    pub fn clear(&mut self) {
+        self.objects.clear();
+    }
+}

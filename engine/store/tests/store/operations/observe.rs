@@ -1,0 +1,255 @@
+//! What the store says, beside what the model says.
+
+use super::draw::OBJECTS;
+use super::model::{Change, Expected, Held, Refusal, Search, State, Versions};
+use crate::setup::*;
+use std::rc::Rc;
+use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, Value};
+use weir_proto::{Epoch, Key, ObjectId};
+use weir_store::{Data, FetchError, Operation, Shard, UpdateError};
+
+/// Records looked at in one fetch.
+const LOOK_MAX: u64 = 1 << 20;
+
+/// Why a request gave no answer that can be compared.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The answer is wrong.
+    Wrong(String),
+    /// There was none: the device or the store failed.
+    Failed(FetchError),
+}
+
+impl From<FetchError> for Trouble {
+    fn from(error: FetchError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn equal<T: PartialEq + core::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), Trouble> {
+    if found == expected {
+        return Ok(());
+    }
+    let (mut found, mut expected) = (format!("{found:?}"), format!("{expected:?}"));
+    found.truncate(600);
+    expected.truncate(600);
+    Err(Trouble::Wrong(format!("{what}: {found} for {expected}")))
+}
+
+fn refusal_of_fetch(error: &FetchError) -> Option<Refusal> {
+    match error {
+        FetchError::Missing(_) => Some(Refusal::Missing),
+        FetchError::Kind { .. } => Some(Refusal::Kind),
+        FetchError::RecordSize { .. } => Some(Refusal::RecordSize),
+        _ => None,
+    }
+}
+
+pub fn refusal_of_update(error: &UpdateError) -> Option<Refusal> {
+    match error {
+        UpdateError::Exists { .. } => Some(Refusal::Exists),
+        UpdateError::Missing(_) => Some(Refusal::Missing),
+        UpdateError::Kind { .. } => Some(Refusal::Kind),
+        UpdateError::RecordSize { .. } => Some(Refusal::RecordSize),
+        _ => None,
+    }
+}
+
+impl Change {
+    pub async fn send(&self, shard: &Shard, epoch: u64) -> Result<(), UpdateError> {
+        let sent = match self {
+            Self::Update { object, dkey, conditions, akeys, data } => {
+                let data = Data::Borrowed(data);
+                shard.update(CONTAINER, *object, dkey, Epoch(epoch), *conditions, akeys, data).await
+            }
+            Self::Punch { object, scope, conditions } => {
+                shard.punch(CONTAINER, *object, scope, Epoch(epoch), *conditions).await
+            }
+        };
+        sent.map(drop)
+    }
+
+    /// The same as a part of a transaction.
+    pub fn operation(&self) -> Operation<'_> {
+        match self {
+            Self::Update { object, dkey, conditions, akeys, data } => Operation::Update {
+                object: *object,
+                dkey: dkey.clone(),
+                conditions: *conditions,
+                akeys: akeys.clone(),
+                data: Data::Borrowed(data),
+            },
+            Self::Punch { object, scope, conditions } => {
+                Operation::Punch { object: *object, scope: scope.clone(), conditions: *conditions }
+            }
+        }
+    }
+}
+
+/// Fetches and compares.
+pub async fn check_fetch(
+    shard: &Shard,
+    state: &State,
+    object: ObjectId,
+    dkey: &Key,
+    epoch: u64,
+    conditions: Conditions,
+    akeys: &[AkeyFetch],
+) -> Result<(), Trouble> {
+    // An akey's record size is that of its whole life, so that a later first record shows it at epochs before it, too.
+    let is_empty = |akey| matches!(state.held(dkey, akey).map(Rc::as_ref), Some(Held::Array(0, _)));
+    let expected = state.fetch(dkey, conditions, akeys);
+    let found = shard.fetch(CONTAINER, object, dkey, Epoch(epoch), conditions, akeys).await;
+    let fetch = match (found, &expected) {
+        (Ok(fetch), Ok(_)) => fetch,
+        (Err(error), _) => {
+            return match refusal_of_fetch(&error) {
+                Some(Refusal::RecordSize) if akeys.iter().any(|fetch| is_empty(&fetch.akey)) => Ok(()),
+                Some(refusal) => equal("a refusal", &Err(refusal), &expected.map(drop)),
+                None => Err(Trouble::Failed(error)),
+            };
+        }
+        (Ok(_), Err(refusal)) => return Err(Trouble::Wrong(format!("a fetch isn't refused as {refusal:?}"))),
+    };
+    for (at, expected) in expected.unwrap_or_default().iter().enumerate() {
+        let found = fetch.akeys()[at].clone();
+        let mut bytes = vec![0xee; found.len as usize];
+        fetch.read_akey(at, &mut bytes).await?;
+        if is_empty(&akeys[at].akey) {
+            equal(
+                "holes",
+                &(found.fetched.present, bytes.iter().any(|byte| *byte != 0)),
+                &(Vec::new(), false),
+            )?;
+            continue;
+        }
+        let found = Expected { size: found.fetched.size, present: found.fetched.present, bytes };
+        equal(&format!("{object} {dkey} {} at {epoch}", akeys[at].akey), &found, expected)?;
+    }
+    Ok(())
+}
+
+pub async fn check_search(
+    shard: &Shard,
+    state: &State,
+    object: ObjectId,
+    epoch: u64,
+    search: &Search,
+) -> Result<(), Trouble> {
+    let Search { max, dkey, akey, extent, .. } = search;
+    let query = KeyQuery::Search { max: *max, dkey: dkey.clone(), akey: akey.clone(), extent: *extent };
+    let found = shard.query_key(CONTAINER, object, Epoch(epoch), &query).await?;
+    let outermost = found.extent.map(|(extent, _)| if *max { extent.end() - 1 } else { extent.index });
+    let found = found.dkey.map(|dkey| (dkey, found.akey, outermost));
+    equal(&format!("{query:?} of {object} at {epoch}"), &found, &state.search(search))
+}
+
+/// Names of what is listed, and for extents the extents.
+pub async fn list(
+    shard: &Shard,
+    object: ObjectId,
+    scope: &ListScope,
+    epoch: u64,
+    limit: u32,
+    mut between: impl AsyncFnMut(),
+) -> Result<(Vec<Vec<u8>>, Vec<Extent>), Trouble> {
+    let (mut names, mut extents, mut anchor) = (Vec::new(), Vec::<Extent>::new(), Vec::new());
+    loop {
+        let page = shard.list(CONTAINER, object, scope, Epoch(epoch), &anchor, limit, None).await?;
+        for entry in page.entries {
+            match (entry.extent, extents.last_mut()) {
+                (None, _) => names.push(entry.key),
+                (Some((new, ..)), Some(last)) if last.end() == new.index => last.count += new.count,
+                (Some((new, ..)), _) => extents.push(new),
+            }
+        }
+        match page.next {
+            Some(next) => anchor = next,
+            None => return Ok((names, extents)),
+        }
+        between().await;
+    }
+}
+
+/// What a list of this kind gives at an epoch.
+pub fn listed(
+    versions: &Versions,
+    object: ObjectId,
+    scope: &ListScope,
+    epoch: u64,
+) -> (Vec<Vec<u8>>, Vec<Extent>) {
+    let state = versions.at(object, epoch);
+    let bytes = |key: &Key| key.as_bytes().to_vec();
+    match scope {
+        ListScope::Objects => {
+            let there = OBJECTS.iter().filter(|object| versions.at(**object, epoch).exists);
+            let mut names: Vec<Vec<u8>> = there.map(|object| object.to_bytes().to_vec()).collect();
+            names.sort();
+            (names, Vec::new())
+        }
+        ListScope::Dkeys => (state.dkeys.keys().map(bytes).collect(), Vec::new()),
+        ListScope::Akeys(dkey) => {
+            let akeys = state.dkeys.get(dkey);
+            (akeys.into_iter().flat_map(|akeys| akeys.keys()).map(bytes).collect(), Vec::new())
+        }
+        ListScope::Extents(dkey, akey) => {
+            (Vec::new(), state.held(dkey, akey).map(|held| held.extents()).unwrap_or_default())
+        }
+    }
+}
+
+pub async fn check_list(
+    shard: &Shard,
+    versions: &Versions,
+    object: ObjectId,
+    scope: &ListScope,
+    epoch: u64,
+    limit: u32,
+) -> Result<(), Trouble> {
+    let expected = listed(versions, object, scope, epoch);
+    let found = list(shard, object, scope, epoch, limit, async || {}).await?;
+    equal(&format!("{scope:?} of {object} at {epoch}"), &found, &expected)
+}
+
+fn whole(held: &Held) -> Value {
+    match held {
+        Held::Single(_) => Value::Single { size: u64::MAX },
+        Held::Array(size, _) => {
+            let mut extents: Vec<Extent> = vec![Extent { index: 0, count: 10 }];
+            for extent in held.extents() {
+                let extent = Extent { count: extent.count.min(LOOK_MAX), ..extent };
+                match extents.last_mut() {
+                    Some(last) if extent.index < last.end() => {
+                        last.count = last.count.max(extent.end() - last.index);
+                    }
+                    _ => extents.push(extent),
+                }
+            }
+            Value::Array { record_size: *size, extents }
+        }
+    }
+}
+
+/// Compares everything of an object at an epoch.
+pub async fn check_object(
+    shard: &Shard,
+    versions: &Versions,
+    object: ObjectId,
+    epoch: u64,
+) -> Result<(), Trouble> {
+    let state: Rc<State> = versions.at(object, epoch);
+    check_list(shard, versions, object, &ListScope::Dkeys, epoch, 4).await?;
+    for (dkey, akeys) in &state.dkeys {
+        check_list(shard, versions, object, &ListScope::Akeys(dkey.clone()), epoch, 3).await?;
+        let none = Conditions::NONE;
+        for (akey, held) in akeys.iter() {
+            let wanted = [AkeyFetch { akey: akey.clone(), value: whole(held), conditions: none }];
+            check_fetch(shard, &state, object, dkey, epoch, none, &wanted).await?;
+        }
+    }
+    if epoch == u64::MAX && state.exists {
+        let newest = shard.max_epoch(CONTAINER, object).await?;
+        equal(&format!("the newest epoch of {object}"), &newest, &Epoch(state.newest))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,573 @@
+//! One store in a world of its own, what it should hold, and the steps that are taken with it.
+
+use super::draw::{Draw, OBJECTS};
+use super::model::{Change, Plan, Refusal, Versions};
+use super::observe::{
+    Trouble, check_fetch, check_list, check_object, check_search, list, listed, refusal_of_update,
+};
+use crate::setup::*;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+use weir_media::sim::{CrashKeeps, SimDiskOptions};
+use weir_proto::Epoch;
+use weir_proto::object::ListScope;
+use weir_runtime::random::Random;
+use weir_runtime::sim::SimError;
+use weir_store::{
+    Decision, FetchError, OpenError, ScrubConfig, Shard, Store, StoreConfig, TransactionError, TransactionId,
+    UpdateError,
+};
+
+/// Longest virtual time of a step: far longer than any takes whose disk hasn't stopped.
+const STEP_MAX: Duration = Duration::from_mins(2);
+
+/// How long history stays for readers where background work goes on.
+const RETENTION: Duration = Duration::from_millis(400);
+
+/// Epochs that old are no longer read there: background work may come to them meanwhile.
+const READABLE: Duration = Duration::from_millis(200);
+
+/// What may go wrong in a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// Nothing but crashes between steps.
+    None,
+    /// Power failures in the middle of steps, transfers that fail, disks that stall and are too small, and at the end
+    /// rot.
+    All,
+}
+
+/// Says which seed and step a panic came from.
+struct Blame {
+    seed: u64,
+    step: u64,
+}
+
+impl Drop for Blame {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}, step {}", self.seed, self.step);
+        }
+    }
+}
+
+pub struct Trial {
+    blame: Blame,
+    random: Random,
+    faults: Faults,
+    /// The disk is too small for what is stored.
+    tight: bool,
+    config: StoreConfig,
+    machine: Machine,
+    store: Rc<Store>,
+    shard: Shard,
+    versions: Versions,
+    snapshots: BTreeSet<u64>,
+    /// History before this may be gone, but for the snapshots.
+    horizon: u64,
+    epoch: u64,
+    transactions: u128,
+    /// Transfers fail, or the disk stops at some operation.
+    faulty: bool,
+    /// Changes that were stored.
+    pub changes: u64,
+    /// Changes that were refused for want of space.
+    pub refused: u64,
+}
+
+/// How a change of the store ended.
+enum Outcome {
+    Done,
+    Refused(UpdateError),
+    /// The store or the disk has stopped: it may be there or not.
+    Doubtful,
+}
+
+impl Trial {
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let random = Random::new(seed ^ 0x5eed);
+        let draw = Draw(&random);
+        let mut config = if draw.one_in(3) { cramped() } else { quiet() };
+        if draw.one_in(2) {
+            let scrub = ScrubConfig { bytes_per_second: 64 << 20, interval: Duration::from_millis(300) };
+            let interval = Duration::from_millis(random.between(5, 500));
+            config = StoreConfig {
+                background: true,
+                retention: RETENTION,
+                background_interval: Duration::from_millis(5),
+                checkpoint_interval: interval,
+                scrub: Some(scrub),
+                ..config
+            };
+        }
+        let tight = faults == Faults::All && draw.one_in(4);
+        let machine = Machine::new(seed, if tight { 20 << 20 } else { 96 << 20 });
+        let (store, shard) = machine.start(config.clone());
+        let mut trial = Self {
+            blame: Blame { seed, step: 0 },
+            random,
+            faults,
+            tight,
+            config,
+            machine,
+            store,
+            shard,
+            versions: Versions::default(),
+            snapshots: BTreeSet::new(),
+            horizon: 0,
+            epoch: 0,
+            transactions: 0,
+            faulty: false,
+            changes: 0,
+            refused: 0,
+        };
+        trial.calm();
+        trial
+    }
+
+    fn draw(&self) -> Draw<'_> {
+        Draw(&self.random)
+    }
+
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch = (self.epoch + 1).max(self.machine.handle().wall_ns());
+        self.epoch
+    }
+
+    /// Runs something on the node; `None`: it doesn't end, because the disk has stopped.
+    fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Option<T> {
+        match self.machine.world.try_block_on(&self.machine.node, STEP_MAX, future) {
+            Ok(done) => Some(done),
+            Err(error) => {
+                assert!(
+                    self.machine.disk.is_halted() || matches!(error, SimError::Crashed { .. }),
+                    "{error}"
+                );
+                None
+            }
+        }
+    }
+
+    /// The disk does what it should, but for a stall now and then.
+    fn calm(&mut self) {
+        let stalls = self.faults == Faults::All && !self.config.background;
+        let stall_probability = if stalls { 0.01 } else { 0.0 };
+        self.machine.disk.set_options(SimDiskOptions { stall_probability, ..SimDiskOptions::default() });
+        self.faulty = false;
+    }
+
+    fn break_something(&mut self) {
+        self.faulty = true;
+        if self.draw().one_in(2) {
+            let soon = self.random.below(40);
+            self.machine.disk.halt_at(self.machine.disk.operations() + soon);
+        } else {
+            let error_probability = self.draw().pick(&[0.3, 0.05, 0.01]);
+            self.machine.disk.set_options(SimDiskOptions { error_probability, ..SimDiskOptions::default() });
+        }
+    }
+
+    pub fn step(&mut self) {
+        self.blame.step += 1;
+        if self.faults == Faults::All && !self.faulty && self.draw().one_in(60) {
+            self.break_something();
+        } else if self.faulty && self.draw().one_in(8) {
+            self.recover();
+        }
+        match self.random.below(100) {
+            0..45 => self.change(),
+            45..50 => self.transact(),
+            50..65 => self.look(Self::fetch),
+            65..75 => self.look(Self::list),
+            75..82 => self.look(Self::search),
+            82..85 => self.list_while_it_changes(),
+            85..88 => self.snapshot(),
+            88..90 => self.aggregate(),
+            90..93 => self.checkpoint(),
+            93..96 => self.check_some(),
+            96 => self.restart(),
+            97 if self.draw().one_in(8) => self.begin_anew(),
+            _ => self.machine.sleep(Duration::from_micros(self.random.between(1, 3000))),
+        }
+    }
+
+    /// Sends one change and notes what became of it.
+    fn change(&mut self) {
+        let epoch = self.next_epoch();
+        let (draw, object) = (self.draw(), self.draw().object());
+        let punches = draw.one_in(6);
+        let change = if punches { draw.punch(object) } else { draw.update(object, draw.dkey(object), epoch) };
+        let planned = self.versions.plan(core::slice::from_ref(&change), epoch);
+        let shard = self.shard.clone();
+        let outcome = self.send(async move { change.send(&shard, epoch).await });
+        self.settle(outcome, planned, epoch);
+    }
+
+    fn send(&self, sent: impl Future<Output = Result<(), UpdateError>> + 'static) -> Outcome {
+        match self.run(sent) {
+            Some(Ok(())) => Outcome::Done,
+            None => Outcome::Doubtful,
+            Some(Err(error)) if refusal_of_update(&error).is_some() => Outcome::Refused(error),
+            Some(Err(error @ (UpdateError::NoSpace { .. } | UpdateError::Fragmented(_)))) => {
+                assert!(self.tight, "{error}");
+                Outcome::Refused(error)
+            }
+            Some(Err(error)) => {
+                assert!(self.faulty, "{error}");
+                Outcome::Doubtful
+            }
+        }
+    }
+
+    /// Compares the outcome of changes with what was to come of them, and takes it over.
+    fn settle(&mut self, outcome: Outcome, planned: Result<Plan, Refusal>, epoch: u64) {
+        match (outcome, planned) {
+            (Outcome::Done, Ok(plan)) => {
+                self.changes += 1;
+                self.versions.take(plan, epoch);
+            }
+            (Outcome::Done, Err(refusal)) => panic!("a change isn't refused as {refusal:?}"),
+            (Outcome::Refused(error), planned) => match refusal_of_update(&error) {
+                Some(refusal) => assert_eq!(Some(refusal), planned.err(), "{error}"),
+                None => self.refused += 1,
+            },
+            (Outcome::Doubtful, planned) => {
+                self.recover();
+                if let Ok(plan) = planned {
+                    self.resolve(plan, epoch);
+                }
+            }
+        }
+    }
+
+    /// Finds out whether a change in doubt is there: as a whole or not at all.
+    fn resolve(&mut self, plan: Plan, epoch: u64) {
+        let objects = plan.objects();
+        if objects.iter().all(|object| self.is_as_expected(*object)) {
+            return;
+        }
+        self.versions.take(plan, epoch);
+        for object in objects {
+            self.check(object, u64::MAX);
+        }
+    }
+
+    fn is_as_expected(&self, object: weir_proto::ObjectId) -> bool {
+        let (shard, versions) = (self.shard.clone(), self.versions.clone());
+        let checked = self.run(async move { check_object(&shard, &versions, object, u64::MAX).await });
+        match checked.expect("a healthy disk") {
+            Ok(()) => true,
+            Err(Trouble::Wrong(_)) => false,
+            Err(Trouble::Failed(error)) => panic!("{error}"),
+        }
+    }
+
+    fn check(&self, object: weir_proto::ObjectId, epoch: u64) {
+        let (shard, versions) = (self.shard.clone(), self.versions.clone());
+        self.accept(self.run(async move { check_object(&shard, &versions, object, epoch).await }));
+    }
+
+    /// What was read is right, or couldn't be read because something fails.
+    fn accept(&self, checked: Option<Result<(), Trouble>>) {
+        match checked {
+            Some(Ok(())) => {}
+            Some(Err(Trouble::Wrong(what))) => panic!("{what}"),
+            Some(Err(Trouble::Failed(error))) => {
+                let damage = matches!(error, FetchError::Corrupt { .. });
+                assert!(self.faulty && !damage, "{error}");
+            }
+            None => assert!(self.faulty),
+        }
+    }
+
+    /// Power failure, restart, and a look at what is there.
+    fn recover(&mut self) {
+        self.machine.crash(CrashKeeps::Any);
+        self.calm();
+        self.reopen();
+    }
+
+    fn reopen(&mut self) {
+        self.store = self.machine.open(self.config.clone());
+        self.shard = self.store.pool(POOL).expect("the pool");
+        let audit = self.machine.audit(&self.store);
+        assert_eq!(audit.problems, [""; 0]);
+        let found: BTreeSet<u64> =
+            self.shard.snapshots(CONTAINER).expect("the container").iter().map(|epoch| epoch.0).collect();
+        assert_eq!(found, self.snapshots);
+        let undecided = self.shard.undecided(CONTAINER).expect("the container");
+        assert!(undecided.len() <= 1, "{undecided:?}");
+    }
+
+    fn restart(&mut self) {
+        if self.faulty || self.draw().one_in(2) {
+            return self.recover();
+        }
+        let store = Rc::clone(&self.store);
+        self.run(async move { store.close().await }).expect("a healthy disk").expect("closed");
+        self.reopen();
+    }
+
+    /// An epoch whose state is still there.
+    fn epoch_to_read(&self) -> u64 {
+        let now = self.machine.handle().wall_ns();
+        let mut from = self.horizon;
+        if self.config.background {
+            from = from.max(now.saturating_sub(READABLE.as_nanos() as u64));
+        }
+        let snapshots: Vec<u64> = self.snapshots.iter().copied().collect();
+        match self.random.below(4) {
+            0 if !snapshots.is_empty() => self.draw().pick(&snapshots),
+            1 | 2 if from < self.epoch => self.random.between(from, self.epoch),
+            _ => u64::MAX,
+        }
+    }
+
+    fn look(&mut self, look: impl Fn(&Self, u64) -> Option<Result<(), Trouble>>) {
+        let checked = look(self, self.epoch_to_read());
+        self.accept(checked);
+    }
+
+    fn fetch(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+        let (draw, object) = (self.draw(), self.draw().object());
+        let (dkey, (conditions, akeys)) = (draw.dkey(object), draw.fetch(object));
+        let (shard, state) = (self.shard.clone(), self.versions.at(object, epoch));
+        self.run(async move { check_fetch(&shard, &state, object, &dkey, epoch, conditions, &akeys).await })
+    }
+
+    fn list(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+        let object = self.draw().object();
+        let (scope, limit) = (self.draw().scope(object), self.random.between(1, 5) as u32);
+        let (shard, versions) = (self.shard.clone(), self.versions.clone());
+        self.run(async move { check_list(&shard, &versions, object, &scope, epoch, limit).await })
+    }
+
+    fn search(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+        let object = self.draw().object();
+        let (search, state) = (self.draw().search(object), self.versions.at(object, epoch));
+        let shard = self.shard.clone();
+        self.run(async move { check_search(&shard, &state, object, epoch, &search).await })
+    }
+
+    /// Lists the newest state a key at a time while dkeys come and go in between: what was there all the time is listed
+    /// once, and nothing that was never there. A list of a given epoch doesn't change at all.
+    fn list_while_it_changes(&mut self) {
+        if self.faulty || self.tight {
+            return;
+        }
+        let object = self.draw().object();
+        let newest = self.draw().one_in(2);
+        let at = if newest { u64::MAX } else { self.epoch };
+        let expected = listed(&self.versions, object, &ListScope::Dkeys, at).0;
+        let mut always: BTreeSet<Vec<u8>> = expected.iter().cloned().collect();
+        let mut ever = always.clone();
+        let mut changes = Vec::new();
+        for _ in 0..4 {
+            let epoch = self.next_epoch();
+            let draw = self.draw();
+            let dkey = draw.dkey(object);
+            let change =
+                if draw.one_in(2) { draw.punch_of(object, dkey) } else { draw.update(object, dkey, epoch) };
+            if let Ok(plan) = self.versions.plan(core::slice::from_ref(&change), epoch) {
+                self.versions.take(plan, epoch);
+                let now = listed(&self.versions, object, &ListScope::Dkeys, u64::MAX).0;
+                ever.extend(now.iter().cloned());
+                always.retain(|dkey| now.contains(dkey));
+                changes.push((change, epoch));
+            }
+        }
+        let (shard, mut rest) = (self.shard.clone(), changes.into_iter());
+        let found = self.run(async move {
+            let changing = shard.clone();
+            let left = &mut rest;
+            let found = list(&shard, object, &ListScope::Dkeys, at, 1, async || {
+                if let Some((change, epoch)) = left.next() {
+                    change.send(&changing, epoch).await.expect("it was planned");
+                }
+            })
+            .await;
+            for (change, epoch) in rest {
+                change.send(&shard, epoch).await.expect("it was planned");
+            }
+            found
+        });
+        let Some(Ok((found, _))) = found else { panic!("a healthy disk") };
+        if !newest {
+            return assert_eq!(found, expected, "a list at an epoch");
+        }
+        assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
+        assert!(found.iter().all(|dkey| ever.contains(dkey)), "{found:?} of {ever:?}");
+        assert!(always.iter().all(|dkey| found.contains(dkey)), "{found:?} without some of {always:?}");
+    }
+
+    fn snapshot(&mut self) {
+        if self.faulty {
+            return;
+        }
+        let shard = self.shard.clone();
+        if self.draw().one_in(2) || self.snapshots.len() > 6 {
+            self.snapshots.pop_first();
+            let kept: Vec<Epoch> = self.snapshots.iter().copied().map(Epoch).collect();
+            self.run(async move { shard.set_snapshots(CONTAINER, &kept).await })
+        } else {
+            let epoch = self.next_epoch();
+            self.snapshots.insert(epoch);
+            self.run(async move { shard.add_snapshot(CONTAINER, Epoch(epoch)).await })
+        }
+        .expect("a healthy disk")
+        .expect("stored");
+    }
+
+    fn aggregate(&mut self) {
+        let back = self.draw().pick(&[0, 1_000_000, 30_000_000]);
+        self.horizon = self.horizon.max(self.epoch.saturating_sub(back));
+        let (shard, horizon) = (self.shard.clone(), Epoch(self.horizon));
+        let done = self.run(async move { shard.aggregate(CONTAINER, horizon).await });
+        assert!(self.faulty || matches!(done, Some(Ok(()))), "{done:?}");
+    }
+
+    fn checkpoint(&mut self) {
+        let store = Rc::clone(&self.store);
+        let done = self.run(async move { store.checkpoint().await });
+        assert!(self.faulty || matches!(done, Some(Ok(()))), "{done:?}");
+    }
+
+    fn check_some(&mut self) {
+        self.check(self.draw().object(), self.epoch_to_read());
+        if !self.faulty {
+            assert_eq!(self.machine.audit(&self.store).problems, [""; 0]);
+        }
+    }
+
+    /// Compares everything at the newest epoch, at all snapshots and at some epochs.
+    pub fn check_all(&mut self) {
+        if self.faulty {
+            self.recover();
+        }
+        let mut epochs: Vec<u64> = self.snapshots.iter().copied().collect();
+        epochs.extend([u64::MAX, self.epoch_to_read(), self.epoch_to_read()]);
+        for object in OBJECTS {
+            for epoch in &epochs {
+                self.check(object, *epoch);
+            }
+        }
+        assert_eq!(self.machine.audit(&self.store).problems, [""; 0]);
+    }
+
+    /// Destroys the container and creates it again: nothing of the old one is in it.
+    fn begin_anew(&mut self) {
+        if self.faulty {
+            return;
+        }
+        let shard = self.shard.clone();
+        let done = self.run(async move {
+            shard.destroy_container(CONTAINER).await?;
+            shard.create_container(CONTAINER).await
+        });
+        done.expect("a healthy disk").expect("done");
+        self.versions.clear();
+        self.snapshots.clear();
+    }
+
+    /// Prepares changes of several dkeys together and decides on them, perhaps after a power failure.
+    fn transact(&mut self) {
+        let epoch = self.next_epoch();
+        let mut changes: Vec<Change> = Vec::new();
+        let mut places = BTreeSet::new();
+        for _ in 0..=self.random.below(4) {
+            let (draw, object) = (self.draw(), self.draw().object());
+            let dkey = draw.dkey(object);
+            if places.insert((object, dkey.clone())) {
+                let punches = draw.one_in(4);
+                changes.push(if punches {
+                    draw.punch_of(object, dkey)
+                } else {
+                    draw.update(object, dkey, epoch)
+                });
+            }
+        }
+        let planned = self.versions.plan(&changes, epoch);
+        self.transactions += 1;
+        let id = TransactionId(Uuid::from_u128(self.transactions));
+        let shard = self.shard.clone();
+        let outcome = self.send(async move {
+            let operations: Vec<_> = changes.iter().map(Change::operation).collect();
+            shard.prepare(CONTAINER, id, Epoch(epoch), &operations).await
+        });
+        match outcome {
+            Outcome::Done => {}
+            Outcome::Refused(_) => return self.settle(outcome, planned, epoch),
+            Outcome::Doubtful => self.recover(),
+        }
+        if self.draw().one_in(4) {
+            self.recover();
+        }
+        // Before the decision nobody sees it.
+        if let (Ok(plan), false) = (&planned, self.faulty) {
+            for object in plan.objects() {
+                self.check(object, epoch - 1);
+            }
+        }
+        let commits = planned.is_ok() && self.draw().one_in(2);
+        self.decide(id, commits);
+        let decision = self.shard.decision(CONTAINER, id).expect("the container");
+        match (decision, planned) {
+            (Some(Decision::Committed(at)), Ok(plan)) => {
+                assert_eq!(at, Epoch(epoch));
+                self.changes += 1;
+                self.versions.take(plan, epoch);
+            }
+            (Some(Decision::Committed(_)), Err(refusal)) => panic!("committed in spite of {refusal:?}"),
+            (Some(Decision::Aborted) | None, _) => {}
+        }
+    }
+
+    /// Commits or aborts, again after each failure.
+    fn decide(&mut self, id: TransactionId, commits: bool) {
+        loop {
+            let shard = self.shard.clone();
+            let done = self.run(async move {
+                if commits {
+                    shard.commit_transaction(CONTAINER, id).await.map(drop)
+                } else {
+                    shard.abort_transaction(CONTAINER, id).await
+                }
+            });
+            match done {
+                // A prepare that failed may have left nothing.
+                Some(Ok(()) | Err(TransactionError::Unknown(_))) => return,
+                other => assert!(self.faulty, "{other:?}"),
+            }
+            self.recover();
+        }
+    }
+
+    /// Flips bits anywhere and reads everything: each answer is right or an error.
+    pub fn rot(mut self) {
+        self.check_all();
+        let store = Rc::clone(&self.store);
+        self.run(async move { store.close().await }).expect("a healthy disk").expect("closed");
+        self.machine.crash(CrashKeeps::Nothing);
+        let blocks: Vec<u64> = (0..self.machine.device().size() / 4096)
+            .filter(|at| self.machine.disk.bytes(at * 4096, 4096).iter().any(|byte| *byte != 0))
+            .collect();
+        for _ in 0..=self.random.below(12) {
+            let offset = self.draw().pick(&blocks) * 4096 + self.random.below(4096);
+            self.machine.disk.rot(offset, self.random.below(8) as u8);
+        }
+        match self.machine.try_open(quiet()) {
+            Ok(store) => self.shard = store.pool(POOL).expect("the pool"),
+            Err(OpenError::Corrupt { .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
+        for object in OBJECTS {
+            let (shard, versions) = (self.shard.clone(), self.versions.clone());
+            let checked = self.run(async move { check_object(&shard, &versions, object, u64::MAX).await });
+            if let Err(Trouble::Wrong(what)) = checked.expect("a healthy disk") {
+                panic!("after rot: {what}");
+            }
+        }
+    }
+}
