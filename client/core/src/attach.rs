@@ -3,11 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weir_fabric::{AuthKey, AuthKeyError, Launch, configured_client_key};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TenantId, TenantKey};
 
 /// Environment variable that names the attach file.
 pub const ATTACH_VARIABLE: &str = "WEIR_ATTACH";
+
+/// Environment variable that overrides the attach file's `fabric_auth_key`.
+pub const AUTH_KEY_VARIABLE: &str = "WEIR_FABRIC_AUTH_KEY";
+
+/// Environment variable that overrides the attach file's `fabric_device`.
+pub const DEVICE_VARIABLE: &str = "WEIR_FABRIC_DEVICE";
 
 /// Where the attach file is looked for when nothing names it, in this order.
 pub const ATTACH_DEFAULTS: [&str; 2] = ["/etc/weir/client/client.json", "/etc/weir/client.json"];
@@ -38,6 +45,14 @@ pub enum AttachError {
         path: PathBuf,
         /// Which rule is broken.
         reason: String,
+    },
+    /// There is no virtual network to be on.
+    #[error("fabric_auth_key of attach file {path}: {source}")]
+    AuthKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: AuthKeyError,
     },
     /// The key can't be used.
     #[error("key {path}: {reason}")]
@@ -84,6 +99,21 @@ struct AttachFile {
     tenant: u64,
     #[serde(default)]
     tenant_key_file: Option<PathBuf>,
+    #[serde(default)]
+    fabric_auth_key: Option<String>,
+    #[serde(default)]
+    fabric_device: Option<String>,
+}
+
+impl AttachFile {
+    /// The virtual network to be on: what the environment names, else the file, else the job's launcher.
+    fn auth_key(&self) -> Result<Option<AuthKey>, AuthKeyError> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let text = set(AUTH_KEY_VARIABLE).or_else(|| self.fabric_auth_key.clone());
+        let device = set(DEVICE_VARIABLE).or_else(|| self.fabric_device.clone());
+        let launch = Launch::from_environment();
+        configured_client_key(text.as_deref(), &self.provider, device.as_deref(), &launch)
+    }
 }
 
 /// How to reach a system: what the operator, or `weir dev`, writes for clients.
@@ -97,6 +127,8 @@ pub struct Attach {
     pub engines: Vec<EngineAddress>,
     /// The key that proves to engines whose client this is: a tenant's, or the system's own.
     pub key: TenantKey,
+    /// The virtual network of the client's endpoints, where the provider has such.
+    pub auth_key: Option<AuthKey>,
 }
 
 impl Attach {
@@ -141,7 +173,10 @@ impl Attach {
             .map_err(|error| error.to_string())
             .and_then(|text| parse(text).map_err(|error| error.to_string()))
             .map_err(|reason| AttachError::Key { path: key_path, reason })?;
-        let attach = Self { system: file.system, provider: file.provider, engines: file.engines, key };
+        let auth_key =
+            file.auth_key().map_err(|source| AttachError::AuthKey { path: path.clone(), source })?;
+        let AttachFile { system, provider, engines, .. } = file;
+        let attach = Self { system, provider, engines, key, auth_key };
         attach.check().map_err(malformed)?;
         Ok(attach)
     }
@@ -226,6 +261,21 @@ mod tests {
         {
             assert!(matches!(with(keys), Err(AttachError::Malformed { .. })), "{keys}");
         }
+    }
+
+    #[test]
+    fn an_attach_file_may_name_the_virtual_network() {
+        let with = |line: &str| {
+            let engine = r#"{"rank":0,"host":"h","fabric_port":10100,"targets":1}"#;
+            load(&format!(
+                r#"{{"system":"w","provider":"tcp","engines":[{engine}],"system_key_file":"system.key"{line}}}"#
+            ))
+        };
+        assert_eq!(with("").expect("valid").auth_key, None);
+        let named = with(r#","fabric_auth_key":"5:100""#).expect("valid");
+        assert_eq!(named.auth_key, Some(AuthKey { service: 5, vni: 100 }));
+        let error = with(r#","fabric_auth_key":"100""#).expect_err("no service");
+        assert!(matches!(error, AttachError::AuthKey { .. }), "{error}");
     }
 
     #[test]

@@ -256,12 +256,15 @@ impl Context {
 /// Opens an endpoint on the interface that leads to the first engine whose name is known here; when none is, as while
 /// all engines are away, on the interface of the default route.
 fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
+    let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
     for engine in &attach.engines {
-        let options = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
+        let near = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
+        let options = libfabric::Options { auth_keys: auth_keys.clone(), ..near };
         if let Ok(endpoint) = libfabric::open(runtime, &options) {
             return Ok(endpoint);
         }
     }
-    let options = libfabric::Options { provider: attach.provider.clone(), ..libfabric::Options::default() };
+    let provider = attach.provider.clone();
+    let options = libfabric::Options { provider, auth_keys, ..libfabric::Options::default() };
     libfabric::open(runtime, &options).map_err(|error| error.to_string())
 }

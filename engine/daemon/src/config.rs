@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Deserialize;
 use weir_fabric::libfabric::ReceiveMode;
+use weir_fabric::{AuthKey, Launch, configured_server_keys};
 use weir_management::TlsFiles;
 use weir_pool::EngineInfo;
 use weir_proto::Rank;
@@ -77,6 +78,12 @@ pub struct Flags {
     /// Port of target 0; target t listens on this port + t.
     #[arg(long, env = "WEIR_FABRIC_PORT")]
     pub fabric_port: Option<u16>,
+    /// Auth keys of the fabric endpoints: service:first[:last], a block of VNIs; zeros stand for what SLINGSHOT_* give.
+    #[arg(long, env = "WEIR_FABRIC_AUTH_KEY")]
+    pub fabric_auth_key: Option<String>,
+    /// The NIC whose service is taken from `SLINGSHOT_SVC_IDS`.
+    #[arg(long, env = "WEIR_FABRIC_DEVICE")]
+    pub fabric_device: Option<String>,
     /// Number of targets.
     #[arg(long, env = "WEIR_TARGETS")]
     pub targets: Option<u32>,
@@ -166,6 +173,8 @@ struct File {
     host: Option<String>,
     listen: Option<String>,
     fabric_port: Option<u16>,
+    fabric_auth_key: Option<String>,
+    fabric_device: Option<String>,
     targets: Option<u32>,
     management_listen: Option<String>,
     metrics_listen: Option<String>,
@@ -242,6 +251,8 @@ pub struct Config {
     pub listen: String,
     /// Port of target 0.
     pub fabric_port: u16,
+    /// Auth keys of the fabric endpoints: a block of virtual networks, or none.
+    pub auth_keys: Vec<AuthKey>,
     /// Number of targets.
     pub targets: u32,
     /// Where management listens.
@@ -296,6 +307,9 @@ impl Config {
         let targets = required(targets, "targets", "--targets or WEIR_TARGETS")?;
         let management = flags.management_listen.clone().or(file.management_listen);
         let metrics = flags.metrics_listen.clone().or(file.metrics_listen);
+        let provider = flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned());
+        let device = flags.fabric_device.clone().or(file.fabric_device);
+        let auth_key = flags.fabric_auth_key.clone().or(file.fabric_auth_key);
         let size = flags.target_size.clone().or(file.target_size);
         let index = flags.index_memory.clone().or(file.index_memory);
         let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
@@ -304,7 +318,8 @@ impl Config {
         let config = Self {
             system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
             rank,
-            provider: flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned()),
+            auth_keys: auth_keys(auth_key.as_deref(), &provider, device.as_deref())?,
+            provider,
             receive: receive_mode(flags.receive_mode.as_deref().or(file.receive_mode.as_deref()))?,
             listen: bound,
             host,
@@ -418,6 +433,11 @@ fn required<T>(value: Option<T>, key: &'static str, hint: &'static str) -> Resul
 
 fn invalid(key: &str, value: &str, reason: &str) -> ConfigError {
     ConfigError::Invalid { key: key.to_owned(), value: value.to_owned(), reason: reason.to_owned() }
+}
+
+fn auth_keys(text: Option<&str>, provider: &str, device: Option<&str>) -> Result<Vec<AuthKey>, ConfigError> {
+    let keys = configured_server_keys(text, provider, device, &Launch::from_environment());
+    keys.map_err(|error| invalid("fabric_auth_key", text.unwrap_or("0:0"), &error.to_string()))
 }
 
 /// An address is listened at itself; a name may not resolve yet, so every address of its family is.
@@ -644,6 +664,20 @@ mod tests {
         let times = config.membership;
         assert_eq!((times.period.as_millis(), times.gossip.as_millis()), (200, 40));
         assert_eq!((times.suspicion_min.as_millis(), times.suspicion_max.as_millis()), (5000, 5000));
+    }
+
+    #[test]
+    fn blocks_of_virtual_networks_are_read_and_wrong_ones_name_the_key() {
+        let keys = |text: &str| {
+            let line = format!("fabric_auth_key = \"{text}\"\nlog = ");
+            load(&GOOD.replace("log = ", &line), ranked()).map(|config| config.auth_keys)
+        };
+        let key = |vni| AuthKey { service: 5, vni };
+        assert_eq!(keys("5:100:102"), Ok(vec![key(100), key(101), key(102)]));
+        assert_eq!(keys("none"), Ok(Vec::new()));
+        assert_eq!(load(GOOD, ranked()).expect("a good file").auth_keys, Vec::new());
+        let error = keys("5:100:7").expect_err("an empty block");
+        assert!(error.contains("`fabric_auth_key` = \"5:100:7\"") && error.contains("block"), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
+use weir_fabric::libfabric;
 use weir_management::v1::containers_server::ContainersServer;
 use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
@@ -132,12 +133,14 @@ impl Engine {
         let count = usize::try_from(config.targets).unwrap_or(0);
         let healths: Healths = Arc::new(Mutex::new(vec![Health::Starting; count]));
         let mut targets = Vec::with_capacity(count);
+        let auth_keys = libfabric::usable_keys(&config.provider, config.auth_keys.clone());
         for (target, processor) in (0..config.targets).zip(thread::own_processors(config.targets)) {
             let settings = Settings {
                 owner: layout.owner(target),
                 path: layout.path(target),
                 provider: config.provider.clone(),
                 receive: config.receive,
+                auth_keys: auth_keys.clone(),
                 listen: config.listen.clone(),
                 // Checked with the configuration: ports end before 65536.
                 port: config.fabric_port + u16::try_from(target).unwrap_or(0),

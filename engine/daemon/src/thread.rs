@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weir_fabric::FabricError;
 use weir_fabric::libfabric::{self, Options, ReceiveMode};
+use weir_fabric::{AuthKey, FabricError};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -44,6 +44,8 @@ pub struct Settings {
     pub provider: String,
     /// How receive memory is posted.
     pub receive: ReceiveMode,
+    /// Auth keys of its endpoint, where the provider has such.
+    pub auth_keys: Vec<AuthKey>,
     /// Address its endpoint is bound to.
     pub listen: String,
     /// Its port.
@@ -198,7 +200,8 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
-    let options = Options { receive: settings.receive, ..Options::listen(&provider, &listen, port) };
+    let (receive, auth_keys) = (settings.receive, settings.auth_keys);
+    let options = Options { receive, auth_keys, ..Options::listen(&provider, &listen, port) };
     let endpoint = libfabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,

@@ -29,6 +29,12 @@ impl Address {
         Self(self.0, Some(key))
     }
 
+    /// What an endpoint that serves several keys knows the address as, when that is not the address itself: one that was
+    /// found by name is met under the first of the keys. So endpoints with the same keys agree on whom they talk to.
+    pub(crate) fn named_under(&self, first: Option<AuthKey>) -> Option<Self> {
+        first.filter(|_| self.1.is_none()).map(|key| self.clone().under(key))
+    }
+
     /// The auth key that it was met under.
     #[must_use]
     pub fn auth_key(&self) -> Option<AuthKey> {

@@ -9,6 +9,15 @@ use serde::{Deserialize, Serialize};
 /// Most keys of one endpoint: the VNIs that one Slingshot service can be given.
 pub const AUTH_KEYS_MAX: usize = 128;
 
+/// The provider that has auth keys.
+const SLINGSHOT: &str = "cxi";
+
+/// The specification that takes everything from the launcher.
+const FROM_LAUNCHER: &str = "0:0";
+
+/// The specification that takes nothing from it either.
+const NONE: &str = "none";
+
 /// A virtual network, and the service through which it is reached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct AuthKey {
@@ -39,6 +48,16 @@ pub enum AuthKeyError {
         first: u16,
         /// Its last.
         last: u16,
+    },
+    /// More keys than an endpoint can have.
+    #[error(
+        "{variable}=\"{value}\" has more than {AUTH_KEYS_MAX} VNIs; name a block of them in the configuration"
+    )]
+    TooMany {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
     },
     /// The environment has no such list.
     #[error("{0} is not set; ask the job's launcher for a VNI, or name service and VNI in the configuration")]
@@ -111,7 +130,22 @@ impl Launch {
     }
 
     fn vnis(&self) -> Result<Vec<u16>, AuthKeyError> {
-        Self::numbers("SLINGSHOT_VNIS", self.vnis.as_ref())
+        let variable = "SLINGSHOT_VNIS";
+        let vnis = Self::numbers(variable, self.vnis.as_ref())?;
+        let value = || self.vnis.clone().unwrap_or_default();
+        if vnis.contains(&0) {
+            return Err(AuthKeyError::List { variable, value: value() });
+        }
+        if vnis.len() > AUTH_KEYS_MAX {
+            return Err(AuthKeyError::TooMany { variable, value: value() });
+        }
+        Ok(vnis)
+    }
+
+    /// What a process that nothing tells otherwise does on this provider: on Slingshot it takes what it was given.
+    fn default_for(&self, provider: &str) -> Option<&'static str> {
+        let given = self.vnis.as_ref().is_some_and(|vnis| !vnis.is_empty());
+        (provider == SLINGSHOT && given).then_some(FROM_LAUNCHER)
     }
 }
 
@@ -161,6 +195,38 @@ pub fn server_keys(text: &str, launch: &Launch, device: Option<&str>) -> Result<
     Ok(vnis.into_iter().map(|vni| AuthKey { service, vni }).collect())
 }
 
+/// The specification that holds: what is configured, else what the launcher gave on a network with auth keys.
+fn specified<'a>(configured: Option<&'a str>, provider: &str, launch: &Launch) -> Option<&'a str> {
+    configured.or(launch.default_for(provider)).filter(|text| *text != NONE)
+}
+
+/// The key of a client that is configured like this: see [`client_key`]. Nothing configured means what the launcher
+/// gave, on `cxi`, and no key elsewhere; "none" means no key.
+///
+/// # Errors
+/// When the specification is none, or the launcher gave nothing.
+pub fn configured_client_key(
+    configured: Option<&str>,
+    provider: &str,
+    device: Option<&str>,
+    launch: &Launch,
+) -> Result<Option<AuthKey>, AuthKeyError> {
+    specified(configured, provider, launch).map(|text| client_key(text, launch, device)).transpose()
+}
+
+/// The keys of a server that is configured like this: see [`server_keys`] and [`configured_client_key`].
+///
+/// # Errors
+/// When the specification is none, the block is empty or too large, or the launcher gave nothing.
+pub fn configured_server_keys(
+    configured: Option<&str>,
+    provider: &str,
+    device: Option<&str>,
+    launch: &Launch,
+) -> Result<Vec<AuthKey>, AuthKeyError> {
+    specified(configured, provider, launch).map_or(Ok(Vec::new()), |text| server_keys(text, launch, device))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,5 +265,35 @@ mod tests {
         assert!(matches!(client_key("1:0", &launch("x", "", ""), None), Err(AuthKeyError::List { .. })));
         assert_eq!(server_keys("1:5:4", &given, None), Err(AuthKeyError::Block { first: 5, last: 4 }));
         assert!(matches!(server_keys("1:1:129", &given, None), Err(AuthKeyError::Block { .. })));
+    }
+
+    #[test]
+    fn the_launchers_keys_are_taken_on_slingshot_unless_the_configuration_says_otherwise() {
+        let given = launch("1042,1043", "cxi0", "5");
+        let client = |text, provider, launch: &Launch| configured_client_key(text, provider, None, launch);
+        let key = |service, vni| Ok(Some(AuthKey { service, vni }));
+        assert_eq!(client(None, "cxi", &given), key(5, 1042));
+        assert_eq!(client(None, "tcp", &given), Ok(None), "no network that would know what to do with it");
+        assert_eq!(client(None, "cxi", &Launch::default()), Ok(None), "the provider chooses");
+        assert_eq!(client(Some("none"), "cxi", &given), Ok(None));
+        assert_eq!(client(Some("7:9"), "cxi", &given), key(7, 9));
+        assert_eq!(client(Some("7:9"), "tcp", &given), key(7, 9));
+        let server = |text, provider| {
+            let keys = configured_server_keys(text, provider, None, &given)?;
+            Ok(keys.into_iter().map(|key| key.vni).collect::<Vec<_>>())
+        };
+        assert_eq!(server(None, "cxi"), Ok(vec![1042, 1043]));
+        assert_eq!(server(Some("3:7:9"), "cxi"), Ok(vec![7, 8, 9]));
+        assert_eq!(server(Some("none"), "cxi"), Ok(vec![]));
+        assert_eq!(server(None, "tcp"), Ok(vec![]));
+        assert_eq!(server(Some("x"), "tcp"), Err(AuthKeyError::Form("x".to_owned())));
+    }
+
+    #[test]
+    fn a_launchers_list_with_no_network_in_it_or_too_many_is_refused() {
+        assert!(matches!(server_keys("1:0", &launch("5,0", "", ""), None), Err(AuthKeyError::List { .. })));
+        let many: Vec<String> = (1..=129).map(|vni: u16| vni.to_string()).collect();
+        let many = launch(&many.join(","), "", "");
+        assert!(matches!(server_keys("1:0", &many, None), Err(AuthKeyError::TooMany { .. })));
     }
 }

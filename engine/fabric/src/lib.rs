@@ -17,7 +17,10 @@ pub mod sim;
 mod transfer;
 
 pub use address::{Address, PeerId};
-pub use auth_key::{AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, server_keys};
+pub use auth_key::{
+    AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_server_keys,
+    server_keys,
+};
 pub use capabilities::{Ability, Capabilities, MrMode, Offer, Wait};
 pub use counters::FabricCounters;
 pub use error::FabricError;

@@ -196,6 +196,7 @@ impl Cluster {
             provider: "sim".into(),
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
+            auth_key: None,
         }
     }
 

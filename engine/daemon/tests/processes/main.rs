@@ -7,3 +7,4 @@ mod kill;
 mod management;
 mod membership;
 mod system;
+mod tenants;

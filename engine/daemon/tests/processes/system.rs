@@ -227,6 +227,7 @@ impl System {
             provider: "tcp".to_owned(),
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
+            auth_key: None,
         }
     }
 

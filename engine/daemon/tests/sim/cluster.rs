@@ -8,6 +8,7 @@ use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
+use weir_fabric::{AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_pool::EngineInfo;
@@ -25,7 +26,7 @@ pub const SHARE_BYTES: u64 = 32 << 20;
 /// Port of target 0 on every engine.
 const PORT: u16 = 10_100;
 
-const KEY: SystemKey = SystemKey([5; 32]);
+pub const KEY: SystemKey = SystemKey([5; 32]);
 
 /// How many of what.
 #[derive(Clone, Copy)]
@@ -51,6 +52,8 @@ pub struct Cluster {
     pub engines: Rc<Vec<Engine>>,
     pub clients: Rc<Vec<Node>>,
     admin: Node,
+    /// Virtual networks of the engines; none: the one without a key.
+    networks: Rc<Vec<AuthKey>>,
 }
 
 fn host(rank: u32) -> String {
@@ -64,6 +67,11 @@ fn owner(rank: u32, target: u32) -> Owner {
 impl Cluster {
     /// Formats disks and starts all engines.
     pub fn start(seed: u64, shape: Shape) -> Self {
+        Self::start_on(seed, shape, Vec::new())
+    }
+
+    /// The same with engines on some virtual networks.
+    pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
         let engines = (0..shape.engines).map(|rank| {
@@ -89,7 +97,8 @@ impl Cluster {
         let clients = (0..shape.clients).map(|index| world.node(&format!("client-{index}")));
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
-        let cluster = Self { world, fabric, shape, engines, clients, admin };
+        let networks = Rc::new(networks);
+        let cluster = Self { world, fabric, shape, engines, clients, admin, networks };
         for rank in 0..shape.engines {
             cluster.boot(rank);
         }
@@ -108,6 +117,13 @@ impl Cluster {
         (0..self.shape.engines).map(info).collect()
     }
 
+    fn endpoint(&self, node: &Node, port: u16) -> Rc<dyn Endpoint> {
+        if self.networks.is_empty() {
+            return self.fabric.endpoint(node, Some(port));
+        }
+        self.fabric.endpoint_with_keys(node, Some(port), &self.networks)
+    }
+
     /// Starts the targets of an engine whose node is up.
     fn boot(&self, rank: u32) {
         let engine = &self.engines[rank as usize];
@@ -116,7 +132,7 @@ impl Cluster {
             let rt = engine.node.handle();
             let context = TargetContext {
                 rt: rt.clone(),
-                endpoint: self.fabric.endpoint(&engine.node, Some(PORT + target)),
+                endpoint: self.endpoint(&engine.node, PORT + target),
                 device: disk.attach(&rt),
                 owner: owner(rank, u32::from(target)),
                 store: StoreConfig::default(),
@@ -212,6 +228,7 @@ impl Cluster {
             provider: "sim".to_owned(),
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
+            auth_key: None,
         }
     }
 

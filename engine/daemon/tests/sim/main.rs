@@ -11,6 +11,7 @@ mod faults;
 mod history;
 mod saturation;
 mod seeds;
+mod tenants;
 mod workload;
 
 use std::time::Duration;
@@ -101,4 +102,9 @@ fn an_engine_that_sends_requests_away_answers_its_probes() {
         cluster.create_pool("tank");
         saturation::probes_are_answered(&cluster);
     });
+}
+
+#[test]
+fn tenants_on_virtual_networks_reach_their_own_pools_and_no_others() {
+    for_each_seed(3, tenants::are_kept_apart);
 }

@@ -206,6 +206,8 @@ impl Endpoint for LibfabricEndpoint {
         } else {
             address
         };
+        let keyed = address.named_under(self.core.raw.first_key());
+        let address = keyed.as_ref().unwrap_or(address);
         if let Some(known) = self.core.peers.borrow().by_address(address) {
             return Ok(known);
         }

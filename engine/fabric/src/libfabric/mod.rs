@@ -16,5 +16,5 @@ mod resolve;
 mod survey;
 mod sys;
 
-pub use open::{Bind, Options, ReceiveMode, open};
+pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
 pub use survey::{probe, providers};

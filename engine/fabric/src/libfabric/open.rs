@@ -173,6 +173,22 @@ fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
     }
 }
 
+/// Those of the keys that an endpoint of this provider can have: all, or none where the provider has no auth keys. Then
+/// only authentication codes keep tenants apart, which the log says.
+#[must_use]
+pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
+    let lacks = survey::facts(provider).is_ok_and(|facts| !facts.has_auth_keys());
+    if keys.is_empty() || !lacks {
+        return keys;
+    }
+    tracing::warn!(
+        provider,
+        keys = keys.len(),
+        "the provider has no auth keys: those configured are not used, authentication codes keep tenants apart"
+    );
+    Vec::new()
+}
+
 /// Opens an endpoint and has the executor drive it.
 ///
 /// # Errors

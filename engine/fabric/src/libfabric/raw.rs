@@ -181,6 +181,11 @@ impl Raw {
         !self.auth_keys.is_empty()
     }
 
+    /// The first of several auth keys.
+    pub(super) fn first_key(&self) -> Option<AuthKey> {
+        self.auth_keys.first().map(|(key, _)| *key)
+    }
+
     /// The key of an entry that an error event names.
     pub(super) fn key_of(&self, entry: u64) -> Option<AuthKey> {
         self.auth_keys.iter().find(|(_, id)| *id == entry).map(|(key, _)| *key)

@@ -91,6 +91,11 @@ impl EndpointState {
         })
     }
 
+    /// The first of its keys, when there are several.
+    fn first_of_several(&self) -> Option<AuthKey> {
+        self.auth_keys.first().copied().filter(|_| self.auth_keys.len() > 1)
+    }
+
     /// Regions that peers can reach.
     pub(super) fn exposed(&self) -> usize {
         self.regions.borrow().len()
@@ -300,6 +305,8 @@ impl Endpoint for SimEndpoint {
     }
 
     fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {
+        let keyed = address.named_under(self.state.first_of_several());
+        let address = keyed.as_ref().unwrap_or(address);
         let peers = &mut *self.state.peers.borrow_mut();
         if let Some(id) = peers.ids.get(address) {
             return Ok(*id);
