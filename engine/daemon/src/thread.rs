@@ -198,6 +198,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let rt = executor.handle();
     let device =
         data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
+    tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys) = (settings.receive, settings.auth_keys);

@@ -1,17 +1,11 @@
-//! Aligned memory for transfers, from a pool of bounded size.
+//! Aligned memory for transfers.
 
 use crate::device::BLOCK;
-use core::cell::{Cell, RefCell};
+use crate::pool::PoolState;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
-use core::task::{Poll, Waker};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::rc::Rc;
-
-/// Smallest buffer the pool keeps for reuse; larger classes double.
-const CLASS_MIN: usize = BLOCK;
-/// Number of size classes that are kept: 4 KiB to 8 MiB, the payload limit of one request.
-const CLASSES: usize = 12;
 
 /// Memory aligned to [`BLOCK`], a whole number of blocks long.
 pub struct DmaBuf {
@@ -22,6 +16,11 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
+    /// A buffer of a pool: `len` of the `capacity` bytes at `memory`, which go back to it in the end.
+    pub(crate) fn of_pool(memory: NonNull<u8>, capacity: usize, len: usize, pool: Rc<PoolState>) -> Self {
+        Self { memory, capacity, len, pool: Some(pool) }
+    }
+
     /// Zeroed memory outside any pool, `len` rounded up to whole blocks.
     ///
     /// # Panics
@@ -85,7 +84,7 @@ impl Drop for DmaBuf {
     }
 }
 
-fn round_up(len: usize) -> usize {
+pub(crate) fn round_up(len: usize) -> usize {
     len.max(1).next_multiple_of(BLOCK)
 }
 
@@ -93,7 +92,8 @@ fn layout(len: usize) -> Layout {
     Layout::from_size_align(len, BLOCK).expect("lengths stay far below isize::MAX")
 }
 
-fn allocate(len: usize) -> NonNull<u8> {
+/// Zeroed memory aligned to [`BLOCK`]. The length isn't zero.
+pub(crate) fn allocate(len: usize) -> NonNull<u8> {
     // SAFETY: the layout's size is at least one block, so not zero.
     let memory = unsafe { alloc_zeroed(layout(len)) };
     NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout(len)))
@@ -101,108 +101,9 @@ fn allocate(len: usize) -> NonNull<u8> {
 
 /// # Safety
 /// `memory` must come from [`allocate`] with the same length and must not be used again.
-unsafe fn release(memory: NonNull<u8>, len: usize) {
+pub(crate) unsafe fn release(memory: NonNull<u8>, len: usize) {
     // SAFETY: passed on to the caller.
     unsafe { dealloc(memory.as_ptr(), layout(len)) }
-}
-
-/// Bounds the memory of transfers: whoever asks for more than is left waits.
-#[derive(Clone)]
-pub struct DmaPool {
-    state: Rc<PoolState>,
-}
-
-struct PoolState {
-    limit: usize,
-    used: Cell<usize>,
-    idle: RefCell<[Vec<NonNull<u8>>; CLASSES]>,
-    waiting: RefCell<Vec<Waker>>,
-}
-
-/// The size class of a length: its index and its capacity. `None`: larger than any class.
-fn class_of(len: usize) -> Option<(usize, usize)> {
-    let capacity = len.next_power_of_two().max(CLASS_MIN);
-    let index = (capacity / CLASS_MIN).trailing_zeros() as usize;
-    (index < CLASSES).then_some((index, capacity))
-}
-
-impl PoolState {
-    fn give_back(&self, memory: NonNull<u8>, capacity: usize) {
-        self.used.set(self.used.get() - capacity);
-        match class_of(capacity) {
-            Some((class, size)) if size == capacity => self.idle.borrow_mut()[class].push(memory),
-            // SAFETY: `give_back` is called once, from the drop of the buffer that owned the memory.
-            _ => unsafe { release(memory, capacity) },
-        }
-        for waker in self.waiting.take() {
-            waker.wake();
-        }
-    }
-}
-
-impl Drop for PoolState {
-    fn drop(&mut self) {
-        for (class, idle) in self.idle.get_mut().iter_mut().enumerate() {
-            for memory in idle.drain(..) {
-                // SAFETY: idle memory of a class was allocated with the class's capacity and has no other owner.
-                unsafe { release(memory, CLASS_MIN << class) };
-            }
-        }
-    }
-}
-
-impl DmaPool {
-    /// A pool that hands out at most `limit` bytes at once.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        let state = PoolState {
-            limit,
-            used: Cell::new(0),
-            idle: RefCell::new(core::array::from_fn(|_| Vec::new())),
-            waiting: RefCell::new(Vec::new()),
-        };
-        Self { state: Rc::new(state) }
-    }
-
-    /// Bytes handed out now.
-    #[must_use]
-    pub fn used(&self) -> usize {
-        self.state.used.get()
-    }
-
-    /// Memory of `len` bytes rounded up to whole blocks; `None` when the pool's limit is reached. The content is
-    /// whatever an earlier transfer left. A request beyond the whole limit is served when nothing else is out.
-    #[must_use]
-    pub fn try_take(&self, len: usize) -> Option<DmaBuf> {
-        let len = round_up(len);
-        let (class, capacity) = class_of(len).map_or((None, len), |(class, size)| (Some(class), size));
-        let used = self.state.used.get();
-        if used > 0 && used.saturating_add(capacity) > self.state.limit {
-            return None;
-        }
-        let idle = class.and_then(|class| self.state.idle.borrow_mut()[class].pop());
-        let memory = idle.unwrap_or_else(|| allocate(capacity));
-        self.state.used.set(used + capacity);
-        Some(DmaBuf { memory, capacity, len, pool: Some(Rc::clone(&self.state)) })
-    }
-
-    /// Like [`DmaPool::try_take`], waiting until there is room.
-    pub async fn take(&self, len: usize) -> DmaBuf {
-        core::future::poll_fn(|cx| {
-            if let Some(buffer) = self.try_take(len) {
-                return Poll::Ready(buffer);
-            }
-            self.state.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-}
-
-impl core::fmt::Debug for DmaPool {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("DmaPool").field("limit", &self.state.limit).field("used", &self.used()).finish()
-    }
 }
 
 /// Bytes to be written, kept alive by shared ownership: a [`DmaBuf`], or any other memory (registered RMA buffers)
@@ -268,27 +169,6 @@ mod tests {
         assert_eq!(buffer.len(), BLOCK);
         assert!(buffer.as_ptr().addr().is_multiple_of(BLOCK));
         assert_eq!(&buffer[..5], b"weir\0");
-    }
-
-    #[test]
-    fn a_pool_hands_out_no_more_than_its_limit_and_reuses_what_returns() {
-        let pool = DmaPool::new(4 * BLOCK);
-        let first = pool.try_take(3 * BLOCK).expect("an empty pool");
-        assert_eq!(first.len(), 3 * BLOCK);
-        assert!(pool.try_take(1).is_none(), "a class of four blocks is out");
-        let address = first.as_ptr().addr();
-        drop(first);
-        assert_eq!(pool.used(), 0);
-        assert_eq!(pool.try_take(4 * BLOCK).expect("room again").as_ptr().addr(), address);
-    }
-
-    #[test]
-    fn one_request_beyond_the_limit_is_served_alone() {
-        let pool = DmaPool::new(BLOCK);
-        let large = pool.try_take(100 * BLOCK).expect("nothing else is out");
-        assert!(pool.try_take(1).is_none());
-        drop(large);
-        assert!(pool.try_take(1).is_some());
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The block-device seam.
 
 use crate::buffer::{DmaBuf, Slice};
+use crate::features::Features;
 use crate::health::DeviceHealth;
+use crate::pool::DmaPool;
+use crate::wear::Wear;
 use weir_runtime::LocalBoxFuture;
 
 /// Unit of all transfers, in bytes: the sector size of nearly every NVMe namespace and file system, and the alignment
@@ -52,8 +55,8 @@ pub enum MediaError {
         /// What the system said, and what to do.
         reason: String,
     },
-    /// Another process has the device, or one that was killed is still being cleared away.
-    #[error("{device}: can't be opened: another process uses it; stop that engine first")]
+    /// Another process has the device, or one that was killed is still being cleared away, or it is mounted.
+    #[error("{device}: can't be opened: another process uses it or it is mounted; stop that engine first")]
     Busy {
         /// Path of the device.
         device: String,
@@ -89,6 +92,8 @@ pub struct DeviceStats {
     pub flush_errors: u64,
     /// Transfers in flight now.
     pub in_flight: u64,
+    /// Calls of the operating system to begin transfers and take their ends.
+    pub calls: u64,
 }
 
 /// A block device that one thread uses.
@@ -127,6 +132,21 @@ pub trait Device {
 
     /// Counters for metrics.
     fn stats(&self) -> DeviceStats;
+
+    /// Has the pool's memory kept at hand for transfers, where the device can. Transfers of other memory work as well.
+    fn register(&self, pool: &DmaPool) {
+        let _ = pool;
+    }
+
+    /// What it uses of io_uring.
+    fn features(&self) -> Features {
+        Features::NONE
+    }
+
+    /// What the drive itself counts; `None` where it isn't known.
+    fn wear(&self) -> Option<Wear> {
+        None
+    }
 
     /// How the device is doing; `None` when nobody watches it ([`crate::health::Watched`]).
     fn health(&self) -> Option<DeviceHealth> {

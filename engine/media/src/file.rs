@@ -2,11 +2,14 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
-use crate::uring::{Ring, Transfer};
+use crate::features::Features;
+use crate::pool::DmaPool;
+use crate::uring::{Descriptor, InFlight, Ring, Transfer, Wire};
+use io_uring::{cqueue, opcode, squeue, types};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use weir_runtime::{Handle, SourceId};
@@ -21,7 +24,7 @@ const FILE_MODE: u32 = 0o600;
 pub struct FileDevice {
     inner: Rc<Inner>,
     handle: Handle,
-    source: SourceId,
+    sources: Vec<SourceId>,
 }
 
 struct Inner {
@@ -30,15 +33,68 @@ struct Inner {
     size: u64,
     is_file: bool,
     is_read_only: bool,
-    ring: Rc<Ring>,
+    /// For everything, or for flushes only when there is a polled one.
+    ring: Rc<Ring<FileWire>>,
+    /// For reads and writes of a device with poll queues: a polled ring knows no flush.
+    polled: Option<Rc<Ring<FileWire>>>,
 }
 
-fn open_error(path: &Path, operation: &'static str, reason: impl Into<String>) -> MediaError {
+/// Transfers as reads and writes of a file.
+pub(crate) struct FileWire;
+
+impl Wire for FileWire {
+    type Submission = squeue::Entry;
+    type Completion = cqueue::Entry;
+
+    fn submission(&self, entry: &InFlight, descriptor: Descriptor, region: Option<u16>) -> squeue::Entry {
+        let (fd, flags) = match descriptor {
+            Descriptor::Plain(number) => (types::Fd(number), squeue::Flags::empty()),
+            // The flag makes the number an index of the ring's table.
+            Descriptor::Registered(index) => {
+                (types::Fd(i32::try_from(index).unwrap_or(i32::MAX)), squeue::Flags::FIXED_FILE)
+            }
+        };
+        let one = entry.vectors.first().filter(|_| entry.vectors.len() == 1);
+        let base = one.map_or(core::ptr::null_mut(), |vector| vector.iov_base.cast::<u8>());
+        let len = u32::try_from(entry.len).unwrap_or(u32::MAX);
+        let request = match &entry.transfer {
+            Transfer::Read { offset, .. } => match region {
+                Some(region) => opcode::ReadFixed::new(fd, base, len, region).offset(*offset).build(),
+                None => opcode::Read::new(fd, base, len).offset(*offset).build(),
+            },
+            Transfer::Write { offset, stable, .. } => {
+                let how = if *stable { libc::RWF_DSYNC } else { 0 };
+                if let Some(region) = region {
+                    opcode::WriteFixed::new(fd, base, len, region).offset(*offset).rw_flags(how).build()
+                } else {
+                    let count = u32::try_from(entry.vectors.len()).unwrap_or(u32::MAX);
+                    let vectors = entry.vectors.as_ptr();
+                    opcode::Writev::new(fd, vectors, count).offset(*offset).rw_flags(how).build()
+                }
+            }
+            Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        request.flags(flags).user_data(entry.slot)
+    }
+
+    fn completion(completion: &cqueue::Entry) -> (u64, i32) {
+        (completion.user_data(), completion.result())
+    }
+
+    fn outcome(result: i32, len: usize) -> io::Result<()> {
+        match usize::try_from(result) {
+            Ok(moved) if moved == len => Ok(()),
+            _ => Err(io::Error::other(format!("only {result} of {len} bytes were transferred"))),
+        }
+    }
+}
+
+pub(crate) fn open_error(path: &Path, operation: &'static str, reason: impl Into<String>) -> MediaError {
     MediaError::Open { device: path.display().to_string(), operation, reason: reason.into() }
 }
 
 /// What an operator can do about an error of the operating system.
-fn advice(error: &io::Error) -> String {
+pub(crate) fn advice(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSPC) => "; the file system lacks the space: free some, or ask for a smaller size",
         Some(libc::EDQUOT) => "; a disk quota is used up",
@@ -55,13 +111,11 @@ fn advice(error: &io::Error) -> String {
 }
 
 fn open_options(create: bool) -> OpenOptions {
+    // Of a block device, `O_EXCL` claims it: what is mounted, or claimed by another, can't be opened. Of a file it says
+    // nothing unless one is created.
+    let flags = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_EXCL;
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create_new(create)
-        .mode(FILE_MODE)
-        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
+    options.read(true).write(true).create_new(create).mode(FILE_MODE).custom_flags(flags);
     options
 }
 
@@ -90,14 +144,25 @@ impl FileDevice {
     /// # Errors
     /// When it can't be opened, is something else, or another process uses it.
     pub fn open(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
+        Self::open_with(handle, path, Features::DEFAULT)
+    }
+
+    /// Like [`FileDevice::open`], using of io_uring no more than `wanted`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_with(handle: &Handle, path: &Path, wanted: Features) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
-        let file = open_options(false).open(path).map_err(fail)?;
+        let file = open_options(false).open(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
+            _ => fail(error),
+        })?;
         let metadata = file.metadata().map_err(fail)?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(open_error(path, "opened", "it is neither a file nor a block device"));
         }
-        Self::with_file(handle, path, file, kind.is_file(), false)
+        Self::with_file(handle, path, file, (kind.is_file(), false), wanted)
     }
 
     /// Opens an existing file or block device for reading only. Others may read it at the same time, but nobody may
@@ -117,44 +182,92 @@ impl FileDevice {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(open_error(path, "opened", "it is neither a file nor a block device"));
         }
-        Self::with_file(handle, path, file, kind.is_file(), true)
+        Self::with_file(handle, path, file, (kind.is_file(), true), Features::DEFAULT)
     }
 
     fn with_file(
         handle: &Handle,
         path: &Path,
         file: File,
-        is_file: bool,
-        is_read_only: bool,
+        (is_file, is_read_only): (bool, bool),
+        wanted: Features,
     ) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
-        lock(&file, is_read_only).map_err(|error| match error.raw_os_error() {
-            Some(libc::EWOULDBLOCK) => MediaError::Busy { device: path.display().to_string() },
-            _ => fail(error),
-        })?;
+        lock(path, &file, is_read_only)?;
         let size = end_of(&file).map_err(fail)?;
         let size = size - size % BLOCK as u64;
         if size == 0 {
             return Err(open_error(path, "opened", "it is smaller than one block"));
         }
-        let ring = Rc::new(Ring::new().map_err(|error| {
-            open_error(path, "opened", format!("io_uring is not available: {error}; it needs Linux 5.11 or newer and a seccomp profile that allows it"))
-        })?);
-        let source = handle
-            .add_source(Rc::clone(&ring) as Rc<dyn weir_runtime::EventSource>)
-            .map_err(|error| open_error(path, "opened", error.to_string()))?;
+        let may_poll = wanted.has(Features::POLLED) && polls(&file);
         let name = path.display().to_string();
         let file = Rc::new(OwnedFd::from(file));
-        // A kernel or container that refuses costs a little time for each transfer, nothing else.
-        let _ = ring.register(&file);
-        let inner = Rc::new(Inner { name, file, size, is_file, is_read_only, ring });
-        Ok(Self { inner, handle: handle.clone(), source })
+        let plain = wanted.without(Features::POLLED);
+        let ring = Rc::new(Ring::new(FileWire, &file, plain).map_err(|error| no_ring(path, &error))?);
+        let polled = if may_poll { polled_ring(&file, wanted) } else { None };
+        let mut device = Self {
+            inner: Rc::new(Inner { name, file, size, is_file, is_read_only, ring, polled }),
+            handle: handle.clone(),
+            sources: Vec::new(),
+        };
+        let rings = [Some(&device.inner.ring), device.inner.polled.as_ref()];
+        for ring in rings.into_iter().flatten() {
+            let source = handle.add_source(Rc::clone(ring) as Rc<dyn weir_runtime::EventSource>);
+            device.sources.push(source.map_err(|error| open_error(path, "opened", error.to_string()))?);
+        }
+        Ok(device)
+    }
+}
+
+/// The error of a system without io_uring.
+pub(crate) fn no_ring(path: &Path, error: &io::Error) -> MediaError {
+    let reason = format!(
+        "io_uring is not available: {error}; it needs Linux 5.11 or newer and a seccomp profile that allows it"
+    );
+    open_error(path, "opened", reason)
+}
+
+/// A ring that looks for completions at the device's queues; `None` where the device or the file system can't.
+fn polled_ring(file: &Rc<OwnedFd>, wanted: Features) -> Option<Rc<Ring<FileWire>>> {
+    let ring = Rc::new(Ring::new(FileWire, file, wanted).ok()?);
+    // Kernels tell of a file that can't be polled only when it is read.
+    let read = ring.start(file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
+    ring.drain().ok()?;
+    read.taken().filter(Result::is_ok).map(|_| ring)
+}
+
+/// Whether the device, or the one below the file, has queues for polling.
+fn polls(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let is_block = metadata.file_type().is_block_device();
+    let device = if is_block { metadata.rdev() } else { metadata.dev() };
+    let folder = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    // A partition has no queue of its own.
+    ["queue", "../queue"].into_iter().any(|queue| queue_polls(&Path::new(&folder).join(queue)))
+}
+
+/// Whether the queue of this folder in sysfs can be polled.
+pub(crate) fn queue_polls(queue: &Path) -> bool {
+    std::fs::read_to_string(queue.join("io_poll")).is_ok_and(|text| text.trim() == "1")
+}
+
+#[cfg(test)]
+impl FileDevice {
+    /// One turn of its rings, as the executor does it.
+    pub(crate) fn poll_once(&self) {
+        weir_runtime::EventSource::poll(self.inner.transfers());
+    }
+
+    pub(crate) fn with_ring(&self, look: impl FnOnce(&Ring<FileWire>)) {
+        look(self.inner.transfers());
     }
 }
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        self.handle.remove_source(self.source);
+        for source in self.sources.drain(..) {
+            self.handle.remove_source(source);
+        }
     }
 }
 
@@ -187,10 +300,16 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-fn lock(file: &File, is_shared: bool) -> io::Result<()> {
+/// Locks a file or device against other processes of ours for as long as it is open.
+pub(crate) fn lock(path: &Path, file: &File, is_shared: bool) -> Result<(), MediaError> {
     let kind = if is_shared { libc::LOCK_SH } else { libc::LOCK_EX };
     // SAFETY: a plain system call on a descriptor that lives through it.
-    check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
+    check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) }).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EWOULDBLOCK) => MediaError::Busy { device: path.display().to_string() },
+            _ => open_error(path, "opened", advice(&error)),
+        }
+    })
 }
 
 fn seek(file: libc::c_int, offset: u64, whence: libc::c_int) -> io::Result<u64> {
@@ -207,6 +326,11 @@ fn end_of(file: &File) -> io::Result<u64> {
 impl Inner {
     fn io_error(&self, operation: &'static str, offset: u64, len: u64, error: &io::Error) -> MediaError {
         MediaError::Io { device: self.name.clone(), operation, offset, len, reason: advice(error) }
+    }
+
+    /// The ring of reads and writes.
+    fn transfers(&self) -> &Ring<FileWire> {
+        self.polled.as_deref().unwrap_or(&self.ring)
     }
 
     /// The next range at or after `from` that may hold data.
@@ -231,7 +355,7 @@ impl Inner {
 
     fn read(self: &Rc<Self>, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
         let len = buffer.len() as u64;
-        let pending = self.ring.start(&self.file, Transfer::Read { offset, buffer });
+        let pending = self.transfers().start(&self.file, Transfer::Read { offset, buffer });
         let inner = Rc::clone(self);
         Box::pin(async move {
             match pending.await {
@@ -257,7 +381,7 @@ impl Inner {
             let error = inner.io_error("write", offset, len, &io::ErrorKind::ReadOnlyFilesystem.into());
             return Box::pin(core::future::ready(Err(error)));
         }
-        let pending = inner.ring.start(&inner.file, Transfer::Write { offset, data, stable });
+        let pending = inner.transfers().start(&inner.file, Transfer::Write { offset, data, stable });
         Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("write", offset, len, &error)) })
     }
 }
@@ -333,6 +457,15 @@ impl Device for FileDevice {
     }
 
     fn stats(&self) -> DeviceStats {
-        self.inner.ring.stats()
+        let flushes = self.inner.ring.stats();
+        self.inner.polled.as_ref().map_or(flushes, |polled| polled.stats().and(&flushes))
+    }
+
+    fn register(&self, pool: &DmaPool) {
+        self.inner.transfers().register(pool);
+    }
+
+    fn features(&self) -> Features {
+        self.inner.transfers().features()
     }
 }

@@ -7,6 +7,9 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError};
+use crate::features::Features;
+use crate::pool::DmaPool;
+use crate::wear::Wear;
 use core::cell::RefCell;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -304,6 +307,18 @@ impl Device for Watched {
 
     fn stats(&self) -> DeviceStats {
         self.inner.stats()
+    }
+
+    fn register(&self, pool: &DmaPool) {
+        self.inner.register(pool);
+    }
+
+    fn features(&self) -> Features {
+        self.inner.features()
+    }
+
+    fn wear(&self) -> Option<Wear> {
+        self.inner.wear()
     }
 
     fn health(&self) -> Option<DeviceHealth> {

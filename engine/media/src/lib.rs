@@ -12,11 +12,17 @@
 
 mod buffer;
 mod device;
+mod features;
 pub mod file;
 pub mod health;
 pub mod memory;
+mod pool;
 pub mod sim;
 mod uring;
+mod wear;
 
-pub use buffer::{DmaBuf, DmaPool, Slice};
+pub use buffer::{DmaBuf, Slice};
 pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+pub use features::Features;
+pub use pool::DmaPool;
+pub use wear::Wear;

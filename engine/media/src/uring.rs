@@ -1,19 +1,36 @@
 //! One io_uring instance as an event source: submission in batches, completions to futures.
+//!
+//! What is begun between two turns of the executor is told to the kernel in one call, and the same call takes what has
+//! completed meanwhile. How a transfer is put into an entry of the ring is the [`Wire`]'s: plain reads and writes of a
+//! file ([`crate::file`]), or commands for an NVMe drive ([`crate::nvme`]).
+
+mod regions;
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::DeviceStats;
+use crate::features::Features;
+use crate::pool::DmaPool;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use io_uring::{IoUring, opcode, squeue, types};
+use core::time::Duration;
+use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+use regions::Regions;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 use weir_runtime::EventSource;
 
 /// Entries of the submission ring. What doesn't fit waits in memory; a device queue is rarely deeper.
 const RING_ENTRIES: u32 = 256;
+
+/// Entries of the completion ring, and most transfers that the kernel is told of at once, so that it never overflows.
+const COMPLETIONS: u32 = 4 * RING_ENTRIES;
+
+/// Longest sleep while polled transfers are under way, whose end no descriptor tells: what a read of fast NVMe takes. The
+/// executor looks without sleeping for a while before.
+const POLLED_SLEEP: Duration = Duration::from_micros(20);
 
 /// A transfer with the memory it uses.
 pub(crate) enum Transfer {
@@ -21,8 +38,34 @@ pub(crate) enum Transfer {
     Read { offset: u64, buffer: DmaBuf },
     /// Writes the slices one behind the other; with `stable` it completes when they are on stable media.
     Write { offset: u64, data: Vec<Slice>, stable: bool },
-    /// `fdatasync`.
+    /// Makes what was written stable.
     Flush,
+}
+
+/// How transfers are put into entries of a ring, and completions understood.
+pub(crate) trait Wire {
+    /// Size of the ring's entries.
+    type Submission: squeue::EntryMarker;
+    /// Size of the ring's completions.
+    type Completion: cqueue::EntryMarker;
+
+    /// The entry of a transfer. All pointers in it are to memory of `entry`.
+    fn submission(&self, entry: &InFlight, descriptor: Descriptor, region: Option<u16>) -> Self::Submission;
+
+    /// Slot and result code.
+    fn completion(completion: &Self::Completion) -> (u64, i32);
+
+    /// What a non-negative result code says of a transfer of `len` bytes.
+    fn outcome(result: i32, len: usize) -> io::Result<()>;
+}
+
+/// How an entry names the device.
+#[derive(Clone, Copy)]
+pub(crate) enum Descriptor {
+    /// By its number.
+    Plain(i32),
+    /// By its index in the ring's table.
+    Registered(u32),
 }
 
 type Outcome = (Transfer, io::Result<()>);
@@ -35,32 +78,86 @@ struct Cellar {
 }
 
 /// A transfer that the ring owns until the kernel is done with its memory.
-struct InFlight {
+pub(crate) struct InFlight {
     /// Keeps the descriptor open.
     file: Rc<OwnedFd>,
-    transfer: Transfer,
-    /// What `IORING_OP_WRITEV` reads; the heap block doesn't move when this struct does.
-    vectors: Box<[libc::iovec]>,
-    len: usize,
+    pub(crate) transfer: Transfer,
+    /// The memory, piece by piece; the heap block doesn't move when this struct does, so that the kernel may read it.
+    pub(crate) vectors: Box<[libc::iovec]>,
+    /// Bytes to transfer.
+    pub(crate) len: usize,
+    pub(crate) slot: u64,
     target: Rc<RefCell<Cellar>>,
 }
 
 /// The ring. Dropping it waits for what is in flight.
-pub(crate) struct Ring {
-    uring: RefCell<IoUring>,
+pub(crate) struct Ring<W: Wire> {
+    wire: W,
+    uring: RefCell<IoUring<W::Submission, W::Completion>>,
     slots: RefCell<Vec<Option<InFlight>>>,
     free: RefCell<Vec<usize>>,
     /// Slots that wait for room in the submission ring.
     backlog: RefCell<VecDeque<usize>>,
     /// Entries in the submission ring that the kernel hasn't been told of.
     unsubmitted: Cell<usize>,
+    /// Entries that were put into the submission ring and haven't completed.
+    under_way: Cell<usize>,
     stats: Cell<DeviceStats>,
+    features: Cell<Features>,
     /// The descriptor that the kernel keeps for the ring, as its file 0.
     registered: RefCell<Option<Rc<OwnedFd>>>,
+    regions: RefCell<Regions>,
+    /// What tells a sleeping thread of deferred completions: the ring's own descriptor doesn't.
+    event: Option<Event>,
+}
+
+/// An event descriptor that the kernel writes to when there is something to ask the ring for.
+struct Event {
+    fd: OwnedFd,
+    is_armed: Cell<bool>,
+}
+
+impl Event {
+    /// Registers a new one with the ring.
+    fn new<S: squeue::EntryMarker, C: cqueue::EntryMarker>(ring: &IoUring<S, C>) -> io::Result<Self> {
+        // SAFETY: a plain system call.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just given this descriptor to us alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        ring.submitter().register_eventfd(fd.as_raw_fd())?;
+        Ok(Self { fd, is_armed: Cell::new(true) })
+    }
+
+    /// Takes notice of what it told, and has it tell nothing until it is armed.
+    fn disarm<E: cqueue::EntryMarker>(&self, completions: &cqueue::CompletionQueue<'_, E>) {
+        if !self.is_armed.replace(false) {
+            return;
+        }
+        completions.disable_eventfd();
+        let mut told = 0u64;
+        // SAFETY: the descriptor is open, and eight bytes is what an event descriptor writes. That it has told nothing
+        // is the only error.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut told).cast(), size_of::<u64>()) };
+    }
+
+    fn arm<E: cqueue::EntryMarker>(&self, completions: &mut cqueue::CompletionQueue<'_, E>) {
+        completions.enable_eventfd();
+        self.is_armed.set(true);
+    }
 }
 
 /// The outcome of a transfer. Dropping it lets the transfer run on.
 pub(crate) struct Pending(Rc<RefCell<Cellar>>);
+
+impl Pending {
+    /// Whether the transfer went well, when it has ended.
+    pub(crate) fn taken(&self) -> Option<io::Result<()>> {
+        self.0.borrow_mut().outcome.take().map(|(_, result)| result)
+    }
+}
 
 impl Future for Pending {
     type Output = Outcome;
@@ -75,27 +172,70 @@ impl Future for Pending {
     }
 }
 
-impl Ring {
-    pub(crate) fn new() -> io::Result<Self> {
+fn build<W: Wire>(features: Features) -> io::Result<IoUring<W::Submission, W::Completion>> {
+    let mut builder = IoUring::<W::Submission, W::Completion>::builder();
+    builder.setup_cqsize(COMPLETIONS);
+    if features.has(Features::DEFERRED) {
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    } else if features.has(Features::COOPERATIVE) {
+        builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+    }
+    if features.has(Features::POLLED) {
+        builder.setup_iopoll();
+    }
+    builder.build(RING_ENTRIES)
+}
+
+impl<W: Wire> Ring<W> {
+    /// A ring for the calling thread with what of `wanted` the kernel has; it fails when there is no io_uring. Without
+    /// poll queues a polled ring's transfers fail, which the caller has to find out.
+    pub(crate) fn new(wire: W, file: &Rc<OwnedFd>, wanted: Features) -> io::Result<Self> {
+        let mut features =
+            if wanted.has(Features::DEFERRED) { wanted.without(Features::COOPERATIVE) } else { wanted };
+        let uring = build::<W>(features).or_else(|_| {
+            features = features.without(Features::DEFERRED.with(Features::COOPERATIVE));
+            build::<W>(features)
+        })?;
+        let event = if features.has(Features::DEFERRED) { Some(Event::new(&uring)?) } else { None };
+        let mut registered = None;
+        // A kernel or container that refuses costs a little time for each transfer, nothing else.
+        if features.has(Features::FILES) {
+            match uring.submitter().register_files(&[file.as_raw_fd()]) {
+                Ok(()) => registered = Some(Rc::clone(file)),
+                Err(_) => features = features.without(Features::FILES),
+            }
+        }
+        if features.has(Features::BUFFERS)
+            && uring.submitter().register_buffers_sparse(regions::REGIONS_MAX).is_err()
+        {
+            features = features.without(Features::BUFFERS);
+        }
         Ok(Self {
-            uring: RefCell::new(IoUring::new(RING_ENTRIES)?),
+            wire,
+            uring: RefCell::new(uring),
             slots: RefCell::default(),
             free: RefCell::default(),
             backlog: RefCell::default(),
             unsubmitted: Cell::new(0),
+            under_way: Cell::new(0),
             stats: Cell::default(),
-            registered: RefCell::default(),
+            features: Cell::new(features),
+            registered: RefCell::new(registered),
+            regions: RefCell::default(),
+            event,
         })
     }
 
-    /// Has the kernel keep a descriptor for the ring, so that it doesn't take and drop a reference for each transfer.
-    /// Where it refuses, transfers name the descriptor itself; returns whether it didn't.
-    pub(crate) fn register(&self, file: &Rc<OwnedFd>) -> bool {
-        let is_kept = self.uring.borrow().submitter().register_files(&[file.as_raw_fd()]).is_ok();
-        if is_kept {
-            *self.registered.borrow_mut() = Some(Rc::clone(file));
+    /// What it uses of io_uring.
+    pub(crate) fn features(&self) -> Features {
+        self.features.get()
+    }
+
+    /// Has the kernel keep the pool's pages at hand.
+    pub(crate) fn register(&self, pool: &DmaPool) {
+        if self.features().has(Features::BUFFERS) {
+            self.regions.borrow_mut().add(pool);
         }
-        is_kept
     }
 
     pub(crate) fn stats(&self) -> DeviceStats {
@@ -109,85 +249,114 @@ impl Ring {
     }
 
     /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours.
-    pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {
+    pub(crate) fn start(&self, file: &Rc<OwnedFd>, mut transfer: Transfer) -> Pending {
         let target = Rc::new(RefCell::new(Cellar::default()));
-        let (vectors, len) = match &transfer {
-            Transfer::Read { buffer, .. } => (Box::default(), buffer.len()),
+        let piece = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
+        let vectors: Box<[libc::iovec]> = match &mut transfer {
+            Transfer::Read { buffer, .. } => [piece(buffer.as_mut_ptr(), buffer.len())].into(),
             Transfer::Write { data, .. } => {
-                let vector = |slice: &Slice| libc::iovec {
-                    iov_base: slice.as_ptr().cast_mut().cast(),
-                    iov_len: slice.len(),
-                };
-                (data.iter().map(vector).collect(), data.iter().map(|slice| slice.len()).sum())
+                data.iter().map(|slice| piece(slice.as_ptr().cast_mut(), slice.len())).collect()
             }
-            Transfer::Flush => (Box::default(), 0),
+            Transfer::Flush => Box::default(),
         };
-        let entry = InFlight { file: Rc::clone(file), transfer, vectors, len, target: Rc::clone(&target) };
+        let len = vectors.iter().map(|vector| vector.iov_len).sum();
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut slots = self.slots.borrow_mut();
             slots.push(None);
             slots.len() - 1
         });
+        let file = Rc::clone(file);
+        let entry = InFlight { file, transfer, vectors, len, slot: slot as u64, target: Rc::clone(&target) };
         self.slots.borrow_mut()[slot] = Some(entry);
         self.backlog.borrow_mut().push_back(slot);
         self.count(|stats| stats.in_flight += 1);
         Pending(target)
     }
 
-    /// Moves waiting transfers to the submission ring and tells the kernel. Returns whether it did anything.
-    fn submit(&self) -> bool {
-        let mut progress = false;
-        loop {
-            let moved = self.fill_submission_ring();
-            if self.unsubmitted.get() == 0 {
-                return progress;
-            }
-            match self.uring.borrow().submit() {
-                Ok(count) => {
-                    self.unsubmitted.set(self.unsubmitted.get().saturating_sub(count));
-                    progress |= count > 0;
-                    if count == 0 || self.backlog.borrow().is_empty() {
-                        return progress;
-                    }
+    fn fill_submission_ring(&self) {
+        let mut ring = self.uring.borrow_mut();
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.is_empty() {
+            return;
+        }
+        if self.regions.borrow_mut().follow(&ring.submitter()).is_err() {
+            // Its memory is beyond what this process may lock; what is registered stays so.
+            self.features.set(self.features().without(Features::BUFFERS));
+        }
+        let mut queue = ring.submission();
+        let slots = self.slots.borrow();
+        let registered = self.registered.borrow();
+        let regions = self.regions.borrow();
+        while let Some(slot) = backlog.front().copied().filter(|_| self.has_room()) {
+            if let Some(entry) = &slots[slot] {
+                let is_kept = registered.as_ref().is_some_and(|file| Rc::ptr_eq(file, &entry.file));
+                let descriptor = if is_kept {
+                    Descriptor::Registered(0)
+                } else {
+                    Descriptor::Plain(entry.file.as_raw_fd())
+                };
+                let region = match &entry.vectors[..] {
+                    [vector] => regions.of(vector),
+                    _ => None,
+                };
+                let request = self.wire.submission(entry, descriptor, region);
+                // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until
+                // the completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
+                if unsafe { queue.push(&request) }.is_err() {
+                    break;
                 }
-                // EBUSY: completions must be taken first; EAGAIN: the kernel lacks memory; EINTR: a signal. All are
-                // tried again at the next turn.
-                Err(_) => return progress || moved,
+                self.unsubmitted.set(self.unsubmitted.get() + 1);
+                self.under_way.set(self.under_way.get() + 1);
             }
+            backlog.pop_front();
         }
     }
 
-    fn fill_submission_ring(&self) -> bool {
-        let mut ring = self.uring.borrow_mut();
-        let mut queue = ring.submission();
-        let mut slots = self.slots.borrow_mut();
-        let mut backlog = self.backlog.borrow_mut();
-        let registered = self.registered.borrow();
-        let mut moved = false;
-        while let Some(slot) = backlog.front().copied() {
-            let Some(entry) = slots[slot].as_mut() else {
-                backlog.pop_front();
-                continue;
-            };
-            let is_kept = registered.as_ref().is_some_and(|file| Rc::ptr_eq(file, &entry.file));
-            let request = entry.request(is_kept).user_data(slot as u64);
-            // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until the
-            // completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
-            if unsafe { queue.push(&request) }.is_err() {
-                break;
+    /// Whether the kernel can be told of one more transfer.
+    fn has_room(&self) -> bool {
+        self.under_way.get() < COMPLETIONS as usize
+    }
+
+    /// Whether completions come forth only when the kernel is asked for them.
+    fn must_ask(&self) -> bool {
+        let features = self.features();
+        (features.has(Features::POLLED) && self.under_way.get() > self.unsubmitted.get())
+            || (features.has(Features::DEFERRED) && self.uring.borrow_mut().submission().taskrun())
+    }
+
+    /// Moves waiting transfers to the submission ring, tells the kernel, and has it bring forth completions, all in
+    /// one call as long as the ring has room. Returns whether the kernel took anything.
+    fn submit(&self) -> bool {
+        let mut progress = false;
+        loop {
+            self.fill_submission_ring();
+            let count = self.unsubmitted.get();
+            if count == 0 && !self.must_ask() {
+                return progress;
             }
-            backlog.pop_front();
-            self.unsubmitted.set(self.unsubmitted.get() + 1);
-            moved = true;
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            self.count(|stats| stats.calls += 1);
+            let ring = self.uring.borrow();
+            // SAFETY: the entries that the kernel takes were pushed by `fill_submission_ring`; no argument is passed.
+            let entered = unsafe {
+                ring.submitter().enter::<libc::sigset_t>(count, 0, EnterFlags::GETEVENTS.bits(), None)
+            };
+            // EBUSY: completions must be taken first; EAGAIN: the kernel lacks memory; EINTR: a signal. All are
+            // tried again at the next turn.
+            let taken = entered.unwrap_or(0).min(self.unsubmitted.get());
+            self.unsubmitted.set(self.unsubmitted.get() - taken);
+            progress |= taken > 0;
+            if taken == 0 || self.backlog.borrow().is_empty() || !self.has_room() {
+                return progress;
+            }
         }
-        moved
     }
 
     fn reap(&self) -> bool {
         let mut done = Vec::new();
         {
             let mut ring = self.uring.borrow_mut();
-            done.extend(ring.completion().map(|entry| (entry.user_data(), entry.result())));
+            done.extend(ring.completion().map(|entry| W::completion(&entry)));
         }
         let progress = !done.is_empty();
         for (slot, result) in done {
@@ -197,6 +366,7 @@ impl Ring {
     }
 
     fn finish(&self, slot: usize, result: i32) {
+        self.under_way.set(self.under_way.get().saturating_sub(1));
         // The kernel couldn't take it at that moment, or a signal came in between: it has had no effect.
         if result == -libc::EAGAIN || result == -libc::EINTR {
             self.backlog.borrow_mut().push_back(slot);
@@ -204,36 +374,12 @@ impl Ring {
         }
         let Some(entry) = self.slots.borrow_mut().get_mut(slot).and_then(Option::take) else { return };
         self.free.borrow_mut().push(slot);
-        let result = match usize::try_from(result) {
-            Err(_) => Err(io::Error::from_raw_os_error(-result)),
-            Ok(moved) if moved == entry.len => Ok(()),
-            Ok(moved) => {
-                Err(io::Error::other(format!("only {moved} of {} bytes were transferred", entry.len)))
-            }
+        let result = if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            W::outcome(result, entry.len)
         };
-        self.count(|stats| {
-            stats.in_flight -= 1;
-            let bytes = entry.len as u64;
-            match (&result, &entry.transfer) {
-                (Err(_), transfer) => {
-                    stats.errors += 1;
-                    match transfer {
-                        Transfer::Read { .. } => stats.read_errors += 1,
-                        Transfer::Write { .. } => stats.write_errors += 1,
-                        Transfer::Flush => stats.flush_errors += 1,
-                    }
-                }
-                (Ok(()), Transfer::Read { .. }) => {
-                    stats.reads += 1;
-                    stats.read_bytes += bytes;
-                }
-                (Ok(()), Transfer::Write { .. }) => {
-                    stats.writes += 1;
-                    stats.write_bytes += bytes;
-                }
-                (Ok(()), Transfer::Flush) => stats.flushes += 1,
-            }
-        });
+        self.count(|stats| stats.end(&entry.transfer, entry.len as u64, result.is_ok()));
         let mut transfer = entry.transfer;
         if let Transfer::Write { data, .. } = &mut transfer {
             // Whoever waits for this memory may be the one who will look at the outcome only afterwards.
@@ -252,63 +398,106 @@ impl Ring {
     fn is_idle(&self) -> bool {
         self.free.borrow().len() == self.slots.borrow().len()
     }
+
+    /// Waits, without the executor, until nothing is in flight. Fails when the kernel can't be waited for.
+    pub(crate) fn drain(&self) -> io::Result<()> {
+        while !self.is_idle() {
+            self.fill_submission_ring();
+            let waited = self.uring.borrow().submit_and_wait(1);
+            if let Ok(count) = waited {
+                self.unsubmitted.set(self.unsubmitted.get().saturating_sub(count));
+            }
+            self.reap();
+            match waited {
+                Err(error)
+                    if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
+                {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
-impl InFlight {
-    /// The entry for the submission ring; with `is_kept` it names the ring's file 0.
-    fn request(&mut self, is_kept: bool) -> squeue::Entry {
-        let fd = types::Fd(if is_kept { 0 } else { self.file.as_raw_fd() });
-        let request = match &mut self.transfer {
-            Transfer::Read { offset, buffer } => {
-                let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-                opcode::Read::new(fd, buffer.as_mut_ptr(), len).offset(*offset).build()
-            }
-            Transfer::Write { offset, stable, .. } => {
-                let count = u32::try_from(self.vectors.len()).unwrap_or(u32::MAX);
-                let flags = if *stable { libc::RWF_DSYNC } else { 0 };
-                opcode::Writev::new(fd, self.vectors.as_ptr(), count).offset(*offset).rw_flags(flags).build()
-            }
-            Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+impl DeviceStats {
+    /// The sum of two rings of one device.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.writes += other.writes;
+        self.write_bytes += other.write_bytes;
+        self.flushes += other.flushes;
+        self.errors += other.errors;
+        self.read_errors += other.read_errors;
+        self.write_errors += other.write_errors;
+        self.flush_errors += other.flush_errors;
+        self.in_flight += other.in_flight;
+        self.calls += other.calls;
+        self
+    }
+
+    fn end(&mut self, transfer: &Transfer, bytes: u64, is_ok: bool) {
+        self.in_flight -= 1;
+        self.errors += u64::from(!is_ok);
+        let (done, failed, moved) = match transfer {
+            Transfer::Read { .. } => (&mut self.reads, &mut self.read_errors, Some(&mut self.read_bytes)),
+            Transfer::Write { .. } => (&mut self.writes, &mut self.write_errors, Some(&mut self.write_bytes)),
+            Transfer::Flush => (&mut self.flushes, &mut self.flush_errors, None),
         };
-        if is_kept { request.flags(squeue::Flags::FIXED_FILE) } else { request }
+        if is_ok {
+            *done += 1;
+            if let Some(moved) = moved {
+                *moved += bytes;
+            }
+        } else {
+            *failed += 1;
+        }
     }
 }
 
 /// An idle ring that doesn't wait costs the executor one look at two shared words.
-impl EventSource for Ring {
+impl<W: Wire> EventSource for Ring<W> {
     fn poll(&self) -> bool {
+        if let Some(event) = &self.event {
+            event.disarm(&self.uring.borrow_mut().completion());
+        }
         let submitted = self.submit();
         self.reap() | submitted
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        let fd = self.uring.borrow().as_raw_fd();
-        // SAFETY: the descriptor belongs to `self.uring`, which is never replaced and lives as long as `self`.
+        let ring = self.uring.borrow().as_raw_fd();
+        let fd = self.event.as_ref().map_or(ring, |event| event.fd.as_raw_fd());
+        // SAFETY: the descriptor belongs to `self.uring` or `self.event`, which are never replaced and live as long as `self`.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     fn arm(&self) -> bool {
+        if let Some(event) = &self.event {
+            event.arm(&mut self.uring.borrow_mut().completion());
+        }
+        // What came before it was armed is asked for here.
         self.submit();
         let ready = !self.uring.borrow_mut().completion().is_empty();
-        !ready && self.backlog.borrow().is_empty() && self.unsubmitted.get() == 0
+        let waits = !self.backlog.borrow().is_empty() && self.has_room();
+        !ready && !waits && self.unsubmitted.get() == 0
+    }
+
+    fn max_sleep(&self) -> Option<Duration> {
+        (self.features().has(Features::POLLED) && self.under_way.get() > 0).then_some(POLLED_SLEEP)
     }
 }
 
-impl Drop for Ring {
+impl<W: Wire> Drop for Ring<W> {
     fn drop(&mut self) {
         // Writes that were begun run to their end, and the kernel must be done with all memory before it is freed.
-        while !self.is_idle() {
-            self.fill_submission_ring();
-            let waited = self.uring.borrow().submit_and_wait(1);
-            self.unsubmitted.set(0);
-            self.reap();
-            if waited.is_err_and(|error| {
-                !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
-            }) {
-                // The kernel can't be waited for: leaking the memory is the only safe way out.
-                core::mem::forget(core::mem::take(&mut *self.slots.borrow_mut()));
-                return;
-            }
+        if self.drain().is_err() {
+            // The kernel can't be waited for: leaking the memory is the only safe way out.
+            core::mem::forget(core::mem::take(&mut *self.slots.borrow_mut()));
+            core::mem::forget(core::mem::take(&mut *self.regions.borrow_mut()));
+            return;
         }
         // The kernel takes a ring apart some time after it was closed; the file and its lock are to be free now. When
         // it can't give the file back at once, it does so then.
@@ -319,34 +508,4 @@ impl Drop for Ring {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use weir_runtime::real::Executor;
-
-    #[test]
-    fn transfers_work_with_a_registered_descriptor_and_without() {
-        let executor = Executor::new().expect("an executor");
-        for is_registered in [true, false] {
-            let file = tempfile::tempfile().expect("a file");
-            let file = Rc::new(OwnedFd::from(file));
-            let ring = Rc::new(Ring::new().expect("a ring"));
-            if is_registered {
-                assert!(ring.register(&file), "the kernel keeps one descriptor");
-                assert!(!ring.register(&file), "and no second table");
-            }
-            let source =
-                executor.handle().add_source(Rc::clone(&ring) as Rc<dyn EventSource>).expect("a source");
-            let mut data = DmaBuf::new(4096);
-            data.fill(7);
-            let write = Transfer::Write { offset: 0, data: vec![data.into()], stable: true };
-            let written = executor.block_on(ring.start(&file, write));
-            assert!(written.1.is_ok());
-            let read = Transfer::Read { offset: 0, buffer: DmaBuf::new(4096) };
-            let (read, outcome) = executor.block_on(ring.start(&file, read));
-            assert!(outcome.is_ok());
-            assert!(matches!(read, Transfer::Read { buffer, .. } if buffer.iter().all(|byte| *byte == 7)));
-            assert!(executor.block_on(ring.start(&file, Transfer::Flush)).1.is_ok());
-            executor.handle().remove_source(source);
-        }
-    }
-}
+mod tests;

@@ -107,10 +107,12 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Rc<Self> {
+        let dma = DmaPool::new(parts.config.dma_bytes);
+        parts.device.register(&dma);
         Rc::new(Self {
             rt: parts.rt,
             device: parts.device,
-            dma: DmaPool::new(parts.config.dma_bytes),
+            dma,
             config: parts.config,
             id: parts.id,
             layout: parts.layout,

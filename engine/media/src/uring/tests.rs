@@ -1,0 +1,149 @@
+use super::*;
+use crate::device::BLOCK;
+use crate::file::FileDevice;
+use crate::{Device, DmaPool};
+use weir_runtime::join_all;
+use weir_runtime::real::Executor;
+
+/// Transfers at once.
+const WIDTH: usize = 32;
+
+/// Every combination of the features of files; polling needs a device that has queues for it.
+fn combinations() -> impl Iterator<Item = Features> {
+    let optional = [Features::FILES, Features::BUFFERS, Features::COOPERATIVE, Features::DEFERRED];
+    (0..1 << optional.len()).map(move |bits: u32| {
+        let chosen = optional.iter().enumerate().filter(|(index, _)| bits & (1 << index) != 0);
+        chosen.fold(Features::NONE, |set, (_, feature)| set.with(*feature))
+    })
+}
+
+/// A file of a mebibyte on the file system of the build, which takes `O_DIRECT`.
+fn device(executor: &Executor, folder: &tempfile::TempDir, wanted: Features) -> FileDevice {
+    let path = folder.path().join("target");
+    drop(FileDevice::create(&executor.handle(), &path, 1 << 20).expect("space for 1 MiB"));
+    FileDevice::open_with(&executor.handle(), &path, wanted).expect("the file")
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a scratch directory")
+}
+
+#[test]
+fn transfers_work_with_every_combination_of_features() {
+    for wanted in combinations() {
+        let executor = Executor::new().expect("an executor");
+        let folder = folder();
+        let device = device(&executor, &folder, wanted);
+        let pool = DmaPool::new(1 << 20);
+        device.register(&pool);
+        let in_use = device.features();
+        assert!(wanted.has(in_use), "{in_use} of {wanted}");
+        // Whoever may run the tests at all may have these; locked memory and old kernels limit the others.
+        assert_eq!(in_use.has(Features::FILES), wanted.has(Features::FILES));
+        executor.block_on(async {
+            let mut data = pool.take(2 * BLOCK).await;
+            data.fill(7);
+            let scattered = [DmaBuf::copy_of(&[8; BLOCK]).into(), DmaBuf::copy_of(&[9; BLOCK]).into()];
+            device.write(0, vec![data.into()]).await.expect("a write from the pool");
+            device.write_stable(8192, scattered.into()).await.expect("a write from elsewhere");
+            device.flush().await.expect("a flush");
+            let read = device.read(0, pool.take(4 * BLOCK).await).await.expect("a read into the pool");
+            let other = device.read(0, DmaBuf::new(4 * BLOCK)).await.expect("a read elsewhere");
+            assert_eq!(read[..], other[..], "{wanted}");
+            assert_eq!([read[0], read[BLOCK], read[2 * BLOCK], read[3 * BLOCK]], [7, 7, 8, 9], "{wanted}");
+        });
+        let stats = device.stats();
+        assert_eq!(
+            (stats.reads, stats.writes, stats.flushes, stats.errors, stats.in_flight),
+            (2, 2, 1, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn what_is_begun_together_is_told_to_the_kernel_in_one_call() {
+    let mut printed = Vec::new();
+    for wanted in combinations() {
+        let executor = Executor::new().expect("an executor");
+        let folder = folder();
+        let device = device(&executor, &folder, wanted);
+        let pool = DmaPool::new(1 << 20);
+        device.register(&pool);
+        let submitted = executor.block_on(async {
+            let offset = |index: usize| (index * BLOCK) as u64;
+            let begun: Vec<_> = (0..WIDTH)
+                .map(|index| device.write(offset(index), vec![DmaBuf::new(BLOCK).into()]))
+                .collect();
+            let before = device.stats().calls;
+            assert_eq!(before, 0, "nothing is told before the executor's next turn");
+            device.poll_once();
+            let submitted = device.stats().calls;
+            assert!(join_all(begun).await.iter().all(Result::is_ok));
+            submitted
+        });
+        assert_eq!(submitted, 1, "{WIDTH} writes with {wanted}");
+        let stats = device.stats();
+        // Those that complete one by one may each take a call where completions are deferred, but never more.
+        assert!(stats.calls <= 1 + WIDTH as u64, "{} calls for {WIDTH} writes with {wanted}", stats.calls);
+        printed.push(format!(
+            "{:>3} calls for {WIDTH} writes at once with {}",
+            stats.calls,
+            device.features()
+        ));
+    }
+    println!("{}", printed.join("\n"));
+}
+
+#[test]
+fn pool_memory_is_registered_chunk_by_chunk_and_named_by_index() {
+    let executor = Executor::new().expect("an executor");
+    let folder = folder();
+    let device = device(&executor, &folder, Features::DEFAULT);
+    let pool = DmaPool::new(3 * crate::pool::CHUNK);
+    device.register(&pool);
+    if !device.features().has(Features::BUFFERS) {
+        return;
+    }
+    let vector =
+        |buffer: &mut DmaBuf| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut large: Vec<DmaBuf> =
+        (0..2).map(|_| pool.try_take(crate::pool::CHUNK).expect("an empty chunk")).collect();
+    let mut small = pool.try_take(BLOCK).expect("a third chunk");
+    executor.block_on(device.read(0, DmaBuf::new(BLOCK))).expect("a read");
+    if !device.features().has(Features::BUFFERS) {
+        // This process may not lock as much.
+        return;
+    }
+    device.with_ring(|ring| {
+        let regions = ring.regions.borrow();
+        assert_eq!(
+            large.iter_mut().map(|one| regions.of(&vector(one))).collect::<Vec<_>>(),
+            [Some(0), Some(1)]
+        );
+        assert_eq!(regions.of(&vector(&mut small)), Some(2));
+        assert_eq!(regions.of(&vector(&mut DmaBuf::new(BLOCK))), None, "memory of its own");
+        let mut beyond = vector(&mut large[0]);
+        beyond.iov_len += BLOCK;
+        assert_eq!(regions.of(&beyond), None, "memory that reaches past its chunk");
+    });
+    drop(device);
+}
+
+#[test]
+fn a_device_without_poll_queues_is_not_polled() {
+    let executor = Executor::new().expect("an executor");
+    let memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
+    let file = Rc::new(OwnedFd::from(memory));
+    let wire = crate::file::FileWire;
+    if let Ok(ring) = Ring::new(wire, &file, Features::DEFAULT) {
+        let read = ring.start(&file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
+        ring.drain().expect("the kernel refuses at once");
+        assert!(read.taken().expect("ended").is_err(), "memory has nothing to poll");
+    }
+    let folder = folder();
+    let device = device(&executor, &folder, Features::DEFAULT);
+    let polls = device.features().has(Features::POLLED);
+    executor.block_on(device.read(0, DmaBuf::new(BLOCK))).expect("polled or not");
+    executor.block_on(device.flush()).expect("polled or not");
+    assert_eq!(device.stats().flushes, 1, "polled: {polls}");
+}
