@@ -30,6 +30,9 @@ pub struct Audit {
     pub data_blocks: u64,
     /// Blocks of index nodes, of the stable checkpoint and of the present state.
     pub index_blocks: u64,
+    /// Pieces of the data region as long as the longest extent, and how many of them have nothing in them: an update
+    /// that needs that much finds it in one piece.
+    pub segments: (u64, u64),
     /// What doesn't fit together; empty when all is well.
     pub problems: Vec<String>,
 }
@@ -50,6 +53,8 @@ impl Store {
         let unwritten = dirty_nodes(&root).iter().map(Rc::as_ptr).collect();
         let mut walk =
             Walk { core, audit: Audit::default(), usage: BTreeMap::new(), runs: Vec::new(), unwritten };
+        let scatter = core.space.borrow().scatter();
+        walk.audit.segments = (scatter.segments, scatter.empty);
         walk.audit.index_blocks = retired.iter().map(|run| run.count).sum();
         walk.runs.extend(retired);
         walk.place(&Child::resident(Rc::clone(&root)));

@@ -1,4 +1,5 @@
-//! Background work: reclaim of destroyed pools and containers, and aggregation.
+//! Background work: reclaim of destroyed pools and containers, aggregation, and when there is nothing else to do,
+//! defragmentation.
 
 use crate::aggregate::{ChoreError, Task, visit_object};
 use crate::error::PoolError;
@@ -27,7 +28,7 @@ const DECISIONS_MAX: usize = 64 * 1024;
 /// Pieces of work in one slice, however quick they are: objects that need nothing take some 10 µs each.
 const SLICE_PIECES: u32 = 64;
 
-/// Works until the store stops. Idle, it sleeps until something is queued.
+/// Works until the store stops. Idle, it sleeps until something is queued, but for a look at the free space now and then.
 pub(crate) async fn run(core: Rc<Core>) {
     queue_all_containers(&core);
     loop {
@@ -41,7 +42,8 @@ pub(crate) async fn run(core: Rc<Core>) {
         if worked {
             core.rt.sleep(core.config.slice).await;
         } else if core.aggregation.borrow().is_empty() {
-            core.chores.notified().await;
+            // Free space may lie scattered all the same.
+            race(core.chores.notified(), core.rt.sleep(crate::defragment::REST)).await;
         } else {
             race(core.chores.notified(), core.rt.sleep(core.config.background_interval)).await;
             // A request for space must not turn into a loop that never sleeps.
@@ -107,7 +109,7 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     let horizon = horizon(core);
     let task = core.aggregation.borrow_mut().take(horizon);
     match task {
-        None => return Ok(false),
+        None => return crate::defragment::work(core).await,
         Some(Task::Object(object, since)) => visit_object(core, object, since, horizon).await?,
         Some(Task::Container(pool, container, from)) => {
             let next = next_object(core, &key::objects(pool, container), &from).await?;

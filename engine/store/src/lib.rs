@@ -18,6 +18,7 @@ mod chores;
 mod codec;
 mod config;
 mod deferral;
+mod defragment;
 mod error;
 mod extents;
 mod fetch;

@@ -10,10 +10,10 @@ use crate::extents::{Stored, is_hole, newest_versions, paint};
 use crate::fetch::{hold_blocks, read_blocks};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, Path};
+use crate::key::{self, Path, PoolNumber};
 use crate::paging::{Fault, Halt};
 use crate::record::Change;
-use crate::space::{Purpose, RUNS_MAX};
+use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::update::{EXTENT_BYTES_MAX, Reservation, VERSION_OVERHEAD};
@@ -188,17 +188,27 @@ async fn store(
     let Some(runs) = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX) else {
         return Ok(None);
     };
-    let reservation = Reservation::of_runs(core, object.0, runs.clone());
     let chunk_shift = Blocks::chunk_shift_for(len);
     let mut blocks = Blocks { len, chunk_shift, runs, checksums: Vec::new() };
     blocks.checksums = bytes.chunks(small(blocks.chunk_len())).map(crc32c).collect();
+    let reservation = write_data(core, object.0, &blocks.runs, &bytes).await?;
+    Ok(Some((Payload::Blocks(blocks), Some(reservation))))
+}
+
+/// Writes data to blocks that were allocated for it. `Err`: the device failed.
+pub(crate) async fn write_data(
+    core: &Rc<Core>,
+    pool: PoolNumber,
+    runs: &[Run],
+    bytes: &[u8],
+) -> Result<Reservation, String> {
+    let reservation = Reservation::of_runs(core, pool, runs.to_vec());
     let mut writes = Vec::new();
     let mut at = 0;
-    for run in &blocks.runs {
+    for run in runs {
         let end = (at + small(run.bytes())).min(bytes.len());
-        writes.push(
-            core.device.write(core.layout.data(run.block), vec![DmaBuf::copy_of(&bytes[at..end]).into()]),
-        );
+        let part = DmaBuf::copy_of(&bytes[at..end]);
+        writes.push(core.device.write(core.layout.data(run.block), vec![part.into()]));
         at = end;
     }
     // The task owns the blocks until the device is done with them, even when nobody waits any more.
@@ -208,9 +218,7 @@ async fn store(
         }
         Ok::<_, weir_media::MediaError>(reservation)
     });
-    let reservation =
-        task.await.map_err(|aborted| aborted.to_string())?.map_err(|error| error.to_string())?;
-    Ok(Some((Payload::Blocks(blocks), Some(reservation))))
+    task.await.map_err(|aborted| aborted.to_string())?.map_err(|error| error.to_string())
 }
 
 /// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.

@@ -4,6 +4,10 @@
 //! given out, because it is live, or reserved by an update that isn't committed, or was freed by a record that isn't
 //! durable or while a reader may still be reading it.
 
+mod holes;
+
+pub(crate) use holes::SEGMENT;
+
 use crate::deferral::Deferral;
 use crate::tree::PageRef;
 use std::rc::Rc;
@@ -205,6 +209,8 @@ pub(crate) struct Space {
     data: Deferral,
     /// Index nodes that a checkpoint left behind.
     nodes: Deferral,
+    /// Free blocks that aren't given out, because what is around them is being moved away.
+    held: Vec<Run>,
 }
 
 impl Space {
@@ -220,6 +226,7 @@ impl Space {
             cursors: [0, blocks.saturating_sub(index_zone).min(blocks - 1)],
             data: Deferral::default(),
             nodes: Deferral::default(),
+            held: Vec::new(),
         };
         for group in 0..count {
             space.load(group, Bits::default());
@@ -265,7 +272,6 @@ impl Space {
     }
 
     /// Blocks that the index refers to, its own nodes included.
-    /// Blocks that are marked as live.
     pub(crate) fn live(&self) -> u64 {
         self.live
     }

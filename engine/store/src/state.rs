@@ -50,6 +50,7 @@ pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) aggregated: Cell<u64>,
+    pub(crate) relocated: Cell<u64>,
     pub(crate) reclaimed: Cell<u64>,
     pub(crate) checksum_errors: Cell<u64>,
     /// Newest epoch of the changes applied since the open began.
@@ -79,6 +80,7 @@ pub(crate) struct Core {
     pub(crate) journal: Journal,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
+    pub(crate) defragmentation: RefCell<crate::defragment::Defragmentation>,
     pub(crate) counters: Counters,
     pub(crate) paging: Paging,
     pub(crate) scrub: crate::scrub::Scrub,
@@ -122,6 +124,7 @@ impl Core {
             journal: parts.journal,
             checkpoints: parts.checkpoints,
             aggregation: RefCell::default(),
+            defragmentation: RefCell::default(),
             counters: Counters::default(),
             paging: Paging::default(),
             scrub: crate::scrub::Scrub::default(),

@@ -185,6 +185,8 @@ pub struct StoreStats {
     pub space: StoreSpace,
     /// Versions that aggregation dropped since open.
     pub aggregated: u64,
+    /// Values that defragmentation moved since open.
+    pub relocated: u64,
     /// Records that reclaim of destroyed containers and pools removed since open.
     pub reclaimed: u64,
     /// Stored bytes that did not match their checksum since open.

@@ -135,6 +135,10 @@ impl Store {
         &self.core
     }
 
+    pub(crate) fn core_rc(&self) -> &Rc<Core> {
+        &self.core
+    }
+
     fn shard(&self, number: PoolNumber, id: PoolId) -> Shard {
         Shard::new(Rc::clone(&self.core), number, id)
     }
@@ -249,12 +253,13 @@ impl Store {
         let block = BLOCK as u64;
         let space = self.core.space.borrow();
         let total = self.core.layout.data_blocks * block;
+        let free = (space.free() + space.held()) * block;
         StoreSpace {
             device: self.core.layout.size,
             capacity: self.capacity(),
             assigned: self.assigned(),
-            used: total - space.free() * block,
-            free: space.free() * block,
+            used: total - free,
+            free,
         }
     }
 
@@ -293,6 +298,7 @@ impl Store {
             queue_depth: core.journal.depth(),
             space: self.space(),
             aggregated: core.counters.aggregated.get(),
+            relocated: core.counters.relocated.get(),
             reclaimed: core.counters.reclaimed.get(),
             checksum_errors: core.counters.checksum_errors.get(),
             device: core.device.stats(),

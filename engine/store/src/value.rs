@@ -42,6 +42,9 @@ impl Blocks {
     }
 }
 
+/// Tag of a version whose bytes are in blocks.
+const BLOCKS: u8 = 2;
+
 /// What a version holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
@@ -70,7 +73,7 @@ impl Payload {
                 out.extend_from_slice(bytes);
             }
             Self::Blocks(blocks) => {
-                out.put_u8(2);
+                out.put_u8(BLOCKS);
                 out.put_varint(blocks.len);
                 out.put_u8(blocks.chunk_shift);
                 out.put_varint(blocks.runs.len() as u64);
@@ -87,7 +90,7 @@ impl Payload {
         match decoder.u8()? {
             0 if decoder.is_empty() => Ok(Self::Hole),
             1 => Ok(Self::Inline(decoder.rest().to_vec())),
-            2 => decode_blocks(decoder).map(Self::Blocks),
+            BLOCKS => decode_blocks(decoder).map(Self::Blocks),
             _ => Err(Malformed("a value is of unknown kind")),
         }
     }
@@ -141,6 +144,12 @@ impl Version {
         let record_size =
             u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))?;
         Ok(Self { record_size, payload: Payload::decode(decoder)? })
+    }
+
+    /// Whether a stored version refers to blocks, without decoding it.
+    pub(crate) fn has_blocks(bytes: &[u8]) -> bool {
+        let mut decoder = Decoder::new(bytes);
+        decoder.varint().is_ok() && decoder.u8() == Ok(BLOCKS)
     }
 
     /// The runs of blocks a stored version refers to, without decoding the rest.

@@ -4,6 +4,7 @@
 
 mod basics;
 mod crash;
+mod defragment;
 mod footprint;
 mod golden;
 mod inspect;

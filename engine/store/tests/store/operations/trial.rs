@@ -186,7 +186,8 @@ impl Trial {
             85..88 => self.snapshot(),
             88..90 => self.aggregate(),
             90..93 => self.checkpoint(),
-            93..96 => self.check_some(),
+            93..95 => self.check_some(),
+            95 => self.defragment(),
             96 => self.restart(),
             97 if self.draw().one_in(8) => self.begin_anew(),
             _ => self.machine.sleep(Duration::from_micros(self.random.between(1, 3000))),
@@ -432,6 +433,12 @@ impl Trial {
         let store = Rc::clone(&self.store);
         let done = self.run(async move { store.checkpoint().await });
         assert!(self.faulty || matches!(done, Some(Ok(()))), "{done:?}");
+    }
+
+    fn defragment(&mut self) {
+        let store = Rc::clone(&self.store);
+        let done = self.run(async move { store.defragment().await });
+        assert!(self.faulty || matches!(done, Some(Ok(_))), "{done:?}");
     }
 
     fn check_some(&mut self) {

@@ -1,0 +1,259 @@
+//! Defragmentation: where free space lies in holes between values, values are moved together, so that there is room for
+//! long extents again.
+//!
+//! A pass chooses the segments with the least in use, keeps everybody from using their free blocks, and goes once through
+//! the index. A value with blocks in them is read, compared with its checksums, written into a hole elsewhere, and its
+//! entry is replaced, like any change, by a record of the log. A value that is scattered over several places is put
+//! together where there is room for it. It moves with the checksums that it has: damage can't be sealed in.
+
+use crate::aggregate::ChoreError;
+use crate::error::PoolError;
+use crate::fetch::{hold_blocks, read_blocks};
+use crate::key::{self, OBJECT, PoolNumber};
+use crate::merge::write_data;
+use crate::paging::Halt;
+use crate::record::Change;
+use crate::space::{Purpose, Run, SEGMENT};
+use crate::state::{Core, add};
+use crate::store::Store;
+use crate::value::{Blocks, Payload, Version};
+use core::ops::ControlFlow;
+use core::time::Duration;
+use std::rc::Rc;
+use weir_runtime::Instant;
+
+/// Segments that one pass empties at most: so many that going through the index is worth it, so few that the blocks
+/// kept from others are a small part of the device.
+const VICTIMS_MAX: usize = 64;
+
+/// One segment in this many is empty, or else background work begins a pass: as long as there are more, moving values
+/// only wears the device.
+const EMPTY_DIVISOR: u64 = 8;
+
+/// Part of the free blocks that a pass keeps from others at most.
+const HELD_DIVISOR: u64 = 4;
+
+/// Index entries looked at in one piece of work: some 50 µs.
+const LOOKS_MAX: usize = 512;
+
+/// Pause after a pass that gained nothing, or when none was due.
+pub(crate) const REST: Duration = Duration::from_mins(1);
+
+/// A pass through the index.
+#[derive(Debug)]
+struct Pass {
+    /// Segments to be emptied, in their order.
+    victims: Vec<Run>,
+    /// Index key where it goes on.
+    from: Vec<u8>,
+    /// Segment where the search for holes goes on.
+    hole: u64,
+    /// Empty segments when it began.
+    empty: u64,
+}
+
+/// What defragmentation is at.
+#[derive(Debug, Default)]
+pub(crate) struct Defragmentation {
+    pass: Option<Pass>,
+    /// No pass begins before.
+    rest_until: Option<Instant>,
+}
+
+/// A value to be moved.
+struct Candidate {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// What a look at the index found.
+enum Look {
+    Candidate(Candidate),
+    /// Others have their turn; this is where to go on.
+    Pause(Vec<u8>),
+    End,
+}
+
+/// Chooses what to empty. `None`: nothing would be gained.
+fn plan(core: &Core, is_wanted: bool) -> Option<Pass> {
+    let space = core.space.borrow();
+    let scatter = space.scatter();
+    let is_due = is_wanted || scatter.empty * EMPTY_DIVISOR < scatter.segments;
+    if !is_due || scatter.holes < 2 * SEGMENT {
+        return None;
+    }
+    let victims = space.sparse_segments(VICTIMS_MAX, space.free() / HELD_DIVISOR);
+    let mut victims = (!victims.is_empty()).then_some(victims)?;
+    victims.sort_by_key(|segment| segment.block);
+    Some(Pass { victims, from: vec![OBJECT], hole: 0, empty: scatter.empty })
+}
+
+impl Pass {
+    fn meets(&self, run: Run) -> bool {
+        let first = self.victims.partition_point(|victim| victim.block + victim.count <= run.block);
+        self.victims.get(first).is_some_and(|victim| victim.block < run.block + run.count)
+    }
+
+    /// Whether a value should be elsewhere: in a segment that is to be emptied, or in one piece.
+    fn concerns(&self, value: &[u8]) -> bool {
+        Version::has_blocks(value)
+            && Version::runs(value)
+                .is_ok_and(|runs| runs.len() > 1 || runs.iter().any(|run| self.meets(*run)))
+    }
+}
+
+/// Does one piece of a pass. Returns whether there was anything to do.
+pub(crate) async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
+    let begun = core.defragmentation.borrow_mut().pass.take();
+    let rests = core.defragmentation.borrow().rest_until.is_some_and(|until| core.rt.now() < until);
+    if begun.is_none() && rests {
+        return Ok(false);
+    }
+    let Some(pass) = begun.or_else(|| plan(core, false)) else {
+        rest(core);
+        return Ok(false);
+    };
+    match advance(core, pass).await {
+        Ok(Some(pass)) => core.defragmentation.borrow_mut().pass = Some(pass),
+        Ok(None) => {}
+        Err(error) => {
+            core.space.borrow_mut().release_held();
+            rest(core);
+            return Err(error);
+        }
+    }
+    Ok(true)
+}
+
+fn rest(core: &Core) {
+    core.defragmentation.borrow_mut().rest_until = Some(core.rt.now() + REST);
+}
+
+/// Goes on with a pass. `None`: it is over.
+async fn advance(core: &Rc<Core>, mut pass: Pass) -> Result<Option<Pass>, ChoreError> {
+    core.admit().await?;
+    // Also what was freed since the last time.
+    core.space.borrow_mut().hold_free(&pass.victims);
+    match look(core, &pass).await? {
+        Look::Pause(from) => pass.from = from,
+        Look::Candidate(candidate) => {
+            pass.from = key::after(&candidate.key);
+            if relocate(core, &mut pass, candidate).await? {
+                add(&core.counters.relocated, 1);
+            }
+        }
+        Look::End => {
+            // What was moved away is free once that is durable.
+            core.make_durable(core.journal.last()).await?;
+            core.space.borrow_mut().release_held();
+            if core.space.borrow().scatter().empty <= pass.empty {
+                rest(core);
+            }
+            return Ok(None);
+        }
+    }
+    Ok(Some(pass))
+}
+
+/// Finds the next value that the pass moves.
+async fn look(core: &Core, pass: &Pass) -> Result<Look, ChoreError> {
+    let look = core.ask(|tree| {
+        let mut looks = 0;
+        let found = tree.scan(&pass.from, |key, value| {
+            looks += 1;
+            if key.first() != Some(&OBJECT) {
+                return ControlFlow::Break(Look::End);
+            }
+            if key::is_version(key) && pass.concerns(value) {
+                let candidate = Candidate { key: key.to_vec(), value: value.to_vec() };
+                return ControlFlow::Break(Look::Candidate(candidate));
+            }
+            if looks >= LOOKS_MAX {
+                return ControlFlow::Break(Look::Pause(key::after(key)));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok::<_, Halt<ChoreError>>(found.unwrap_or(Look::End))
+    });
+    look.await
+}
+
+/// Reserves the place that a value moves to. `None`: there is none that is better than where it is.
+fn allocate(core: &Core, pass: &mut Pass, blocks: &Blocks) -> Option<Run> {
+    let count: u64 = blocks.runs.iter().map(|run| run.count).sum();
+    if !core.has_blocks(count) {
+        return None;
+    }
+    let mut space = core.space.borrow_mut();
+    if let Some(run) = space.allocate_in_hole(count, &mut pass.hole) {
+        return Some(run);
+    }
+    let is_scattered = blocks.runs.len() > 1;
+    let runs = is_scattered.then(|| space.allocate(count, Purpose::Data, 1)).flatten()?;
+    runs.first().copied()
+}
+
+/// Moves a value, unless it is damaged, has changed meanwhile or has nowhere to go. Returns whether it was moved.
+async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Result<bool, ChoreError> {
+    let Candidate { key, value } = candidate;
+    let Version { record_size, payload: Payload::Blocks(mut blocks) } = Version::decode(&value)? else {
+        return Ok(false);
+    };
+    let Some((pool, _)): Option<(PoolNumber, _)> = key::owner(&key) else { return Ok(false) };
+    let guard = hold_blocks(core);
+    let mut bytes = vec![0; usize::try_from(blocks.len).unwrap_or(0)];
+    // What is damaged stays where it is: a reader is told.
+    if read_blocks(core, &blocks, 0, None, &mut bytes).await.is_err() {
+        return Ok(false);
+    }
+    let Some(run) = allocate(core, pass, &blocks) else { return Ok(false) };
+    let mut reservation = write_data(core, pool, &[run], &bytes).await?;
+    blocks.runs = vec![run];
+    let moved = Version { record_size, payload: Payload::Blocks(blocks) }.encode();
+    let is_current = core.ask(|tree| {
+        tree.reach([key.as_slice()])?;
+        Ok::<_, Halt<ChoreError>>(tree.get(&key)?.as_ref() == Some(&value))
+    });
+    if !is_current.await? {
+        return Ok(false);
+    }
+    core.commit(&[Change::Put { key, value: moved }], None)?;
+    reservation.keep();
+    drop(guard);
+    Ok(true)
+}
+
+impl Store {
+    /// Moves values together until no more is gained by it, however much room there is. Background work does the same
+    /// by itself when room for long extents runs short. Returns the number of values moved.
+    ///
+    /// # Errors
+    /// When the store has failed, or a part of the index is damaged.
+    pub async fn defragment(&self) -> Result<u64, PoolError> {
+        let core = self.core_rc();
+        let before = core.counters.relocated.get();
+        loop {
+            // Background work may be at it.
+            let pass = core.defragmentation.borrow_mut().pass.take();
+            let Some(mut pass) = pass.or_else(|| plan(core, true)) else { break };
+            let empty = pass.empty;
+            loop {
+                let advanced = advance(core, pass).await.map_err(|error| {
+                    core.space.borrow_mut().release_held();
+                    match error {
+                        ChoreError::Page(error) => PoolError::Index(error.to_string()),
+                        ChoreError::Failed(reason) => PoolError::Failed(reason),
+                    }
+                });
+                match advanced? {
+                    Some(next) => pass = next,
+                    None => break,
+                }
+            }
+            if core.space.borrow().scatter().empty <= empty {
+                break;
+            }
+        }
+        Ok(core.counters.relocated.get() - before)
+    }
+}

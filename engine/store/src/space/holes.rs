@@ -1,0 +1,176 @@
+//! Where free blocks lie: in one piece, or in holes between what is in use.
+//!
+//! The region is looked at in segments, as long as the longest extent. A segment without anything in use takes any
+//! extent; free blocks of the others are holes.
+
+use super::{GROUP_BLOCKS, Run, Space};
+use crate::update::EXTENT_BYTES_MAX;
+use weir_media::BLOCK;
+
+/// Blocks of a segment: those of the longest extent. Groups have a whole number of segments.
+pub(crate) const SEGMENT: u64 = EXTENT_BYTES_MAX / BLOCK as u64;
+const _: () = assert!(GROUP_BLOCKS.is_multiple_of(SEGMENT));
+
+/// How free blocks are spread over the segments that data goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scatter {
+    /// Whole segments.
+    pub(crate) segments: u64,
+    /// Those of them without anything in use.
+    pub(crate) empty: u64,
+    /// Free blocks of the others.
+    pub(crate) holes: u64,
+}
+
+fn small(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+impl Space {
+    /// Free blocks of a segment.
+    fn free_in(&self, segment: Run) -> u64 {
+        let mut free = 0;
+        Self::for_groups(segment, |group, from, to| free += self.groups[group].busy.clear_count(from, to));
+        free
+    }
+
+    /// The whole segments that data goes to, with their free blocks.
+    fn segments(&self) -> impl Iterator<Item = (Run, u64)> {
+        let count = self.data_end / SEGMENT;
+        (0..count).map(|number| {
+            let segment = Run { block: number * SEGMENT, count: SEGMENT };
+            (segment, self.free_in(segment))
+        })
+    }
+
+    pub(crate) fn scatter(&self) -> Scatter {
+        let mut scatter = Scatter { segments: 0, empty: 0, holes: 0 };
+        for (_, free) in self.segments() {
+            scatter.segments += 1;
+            if free == SEGMENT {
+                scatter.empty += 1;
+            } else {
+                scatter.holes += free;
+            }
+        }
+        scatter
+    }
+
+    /// The segments, the emptiest first, whose content would fit the holes of the others: at most `most` of them, at
+    /// most half in use, with at most `free_max` free blocks together.
+    pub(crate) fn sparse_segments(&self, most: usize, free_max: u64) -> Vec<Run> {
+        let is_sparse = |(_, free): &(Run, u64)| (SEGMENT / 2..SEGMENT).contains(free);
+        let mut found: Vec<(Run, u64)> = self.segments().filter(is_sparse).collect();
+        found.sort_by_key(|(segment, free)| (core::cmp::Reverse(*free), segment.block));
+        found.truncate(most);
+        let mut elsewhere = self.scatter().holes;
+        let (mut free_sum, mut used_sum) = (0, 0);
+        let mut chosen = Vec::new();
+        for (segment, free) in found {
+            elsewhere -= free;
+            (free_sum, used_sum) = (free_sum + free, used_sum + SEGMENT - free);
+            if used_sum > elsewhere || free_sum > free_max {
+                break;
+            }
+            chosen.push(segment);
+        }
+        chosen
+    }
+
+    /// Keeps the blocks of these segments that are free now from being given out, until [`Space::release_held`].
+    pub(crate) fn hold_free(&mut self, segments: &[Run]) {
+        for segment in segments {
+            let (group, start) = (small(segment.block / GROUP_BLOCKS), small(segment.block % GROUP_BLOCKS));
+            let end = start + small(segment.count);
+            let mut at = start;
+            while let Some((from, len)) = self.groups[group].busy.find_clear(at, end, end) {
+                let first = segment.block + (from - start) as u64;
+                let run = Run { block: first, count: len as u64 };
+                self.reserve(run);
+                self.held.push(run);
+                at = from + len;
+            }
+        }
+    }
+
+    pub(crate) fn release_held(&mut self) {
+        for run in core::mem::take(&mut self.held) {
+            self.release(run);
+        }
+    }
+
+    /// Free blocks that are kept from being given out.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.iter().map(|run| run.count).sum()
+    }
+
+    /// Reserves `count` contiguous blocks in a hole. `from` is the segment where the search begins and, afterwards, the
+    /// one where it ended.
+    pub(crate) fn allocate_in_hole(&mut self, count: u64, from: &mut u64) -> Option<Run> {
+        let total = self.data_end / SEGMENT;
+        for step in 0..total {
+            let number = (*from + step) % total;
+            let segment = Run { block: number * SEGMENT, count: SEGMENT };
+            if !(count..SEGMENT).contains(&self.free_in(segment)) {
+                continue;
+            }
+            let (group, start) = (small(segment.block / GROUP_BLOCKS), small(segment.block % GROUP_BLOCKS));
+            let end = start + small(SEGMENT);
+            let mut at = start;
+            while let Some((first, len)) = self.groups[group].busy.find_clear(at, end, small(count)) {
+                if len as u64 == count {
+                    let run = Run { block: segment.block + (first - start) as u64, count };
+                    self.reserve(run);
+                    *from = number;
+                    return Some(run);
+                }
+                at = first + len;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Purpose;
+    use super::*;
+
+    fn run(block: u64, count: u64) -> Run {
+        Run { block, count }
+    }
+
+    #[test]
+    fn sparse_segments_are_found_and_their_content_fits_the_holes_of_others() {
+        let mut space = Space::new(10 * SEGMENT + 40, 40);
+        let all = space.allocate(10 * SEGMENT, Purpose::Data, 1).expect("an empty region")[0];
+        assert_eq!((all.count, space.scatter().empty), (10 * SEGMENT, 0));
+        // One segment free, two nearly so, one with a hole.
+        for (block, count) in [(0, SEGMENT), (SEGMENT + 5, 250), (3 * SEGMENT, 200), (5 * SEGMENT + 9, 70)] {
+            space.release(run(block, count));
+        }
+        let scatter = space.scatter();
+        assert_eq!(scatter, Scatter { segments: 10, empty: 1, holes: 520 });
+        assert_eq!(space.sparse_segments(8, 1000), [run(SEGMENT, SEGMENT), run(3 * SEGMENT, SEGMENT)]);
+        assert_eq!(space.sparse_segments(8, 300), [run(SEGMENT, SEGMENT)]);
+        assert_eq!(space.sparse_segments(1, 1000), [run(SEGMENT, SEGMENT)]);
+        let victims = space.sparse_segments(8, 1000);
+        let free = space.free();
+        space.hold_free(&victims);
+        assert_eq!((space.held(), space.free()), (450, free - 450));
+        let mut from = 0;
+        assert_eq!(space.allocate_in_hole(60, &mut from), Some(run(5 * SEGMENT + 9, 60)));
+        assert_eq!(from, 5);
+        assert_eq!(space.allocate_in_hole(11, &mut from), None, "empty and held segments are no holes");
+        space.release_held();
+        assert_eq!((space.held(), space.free()), (0, free - 60));
+    }
+
+    #[test]
+    fn what_can_not_go_elsewhere_stays() {
+        let mut space = Space::new(3 * SEGMENT, 0);
+        space.allocate(3 * SEGMENT, Purpose::Data, 1).expect("an empty region");
+        space.release(run(10, 150));
+        assert_eq!(space.sparse_segments(8, 1000), [], "there is no hole but its own");
+    }
+}
