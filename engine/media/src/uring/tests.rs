@@ -25,7 +25,8 @@ fn device(executor: &Executor, folder: &tempfile::TempDir, wanted: Features) -> 
 }
 
 fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a scratch directory")
+    let program = std::env::current_exe().expect("own path");
+    tempfile::tempdir_in(program.parent().expect("a directory")).expect("a scratch directory")
 }
 
 #[test]
