@@ -3,6 +3,7 @@
 use crate::LocalBoxFuture;
 use crate::waker::TaskWaker;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// Names a task; never used again for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -18,12 +19,31 @@ impl TaskId {
 
 pub(crate) type Task = LocalBoxFuture<'static, ()>;
 
+/// What wakes a task. Both are made once: they move in and out of the table with the task, and no count of users is
+/// touched on the way.
+pub(crate) struct Waking {
+    flag: Arc<TaskWaker>,
+    waker: Waker,
+}
+
+impl Waking {
+    /// Called just before the task is polled: from here on a wake queues it again.
+    pub(crate) fn begin(&self) {
+        self.flag.begin();
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
 #[derive(Default)]
 struct Slot {
     generation: u32,
     /// Absent while the task is being polled.
     future: Option<Task>,
-    waker: Option<Arc<TaskWaker>>,
+    /// Absent while the task is being polled.
+    waking: Option<Waking>,
     owner: u64,
     live: bool,
 }
@@ -51,7 +71,7 @@ impl TaskTable {
     pub(crate) fn fill(&mut self, id: TaskId, future: Task, waker: Arc<TaskWaker>) {
         if let Some(slot) = self.slot(id) {
             slot.future = Some(future);
-            slot.waker = Some(waker);
+            slot.waking = Some(Waking { waker: waker.waker(), flag: waker });
         }
     }
 
@@ -59,24 +79,25 @@ impl TaskTable {
         self.slots.get_mut(id.index as usize).filter(|slot| slot.live && slot.generation == id.generation)
     }
 
-    /// The waker of a live task.
-    pub(crate) fn waker(&self, id: TaskId) -> Option<Arc<TaskWaker>> {
+    /// The waker of a live task that is not being polled.
+    pub(crate) fn waker(&self, id: TaskId) -> Option<Waker> {
         let slot = self.slots.get(id.index as usize)?;
-        (slot.live && slot.generation == id.generation).then(|| slot.waker.clone()).flatten()
+        let waking = slot.waking.as_ref().filter(|_| slot.live && slot.generation == id.generation)?;
+        Some(waking.waker.clone())
     }
 
     /// Takes the task out to poll it. `None`: it has finished, was aborted, or is being polled.
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<(Task, Arc<TaskWaker>)> {
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<(Task, Waking)> {
         let slot = self.slot(id)?;
-        let future = slot.future.take()?;
-        slot.waker.as_ref().map(|waker| (future, Arc::clone(waker)))
+        Some((slot.future.take()?, slot.waking.take()?))
     }
 
     /// Puts a pending task back. Returns it when it was aborted meanwhile: the caller drops it.
-    pub(crate) fn put_back(&mut self, id: TaskId, future: Task) -> Option<Task> {
+    pub(crate) fn put_back(&mut self, id: TaskId, future: Task, waking: Waking) -> Option<Task> {
         match self.slot(id) {
             Some(slot) => {
                 slot.future = Some(future);
+                slot.waking = Some(waking);
                 None
             }
             None => Some(future),
@@ -85,11 +106,11 @@ impl TaskTable {
 
     /// Ends a task. What is returned must be dropped by the caller after the table is released, because its
     /// destructors may reach the table again.
-    pub(crate) fn remove(&mut self, id: TaskId) -> (Option<Task>, Option<Arc<TaskWaker>>) {
+    pub(crate) fn remove(&mut self, id: TaskId) -> (Option<Task>, Option<Waking>) {
         let Some(slot) = self.slot(id) else { return (None, None) };
         slot.live = false;
         slot.generation = slot.generation.wrapping_add(1);
-        let parts = (slot.future.take(), slot.waker.take());
+        let parts = (slot.future.take(), slot.waking.take());
         self.free.push(id.index);
         parts
     }

@@ -32,6 +32,11 @@ pub const SPIN_DEFAULT: Duration = Duration::from_micros(20);
 /// Most tasks run between two looks at the sources and timers: bounds how late a completion is seen.
 const TASKS_PER_TURN: usize = 64;
 
+/// Task polls that one reading of the clock serves: a read costs as much as a tenth of a small request, and a handful of
+/// polls take a few microseconds. What a deadline check sees is never older than these few polls, or one poll of the
+/// sources.
+const POLLS_PER_READING: usize = 8;
+
 /// Readable descriptors taken from one `epoll_wait`. What they mean is found out by polling the sources.
 const EVENTS_MAX: usize = 8;
 
@@ -84,26 +89,38 @@ struct Core {
     stats: Cell<Stats>,
     /// The future of `block_on` was woken.
     main_ready: Cell<bool>,
-    /// What the clock says to whom it runs now. A task asks for the time many times in a poll of a microsecond, and
-    /// reading the clock is a good part of that; most polls don't ask at all.
+    /// What the clock says to whom it runs now. A message asks for the time at every floor on its way from source to
+    /// task, and reading the clock is a good part of what it costs.
     clock: Cell<Reading>,
-    /// Monotonic and wall time, read at the same moment not long ago.
-    wall: Cell<(Instant, u64)>,
+    /// How far the wall clock is ahead of the monotonic one, and until when that is taken for true.
+    wall: Cell<Wall>,
 }
 
-/// What the clock says during one poll of a task or source.
+/// What the clock says during a turn, or a few polls of one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
-    /// None is polled: the clock is read each time.
+    /// Nothing is polled: the clock is read each time.
     Outside,
-    /// Nobody has asked in this poll.
+    /// Nobody has asked yet.
     Unread,
     /// What it said at the first question.
     At(Instant),
 }
 
+/// The wall clock in terms of the monotonic one.
+#[derive(Clone, Copy, Default)]
+struct Wall {
+    ahead: u64,
+    until: Instant,
+}
+
 /// How long the wall clock is taken to run with the monotonic one: what it is set by is noticed this much later.
-const WALL_AGE_MAX_NS: u64 = 1_000_000;
+const WALL_AGE_MAX: Duration = Duration::from_millis(1);
+
+/// In nanoseconds; five centuries of them fit.
+fn nanos(time: Duration) -> u64 {
+    time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.subsec_nanos()))
+}
 
 /// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
 pub struct Executor {
@@ -144,7 +161,7 @@ impl Executor {
             stats: Cell::default(),
             main_ready: Cell::new(false),
             clock: Cell::new(Reading::Outside),
-            wall: Cell::new((Instant::default(), 0)),
+            wall: Cell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -190,10 +207,8 @@ impl Executor {
                 core.main_ready.set(false);
                 progress = true;
                 flag.begin();
-                core.clock.set(Reading::Unread);
-                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-                core.clock.set(Reading::Outside);
-                if let Poll::Ready(value) = polled {
+                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    core.clock.set(Reading::Outside);
                     return value;
                 }
             }
@@ -235,19 +250,18 @@ impl Core {
     }
 
     fn read_clock(&self) -> Instant {
-        let elapsed = self.start.elapsed();
-        // Five centuries of nanoseconds fit.
-        Instant::from_nanos(elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos()))
+        Instant::from_nanos(nanos(self.start.elapsed()))
     }
 
     /// Runs what is ready, fires timers, polls sources. Returns whether there was anything to do.
     fn turn(self: &Rc<Self>) -> bool {
         self.count(|stats| stats.turns += 1);
+        self.clock.set(Reading::Unread);
         let mut progress = self.take_inbox();
         // Sources first: a task that sends should know by then which connections have ended.
         progress |= self.poll_sources();
         progress |= self.fire_timers();
-        for _ in 0..TASKS_PER_TURN {
+        for polls in 1..=TASKS_PER_TURN {
             let next = self.queue.ready.borrow_mut().pop_front();
             let Some(id) = next else { break };
             progress = true;
@@ -256,24 +270,24 @@ impl Core {
             } else {
                 self.run(id);
             }
+            if polls % POLLS_PER_READING == 0 {
+                self.clock.set(Reading::Unread);
+            }
         }
         progress
     }
 
     fn run(&self, id: TaskId) {
         let taken = self.tasks.borrow_mut().take(id);
-        let Some((mut task, flag)) = taken else { return };
+        let Some((mut task, waking)) = taken else { return };
         self.count(|stats| stats.polls += 1);
-        flag.begin();
-        let waker = flag.waker();
-        self.clock.set(Reading::Unread);
-        let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
-        self.clock.set(Reading::Outside);
+        waking.begin();
+        let polled = task.as_mut().poll(&mut Context::from_waker(waking.waker()));
         if polled.is_ready() {
             let removed = self.tasks.borrow_mut().remove(id);
             drop(removed);
         } else {
-            let aborted = self.tasks.borrow_mut().put_back(id, task);
+            let aborted = self.tasks.borrow_mut().put_back(id, task, waking);
             drop(aborted);
         }
     }
@@ -299,9 +313,13 @@ impl Core {
             // A source may add or remove sources while it is polled, so the list is not borrowed meanwhile.
             let source = self.sources.borrow().get(index).map(|entry| Rc::clone(&entry.source));
             let Some(source) = source else { return progress };
-            self.clock.set(Reading::Unread);
-            progress |= source.poll();
-            self.clock.set(Reading::Outside);
+            if source.poll() {
+                // What another source has done may have taken long; the last reading is for its own tasks.
+                if progress {
+                    self.clock.set(Reading::Unread);
+                }
+                progress = true;
+            }
             index += 1;
         }
     }
@@ -311,7 +329,7 @@ impl Core {
         for id in wakes {
             let flag = if id == TaskId::MAIN { None } else { self.tasks.borrow().waker(id) };
             match flag {
-                Some(flag) => flag.waker().wake(),
+                Some(flag) => flag.wake(),
                 None if id == TaskId::MAIN => self.main_ready.set(true),
                 None => {}
             }
@@ -375,15 +393,15 @@ impl Backend for Core {
 
     fn wall_ns(&self) -> u64 {
         let now = self.now();
-        let (then, wall) = self.wall.get();
-        let age = now.as_nanos().saturating_sub(then.as_nanos());
-        if wall != 0 && age < WALL_AGE_MAX_NS {
-            return wall.saturating_add(age);
+        let mut wall = self.wall.get();
+        if now >= wall.until {
+            // The two have to be read at the same moment.
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let ahead = nanos(since.unwrap_or_default()).wrapping_sub(self.read_clock().as_nanos());
+            wall = Wall { ahead, until: now + WALL_AGE_MAX };
+            self.wall.set(wall);
         }
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let wall = since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-        self.wall.set((now, wall));
-        wall
+        wall.ahead.wrapping_add(now.as_nanos())
     }
 
     fn random_u64(&self) -> u64 {
@@ -394,9 +412,10 @@ impl Backend for Core {
         let mut tasks = self.tasks.borrow_mut();
         let id = tasks.reserve(OWNER);
         let flag = TaskWaker::new(&self.queue, id, Some(self.inbox.clone()));
-        tasks.fill(id, task, Arc::clone(&flag));
+        let waker = flag.waker();
+        tasks.fill(id, task, flag);
         drop(tasks);
-        flag.waker().wake();
+        waker.wake();
         id
     }
 

@@ -292,17 +292,16 @@ impl Inner {
             ready.swap_remove_back(usize::try_from(at).unwrap_or(0))
         };
         let taken = picked.and_then(|id| self.tasks.borrow_mut().take(id).map(|task| (id, task)));
-        let Some((id, (mut task, flag))) = taken else { return true };
+        let Some((id, (mut task, waking))) = taken else { return true };
         self.now.set(self.now.get() + POLL_COST_NS);
         self.polls.set(self.polls.get() + 1);
         self.trace(self.now.get() ^ (u64::from(id.index) << 32) ^ u64::from(id.generation));
-        flag.begin();
-        let waker = flag.waker();
-        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        waking.begin();
+        if task.as_mut().poll(&mut Context::from_waker(waking.waker())).is_ready() {
             let removed = self.tasks.borrow_mut().remove(id);
             drop(removed);
         } else {
-            let aborted = self.tasks.borrow_mut().put_back(id, task);
+            let aborted = self.tasks.borrow_mut().put_back(id, task, waking);
             drop(aborted);
         }
         true
@@ -373,9 +372,10 @@ impl Inner {
         let mut tasks = self.tasks.borrow_mut();
         let id = tasks.reserve(owner);
         let flag = TaskWaker::new(&self.queue, id, None);
-        tasks.fill(id, task, std::sync::Arc::clone(&flag));
+        let waker = flag.waker();
+        tasks.fill(id, task, flag);
         drop(tasks);
-        flag.waker().wake();
+        waker.wake();
         id
     }
 
