@@ -102,10 +102,15 @@ fn parse(name: &str) -> Option<(u64, u32)> {
     (hex && parts.next().is_none()).then_some((namespace, pid))
 }
 
-/// Whether the process that made this name is gone. Other namespaces' processes can't be judged.
+/// Where the process that made this name shows as long as it lives. Other namespaces' processes can't be seen.
+pub(super) fn process(name: &str) -> Option<PathBuf> {
+    let (space, pid) = parse(name)?;
+    (space == namespace()).then(|| PathBuf::from(format!("/proc/{pid}")))
+}
+
+/// Whether the process that made this name is gone.
 pub(super) fn is_dead(name: &str) -> bool {
-    parse(name)
-        .is_some_and(|(space, pid)| space == namespace() && !Path::new(&format!("/proc/{pid}")).exists())
+    process(name).is_some_and(|process| !process.exists())
 }
 
 /// Removes what endpoints of killed processes left in shared memory.

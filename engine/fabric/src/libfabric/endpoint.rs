@@ -5,7 +5,7 @@ use super::bell::{self, Ringer};
 use super::hang_up::hang_up;
 use super::ops::Op;
 use super::peers::{KnownPeer, Peers};
-use super::progress::Core;
+use super::progress::{Core, JOIN_MAX};
 use super::raw::{Posted, failure};
 use super::{resolve, sys};
 use crate::counters::add;
@@ -17,10 +17,6 @@ use crate::{
 use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
-
-/// Largest message that is put together on the stack for the provider to copy. Larger ones go from a send buffer
-/// even where the provider would copy them: then they are copied as often.
-const INJECT_MAX: usize = 512;
 
 /// Tries to find a registration key that is free; keys are spread over 64 bits.
 const KEY_TRIES: usize = 8;
@@ -93,9 +89,12 @@ impl LibfabricEndpoint {
 
     /// Whether an operation to this peer makes sense.
     fn reachable(&self, peer: PeerId) -> Result<(), FabricError> {
-        let peers = self.core.peers.borrow();
-        let known = peers.get(peer).ok_or(FabricError::UnknownPeer)?;
-        if known.ringer.is_some() && known.is_dead(self.rt.now()) {
+        self.alive(self.core.peers.borrow().get(peer).ok_or(FabricError::UnknownPeer)?)
+    }
+
+    /// Whether the peer's process is still there, where that can be seen.
+    fn alive(&self, peer: &KnownPeer) -> Result<(), FabricError> {
+        if peer.ringer.is_some() && peer.is_dead(self.rt.now()) {
             return Err(FabricError::Unreachable { reason: "the peer's process has ended".to_owned() });
         }
         Ok(())
@@ -133,31 +132,37 @@ impl LibfabricEndpoint {
         }
     }
 
-    /// Tries to send a small message that the provider copies. `None`: it has to go the long way.
-    fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Option<Result<(), FabricError>> {
+    /// The short way out: a message that the provider copies at once needs no buffer, no entry in the table of operations
+    /// and no completion. `None`: it has to go the long way.
+    fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Result<Option<()>, FabricError> {
         let core = &self.core;
-        if len > core.capabilities.inject.min(INJECT_MAX) {
-            return None;
+        // Nothing that is called from here comes back to the peers.
+        let peers = core.peers.borrow();
+        let peer = peers.get(to).ok_or(FabricError::UnknownPeer)?;
+        self.alive(peer)?;
+        if len > core.capabilities.inject || !peer.waiting.is_empty() {
+            return Ok(None);
         }
-        let (fi_addr, ringer) = {
-            let peers = core.peers.borrow();
-            let peer = peers.get(to).filter(|peer| peer.waiting.is_empty())?;
-            (peer.fi_addr, peer.ringer.clone())
+        let posted = match parts {
+            [whole] => core.raw.inject(whole, peer.fi_addr),
+            _ if len > JOIN_MAX => return Ok(None),
+            _ => {
+                let mut bytes = core.join.borrow_mut();
+                let mut at = 0;
+                for part in parts {
+                    bytes[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                core.raw.inject(&bytes[..len], peer.fi_addr)
+            }
         };
-        let mut bytes = [0u8; INJECT_MAX];
-        let mut at = 0;
-        for part in parts {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        let posted = core.raw.inject(&bytes[..len], fi_addr);
-        if let Some(ringer) = ringer {
-            core.ring(&ringer);
+        if let Some(ringer) = &peer.ringer {
+            core.ring(ringer);
         }
         match posted {
-            Posted::Yes => Some(Ok(())),
-            Posted::Again => None,
-            Posted::Failed(errno) => Some(Err(core.refusal(errno))),
+            Posted::Yes => Ok(Some(())),
+            Posted::Again => Ok(None),
+            Posted::Failed(errno) => Err(core.refusal(errno)),
         }
     }
 }
@@ -265,23 +270,18 @@ impl Endpoint for LibfabricEndpoint {
         if len > core.capabilities.max_message {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
-        self.reachable(to)?;
-        let result = if let Some(result) = self.inject(to, parts, len) {
-            result
-        } else {
+        if self.inject(to, parts, len)?.is_none() {
             let mut buffer = core.send_buffer(len)?;
             let mut at = 0;
             for part in parts {
                 buffer[at..at + part.len()].copy_from_slice(part);
                 at += part.len();
             }
-            core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })
-        };
-        if result.is_ok() {
-            add(&core.counters.messages_sent, 1);
-            add(&core.counters.bytes_sent, len as u64);
+            core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })?;
         }
-        result
+        add(&core.counters.messages_sent, 1);
+        add(&core.counters.bytes_sent, len as u64);
+        Ok(())
     }
 
     fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError> {

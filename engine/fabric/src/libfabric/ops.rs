@@ -107,15 +107,18 @@ impl Ops {
         table.slots.get_mut(id).map_or(core::ptr::null_mut(), |slot| (&raw mut **slot).cast())
     }
 
-    /// The operation that a pointer from the provider stands for.
-    pub(super) fn find(&self, context: *mut c_void) -> Option<OpId> {
+    /// The operation that a pointer from the provider stands for, with the slab where it is one.
+    pub(super) fn find_slab(&self, context: *mut c_void) -> Option<(OpId, Option<Rc<SlabLease>>)> {
         if context.is_null() {
             return None;
         }
         // SAFETY: providers hand back only pointers that `context` made; slots are never freed while the endpoint
         // lives, and the index behind the scratch space is written only by `add`.
         let index = unsafe { (*context.cast::<Slot>()).index };
-        self.table.borrow().ops.get(index).is_some_and(Option::is_some).then_some(index)
+        match self.table.borrow().ops.get(index)?.as_ref()? {
+            Op::Slab(lease) => Some((index, Some(Rc::clone(lease)))),
+            Op::Send { .. } | Op::Transfer { .. } => Some((index, None)),
+        }
     }
 
     /// Ends an operation.

@@ -6,6 +6,7 @@ use crate::{Address, PeerId};
 use core::cell::Cell;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::rc::Rc;
 use weir_runtime::Instant;
 
@@ -27,8 +28,10 @@ pub(super) struct KnownPeer {
     pub(super) ringer: Option<Rc<Ringer>>,
     /// Operations that the provider had no room for, oldest first, and since when they wait.
     pub(super) waiting: VecDeque<(OpId, Instant)>,
-    /// When the peer's process was last seen, where that can be seen.
-    pub(super) seen: Cell<Instant>,
+    /// What is there as long as the peer's process is, where that can be seen from here.
+    process: Option<PathBuf>,
+    /// When it was last seen.
+    seen: Cell<Instant>,
     pub(super) retry_at: Instant,
     pause: Duration,
 }
@@ -36,11 +39,11 @@ pub(super) struct KnownPeer {
 impl KnownPeer {
     /// Whether the peer is known to be gone: a doorbell provider goes on taking messages for a dead process.
     pub(super) fn is_dead(&self, now: Instant) -> bool {
-        if self.ringer.is_none() || now - self.seen.get() < LOOK_EVERY {
+        let Some(process) = self.process.as_ref().filter(|_| now - self.seen.get() >= LOOK_EVERY) else {
             return false;
-        }
+        };
         self.seen.set(now);
-        str::from_utf8(self.address.as_bytes()).is_ok_and(bell::is_dead)
+        !process.exists()
     }
 
     /// Notes that the provider still has no room.
@@ -163,11 +166,14 @@ impl Peers {
         fi_addr: u64,
         ringer: Option<Rc<Ringer>>,
     ) -> PeerId {
+        let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
+        let process = ringer.as_ref().and_then(|_| bell::process(str::from_utf8(name).ok()?));
         let slot = &mut self.slots[index as usize];
         let id = id_of(index, slot.generation);
         slot.peer = Some(KnownPeer {
             fi_addr,
             address: address.clone(),
+            process,
             ringer,
             waiting: VecDeque::new(),
             seen: Cell::default(),

@@ -27,6 +27,10 @@ struct Batch {
     sources: [u64; BATCH],
 }
 
+/// Largest message of several parts that is put together for the provider to copy. Larger ones are put together in a
+/// send buffer even where the provider would copy them: then they are copied as often.
+pub(super) const JOIN_MAX: usize = 512;
+
 /// Batches per poll: bounds how long tasks wait for their turn.
 const BATCHES_MAX: usize = 4;
 
@@ -46,6 +50,8 @@ pub(super) struct Core {
     pub(super) send_pool: BufferPool,
     /// Memory of small messages that are out.
     pub(super) send_spare: RefCell<Vec<Rc<Memory>>>,
+    /// Where small messages are put together.
+    pub(super) join: RefCell<[u8; JOIN_MAX]>,
     pub(super) ops: Ops,
     pub(super) keys: KeySource,
     pub(super) peers: RefCell<Peers>,
@@ -87,6 +93,7 @@ impl Core {
             pool: BufferPool::new(options.buffer_bytes),
             send_pool: BufferPool::new(SEND_BYTES_MAX),
             send_spare: RefCell::default(),
+            join: RefCell::new([0; JOIN_MAX]),
             ops: Ops::default(),
             keys: KeySource::default(),
             peers: RefCell::new(Peers::with_user_ids(user_ids)),
@@ -170,12 +177,8 @@ impl Core {
     }
 
     fn completed(&self, entry: &sys::Completion, source: u64) {
-        let Some(id) = self.ops.find(entry.context) else { return };
-        let lease = self.ops.with(id, |op| match op {
-            Op::Slab(lease) => Some(Rc::clone(lease)),
-            _ => None,
-        });
-        if let Some(Some(lease)) = lease {
+        let Some((id, lease)) = self.ops.find_slab(entry.context) else { return };
+        if let Some(lease) = lease {
             // A buffer of standard mode is used up by its message. Some providers release a slab with its last message,
             // others with a completion of its own.
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
@@ -215,10 +218,9 @@ impl Core {
     }
 
     fn received(&self, lease: Rc<SlabLease>, buf: *mut c_void, len: u64, source: Source) {
-        let memory = Rc::clone(lease.memory());
-        let start = (buf as usize).checked_sub(memory.as_ptr() as usize);
+        let start = (buf as usize).checked_sub(lease.memory().as_ptr() as usize);
         let (Some(start), Ok(len)) = (start, usize::try_from(len)) else { return };
-        if start.checked_add(len).is_none_or(|end| end > memory.len()) {
+        if start.checked_add(len).is_none_or(|end| end > lease.memory().len()) {
             return;
         }
         add(&self.counters.messages_received, 1);
@@ -228,7 +230,7 @@ impl Core {
         }
         let message = if self.posted.get() <= self.copy_below {
             add(&self.counters.slab_copies, 1);
-            let bytes = memory.slice(start..start + len).to_vec();
+            let bytes = lease.memory().slice(start..start + len).to_vec();
             drop(lease);
             Message::owned(source, bytes, None)
         } else {
@@ -240,12 +242,8 @@ impl Core {
     }
 
     fn failed(&self, failure: &sys::Failure) {
-        let Some(id) = self.ops.find(failure.context) else { return };
-        let lease = self.ops.with(id, |op| match op {
-            Op::Slab(lease) => Some(Rc::clone(lease)),
-            _ => None,
-        });
-        if let Some(Some(lease)) = lease {
+        let Some((id, lease)) = self.ops.find_slab(failure.context) else { return };
+        if let Some(lease) = lease {
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
             let buf = if single { lease.memory().as_ptr().cast() } else { failure.buf };
             if single || failure.flags & sys::FI_MULTI_RECV != 0 {
