@@ -158,6 +158,9 @@ impl Exposed {
 impl Drop for Exposed {
     /// The call was dropped before it ended.
     fn drop(&mut self) {
+        if self.exposures.is_empty() {
+            return;
+        }
         let holds = self.close();
         self.quarantine(holds);
     }

@@ -6,7 +6,7 @@ use crate::error::{RpcError, Status};
 use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
-use crate::pending::Closed;
+use crate::pending::NoAnswer;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
@@ -233,10 +233,15 @@ impl<'a> Course<'a> {
             }
             Err(error) => return Next::Again(None, error.to_string().into()),
         };
+        let now = inner.rt.now();
         if self.silent.0 == 0 {
-            self.silent.1 = inner.rt.now();
+            self.silent.1 = now;
         }
-        inner.pending.expect(ticket.id, session.id, state, session.proof());
+        let until = match letter.options.retry {
+            Retry::Idempotent => letter.options.deadline.min(now + self.wait),
+            Retry::Never => letter.options.deadline,
+        };
+        inner.expect(ticket.id, session.id, state, session.proof(), until);
         if let Err(error) = self.post(state, session, ticket, letter, exposed) {
             return match error {
                 FabricError::UnknownPeer
@@ -252,17 +257,13 @@ impl<'a> Course<'a> {
             add(&inner.metrics.retries, 1);
         }
         self.tries += 1;
-        let until = match letter.options.retry {
-            Retry::Idempotent => letter.options.deadline.min(inner.rt.now() + self.wait),
-            Retry::Never => letter.options.deadline,
-        };
-        match inner.rt.timeout_at(until, inner.pending.wait(ticket.id)).await {
-            Ok(Ok(Outcome::Answer(answer))) => {
+        match inner.pending.wait(inner, ticket.id).await {
+            Ok(Outcome::Answer(answer)) => {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
                 self.judge(state, session, answer)
             }
-            Ok(Ok(Outcome::Notice(_))) => {
+            Ok(Outcome::Notice(_)) => {
                 // The server has restarted, or has forgotten this client: it executed nothing of this try.
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
@@ -272,12 +273,12 @@ impl<'a> Course<'a> {
                 }
                 Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".into())
             }
-            Ok(Ok(Outcome::Failed(error))) => {
+            Ok(Outcome::Failed(error)) => {
                 inner.disconnect(state, session);
                 Self::broken(state, letter.options.retry, &error.to_string())
             }
-            Ok(Err(Closed)) => Next::Done(Err(RpcError::Closed)),
-            Err(Elapsed) => {
+            Err(NoAnswer::Closed) => Next::Done(Err(RpcError::Closed)),
+            Err(NoAnswer::Late) => {
                 self.wait = (self.wait * 2).min(inner.config.attempt_max);
                 self.silent.0 += 1;
                 // Answers to other calls show that the server is there and only slow.
@@ -321,7 +322,7 @@ impl<'a> Course<'a> {
         let address = header.greeting.then(|| inner.endpoint.address());
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
         let key = session.key.as_ref();
-        let company = state.outstanding.borrow().len() > 1;
+        let company = state.outstanding.borrow().len();
         let segments = exposed.descriptors();
         inner.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
     }

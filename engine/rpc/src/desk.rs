@@ -40,8 +40,10 @@ where
 
 #[derive(Default)]
 struct Worker {
-    /// It waits for work, and has to be woken.
+    /// What wakes it: kept, because a worker is one task all its life.
     waker: Option<Waker>,
+    /// It waits for work, and has to be woken.
+    parked: bool,
     task: Option<JoinHandle<()>>,
 }
 
@@ -71,25 +73,22 @@ impl Counter {
         running: Running,
         request: Request,
     ) {
-        let (waker, place) = {
+        let place = {
             let state = &mut *self.state.borrow_mut();
             state.waiting.push_back((running, request));
             // The one that worked last has the warmest cache.
-            let waker = state.idle.pop().and_then(|index| state.workers.get_mut(index)?.waker.take());
-            if waker.is_some() {
-                (waker, 0)
-            } else {
-                let place = state.free.pop().unwrap_or_else(|| {
-                    state.workers.push(Worker::default());
-                    state.workers.len() - 1
-                });
-                (None, place)
+            let idle = state.idle.pop().and_then(|index| state.workers.get_mut(index));
+            if let Some(Worker { waker: Some(waker), parked, .. }) = idle {
+                *parked = false;
+                // Waking only queues the task.
+                waker.wake_by_ref();
+                return;
             }
+            state.free.pop().unwrap_or_else(|| {
+                state.workers.push(Worker::default());
+                state.workers.len() - 1
+            })
         };
-        if let Some(waker) = waker {
-            waker.wake();
-            return;
-        }
         let desk = Desk { counter: Rc::clone(self), place, running: None };
         let task = inner.rt.spawn(Rc::clone(handler).work(desk));
         if let Some(worker) = self.state.borrow_mut().workers.get_mut(place) {
@@ -130,12 +129,16 @@ impl Desk {
                 self.running = Some(running);
                 return Poll::Ready(Some(request));
             }
-            let parked = state.workers[self.place].waker.is_some();
-            if state.closed || !parked && state.idle.len() >= IDLE_MAX {
+            let worker = &mut state.workers[self.place];
+            if state.closed || !worker.parked && state.idle.len() >= IDLE_MAX {
                 return Poll::Ready(None);
             }
-            if !parked {
-                state.workers[self.place].waker = Some(cx.waker().clone());
+            if !worker.parked {
+                worker.parked = true;
+                match &mut worker.waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
                 state.idle.push(self.place);
             }
             Poll::Pending

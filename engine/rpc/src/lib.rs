@@ -18,6 +18,8 @@ mod peer;
 mod pending;
 mod proof;
 mod quota;
+mod recent;
+mod register;
 mod replies;
 mod request;
 pub mod seal;
@@ -304,8 +306,9 @@ impl Inner {
         self.clock.latest().wall_ns().max(self.rt.wall_ns())
     }
 
-    /// Sends one message: header, greeting, segments, body, and the tag where there is a key. With `company`, others to
-    /// the same peer follow in this moment, and it may share a message of the fabric with them.
+    /// Sends one message: header, greeting, segments, body, and the tag where there is a key. `company`: how many requests
+    /// are under way with it, itself among them. If there are others, more messages to the same peer may follow in this
+    /// moment, and share a message of the fabric.
     #[expect(clippy::too_many_arguments, reason = "the parts of a message")]
     fn transmit(
         &self,
@@ -316,7 +319,7 @@ impl Inner {
         segments: &[u8],
         body: &[u8],
         key: Option<&SealKey>,
-        company: bool,
+        company: usize,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
         let head = header.encode();
@@ -324,15 +327,24 @@ impl Inner {
         let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
         let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
         let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
+        // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
+        let mut parts: [&[u8]; 6] = [&head, &[], &[], &[], &[], &[]];
+        let (mut count, mut len) = (1, head.len());
+        for part in [length, greeting, segments, body, tag] {
+            if !part.is_empty() {
+                parts[count] = part;
+                count += 1;
+                len += part.len();
+            }
+        }
+        let parts = &parts[..count];
         add(&self.metrics.messages_sent, 1);
-        let parts = [&head, length, greeting, segments, body, tag];
-        let len = parts.iter().map(|part| part.len()).sum();
         add(&self.metrics.bytes_sent, len as u64);
-        if company && Outbox::takes(len) {
-            self.share(to, context, &parts, len);
+        if Outbox::takes(len) && (company > 1 || self.outbox.has(to)) {
+            self.share(to, context, parts, len, company);
             return Ok(());
         }
-        self.endpoint.send(to, context, &parts)
+        self.endpoint.send(to, context, parts)
     }
 
     /// What was sent for a request did not get through; neither did what was sent with it.

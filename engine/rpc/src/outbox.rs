@@ -1,7 +1,8 @@
 //! Small messages to one peer that share a message of the fabric.
 //!
 //! A message that has company, because others to or from the same peer are under way, waits here until the tasks that
-//! are ready now have run; what they send to the same peer goes out with it. A lone one goes out at once.
+//! are ready now have run, or a few have come together; what they send to the same peer goes out with it. A lone one
+//! goes out at once, as does the last one that was waited for.
 
 use crate::Inner;
 use core::cell::RefCell;
@@ -13,6 +14,10 @@ use weir_fabric::PeerId;
 /// ones, and two dozen small requests.
 const LOT_MAX: usize = 4096;
 
+/// Messages after which a lot goes out without waiting for more: a quarter of a peer's credits. Larger ones make the two
+/// sides take turns, each idle while the other works through everything that is under way; smaller ones save less.
+const LOT_MESSAGES: usize = 8;
+
 /// Longest message that shares.
 const SHARE_MAX: usize = 512;
 
@@ -20,16 +25,30 @@ struct Lot {
     to: PeerId,
     /// Request that is told when the lot can't be sent; the others to the same peer hear of it with it.
     context: u64,
+    messages: usize,
     bytes: Vec<u8>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Lots to be sent; those behind `used` are empty, and keep their room.
+    /// At most one for each peer.
     lots: Vec<Lot>,
-    used: usize,
+    /// Memory of lots that have gone out.
+    spare: Vec<Vec<u8>>,
     flusher: Option<Waker>,
     started: bool,
+}
+
+impl State {
+    fn lot(&self, to: PeerId) -> Option<usize> {
+        self.lots.iter().position(|lot| lot.to == to)
+    }
+
+    fn open(&mut self, to: PeerId, context: u64) -> usize {
+        let bytes = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(LOT_MAX));
+        self.lots.push(Lot { to, context, messages: 0, bytes });
+        self.lots.len() - 1
+    }
 }
 
 /// What waits to be sent.
@@ -44,31 +63,9 @@ impl Outbox {
         len <= SHARE_MAX
     }
 
-    /// Adds a message. `false`: there is no room before what waits for that peer has gone out.
-    fn add(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize) -> bool {
-        let state = &mut *self.state.borrow_mut();
-        let open = state.lots[..state.used].iter().rposition(|lot| lot.to == to);
-        if open.is_some_and(|at| state.lots[at].bytes.len() + len > LOT_MAX) {
-            return false;
-        }
-        let at = open.unwrap_or_else(|| {
-            if state.used == state.lots.len() {
-                state.lots.push(Lot { to, context, bytes: Vec::with_capacity(LOT_MAX) });
-            }
-            let lot = &mut state.lots[state.used];
-            (lot.to, lot.context) = (to, context);
-            lot.bytes.clear();
-            state.used += 1;
-            state.used - 1
-        });
-        let lot = &mut state.lots[at];
-        if lot.context == 0 {
-            lot.context = context;
-        }
-        for part in parts {
-            lot.bytes.extend_from_slice(part);
-        }
-        true
+    /// Whether something waits for this peer.
+    pub(crate) fn has(&self, to: PeerId) -> bool {
+        self.state.borrow().lot(to).is_some()
     }
 
     /// The flusher ends with the context.
@@ -86,16 +83,37 @@ impl Outbox {
 }
 
 impl Inner {
-    /// Puts a message to others that go to the same peer.
-    pub(crate) fn share(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize) {
+    /// Puts a message to others that go to the same peer. `company`: how many requests are under way with it.
+    pub(crate) fn share(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize, company: usize) {
         if !core::mem::replace(&mut self.outbox.state.borrow_mut().started, true) {
             self.start_flusher();
         }
-        if !self.outbox.add(to, context, parts, len) {
-            self.flush();
-            self.outbox.add(to, context, parts, len);
+        let full = {
+            let mut state = self.outbox.state.borrow_mut();
+            let at = state.lot(to);
+            at.filter(|at| state.lots[*at].bytes.len() + len > LOT_MAX).map(|at| state.lots.swap_remove(at))
+        };
+        if let Some(lot) = full {
+            self.send_lot(lot);
         }
-        self.outbox.wake();
+        let complete = {
+            let state = &mut *self.outbox.state.borrow_mut();
+            let at = state.lot(to).unwrap_or_else(|| state.open(to, context));
+            let lot = &mut state.lots[at];
+            if lot.context == 0 {
+                lot.context = context;
+            }
+            for part in parts {
+                lot.bytes.extend_from_slice(part);
+            }
+            lot.messages += 1;
+            let complete = company <= 1 || lot.messages >= LOT_MESSAGES;
+            complete.then(|| state.lots.swap_remove(at))
+        };
+        match complete {
+            Some(lot) => self.send_lot(lot),
+            None => self.outbox.wake(),
+        }
     }
 
     fn start_flusher(&self) {
@@ -104,7 +122,7 @@ impl Inner {
             let Some(inner) = weak.upgrade() else { return Poll::Ready(()) };
             inner.flush();
             let mut state = inner.outbox.state.borrow_mut();
-            if state.used > 0 {
+            if !state.lots.is_empty() {
                 cx.waker().wake_by_ref();
             }
             state.flusher = Some(cx.waker().clone());
@@ -114,28 +132,20 @@ impl Inner {
 
     /// Sends everything that waits.
     pub(crate) fn flush(&self) {
-        let mut at = 0;
         loop {
-            // Sending may call back, and a failure lets others send; so each lot is taken out meanwhile.
-            let lot = {
-                let state = &mut *self.outbox.state.borrow_mut();
-                if at >= state.used {
-                    state.used = 0;
-                    return;
-                }
-                let lot = &mut state.lots[at];
-                (lot.to, lot.context, core::mem::take(&mut lot.bytes))
-            };
-            let (to, context, bytes) = lot;
-            if let Err(error) = self.endpoint.send(to, context, &[&bytes]) {
-                self.unsent(context, &error);
-            }
-            let state = &mut *self.outbox.state.borrow_mut();
-            if let Some(lot) = state.lots.get_mut(at) {
-                lot.bytes = bytes;
-                lot.bytes.clear();
-            }
-            at += 1;
+            let lot = self.outbox.state.borrow_mut().lots.pop();
+            let Some(lot) = lot else { return };
+            self.send_lot(lot);
         }
+    }
+
+    /// Sends a lot. That may call back, so that it stands in no list meanwhile.
+    fn send_lot(&self, lot: Lot) {
+        let Lot { to, context, mut bytes, .. } = lot;
+        if let Err(error) = self.endpoint.send(to, context, &[&bytes]) {
+            self.unsent(context, &error);
+        }
+        bytes.clear();
+        self.outbox.state.borrow_mut().spare.push(bytes);
     }
 }

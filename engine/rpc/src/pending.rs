@@ -1,57 +1,90 @@
 //! Answers that are waited for.
 //!
 //! Each has an entry by the number of its request; the answer is put into the entry and taken from there by whoever
-//! waits, so that nothing is allocated for it.
+//! waits, so that nothing is allocated for it. Nor does each wait set a timer: nearly all end long before they are due,
+//! and one watch over all of them, which is set to the earliest, wakes those that don't.
 
-use crate::Outcome;
-use crate::id_map::IdMap;
 use crate::proof::Proof;
+use crate::recent::Recent;
 use crate::session::PeerState;
-use core::cell::RefCell;
+use crate::{Inner, Outcome};
+use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_fabric::PeerId;
+use weir_runtime::{Instant, Sleep};
 
 struct Entry {
     peer: PeerId,
     state: Rc<PeerState>,
     proof: Proof,
+    /// When whoever waits gives up.
+    due: Instant,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
-#[derive(Default)]
 struct Table {
-    entries: IdMap<u64, Entry>,
+    entries: Recent<Entry>,
     closed: bool,
 }
 
 /// The answers that a context waits for.
 pub(crate) struct Pending {
     table: RefCell<Table>,
+    /// When the watch looks for waits that are due: no later than the first of them is.
+    watch: Cell<Instant>,
+    watcher: RefCell<Option<Waker>>,
+    watched: Cell<bool>,
 }
 
-/// The context is closing: there will be no answer.
+/// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Closed;
+pub(crate) enum NoAnswer {
+    /// The context is closing.
+    Closed,
+    /// None came in time.
+    Late,
+}
 
 impl Pending {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { table: RefCell::new(Table { entries: IdMap::with_hasher(seed.into()), closed: false }) }
+        Self {
+            table: RefCell::new(Table { entries: Recent::new(seed), closed: false }),
+            watch: Cell::new(Instant::FAR_FUTURE),
+            watcher: RefCell::default(),
+            watched: Cell::new(false),
+        }
     }
 
-    /// Expects the answer to a request, anew when it was expected before.
-    pub(crate) fn expect(&self, request: u64, peer: PeerId, state: &Rc<PeerState>, proof: Proof) {
-        let entry = Entry { peer, state: Rc::clone(state), proof, outcome: None, waker: None };
-        let before = self.table.borrow_mut().entries.insert(request, entry);
-        drop(before);
+    /// Expects the answer to a request until it is due, anew when it was expected before.
+    fn expect(&self, request: u64, peer: PeerId, state: &Rc<PeerState>, proof: Proof, due: Instant) {
+        {
+            let entries = &mut self.table.borrow_mut().entries;
+            let entry = || Entry { peer, state: Rc::clone(state), proof, due, outcome: None, waker: None };
+            if !entries.insert_with(request, entry) {
+                // An entry lets go of nothing that comes back here.
+                entries.discard(request);
+                entries.insert_with(request, entry);
+            }
+        }
+        if due < self.watch.get() {
+            self.watch.set(due);
+            self.wake_watcher();
+        }
+    }
+
+    fn wake_watcher(&self) {
+        let waker = self.watcher.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Does not expect it any more.
     pub(crate) fn forget(&self, request: u64) {
-        let gone = self.table.borrow_mut().entries.remove(&request);
-        drop(gone);
+        self.table.borrow_mut().entries.discard(request);
     }
 
     /// Answers that are waited for.
@@ -61,12 +94,12 @@ impl Pending {
 
     /// What shows that an answer to this request is genuine.
     pub(crate) fn proof(&self, request: u64) -> Option<Proof> {
-        self.table.borrow().entries.get(&request).map(|entry| entry.proof)
+        self.table.borrow().entries.get(request).map(|entry| entry.proof)
     }
 
     /// What is known of the server that was asked.
     pub(crate) fn state(&self, request: u64) -> Option<Rc<PeerState>> {
-        self.table.borrow().entries.get(&request).map(|entry| Rc::clone(&entry.state))
+        self.table.borrow().entries.get(request).map(|entry| Rc::clone(&entry.state))
     }
 
     /// Hands over an answer. `from`: who sent it, where that is known; it must be who was asked. `false`: nobody waits
@@ -74,7 +107,7 @@ impl Pending {
     pub(crate) fn resolve(&self, request: u64, from: Option<PeerId>, outcome: Outcome) -> bool {
         let waker = {
             let mut table = self.table.borrow_mut();
-            let Some(entry) = table.entries.get_mut(&request) else { return false };
+            let Some(entry) = table.entries.get_mut(request) else { return false };
             if entry.outcome.is_some() || from.is_some_and(|from| from != entry.peer) {
                 return false;
             }
@@ -90,13 +123,28 @@ impl Pending {
     /// Requests to the same peer as this one: what was sent together fails together.
     pub(crate) fn fellows(&self, request: u64) -> Vec<u64> {
         let table = self.table.borrow();
-        let Some(peer) = table.entries.get(&request).map(|entry| entry.peer) else { return Vec::new() };
-        table.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(request, _)| *request).collect()
+        let Some(peer) = table.entries.get(request).map(|entry| entry.peer) else { return Vec::new() };
+        table.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(request, _)| request).collect()
     }
 
-    /// Waits for the answer that is expected.
-    pub(crate) fn wait(&self, request: u64) -> Wait<'_> {
-        Wait { pending: self, request }
+    /// Waits for the answer that is expected, until it is due.
+    pub(crate) fn wait<'a>(&'a self, inner: &'a Inner, request: u64) -> Wait<'a> {
+        Wait { pending: self, inner, request }
+    }
+
+    /// Wakes whoever waits for an answer that is due, and sets the watch to the next one.
+    fn sweep(&self, now: Instant) {
+        let mut wakers = Vec::new();
+        let mut next = Instant::FAR_FUTURE;
+        for entry in self.table.borrow_mut().entries.values_mut() {
+            if entry.due > now {
+                next = next.min(entry.due);
+            } else if entry.outcome.is_none() {
+                wakers.extend(entry.waker.take());
+            }
+        }
+        self.watch.set(next);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// There will be no more answers.
@@ -104,40 +152,95 @@ impl Pending {
         let entries = {
             let mut table = self.table.borrow_mut();
             table.closed = true;
-            core::mem::take(&mut table.entries)
+            table.entries.drain()
         };
-        for (_, entry) in entries {
+        for entry in entries {
             if let Some(waker) = entry.waker {
                 waker.wake();
             }
         }
+        self.wake_watcher();
+    }
+}
+
+impl Inner {
+    /// Expects the answer to a request until it is due, anew when it was expected before.
+    pub(crate) fn expect(
+        &self,
+        request: u64,
+        peer: PeerId,
+        state: &Rc<PeerState>,
+        proof: Proof,
+        due: Instant,
+    ) {
+        if !self.pending.watched.replace(true) {
+            self.start_watch();
+        }
+        self.pending.expect(request, peer, state, proof, due);
+    }
+
+    /// Starts the task that looks after waits which are due.
+    fn start_watch(&self) {
+        let weak: Weak<Self> = self.weak.clone();
+        let mut sleep: Option<(Instant, Sleep)> = None;
+        self.rt.spawn(core::future::poll_fn(move |cx| {
+            let Some(inner) = weak.upgrade() else { return Poll::Ready(()) };
+            let pending = &inner.pending;
+            if pending.table.borrow().closed {
+                return Poll::Ready(());
+            }
+            loop {
+                let now = inner.rt.now();
+                if pending.watch.get() <= now {
+                    pending.sweep(now);
+                }
+                let at = pending.watch.get();
+                pending.watcher.replace(Some(cx.waker().clone()));
+                if at == Instant::FAR_FUTURE {
+                    return Poll::Pending;
+                }
+                if sleep.as_ref().is_none_or(|(until, _)| *until != at) {
+                    sleep = Some((at, inner.rt.sleep_until(at)));
+                }
+                let slept = sleep.as_mut().map(|(_, sleep)| Pin::new(sleep).poll(cx));
+                if slept != Some(Poll::Ready(())) {
+                    return Poll::Pending;
+                }
+                sleep = None;
+            }
+        }));
     }
 }
 
 /// See [`Pending::wait`].
 pub(crate) struct Wait<'a> {
     pending: &'a Pending,
+    inner: &'a Inner,
     request: u64,
 }
 
 impl Future for Wait<'_> {
-    type Output = Result<Outcome, Closed>;
+    type Output = Result<Outcome, NoAnswer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut table = self.pending.table.borrow_mut();
         if table.closed {
-            return Poll::Ready(Err(Closed));
+            return Poll::Ready(Err(NoAnswer::Closed));
         }
-        let Some(entry) = table.entries.get_mut(&self.request) else { return Poll::Ready(Err(Closed)) };
-        if entry.outcome.is_none() {
-            match &mut entry.waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                none => *none = Some(cx.waker().clone()),
-            }
-            return Poll::Pending;
+        let Some(entry) = table.entries.get_mut(self.request) else {
+            return Poll::Ready(Err(NoAnswer::Closed));
+        };
+        if let Some(outcome) = entry.outcome.take() {
+            table.entries.discard(self.request);
+            return Poll::Ready(Ok(outcome));
         }
-        let taken = table.entries.remove(&self.request);
-        drop(table);
-        Poll::Ready(taken.and_then(|entry| entry.outcome).ok_or(Closed))
+        if self.inner.rt.now() >= entry.due {
+            return Poll::Ready(Err(NoAnswer::Late));
+        }
+        match &mut entry.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
     }
 }

@@ -240,7 +240,7 @@ impl Inner {
         let body = wire::encode_versions(&self.config.versions);
         notice.body_len = u32::try_from(body.len()).unwrap_or(0);
         add(&self.metrics.replies, 1);
-        if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None, false) {
+        if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None, 1) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a stranger could not be told");
         }

@@ -69,6 +69,9 @@ struct State {
     total: usize,
     used: usize,
     lanes: Vec<Lane>,
+    /// Requests that wait, those that gave up among them until they are cleared away: when there is none, there is nobody
+    /// to have a turn.
+    queued: usize,
     /// For each class the peers whose turn it can be, next one first: those with a waiter and a credit.
     rings: [VecDeque<usize>; CLASSES.len()],
 }
@@ -89,6 +92,7 @@ impl Quota {
             total: total.max(1),
             used: 0,
             lanes: Vec::new(),
+            queued: 0,
             rings,
         })))
     }
@@ -135,6 +139,9 @@ impl Quota {
         {
             let mut state = self.0.borrow_mut();
             state.give_back(lane.0);
+            if state.queued == 0 {
+                return;
+            }
             state.list(lane.0);
         }
         self.grant();
@@ -168,6 +175,8 @@ impl Quota {
             for queue in &mut entry.waiting {
                 queue.retain(|waiter| !waiter.is_closed());
             }
+            let left: usize = entry.waiting.iter().map(VecDeque::len).sum();
+            state.queued -= len - left;
         }
     }
 }
@@ -194,6 +203,7 @@ impl State {
     fn enqueue(&mut self, lane: usize, class: Class, waiter: oneshot::Sender<()>) {
         if let Some(entry) = self.lanes.get_mut(lane) {
             entry.waiting[class as usize].push_back(waiter);
+            self.queued += 1;
         }
         self.list(lane);
     }
@@ -224,6 +234,7 @@ impl State {
                     continue;
                 }
                 let Some(waiter) = entry.waiting[at].pop_front() else { continue };
+                self.queued -= 1;
                 self.take(lane);
                 self.list(lane);
                 return Some((lane, waiter));

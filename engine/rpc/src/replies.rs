@@ -1,6 +1,6 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
-use crate::id_map::IdMap;
+use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
@@ -30,7 +30,8 @@ pub(crate) struct Finished {
 
 enum Entry {
     Running,
-    Finished(Finished),
+    /// With its place in the order of all that finished.
+    Finished(Finished, u64),
 }
 
 /// What a server has agreed on with a client.
@@ -87,7 +88,7 @@ impl Entries {
     /// Takes the first one, if it is finished and below this.
     fn take_finished(&mut self, below: u64) -> Option<Entry> {
         let (request, entry) = self.0.front()?;
-        let done = *request < below && matches!(entry, Entry::Finished(_));
+        let done = *request < below && matches!(entry, Entry::Finished(..));
         if done { self.0.pop_front().map(|(_, entry)| entry) } else { None }
     }
 }
@@ -137,10 +138,13 @@ pub(crate) enum Stranger {
 }
 
 pub(crate) struct Clients {
-    known: IdMap<ClientId, Client>,
-    /// Finished requests, oldest first; some of them are gone already.
+    known: Register<ClientId, Client>,
+    /// Finished requests that were there when memory was short last, oldest first; some of them are gone already. All that
+    /// finished since are younger.
     order: VecDeque<(ClientId, u64)>,
     finished: usize,
+    /// Requests that finished so far.
+    serial: u64,
     bytes: usize,
     limit: usize,
     pruned: Instant,
@@ -149,9 +153,10 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
-            known: IdMap::with_hasher(seed.into()),
+            known: Register::new(seed),
             order: VecDeque::new(),
             finished: 0,
+            serial: 0,
             bytes: 0,
             limit,
             pruned: Instant::default(),
@@ -160,17 +165,17 @@ impl Clients {
 
     /// Where a client is.
     pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
-        self.known.get(&client).map(|client| client.peer)
+        self.known.get(client).map(|client| client.peer)
     }
 
     /// Whose client this is, and what its messages are sealed with.
     pub(crate) fn seal(&self, id: ClientId) -> Option<(TenantId, SealKey)> {
-        self.known.get(&id)?.session.map(|session| (session.tenant, session.seal))
+        self.known.get(id)?.session.map(|session| (session.tenant, session.seal))
     }
 
     /// Requests of a client that are running.
     pub(crate) fn running(&self, id: ClientId) -> usize {
-        self.known.get(&id).map_or(0, |client| client.running)
+        self.known.get(id).map_or(0, |client| client.running)
     }
 
     /// Clients remembered, and bytes of replies.
@@ -180,8 +185,8 @@ impl Clients {
 
     /// A reply that is remembered.
     pub(crate) fn finished(&self, id: ClientId, request: u64) -> Option<&Finished> {
-        match self.known.get(&id)?.entries.get(request)? {
-            Entry::Finished(finished) => Some(finished),
+        match self.known.get(id)?.entries.get(request)? {
+            Entry::Finished(finished, _) => Some(finished),
             Entry::Running => None,
         }
     }
@@ -189,7 +194,7 @@ impl Clients {
     /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
     /// stands, when the hello is merely a repeat.
     pub(crate) fn open(&mut self, id: ClientId, session: ServedSession) -> Result<Nonce, Stranger> {
-        let Some(client) = self.known.get_mut(&id) else { return Err(Stranger::NoRoom) };
+        let Some(client) = self.known.get_mut(id) else { return Err(Stranger::NoRoom) };
         match &client.session {
             Some(known) if known.tenant != session.tenant => return Err(Stranger::Impostor),
             Some(known) if known.hello == session.hello && known.theirs == session.theirs => {
@@ -203,14 +208,14 @@ impl Clients {
 
     /// The provider named this client as a message's sender.
     pub(crate) fn name(&mut self, id: ClientId) {
-        if let Some(client) = self.known.get_mut(&id) {
+        if let Some(client) = self.known.get_mut(id) {
             client.named = true;
         }
     }
 
     /// Where a client is that the provider can't name.
     pub(crate) fn unnamed(&self, id: ClientId) -> Option<PeerId> {
-        self.known.get(&id).filter(|client| !client.named).map(|client| client.peer)
+        self.known.get(id).filter(|client| !client.named).map(|client| client.peer)
     }
 
     /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
@@ -221,7 +226,7 @@ impl Clients {
         address: Option<&Address>,
         now: Instant,
     ) -> Result<Vec<PeerId>, Stranger> {
-        if let Some(client) = self.known.get_mut(&id) {
+        if let Some(client) = self.known.get_mut(id) {
             if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
                 return Err(Stranger::Impostor);
             }
@@ -259,21 +264,21 @@ impl Clients {
         self.pruned = now;
         let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
         let gone: Vec<ClientId> =
-            self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| *id).collect();
+            self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
         let mut peers = Vec::new();
         for id in gone {
-            let Some(client) = self.known.remove(&id) else { continue };
+            let Some(client) = self.known.remove(id) else { continue };
             for (_, entry) in client.entries.0 {
                 self.uncount(&entry);
             }
             peers.push(client.peer);
         }
-        peers.retain(|peer| !self.known.values().any(|client| client.peer == *peer));
+        peers.retain(|peer| !self.known.iter().any(|(_, client)| client.peer == *peer));
         peers
     }
 
     fn uncount(&mut self, entry: &Entry) {
-        if let Entry::Finished(finished) = entry {
+        if let Entry::Finished(finished, _) = entry {
             self.bytes -= finished.body.len() + REPLY_OVERHEAD;
             self.finished -= 1;
         }
@@ -281,12 +286,12 @@ impl Clients {
 
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
-        let Some(client) = self.known.get_mut(&id) else { return Admission::Stale };
+        let Some(client) = self.known.get_mut(id) else { return Admission::Stale };
         client.acked = client.acked.max(acked);
         let (mut bytes, mut done) = (0, 0);
         let acked = client.acked;
         while let Some(entry) = client.entries.take_finished(acked) {
-            if let Entry::Finished(finished) = &entry {
+            if let Entry::Finished(finished, _) = &entry {
                 bytes += finished.body.len() + REPLY_OVERHEAD;
                 done += 1;
             }
@@ -296,7 +301,7 @@ impl Clients {
         } else {
             match client.entries.get(request) {
                 Some(Entry::Running) => Admission::Running,
-                Some(Entry::Finished(_)) => Admission::Finished,
+                Some(Entry::Finished(..)) => Admission::Finished,
                 None if request < client.floor => Admission::Forgotten,
                 None => {
                     client.entries.insert(request, Entry::Running);
@@ -312,7 +317,7 @@ impl Clients {
 
     /// Remembers the outcome of a request.
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
-        let Some(client) = self.known.get_mut(&id) else { return };
+        let Some(client) = self.known.get_mut(id) else { return };
         if request < client.acked {
             if let Some(Entry::Running) = client.entries.remove(request) {
                 client.running = client.running.saturating_sub(1);
@@ -321,20 +326,22 @@ impl Clients {
         }
         self.bytes += finished.body.len() + REPLY_OVERHEAD;
         self.finished += 1;
-        let before = client.entries.insert(request, Entry::Finished(finished));
+        self.serial += 1;
+        let before = client.entries.insert(request, Entry::Finished(finished, self.serial));
         if matches!(before, Some(Entry::Running)) {
             client.running = client.running.saturating_sub(1);
         }
         if let Some(before) = before {
             self.uncount(&before);
         }
-        self.order.push_back((id, request));
-        self.shrink();
+        if self.bytes > self.limit {
+            self.shrink();
+        }
     }
 
     /// A request was not executed after all; it may come again.
     pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
-        let Some(client) = self.known.get_mut(&id) else { return };
+        let Some(client) = self.known.get_mut(id) else { return };
         let entry = client.entries.remove(request);
         if matches!(entry, Some(Entry::Running)) {
             client.running = client.running.saturating_sub(1);
@@ -344,28 +351,41 @@ impl Clients {
         }
     }
 
-    /// Keeps within the limit, oldest replies first, and the order list in proportion.
+    /// Keeps within the limit, oldest replies first. Their order is made out only here, and serves until all of them are
+    /// gone: hardly any server ever comes to this.
     fn shrink(&mut self) {
         while self.bytes > self.limit {
+            if self.order.is_empty() {
+                self.order = self.in_order();
+            }
             let Some((id, request)) = self.order.pop_front() else { break };
             if self.is_finished(id, request) {
                 self.forget(id, request);
                 // It must not be executed again, whoever asks.
-                if let Some(client) = self.known.get_mut(&id) {
+                if let Some(client) = self.known.get_mut(id) {
                     client.floor = client.floor.max(request + 1);
                 }
             }
         }
-        if self.order.len() > 2 * self.finished + 64 {
-            let mut order = core::mem::take(&mut self.order);
-            order.retain(|(id, request)| self.is_finished(*id, *request));
-            self.order = order;
+    }
+
+    /// All finished requests, oldest first.
+    fn in_order(&self) -> VecDeque<(ClientId, u64)> {
+        let mut all = Vec::with_capacity(self.finished);
+        for (id, client) in self.known.iter() {
+            for (request, entry) in &client.entries.0 {
+                if let Entry::Finished(_, serial) = entry {
+                    all.push((*serial, id, *request));
+                }
+            }
         }
+        all.sort_unstable();
+        all.into_iter().map(|(_, id, request)| (id, request)).collect()
     }
 
     fn is_finished(&self, id: ClientId, request: u64) -> bool {
-        let entry = self.known.get(&id).and_then(|client| client.entries.get(request));
-        matches!(entry, Some(Entry::Finished(_)))
+        let entry = self.known.get(id).and_then(|client| client.entries.get(request));
+        matches!(entry, Some(Entry::Finished(..)))
     }
 }
 

@@ -131,8 +131,8 @@ impl Inner {
         let session = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(header.client));
         let key = session.as_ref().map(|(_, key)| key);
         header.tenant = session.map_or(0, |(tenant, _)| tenant.0);
-        // Others are being executed whose replies may follow.
-        let company = self.metrics.running.get() > 1;
+        // While others are being executed their replies may follow.
+        let company = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
         if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key, company) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");

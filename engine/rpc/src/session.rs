@@ -3,6 +3,7 @@
 use crate::error::RpcError;
 use crate::metrics::add;
 use crate::peer::Peer;
+use crate::pending::NoAnswer;
 use crate::proof::{Proof, Ring};
 use crate::quota::LaneId;
 use crate::seal::SealKey;
@@ -224,27 +225,27 @@ impl Inner {
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        self.pending.expect(request, id, state, proof);
+        self.expect(request, id, state, proof, until);
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let key = self.ring.as_ref().map(Ring::own_hello);
-        let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key, false);
+        let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key, 1);
         let outcome = match sent {
-            Ok(()) => self.rt.timeout_at(until, self.pending.wait(request)).await,
-            Err(error) => Ok(Ok(Outcome::Failed(error))),
+            Ok(()) => self.pending.wait(self, request).await,
+            Err(error) => Ok(Outcome::Failed(error)),
         };
         let answer = match outcome {
-            Err(_) => return Err(unreachable("no answer to the hello")),
-            Ok(Err(_)) => return Err(RpcError::Closed),
-            Ok(Ok(Outcome::Failed(error))) => return Err(unreachable(&error.to_string())),
-            Ok(Ok(Outcome::Notice(Der::NO_PERM))) => {
+            Err(NoAnswer::Late) => return Err(unreachable("no answer to the hello")),
+            Err(NoAnswer::Closed) => return Err(RpcError::Closed),
+            Ok(Outcome::Failed(error)) => return Err(unreachable(&error.to_string())),
+            Ok(Outcome::Notice(Der::NO_PERM)) => {
                 let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
                 return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
             }
-            Ok(Ok(Outcome::Notice(der))) => {
+            Ok(Outcome::Notice(der)) => {
                 return Err(unreachable(&format!("it refused the hello ({der})")));
             }
-            Ok(Ok(Outcome::Answer(answer))) => answer,
+            Ok(Outcome::Answer(answer)) => answer,
         };
         let body = answer.message.get(answer.body.clone()).unwrap_or_default();
         let key = self.ring.as_ref().zip(wire::decode_nonce(body));

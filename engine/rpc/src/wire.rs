@@ -141,7 +141,8 @@ struct Fields<'a>(&'a [u8; HEADER_LEN]);
 
 impl Fields<'_> {
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        core::array::from_fn(|i| self.0.get(at + i).copied().unwrap_or_default())
+        // Every field is within the header, so that the compiler leaves only the load of it.
+        self.0[at..].first_chunk().copied().unwrap_or([0; N])
     }
 
     fn u16(&self, at: usize) -> u16 {
