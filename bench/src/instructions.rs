@@ -139,8 +139,8 @@ pub fn of_run(option: &str, value: &str) -> Option<f64> {
 }
 
 /// Adds rows for each provider and variant, where instructions can be counted.
-pub fn measure(report: &mut Report) {
-    for provider in ["tcp", "shm"] {
+pub fn measure(report: &mut Report, providers: &[String]) {
+    for provider in providers {
         let cost = |variant| COUNTERS.iter().find_map(|counter| counter.cost(provider, variant));
         let Some(plain) = cost(Variant::Plain) else { continue };
         let name = |what: &str| format!("fabric {provider}: instructions per request, {what}");

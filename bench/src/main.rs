@@ -62,6 +62,12 @@ struct Arguments {
     /// Files made in the small-file rows.
     #[arg(long, default_value_t = 2000)]
     small_files: u32,
+    /// Providers of the fabric rows: those that need no special hardware.
+    #[arg(long, value_delimiter = ',', default_value = "tcp,shm")]
+    providers: Vec<String>,
+    /// Leave out the rows that count instructions.
+    #[arg(long)]
+    without_instructions: bool,
     /// Serve as the other side of the fabric rows.
     #[arg(long, hide = true)]
     serve_fabric: Option<String>,
@@ -74,6 +80,9 @@ struct Arguments {
     /// Run a load on a store in memory, for counting what it costs.
     #[arg(long, hide = true)]
     store_operations: Option<String>,
+    /// Make requests to itself on several threads.
+    #[arg(long, hide = true)]
+    talk_to_self: Option<String>,
     /// Serve as the other side of the receive rows.
     #[arg(long, hide = true)]
     serve_receive: Option<String>,
@@ -108,6 +117,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(operations) = &arguments.store_operations {
         return store::count(operations);
     }
+    if let Some(threads) = &arguments.talk_to_self {
+        return fabric::talk(threads);
+    }
     if let Some(server) = &arguments.serve_receive {
         return receive::serve(server);
     }
@@ -115,8 +127,10 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         return receive::client(server);
     }
     if wanted(Group::Fabric) {
-        fabric::measure(&mut report)?;
-        instructions::measure(&mut report);
+        fabric::measure(&mut report, &arguments.providers)?;
+        if !arguments.without_instructions {
+            instructions::measure(&mut report, &arguments.providers);
+        }
         report.save(&arguments.output)?;
     }
     let folder = arguments.output.parent().unwrap_or(std::path::Path::new("."));

@@ -113,6 +113,26 @@ impl Report {
         });
     }
 
+    /// Adds a figure beside its reference with a ratio that is no mere quotient of the two: a median of many.
+    pub fn ratio(
+        &mut self,
+        name: &str,
+        value: f64,
+        unit: &str,
+        reference: (&str, f64),
+        ratio: f64,
+        goal: Option<&str>,
+    ) {
+        self.insert(Row {
+            name: name.to_owned(),
+            value,
+            unit: unit.to_owned(),
+            reference: Some(format!("{}: {:.4}", reference.0, Significant(reference.1))),
+            ratio: Some(ratio),
+            goal: goal.map(str::to_owned),
+        });
+    }
+
     fn insert(&mut self, row: Row) {
         match self.rows.iter_mut().find(|known| known.name == row.name) {
             Some(known) => *known = row,

@@ -1,0 +1,28 @@
+//! Each side of a pair on a core of its own.
+
+use std::sync::OnceLock;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The cores that this process was started on.
+fn allowed() -> Option<&'static CpuSet> {
+    static ALLOWED: OnceLock<Option<CpuSet>> = OnceLock::new();
+    ALLOWED.get_or_init(|| sched_getaffinity(None).ok()).as_ref()
+}
+
+/// Binds the calling thread, and what it starts from now on, to the `at`th of the process' cores. Without as many it stays
+/// where it is, and so it does where the system refuses: then figures are only less exact.
+pub(super) fn pin(at: usize) {
+    let Some(allowed) = allowed() else { return };
+    let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(at) else { return };
+    let mut only = CpuSet::new();
+    only.set(core);
+    let _ = sched_setaffinity(None, &only);
+}
+
+/// Lets the calling thread run on all of the process' cores again.
+pub(super) fn release() {
+    if let Some(allowed) = allowed() {
+        let _ = sched_setaffinity(None, allowed);
+    }
+}

@@ -1,0 +1,129 @@
+//! The RPC side: the same operations as requests.
+
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::rc::Rc;
+use std::time::Instant;
+
+use weir_fabric::Endpoint;
+use weir_fabric::libfabric::{Options, open};
+use weir_proto::capability::SystemKey;
+use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError};
+use weir_runtime::Handle;
+use weir_runtime::real::Executor;
+
+use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate};
+use crate::report::BenchError;
+
+/// Operation that answers with nothing.
+pub(super) const EMPTY: u16 = 0x7f01;
+/// Operation that pulls all client memory.
+const PULL: u16 = 0x7f02;
+/// Operation that pushes to all client memory.
+const PUSH: u16 = 0x7f03;
+
+/// Settings of either end.
+fn settings(sealed: bool) -> RpcConfig {
+    RpcConfig { keys: sealed.then_some(Keys::System(SystemKey([7; 32]))), ..RpcConfig::default() }
+}
+
+/// What a server process of this side keeps.
+pub(super) fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
+    let rpc = Rpc::new(rt, endpoint, settings(sealed));
+    rpc.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    rpc.serve(
+        PULL,
+        Rc::new(|request: Request| async move {
+            let len = usize::try_from(request.bulk_len()).unwrap_or(0);
+            let mut buffer = request.alloc(len)?;
+            request.pull(0, &mut buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+    rpc.serve(
+        PUSH,
+        Rc::new(|request: Request| async move {
+            let len = usize::try_from(request.bulk_room()).unwrap_or(0);
+            let buffer = request.alloc(len)?;
+            request.push(0, &buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+    rpc
+}
+
+/// Requests per second with many in flight, each made by a task of its own.
+pub(super) async fn rate_of_tasks(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer) -> f64 {
+    let began = Instant::now();
+    let done = Rc::new(Cell::new(0u32));
+    let tasks: Vec<_> = (0..IN_FLIGHT)
+        .map(|_| {
+            let (inner, rpc, to, done) = (rt.clone(), Rc::clone(rpc), to.clone(), Rc::clone(&done));
+            rt.spawn(async move {
+                while began.elapsed() < SPAN {
+                    let options = CallOptions::within(&inner, Duration::from_secs(10));
+                    if rpc.call(&to, EMPTY, &[7; SMALL], None, options).await.is_ok() {
+                        done.set(done.get() + 1);
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        // A task that was aborted has counted what it did.
+        let _ = task.await;
+    }
+    f64::from(done.get()) / began.elapsed().as_secs_f64()
+}
+
+/// A client of an RPC server.
+pub(super) struct Requests {
+    executor: Executor,
+    rt: Handle,
+    rpc: Rc<Rpc>,
+    to: Peer,
+    trouble: RefCell<Option<RpcError>>,
+    _server: Server,
+}
+
+impl Requests {
+    pub(super) fn start(provider: &str, mode: Mode) -> Result<Self, BenchError> {
+        let server = Server::start(mode, provider)?;
+        let executor = Executor::new().map_err(|error| failed("executor", &error))?;
+        let rt = executor.handle();
+        let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", server.1))
+            .map_err(|error| failed("endpoint", &error))?;
+        let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
+        let to = Peer::new("127.0.0.1", server.1);
+        let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), _server: server };
+        side.executor.block_on(side.call(EMPTY));
+        Ok(side)
+    }
+
+    async fn call(&self, opcode: u16) {
+        let options = CallOptions::within(&self.rt, Duration::from_secs(10));
+        let mut buffer = if opcode == EMPTY { None } else { self.rpc.alloc(LARGE).ok() };
+        let bulk = buffer
+            .as_mut()
+            .map(|buffer| if opcode == PUSH { Bulk::write(buffer) } else { Bulk::read(buffer) });
+        if let Err(error) = self.rpc.call(&self.to, opcode, &[7; SMALL], bulk, options).await {
+            self.trouble.borrow_mut().get_or_insert(error);
+        }
+    }
+}
+
+impl Side for Requests {
+    fn sample(&self, what: What) -> Result<f64, BenchError> {
+        let rate = self.executor.block_on(async {
+            match what {
+                What::Alone => rate(1, |_| self.call(EMPTY)).await,
+                What::Together => rate_of_tasks(&self.rt, &self.rpc, &self.to).await,
+                What::Read => rate(1, |_| self.call(PULL)).await,
+                What::Write => rate(1, |_| self.call(PUSH)).await,
+                What::Reads => rate(TRANSFERS, |_| self.call(PULL)).await,
+                What::Writes => rate(TRANSFERS, |_| self.call(PUSH)).await,
+            }
+        });
+        self.trouble.borrow_mut().take().map_or(Ok(rate), |error| Err(failed("RPC", &error)))
+    }
+}
