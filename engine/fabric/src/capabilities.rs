@@ -88,7 +88,17 @@ pub struct Capabilities {
     pub max_transfer: usize,
 }
 
+/// Releases of libfabric whose `shm` crashes when an endpoint answers another one of its own process: it never maps it
+/// (`smr_map_to_region` returns before it would).
+const SHM_CRASHES_WITHIN_PROCESS: [&str; 2] = ["2.5", "2.6"];
+
 impl Capabilities {
+    /// Whether two endpoints of one process can talk to each other.
+    #[must_use]
+    pub fn within_process(&self) -> bool {
+        self.provider != "shm" || !SHM_CRASHES_WITHIN_PROCESS.contains(&self.library.as_str())
+    }
+
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
     pub fn flags(&self) -> [(&'static str, bool); 11] {

@@ -29,6 +29,16 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The peer is in this process, and the library can't do that.
+    #[error(
+        "the {provider} provider of libfabric {library} crashes when two endpoints of one process talk; use another release, the tcp provider, or engines with one target"
+    )]
+    OwnProcess {
+        /// The provider.
+        provider: String,
+        /// The library's version.
+        library: String,
+    },
     /// The peer was never inserted, or was removed.
     #[error("the peer is not known to this endpoint; insert its address first")]
     UnknownPeer,

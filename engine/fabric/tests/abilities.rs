@@ -8,6 +8,11 @@ use weir_fabric::libfabric::{Options, open, probe, providers};
 use weir_fabric::{Ability, Access, AuthKey, FabricError, Source, Wait};
 use weir_runtime::real::Executor;
 
+/// Providers on which this process can talk to itself.
+fn providers_within() -> Vec<&'static str> {
+    ["tcp", "shm"].into_iter().filter(|name| probe(name).expect("built in").within_process()).collect()
+}
+
 /// Messages of several sizes and a read between two endpoints that do without these abilities. Returns what the
 /// receiver knew of the sender's messages after it had inserted it.
 fn exchange(provider: &str, without: &[Ability]) -> Vec<Source> {
@@ -66,7 +71,7 @@ fn exchange(provider: &str, without: &[Ability]) -> Vec<Source> {
 
 #[test]
 fn senders_are_named_where_the_provider_can_and_by_nobody_where_it_can_not() {
-    for provider in ["tcp", "shm"] {
+    for provider in providers_within() {
         let named = exchange(provider, &[]);
         assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{provider}: {named:?}");
         let nameless = exchange(provider, &[Ability::Source]);
@@ -76,14 +81,23 @@ fn senders_are_named_where_the_provider_can_and_by_nobody_where_it_can_not() {
 
 #[test]
 fn senders_are_found_by_our_number_and_by_the_providers() {
-    assert!(probe("shm").expect("built in").av_user_id, "the ability under test is there");
-    exchange("shm", &[]);
-    exchange("shm", &[Ability::AvUserId]);
+    let shm = probe("shm").expect("built in");
+    assert!(shm.av_user_id, "the ability under test is there");
+    if shm.within_process() {
+        exchange("shm", &[]);
+        exchange("shm", &[Ability::AvUserId]);
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let options = Options::near("shm", "127.0.0.1", 1);
+    let [one, other] = [0, 1].map(|_| open(&executor.handle(), &options).expect("an endpoint"));
+    let refused = one.insert(&other.address()).expect_err("it would crash");
+    assert!(matches!(refused, FabricError::OwnProcess { .. }), "{refused}");
 }
 
 #[test]
 fn small_messages_get_through_with_and_without_a_completion() {
-    for provider in ["tcp", "shm"] {
+    for provider in providers_within() {
         for without in [&[][..], &[Ability::Inject], &[Ability::Source, Ability::Inject]] {
             let executor = Executor::new().expect("an executor");
             let rt = executor.handle();
@@ -105,6 +119,14 @@ fn small_messages_get_through_with_and_without_a_completion() {
             });
         }
     }
+}
+
+#[test]
+fn the_library_is_the_one_that_was_asked_for() {
+    let found = probe("tcp").expect("built in").library;
+    let wanted = std::env::var("WEIR_LIBFABRIC_WANTED").unwrap_or_else(|_| found.clone());
+    assert_eq!(found, wanted);
+    assert!(found.split_once('.').is_some_and(|(major, minor)| major == "2" && minor != "0"), "{found}");
 }
 
 #[test]

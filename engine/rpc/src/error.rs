@@ -36,7 +36,9 @@ impl From<FabricError> for Status {
             | FabricError::BadAddress { .. }
             | FabricError::UnknownPeer
             | FabricError::Unreachable { .. } => Der::UNREACH,
-            FabricError::Provider { .. } | FabricError::NoAuthKeys { .. } => Der::HG,
+            FabricError::Provider { .. }
+            | FabricError::NoAuthKeys { .. }
+            | FabricError::OwnProcess { .. } => Der::HG,
         };
         Self::new(der, error.to_string())
     }

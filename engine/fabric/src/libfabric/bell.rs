@@ -108,7 +108,12 @@ pub(super) fn process(name: &str) -> Option<PathBuf> {
     (space == namespace()).then(|| PathBuf::from(format!("/proc/{pid}")))
 }
 
-/// Whether the process that made this name is gone.
+/// Whether this process made this name.
+pub(super) fn is_own(name: &str) -> bool {
+    parse(name) == Some((namespace(), std::process::id()))
+}
+
+/// Whether the process that made this name is gone. Other namespaces' processes can't be judged.
 pub(super) fn is_dead(name: &str) -> bool {
     process(name).is_some_and(|process| !process.exists())
 }

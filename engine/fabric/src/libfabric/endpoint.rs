@@ -52,6 +52,10 @@ impl LibfabricEndpoint {
             let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
             let name = str::from_utf8(name).ok().filter(|name| bell::is_name(name));
             let name = name.ok_or_else(|| self.bad_address(address))?;
+            if bell::is_own(name) && !self.core.capabilities.within_process() {
+                let Capabilities { provider, library, .. } = &self.core.capabilities;
+                return Err(FabricError::OwnProcess { provider: provider.clone(), library: library.clone() });
+            }
             return Ok(Some(Rc::new(Ringer::new(name)?)));
         }
         let usable = match (own.socket(), address.socket()) {
