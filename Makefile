@@ -41,6 +41,11 @@ test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-
 	@setup/setup.sh test
 	@setup/test.sh
 
+.PHONY: nvme
+nvme: ## Test a store on emulated NVMe drives, by passed-through commands, in a virtual machine
+	@setup/setup.sh machine
+	@e2e/nvme/run.sh
+
 .PHONY: e2e
 e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertions, then bad input
 	@setup/setup.sh cluster

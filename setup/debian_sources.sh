@@ -18,3 +18,21 @@ debian_indexes() {
     apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(ORIGIN) $(CREATED_BY)' 2>/dev/null |
         awk '$3 == "Debian" && $4 == "Packages" { print $1, $2 }' | sort -u
 }
+
+# scratch_apt DIRECTORY KIND RELEASE: makes an apt configuration, DIRECTORY/apt.conf, that knows only the main archive of
+# that release (KIND is deb or deb-src), so that the machine's own package lists stay as they are.
+scratch_apt() {
+    local root=$1 kind=$2 release=$3 mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    mirror=$(debian_mirror)
+    [[ -n $mirror ]] || fail "apt on this machine has no Debian source: run 'apt-get update', or add one, then try again"
+    mkdir -p "$root/lists/partial" "$root/archives/partial"
+    echo "$kind [signed-by=$keyring] $mirror $release main" >"$root/sources.list"
+    cat >"$root/apt.conf" <<CONF
+Dir::Etc::SourceList "$root/sources.list";
+Dir::Etc::SourceParts "-";
+Dir::State::Lists "$root/lists";
+Dir::Cache "$root";
+Dir::Cache::Archives "$root/archives";
+APT::Sandbox::User "root";
+CONF
+}

@@ -15,28 +15,10 @@ source "$WEIR_REPO/setup/debian_sources.sh"
 prefix=$WEIR_CACHE/libfabric-$LIBFABRIC_VERSION-$LIBFABRIC_RECIPE
 sources=$WEIR_CACHE/sources/libfabric-$LIBFABRIC_VERSION
 
-# scratch_apt DIRECTORY: makes an apt configuration that knows only the sources of $LIBFABRIC_SUITE, so that the
-# machine's own package lists stay as they are.
-scratch_apt() {
-    local root=$1 mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-    mirror=$(debian_mirror)
-    [[ -n $mirror ]] || fail "apt on this machine has no Debian source: run 'apt-get update', or add one, then try again"
-    mkdir -p "$root/lists/partial" "$root/archives/partial"
-    echo "deb-src [signed-by=$keyring] $mirror $LIBFABRIC_SUITE main" >"$root/sources.list"
-    cat >"$root/apt.conf" <<CONF
-Dir::Etc::SourceList "$root/sources.list";
-Dir::Etc::SourceParts "-";
-Dir::State::Lists "$root/lists";
-Dir::Cache "$root";
-Dir::Cache::Archives "$root/archives";
-APT::Sandbox::User "root";
-CONF
-}
-
 # fetch_source: puts the unpacked upstream source into $sources/tree.
 fetch_source() {
     mkdir -p "$sources"
-    scratch_apt "$sources/apt"
+    scratch_apt "$sources/apt" deb-src "$LIBFABRIC_SUITE"
     export APT_CONFIG=$sources/apt/apt.conf
     apt-get update
     (cd "$sources" && apt-get source --tar-only --only-source libfabric)

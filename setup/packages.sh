@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs, and only those that are missing.
 #
-#   packages.sh build|cluster|lint|bench
+#   packages.sh build|cluster|lint|bench|machine
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -15,6 +15,8 @@ cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq opens
 lint=(shellcheck protobuf-compiler)
 # Measuring beside RocksDB: the library, and libclang for its binding.
 bench=(librocksdb-dev libclang-dev)
+# A virtual machine with emulated drives, and what its first process needs.
+machine=(qemu-system-x86 busybox-static cpio)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {
@@ -35,7 +37,8 @@ build) wanted=("${build[@]}") ;;
 cluster) wanted=("${cluster[@]}") ;;
 lint) wanted=("${lint[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
-*) fail "usage: packages.sh build|cluster|lint|bench" ;;
+machine) wanted=("${machine[@]}") ;;
+*) fail "usage: packages.sh build|cluster|lint|bench|machine" ;;
 esac
 
 mapfile -t absent < <(missing "${wanted[@]}")

@@ -2,10 +2,11 @@
 # Installs what a fresh Debian 12 with Go and Rust lacks to build, test and run Weir. Idempotent: what is there stays.
 #
 #   setup.sh build     what compiling and the unit tests need: packages, libfabric
-#   setup.sh test      what all tests need: build, a Kubernetes API server, helm, csi-sanity, promtool
+#   setup.sh test      what all tests need: build, machine, a Kubernetes API server, helm, csi-sanity, promtool
 #   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
 #   setup.sh lint      what the lints and generated files need: build, shellcheck, protoc, golangci-lint, controller-gen, cargo-deny
 #   setup.sh bench     what the benchmarks need: build, RocksDB to measure beside
+#   setup.sh machine   what a virtual machine with emulated drives needs: build, QEMU, a kernel
 #   setup.sh all       all of the above but bench (the default)
 #   setup.sh assets    prints the directory with etcd, kube-apiserver and kubectl (KUBEBUILDER_ASSETS), after making it
 #
@@ -33,8 +34,14 @@ setup_assets() {
     "$setup/assets.sh"
 }
 
-setup_test() {
+setup_machine() {
     setup_build
+    "$setup/packages.sh" machine
+    "$setup/machine_kernel.sh"
+}
+
+setup_test() {
+    setup_machine
     setup_assets
     "$setup/tools.sh" helm csi-sanity promtool
 }
@@ -67,8 +74,8 @@ for verb in "${verbs[@]}"; do
     case $verb in
     # Its output is for another program.
     assets) setup_assets ;;
-    build | test | cluster | lint | bench) "setup_$verb" >/dev/null ;;
-    *) fail "usage: setup.sh [all|build|test|cluster|lint|bench|assets]..." ;;
+    build | test | cluster | lint | bench | machine) "setup_$verb" >/dev/null ;;
+    *) fail "usage: setup.sh [all|build|test|cluster|lint|bench|machine|assets]..." ;;
     esac
 done
 say "set-up (${verbs[*]}) finished in $((SECONDS - began)) s; what it built is in $WEIR_CACHE"

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use uuid::Uuid;
-use weir_media::file::FileDevice;
-use weir_media::{Device, MediaError};
+use weir_media::MediaError;
 use weir_proto::{ContainerId, ObjectId, PoolId};
 use weir_runtime::real::Executor;
 use weir_store::{Depth, Field, Filter, Finding, InspectError, Inspector, Line, Part, Report};
@@ -101,8 +100,7 @@ fn with_store<T>(
 ) -> Result<T, CliError> {
     let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
     let device =
-        FileDevice::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, &error))?;
-    let device: Rc<dyn Device> = Rc::new(device);
+        weir_media::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, &error))?;
     executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
 }
 

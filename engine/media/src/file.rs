@@ -3,8 +3,10 @@
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 use crate::features::Features;
+use crate::nvme::Watcher;
 use crate::pool::DmaPool;
-use crate::uring::{Descriptor, InFlight, Ring, Transfer, Wire};
+use crate::uring::{Action, Descriptor, Request, Ring, Transfer, Wire};
+use crate::wear::Wear;
 use io_uring::{cqueue, opcode, squeue, types};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,6 +27,8 @@ pub struct FileDevice {
     inner: Rc<Inner>,
     handle: Handle,
     sources: Vec<SourceId>,
+    /// Of a block device, which may be that of an NVMe namespace.
+    watcher: Option<Watcher>,
 }
 
 struct Inner {
@@ -46,35 +50,38 @@ impl Wire for FileWire {
     type Submission = squeue::Entry;
     type Completion = cqueue::Entry;
 
-    fn submission(&self, entry: &InFlight, descriptor: Descriptor, region: Option<u16>) -> squeue::Entry {
-        let (fd, flags) = match descriptor {
+    fn submission(&self, request: &Request<'_>) -> squeue::Entry {
+        let (fd, flags) = match request.descriptor {
             Descriptor::Plain(number) => (types::Fd(number), squeue::Flags::empty()),
             // The flag makes the number an index of the ring's table.
             Descriptor::Registered(index) => {
                 (types::Fd(i32::try_from(index).unwrap_or(i32::MAX)), squeue::Flags::FIXED_FILE)
             }
         };
-        let one = entry.vectors.first().filter(|_| entry.vectors.len() == 1);
-        let base = one.map_or(core::ptr::null_mut(), |vector| vector.iov_base.cast::<u8>());
-        let len = u32::try_from(entry.len).unwrap_or(u32::MAX);
-        let request = match &entry.transfer {
-            Transfer::Read { offset, .. } => match region {
-                Some(region) => opcode::ReadFixed::new(fd, base, len, region).offset(*offset).build(),
-                None => opcode::Read::new(fd, base, len).offset(*offset).build(),
+        let (offset, vectors) = (request.offset, request.vectors);
+        let len = u32::try_from(request.len).unwrap_or(u32::MAX);
+        let base = vectors.first().map_or(core::ptr::null_mut(), |vector| vector.iov_base.cast::<u8>());
+        let entry = match request.action {
+            Action::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Action::Read => match request.region {
+                Some(region) => opcode::ReadFixed::new(fd, base, len, region).offset(offset).build(),
+                None => opcode::Read::new(fd, base, len).offset(offset).build(),
             },
-            Transfer::Write { offset, stable, .. } => {
-                let how = if *stable { libc::RWF_DSYNC } else { 0 };
-                if let Some(region) = region {
-                    opcode::WriteFixed::new(fd, base, len, region).offset(*offset).rw_flags(how).build()
-                } else {
-                    let count = u32::try_from(entry.vectors.len()).unwrap_or(u32::MAX);
-                    let vectors = entry.vectors.as_ptr();
-                    opcode::Writev::new(fd, vectors, count).offset(*offset).rw_flags(how).build()
+            Action::Write { stable } => {
+                let how = if stable { libc::RWF_DSYNC } else { 0 };
+                match (request.region, vectors) {
+                    (Some(region), _) => {
+                        opcode::WriteFixed::new(fd, base, len, region).offset(offset).rw_flags(how).build()
+                    }
+                    (None, [_]) => opcode::Write::new(fd, base, len).offset(offset).rw_flags(how).build(),
+                    (None, _) => {
+                        let count = u32::try_from(vectors.len()).unwrap_or(u32::MAX);
+                        opcode::Writev::new(fd, vectors.as_ptr(), count).offset(offset).rw_flags(how).build()
+                    }
                 }
             }
-            Transfer::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
-        request.flags(flags).user_data(entry.slot)
+        entry.flags(flags).user_data(request.slot)
     }
 
     fn completion(completion: &cqueue::Entry) -> (u64, i32) {
@@ -209,6 +216,7 @@ impl FileDevice {
             inner: Rc::new(Inner { name, file, size, is_file, is_read_only, ring, polled }),
             handle: handle.clone(),
             sources: Vec::new(),
+            watcher: (!is_file).then(|| Watcher::start(path)),
         };
         let rings = [Some(&device.inner.ring), device.inner.polled.as_ref()];
         for ring in rings.into_iter().flatten() {
@@ -278,6 +286,24 @@ impl core::fmt::Debug for FileDevice {
             .field("size", &self.inner.size)
             .finish_non_exhaustive()
     }
+}
+
+/// Offset of the first byte of a range that isn't zero, reading it piece by piece.
+pub(crate) async fn search(
+    start: u64,
+    end: u64,
+    read: impl AsyncFn(u64, DmaBuf) -> Result<DmaBuf, MediaError>,
+) -> Result<Option<u64>, MediaError> {
+    let mut at = start;
+    while at < end {
+        let len = usize::try_from(end - at).unwrap_or(SEARCH_CHUNK).min(SEARCH_CHUNK);
+        let buffer = read(at, DmaBuf::new(len)).await?;
+        if let Some(found) = buffer.iter().position(|byte| *byte != 0) {
+            return Ok(Some(at + found as u64));
+        }
+        at += buffer.len() as u64;
+    }
+    Ok(None)
 }
 
 fn offset_of(value: u64) -> io::Result<libc::off_t> {
@@ -442,15 +468,11 @@ impl Device for FileDevice {
         Box::pin(async move {
             let mut at = 0;
             while let Some((start, end)) = inner.next_data(at)? {
-                at = start;
-                while at < end {
-                    let len = usize::try_from(end - at).unwrap_or(SEARCH_CHUNK).min(SEARCH_CHUNK);
-                    let buffer = inner.read(at, DmaBuf::new(len)).await?;
-                    if let Some(found) = buffer.iter().position(|byte| *byte != 0) {
-                        return Ok(Some(at + found as u64));
-                    }
-                    at += buffer.len() as u64;
+                let found = search(start, end, async |at, buffer| inner.read(at, buffer).await).await?;
+                if found.is_some() {
+                    return Ok(found);
                 }
+                at = end;
             }
             Ok(None)
         })
@@ -467,5 +489,9 @@ impl Device for FileDevice {
 
     fn features(&self) -> Features {
         self.inner.transfers().features()
+    }
+
+    fn wear(&self) -> Option<Wear> {
+        self.watcher.as_ref().and_then(Watcher::wear)
     }
 }

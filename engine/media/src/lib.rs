@@ -1,6 +1,7 @@
-//! Block devices of a target: one trait, [`Device`], and three implementations.
+//! Block devices of a target: one trait, [`Device`], and its implementations. [`open`] chooses by what a path is.
 //!
 //! * [`file::FileDevice`]: a file or block device with `O_DIRECT` through one io_uring per target thread;
+//! * [`nvme::NvmeDevice`]: an NVMe namespace by commands that the kernel passes through;
 //! * [`memory::MemoryDevice`]: bytes in memory, for tests and caches;
 //! * [`sim::SimDisk`]: a disk with a volatile cache in virtual time, which tears, reorders, loses, stalls and rots
 //!   from one seed.
@@ -16,6 +17,8 @@ mod features;
 pub mod file;
 pub mod health;
 pub mod memory;
+pub mod nvme;
+mod open;
 mod pool;
 pub mod sim;
 mod uring;
@@ -24,5 +27,6 @@ mod wear;
 pub use buffer::{DmaBuf, Slice};
 pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 pub use features::Features;
+pub use open::{open, open_read_only};
 pub use pool::DmaPool;
 pub use wear::Wear;

@@ -5,8 +5,8 @@
 //! file ([`crate::file`]), or commands for an NVMe drive ([`crate::nvme`]).
 
 mod regions;
+mod transfer;
 
-use crate::buffer::{DmaBuf, Slice};
 use crate::device::DeviceStats;
 use crate::features::Features;
 use crate::pool::DmaPool;
@@ -20,6 +20,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
+use transfer::InFlight;
+pub(crate) use transfer::{Action, Descriptor, PieceMax, Request, Transfer};
 use weir_runtime::EventSource;
 
 /// Entries of the submission ring. What doesn't fit waits in memory; a device queue is rarely deeper.
@@ -32,16 +34,6 @@ const COMPLETIONS: u32 = 4 * RING_ENTRIES;
 /// executor looks without sleeping for a while before.
 const POLLED_SLEEP: Duration = Duration::from_micros(20);
 
-/// A transfer with the memory it uses.
-pub(crate) enum Transfer {
-    /// Fills the buffer.
-    Read { offset: u64, buffer: DmaBuf },
-    /// Writes the slices one behind the other; with `stable` it completes when they are on stable media.
-    Write { offset: u64, data: Vec<Slice>, stable: bool },
-    /// Makes what was written stable.
-    Flush,
-}
-
 /// How transfers are put into entries of a ring, and completions understood.
 pub(crate) trait Wire {
     /// Size of the ring's entries.
@@ -49,23 +41,19 @@ pub(crate) trait Wire {
     /// Size of the ring's completions.
     type Completion: cqueue::EntryMarker;
 
-    /// The entry of a transfer. All pointers in it are to memory of `entry`.
-    fn submission(&self, entry: &InFlight, descriptor: Descriptor, region: Option<u16>) -> Self::Submission;
+    /// The entry of a request. A request of one vector is named by the memory, not by the vector.
+    fn submission(&self, request: &Request<'_>) -> Self::Submission;
 
     /// Slot and result code.
     fn completion(completion: &Self::Completion) -> (u64, i32);
 
-    /// What a non-negative result code says of a transfer of `len` bytes.
-    fn outcome(result: i32, len: usize) -> io::Result<()>;
-}
+    /// Most that a request moves.
+    fn piece_max(&self) -> PieceMax {
+        PieceMax { bytes: usize::MAX, vectors: usize::MAX }
+    }
 
-/// How an entry names the device.
-#[derive(Clone, Copy)]
-pub(crate) enum Descriptor {
-    /// By its number.
-    Plain(i32),
-    /// By its index in the ring's table.
-    Registered(u32),
+    /// What a non-negative result code says of a transfer of `len` bytes; 0: of a part of one.
+    fn outcome(result: i32, len: usize) -> io::Result<()>;
 }
 
 type Outcome = (Transfer, io::Result<()>);
@@ -75,19 +63,6 @@ type Outcome = (Transfer, io::Result<()>);
 struct Cellar {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
-}
-
-/// A transfer that the ring owns until the kernel is done with its memory.
-pub(crate) struct InFlight {
-    /// Keeps the descriptor open.
-    file: Rc<OwnedFd>,
-    pub(crate) transfer: Transfer,
-    /// The memory, piece by piece; the heap block doesn't move when this struct does, so that the kernel may read it.
-    pub(crate) vectors: Box<[libc::iovec]>,
-    /// Bytes to transfer.
-    pub(crate) len: usize,
-    pub(crate) slot: u64,
-    target: Rc<RefCell<Cellar>>,
 }
 
 /// The ring. Dropping it waits for what is in flight.
@@ -249,24 +224,14 @@ impl<W: Wire> Ring<W> {
     }
 
     /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours.
-    pub(crate) fn start(&self, file: &Rc<OwnedFd>, mut transfer: Transfer) -> Pending {
+    pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {
         let target = Rc::new(RefCell::new(Cellar::default()));
-        let piece = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
-        let vectors: Box<[libc::iovec]> = match &mut transfer {
-            Transfer::Read { buffer, .. } => [piece(buffer.as_mut_ptr(), buffer.len())].into(),
-            Transfer::Write { data, .. } => {
-                data.iter().map(|slice| piece(slice.as_ptr().cast_mut(), slice.len())).collect()
-            }
-            Transfer::Flush => Box::default(),
-        };
-        let len = vectors.iter().map(|vector| vector.iov_len).sum();
+        let entry = InFlight::new(file, transfer, self.wire.piece_max(), &target);
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut slots = self.slots.borrow_mut();
             slots.push(None);
             slots.len() - 1
         });
-        let file = Rc::clone(file);
-        let entry = InFlight { file, transfer, vectors, len, slot: slot as u64, target: Rc::clone(&target) };
         self.slots.borrow_mut()[slot] = Some(entry);
         self.backlog.borrow_mut().push_back(slot);
         self.count(|stats| stats.in_flight += 1);
@@ -284,31 +249,33 @@ impl<W: Wire> Ring<W> {
             self.features.set(self.features().without(Features::BUFFERS));
         }
         let mut queue = ring.submission();
-        let slots = self.slots.borrow();
+        let mut slots = self.slots.borrow_mut();
         let registered = self.registered.borrow();
         let regions = self.regions.borrow();
         while let Some(slot) = backlog.front().copied().filter(|_| self.has_room()) {
-            if let Some(entry) = &slots[slot] {
-                let is_kept = registered.as_ref().is_some_and(|file| Rc::ptr_eq(file, &entry.file));
-                let descriptor = if is_kept {
-                    Descriptor::Registered(0)
-                } else {
-                    Descriptor::Plain(entry.file.as_raw_fd())
-                };
-                let region = match &entry.vectors[..] {
-                    [vector] => regions.of(vector),
-                    _ => None,
-                };
-                let request = self.wire.submission(entry, descriptor, region);
-                // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until
-                // the completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
-                if unsafe { queue.push(&request) }.is_err() {
-                    break;
-                }
-                self.unsubmitted.set(self.unsubmitted.get() + 1);
-                self.under_way.set(self.under_way.get() + 1);
+            let Some(entry) = &mut slots[slot] else {
+                backlog.pop_front();
+                continue;
+            };
+            let is_kept = registered.as_ref().is_some_and(|file| Rc::ptr_eq(file, &entry.file));
+            let descriptor =
+                if is_kept { Descriptor::Registered(0) } else { Descriptor::Plain(entry.file.as_raw_fd()) };
+            let Some(mut request) = entry.next(descriptor, slot as u64) else {
+                backlog.pop_front();
+                continue;
+            };
+            if let [vector] = request.vectors {
+                request.region = regions.of(vector);
             }
-            backlog.pop_front();
+            let submission = self.wire.submission(&request);
+            // SAFETY: the entry's buffers, vectors and descriptor are owned by `slots` and stay in place until the
+            // completion of this request has been taken (`finish`), or the ring has been drained (`drop`).
+            if unsafe { queue.push(&submission) }.is_err() {
+                break;
+            }
+            entry.begin();
+            self.unsubmitted.set(self.unsubmitted.get() + 1);
+            self.under_way.set(self.under_way.get() + 1);
         }
     }
 
@@ -367,18 +334,21 @@ impl<W: Wire> Ring<W> {
 
     fn finish(&self, slot: usize, result: i32) {
         self.under_way.set(self.under_way.get().saturating_sub(1));
-        // The kernel couldn't take it at that moment, or a signal came in between: it has had no effect.
-        if result == -libc::EAGAIN || result == -libc::EINTR {
-            self.backlog.borrow_mut().push_back(slot);
-            return;
-        }
-        let Some(entry) = self.slots.borrow_mut().get_mut(slot).and_then(Option::take) else { return };
-        self.free.borrow_mut().push(slot);
-        let result = if result < 0 {
-            Err(io::Error::from_raw_os_error(-result))
-        } else {
-            W::outcome(result, entry.len)
+        let mut entry = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(place) = slots.get_mut(slot) else { return };
+            if !place.as_mut().is_some_and(|entry| entry.end(result, W::outcome)) {
+                return;
+            }
+            if place.as_mut().is_some_and(InFlight::repeats) {
+                self.backlog.borrow_mut().push_back(slot);
+                return;
+            }
+            let Some(entry) = place.take() else { return };
+            entry
         };
+        self.free.borrow_mut().push(slot);
+        let result = entry.result();
         self.count(|stats| stats.end(&entry.transfer, entry.len as u64, result.is_ok()));
         let mut transfer = entry.transfer;
         if let Transfer::Write { data, .. } = &mut transfer {

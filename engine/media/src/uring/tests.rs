@@ -1,7 +1,7 @@
 use super::*;
 use crate::device::BLOCK;
 use crate::file::FileDevice;
-use crate::{Device, DmaPool};
+use crate::{Device, DmaBuf, DmaPool};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
