@@ -6,10 +6,11 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Sparse content of a device: a block that was never written reads as zeros and takes no memory.
+/// Sparse content of a device: a block that was never written reads as zeros and takes no memory. Clones share the
+/// blocks that neither has written since.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
-    blocks: BTreeMap<u64, Box<[u8]>>,
+    blocks: BTreeMap<u64, Rc<[u8]>>,
 }
 
 impl Content {
@@ -38,7 +39,7 @@ impl Content {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         Self::for_parts(offset, data.len(), |block, range, at| {
             let bytes = self.blocks.entry(block).or_insert_with(|| vec![0; BLOCK].into());
-            bytes[range.clone()].copy_from_slice(&data[at..at + range.len()]);
+            Rc::make_mut(bytes)[range.clone()].copy_from_slice(&data[at..at + range.len()]);
         });
     }
 

@@ -5,6 +5,7 @@
 mod basics;
 mod crash;
 mod defragment;
+mod exhaustive;
 mod footprint;
 mod golden;
 mod inspect;
