@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};

@@ -40,7 +40,7 @@ fn talk(pair: &Pair, width: usize, rounds: usize, len: usize) {
         for round in 0..rounds {
             let bodies: Vec<Vec<u8>> =
                 (0..width).map(|n| vec![u8::try_from((n + round) % 251).expect("small"); len]).collect();
-            let options = CallOptions::within(&rt, Duration::from_secs(60));
+            let options = CallOptions::within(&rt, Duration::from_mins(1));
             let calls = bodies.iter().map(|body| rpc.call(&to, ECHO, body, None, options));
             for (reply, body) in join_all(calls).await.iter().zip(&bodies) {
                 assert_eq!(&reply.as_ref().expect("a reply")[..], &body[..]);
