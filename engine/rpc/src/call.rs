@@ -107,7 +107,11 @@ async fn attempt_all(
     } else {
         None
     };
-    let credit = inner.turn(&inner.requests, state.lane, class, deadline).await;
+    // Nearly always there is a credit, and contact was made: then nothing is awaited but the answer.
+    let credit = match inner.requests.try_acquire(state.lane, class) {
+        Some(credit) => Ok(credit),
+        None => inner.turn(&inner.requests, state.lane, class, deadline).await,
+    };
     let mut credit = Some(credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?);
     let ticket = Ticket::new(inner, &state);
     let mut exposed = Exposed::new(inner, bulk, deadline)?;
@@ -226,7 +230,11 @@ impl<'a> Course<'a> {
         exposed: &Exposed,
     ) -> Next {
         let inner = self.inner;
-        let session = match inner.connect(state, letter.options.deadline).await {
+        let contact = match state.session.get() {
+            Some(session) => Ok(session),
+            None => inner.connect(state, letter.options.deadline).await,
+        };
+        let session = match contact {
             Ok(session) => session,
             Err(error @ (RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed)) => {
                 return Next::Done(Err(error));

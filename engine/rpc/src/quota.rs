@@ -104,21 +104,27 @@ impl Quota {
         LaneId(state.lanes.len() - 1)
     }
 
+    /// The lane's turn, when there is nothing to wait for.
+    pub(crate) fn try_acquire(&self, lane: LaneId, class: Class) -> Option<Permit> {
+        let mut state = self.0.borrow_mut();
+        let free = state.lanes.get(lane.0).is_some_and(|entry| {
+            entry.has_credit(class, state.credits) && (state.queued == 0 || entry.is_empty())
+        });
+        if !free || !state.has_room(class) {
+            return None;
+        }
+        state.take(lane.0);
+        drop(state);
+        Some(Permit { quota: self.clone(), lane })
+    }
+
     /// Waits for the lane's turn.
     pub(crate) fn acquire(&self, lane: LaneId, class: Class) -> Turn {
-        let mut state = self.0.borrow_mut();
-        if let Some(entry) = state.lanes.get(lane.0)
-            && entry.is_empty()
-            && entry.has_credit(class, state.credits)
-            && state.has_room(class)
-        {
-            state.take(lane.0);
-            drop(state);
-            return Turn { permit: Some(Permit { quota: self.clone(), lane }), waiting: None };
+        if let Some(permit) = self.try_acquire(lane, class) {
+            return Turn { permit: Some(permit), waiting: None };
         }
         let (sender, receiver) = oneshot::channel();
-        state.enqueue(lane.0, class, sender);
-        drop(state);
+        self.0.borrow_mut().enqueue(lane.0, class, sender);
         // An urgent one need not wait for those before it.
         self.grant();
         Turn { permit: None, waiting: Some((self.clone(), lane, receiver)) }

@@ -218,6 +218,16 @@ impl Clients {
         self.known.get(id).filter(|client| !client.named).map(|client| client.peer)
     }
 
+    /// Notes that a client was heard which the provider names, and named before, as this peer.
+    pub(crate) fn comes_again(&mut self, id: ClientId, peer: PeerId, now: Instant) -> bool {
+        let Some(client) = self.known.get_mut(id) else { return false };
+        let same = client.named && client.peer == peer;
+        if same {
+            client.heard = now;
+        }
+        same
+    }
+
     /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
     pub(crate) fn meet(
         &mut self,

@@ -142,6 +142,13 @@ impl Inner {
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
     /// provider says, else where this client was last, if the provider can't name it.
     fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
+        // The short way: who says nothing of where it is, and comes from where the provider named it before.
+        if let Source::Peer(peer) = message.source()
+            && layout.greeting.is_empty()
+            && self.clients.borrow_mut().comes_again(header.client, *peer, self.rt.now())
+        {
+            return Some(*peer);
+        }
         // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
         let served = self.endpoint.capabilities().auth_keys;
         let greeting = if served { None } else { message.get(layout.greeting.clone()) };

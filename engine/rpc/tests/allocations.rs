@@ -79,15 +79,7 @@ fn allocations(provider: &str, keyed: bool, width: usize) -> u64 {
         COUNT.with(Cell::get) - before
     };
     run(WARM);
-    let began = std::time::Instant::now();
-    let count = run(usize::try_from(COUNTED).expect("small"));
-    // On `shm` each side looks every 10 ms whether the other's process lives: the name of a file, for each of the two.
-    let looks = if provider == "shm" {
-        4 * (1 + u64::try_from(began.elapsed().as_millis() / 10).expect("short"))
-    } else {
-        0
-    };
-    count.saturating_sub(looks)
+    run(usize::try_from(COUNTED).expect("small"))
 }
 
 #[test]
