@@ -261,6 +261,7 @@ fn measure_provider(report: &mut Report, provider: &str) -> Result<(), BenchErro
         let goal = (what != What::Write).then_some(">= 0.95");
         Pair::measure(&plain, &bare, what)?.rate(report, &name(row), "MiB/s", reference, goal);
     }
+    report.figure(&name("1 MiB exposed and withdrawn"), bare.registration()?, "us", Some("<= 2"));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
-//! What one small request costs in instructions of this process, client and server together: a count that does not
-//! depend on what else the machine does.
+//! What one small request costs in instructions and system calls of this process, client and server together: counts
+//! that do not depend on what else the machine does.
 //!
-//! The program runs itself twice under a counter of instructions, the second time with twice as many requests, and takes the difference.
+//! The program runs itself twice under a counter, the second time with twice as many requests, and takes the difference.
 
 use core::time::Duration;
 use std::process::Command;
@@ -138,9 +138,46 @@ pub fn of_run(option: &str, value: &str) -> Option<f64> {
     COUNTERS.iter().find_map(|counter| counter.run(option, value))
 }
 
+/// Requests of a run whose system calls are counted: each takes a tenth of a millisecond there.
+const TRACED: u32 = 5000;
+
+/// System calls of a whole run, and those among them that wait for a lock; `None` where they can't be counted.
+fn system_calls(provider: &str, requests: u32) -> Option<(f64, f64)> {
+    let summary = std::env::temp_dir().join(format!("weir-bench-calls-{}", std::process::id()));
+    let status = Command::new("strace")
+        .args(["-f", "-c", "-o"])
+        .arg(&summary)
+        .arg(std::env::current_exe().ok()?)
+        .args(["--make-requests", &format!("{provider}:plain:{requests}")])
+        .status();
+    let text = std::fs::read_to_string(&summary);
+    // Without the program there is no file either.
+    let _ = std::fs::remove_file(&summary);
+    status.ok()?.success().then_some(())?;
+    let text = text.ok()?;
+    // Columns: share, seconds, microseconds each, calls, errors where there were some, name.
+    let count = |name: &str| {
+        let line = text.lines().find(|line| line.split_whitespace().last() == Some(name))?;
+        line.split_whitespace().nth(3)?.parse::<f64>().ok()
+    };
+    Some((count("total")?, count("futex").unwrap_or(0.0)))
+}
+
+/// Adds rows of system calls, where they can be counted.
+fn measure_calls(report: &mut Report, provider: &str) {
+    let once = system_calls(provider, TRACED);
+    let twice = system_calls(provider, 2 * TRACED);
+    let (Some(once), Some(twice)) = (once, twice) else { return };
+    let each = |once: f64, twice: f64| (twice - once).max(0.0) / f64::from(TRACED);
+    let name = |what: &str| format!("fabric {provider}: {what}");
+    report.figure(&name("system calls per request"), each(once.0, twice.0), "", None);
+    report.figure(&name("waits for locks per request"), each(once.1, twice.1), "", Some("0"));
+}
+
 /// Adds rows for each provider and variant, where instructions can be counted.
 pub fn measure(report: &mut Report, providers: &[String]) {
     for provider in providers {
+        measure_calls(report, provider);
         let cost = |variant| COUNTERS.iter().find_map(|counter| counter.cost(provider, variant));
         let Some(plain) = cost(Variant::Plain) else { continue };
         let name = |what: &str| format!("fabric {provider}: instructions per request, {what}");

@@ -131,6 +131,18 @@ impl Bare {
         Err(failed("bare server", &"its answer names no regions"))
     }
 
+    /// Microseconds to expose a MiB to peers and withdraw it again.
+    pub(super) fn registration(&self) -> Result<f64, BenchError> {
+        let buffer = self.endpoint.buffers().alloc(LARGE).map_err(|error| trouble(&error))?;
+        let began = Instant::now();
+        let mut done = 0u32;
+        while began.elapsed() < SPAN {
+            drop(self.endpoint.expose(&buffer, 0..LARGE, Access::Read).map_err(|error| trouble(&error))?);
+            done += 1;
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6 / f64::from(done))
+    }
+
     async fn ping(&self) {
         drop(self.endpoint.send(self.to, 0, &[&[7; SMALL]]));
         self.mirror.notify.notified().await;
