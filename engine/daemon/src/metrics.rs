@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use weir_media::Wear;
 use weir_media::health::{DeviceState, MEDIA_BOUNDS_US};
 use weir_object::BOUNDS_US;
 use weir_pool::Operation;
@@ -464,6 +465,14 @@ impl Exporter {
                 times.push((self.labels(index, &[("op", op)]), Value::Histogram(histogram)));
             }
         }
+        // Only of drives that tell.
+        let worn = |figure: fn(&Wear) -> u64| {
+            let of = |(index, figures): (_, &TargetFigures)| {
+                let wear = figures.health.wear.as_ref()?;
+                Some((self.labels(index, &[]), Value::Gauge(figure(wear))))
+            };
+            self.serving().filter_map(of).collect::<Vec<_>>()
+        };
         let metric = |name, help, series| Metric { name, help, series };
         vec![
             metric("weir_engine_media_state", "1 for the state that the device is in", states),
@@ -471,6 +480,32 @@ impl Exporter {
             self.by_target("weir_engine_media_slow", "Transfers of more than a second", |figures| {
                 Value::Counter(figures.health.slow)
             }),
+            self.by_target("weir_engine_media_refused", "Transfers refused to a faulty device", |figures| {
+                Value::Counter(figures.health.refused)
+            }),
+            self.by_target("weir_engine_media_calls", "System calls for transfers", |figures| {
+                Value::Counter(figures.store.device.calls)
+            }),
+            metric(
+                "weir_engine_media_used_percent",
+                "Life of the drive that is used up",
+                worn(|wear| wear.used.into()),
+            ),
+            metric(
+                "weir_engine_media_spare_percent",
+                "Spare capacity that the drive has left",
+                worn(|wear| wear.spare.into()),
+            ),
+            metric(
+                "weir_engine_media_warning",
+                "Critical warning of the drive",
+                worn(|wear| wear.critical_warning.into()),
+            ),
+            metric(
+                "weir_engine_media_unrecovered",
+                "Data that the drive could not recover",
+                worn(|wear| wear.media_errors),
+            ),
         ]
     }
 

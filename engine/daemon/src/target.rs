@@ -1,7 +1,7 @@
 //! One target: store, RPC and services, put together the same way on a real thread and in a simulated world.
 
 use std::cell::Cell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_fabric::Endpoint;
@@ -34,6 +34,9 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 
 /// Longest wait for the report of a target of the same engine.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Requests that a target has in flight to all others: it speaks for all its clients, so that their credits at the other
 /// engines are what bounds it.
@@ -111,6 +114,7 @@ impl Target {
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         serve_ping(&rpc);
         serve_report(&engines, &store, started);
+        rt.spawn(watch_device(rt.clone(), Rc::downgrade(&store)));
         let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), clock)?;
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let (management, membership) = if owner.target.0 == 0 {
@@ -212,11 +216,13 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
         let (engines, store) = (weak.upgrade(), Rc::clone(&store));
         async move {
             let space = store.space();
+            // Nothing can be given to a pool on a device that isn't used any more.
+            let assignable = if store.device_fault().is_some() { 0 } else { space.capacity };
             let mut report = EngineReport {
                 version: VERSION.to_owned(),
                 targets: 1,
                 capacity: space.capacity,
-                free: space.capacity.saturating_sub(space.assigned),
+                free: assignable.saturating_sub(space.assigned),
                 started,
                 message: device_message(&store),
             };
@@ -231,10 +237,32 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
 /// What is to be said of a target's device; nothing while it is normal.
 fn device_message(store: &Store) -> String {
     match store.device_health() {
+        Some(health) if health.state == DeviceState::Faulty => {
+            format!("out of service, because its device is faulty: {}", health.reason)
+        }
         Some(health) if health.state != DeviceState::Normal => {
             format!("the device is {}: {}", health.state.name(), health.reason)
         }
         _ => String::new(),
+    }
+}
+
+/// Logs each change of the device's state for as long as the store is open.
+async fn watch_device(rt: Handle, store: Weak<Store>) {
+    let mut last = DeviceState::Normal;
+    loop {
+        let Some(health) = store.upgrade().map(|store| store.device_health().unwrap_or_default()) else {
+            return;
+        };
+        let (state, reason) = (health.state.name(), &health.reason);
+        match health.state {
+            now if now == last => {}
+            DeviceState::Normal => tracing::info!(state, "the device is well again"),
+            DeviceState::Suspect => tracing::warn!(state, %reason, "the device is to be looked after"),
+            DeviceState::Faulty => tracing::error!(state, %reason, "the target is out of service"),
+        }
+        last = health.state;
+        rt.sleep(HEALTH_INTERVAL).await;
     }
 }
 

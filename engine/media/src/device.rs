@@ -61,6 +61,14 @@ pub enum MediaError {
         /// Path of the device.
         device: String,
     },
+    /// The device is faulty and no longer used ([`crate::health::Watched`]).
+    #[error("{device}: is out of use, because it is faulty: {reason}")]
+    Faulty {
+        /// Name of the device.
+        device: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The device has been closed, or its node has crashed.
     #[error("{device}: is closed")]
     Closed {
@@ -145,6 +153,11 @@ pub trait Device {
 
     /// What the drive itself counts; `None` where it isn't known.
     fn wear(&self) -> Option<Wear> {
+        None
+    }
+
+    /// Why it is faulty and not used any more, if so. Cheaper than [`Device::health`].
+    fn fault(&self) -> Option<String> {
         None
     }
 

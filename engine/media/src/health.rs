@@ -1,9 +1,13 @@
-//! How a device is doing: a wrapper that measures every transfer and judges from errors, latencies and transfers that
-//! don't end.
+//! How a device is doing: a wrapper that measures every transfer and judges from errors, latencies, transfers that don't
+//! end, and what the drive says of itself.
 //!
-//! States: *normal*; *suspect* after an error or many slow transfers, which ends by itself after a quiet while; *faulty*
-//! after a flush that failed (what was written before may be lost), after many errors, or while a transfer hangs for
-//! long. A device stays faulty until it is opened again, because what it did once it does again.
+//! States: *normal*; *suspect* after an error or many slow transfers, which ends by itself after a quiet while, and while
+//! the drive warns or is worn out; *faulty* after a flush that failed (what was written before may be lost), after many
+//! errors, after a transfer that hung for long, or when the drive calls itself unreliable.
+//!
+//! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
+//! that nothing builds on what it may have lost. It stays so until it is opened again, repaired or as another one,
+//! because what it did once it does again.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError};
@@ -121,6 +125,10 @@ pub struct DeviceHealth {
     pub flushes: TransferTimes,
     /// Transfers that took more than a second.
     pub slow: u64,
+    /// Transfers that were refused because the device is faulty.
+    pub refused: u64,
+    /// What the drive counts about itself; `None` where it isn't known.
+    pub wear: Option<Wear>,
 }
 
 /// The judgement on a device, fed with what happens.
@@ -130,6 +138,7 @@ struct Judge {
     writes: TransferTimes,
     flushes: TransferTimes,
     slow: u64,
+    refused: u64,
     /// When errors and slow transfers happened, within the window.
     errors: VecDeque<Instant>,
     slows: VecDeque<Instant>,
@@ -184,18 +193,31 @@ impl Judge {
         }
     }
 
-    fn judge(&mut self, now: Instant) -> (DeviceState, String) {
-        self.forget(now);
-        // The oldest has the lowest number.
-        let hanging =
-            self.in_flight.first_key_value().map(|(_, (begin, operation))| (now - *begin, *operation));
-        if let Some((time, operation)) = hanging.filter(|(time, _)| *time > HUNG) {
+    /// The transfer that has been under way for the longest time, and for how long.
+    fn oldest(&self, now: Instant) -> Option<(Duration, Operation)> {
+        // It has the lowest number.
+        self.in_flight.first_key_value().map(|(_, (begin, operation))| (now - *begin, *operation))
+    }
+
+    /// Why the device is faulty, if it is.
+    fn fault(&mut self, now: Instant) -> Option<String> {
+        if let Some((time, operation)) = self.oldest(now).filter(|(time, _)| *time > HUNG) {
             let (name, seconds) = (operation.name(), time.as_secs());
             self.fault.get_or_insert_with(|| format!("a {name} did not end within {seconds} s"));
         }
-        if let Some(fault) = &self.fault {
-            return (DeviceState::Faulty, format!("{fault}; replace the device and restart the engine"));
+        let fault = self.fault.as_ref()?;
+        Some(format!("{fault}; replace the device, or repair it, and restart the engine"))
+    }
+
+    fn judge(&mut self, now: Instant, wear: Option<&Wear>) -> (DeviceState, String) {
+        self.forget(now);
+        if let Some(fault) = wear.and_then(Wear::fault) {
+            self.fault.get_or_insert(fault);
         }
+        if let Some(fault) = self.fault(now) {
+            return (DeviceState::Faulty, fault);
+        }
+        let hanging = self.oldest(now);
         if let Some((time, operation)) = hanging.filter(|(time, _)| *time > HANGING) {
             return (
                 DeviceState::Suspect,
@@ -212,7 +234,10 @@ impl Judge {
                 format!("{} transfers took more than a second each within 10 minutes", self.slows.len());
             return (DeviceState::Suspect, reason);
         }
-        (DeviceState::Normal, String::new())
+        match wear.and_then(Wear::suspicion) {
+            Some(suspicion) => (DeviceState::Suspect, suspicion),
+            None => (DeviceState::Normal, String::new()),
+        }
     }
 }
 
@@ -230,9 +255,19 @@ impl Watched {
         Self { inner, handle: handle.clone(), judge: Rc::default() }
     }
 
-    /// Measures a transfer until it ends or its future is dropped.
-    fn watch<T: 'static>(&self, operation: Operation, transfer: IoFuture<T>) -> IoFuture<T> {
+    /// Begins a transfer, unless the device is faulty, and measures it until it ends or its future is dropped.
+    fn watch<T: 'static>(
+        &self,
+        operation: Operation,
+        transfer: impl FnOnce(&dyn Device) -> IoFuture<T>,
+    ) -> IoFuture<T> {
+        if let Some(reason) = self.fault() {
+            self.judge.borrow_mut().refused += 1;
+            let device = self.inner.name().to_owned();
+            return Box::pin(core::future::ready(Err(MediaError::Faulty { device, reason })));
+        }
         let serial = self.judge.borrow_mut().begin(operation, self.handle.now());
+        let transfer = transfer(&*self.inner);
         let mut watch =
             Watch { judge: Rc::clone(&self.judge), handle: self.handle.clone(), serial: Some(serial) };
         Box::pin(async move {
@@ -282,19 +317,19 @@ impl Device for Watched {
     }
 
     fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        self.watch(Operation::Read, self.inner.read(offset, buffer))
+        self.watch(Operation::Read, |device| device.read(offset, buffer))
     }
 
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.watch(Operation::Write, self.inner.write(offset, data))
+        self.watch(Operation::Write, |device| device.write(offset, data))
     }
 
     fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.watch(Operation::Flush, self.inner.write_stable(offset, data))
+        self.watch(Operation::Flush, |device| device.write_stable(offset, data))
     }
 
     fn flush(&self) -> IoFuture<()> {
-        self.watch(Operation::Flush, self.inner.flush())
+        self.watch(Operation::Flush, |device| device.flush())
     }
 
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
@@ -321,11 +356,16 @@ impl Device for Watched {
         self.inner.wear()
     }
 
+    fn fault(&self) -> Option<String> {
+        self.judge.borrow_mut().fault(self.handle.now())
+    }
+
     fn health(&self) -> Option<DeviceHealth> {
+        let wear = self.inner.wear();
         let mut judge = self.judge.borrow_mut();
-        let (state, reason) = judge.judge(self.handle.now());
-        let (reads, writes, flushes, slow) = (judge.reads, judge.writes, judge.flushes, judge.slow);
-        Some(DeviceHealth { state, reason, reads, writes, flushes, slow })
+        let (state, reason) = judge.judge(self.handle.now(), wear.as_ref());
+        let Judge { reads, writes, flushes, slow, refused, .. } = *judge;
+        Some(DeviceHealth { state, reason, reads, writes, flushes, slow, refused, wear })
     }
 }
 
@@ -384,12 +424,24 @@ mod tests {
         assert_eq!(health(&device).state, DeviceState::Faulty);
         disk.set_options(SimDiskOptions::default());
         world.run_for(Duration::from_hours(1));
-        write(&world, &node, &device).expect("healthy again");
+        let before = disk.operations();
+        let refused = write(&world, &node, &device).expect_err("it is out of use");
+        assert!(
+            matches!(&refused, MediaError::Faulty { reason, .. } if reason.contains("8 transfers failed"))
+        );
+        let reading = Rc::clone(&device);
+        let read = world.block_on(&node, async move { reading.read(0, DmaBuf::new(4096)).await });
+        assert!(matches!(read, Err(MediaError::Faulty { .. })));
+        assert_eq!(disk.operations(), before, "nothing reaches the disk any more");
         let found = health(&device);
         assert!(
             found.state == DeviceState::Faulty && found.reason.contains("replace the device"),
             "{found:?}"
         );
+        assert_eq!(found.refused, 2);
+        let again = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
+        write(&world, &node, &again).expect("opened again, and sound");
+        assert_eq!(health(&again).state, DeviceState::Normal);
     }
 
     #[test]
@@ -428,5 +480,72 @@ mod tests {
         assert_eq!(health(&device).state, DeviceState::Faulty);
         drop(hanging);
         assert_eq!(health(&device).state, DeviceState::Faulty);
+    }
+
+    /// A device that reports wear.
+    struct Worn {
+        inner: Rc<dyn Device>,
+        wear: core::cell::Cell<Wear>,
+    }
+
+    impl Device for Worn {
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+
+        fn size(&self) -> u64 {
+            self.inner.size()
+        }
+
+        fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
+            self.inner.read(offset, buffer)
+        }
+
+        fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+            self.inner.write(offset, data)
+        }
+
+        fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+            self.inner.write_stable(offset, data)
+        }
+
+        fn flush(&self) -> IoFuture<()> {
+            self.inner.flush()
+        }
+
+        fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
+            self.inner.prepare(offset, len)
+        }
+
+        fn first_data(&self) -> IoFuture<Option<u64>> {
+            self.inner.first_data()
+        }
+
+        fn stats(&self) -> DeviceStats {
+            self.inner.stats()
+        }
+
+        fn wear(&self) -> Option<Wear> {
+            Some(self.wear.get())
+        }
+    }
+
+    #[test]
+    fn a_drive_that_warns_is_suspect_and_one_that_calls_itself_unreliable_is_not_used() {
+        let world = World::new(5);
+        let node = world.node("n");
+        let disk = SimDisk::new("sim", 1 << 20, 5, SimDiskOptions::default());
+        let wear = core::cell::Cell::new(Wear { used: 20, ..Wear::default() });
+        let worn = Rc::new(Worn { inner: disk.attach(&node.handle()), wear });
+        let device = Rc::new(Watched::new(&node.handle(), Rc::clone(&worn) as Rc<dyn Device>));
+        let found = health(&device);
+        assert_eq!((found.state, found.wear.map(|wear| wear.used)), (DeviceState::Normal, Some(20)));
+        worn.wear.set(Wear { used: 101, ..Wear::default() });
+        assert_eq!(health(&device).state, DeviceState::Suspect);
+        write(&world, &node, &device).expect("worn out on paper only");
+        worn.wear.set(Wear { critical_warning: 4, ..Wear::default() });
+        assert_eq!(health(&device).state, DeviceState::Faulty);
+        worn.wear.set(Wear::default());
+        assert!(matches!(write(&world, &node, &device), Err(MediaError::Faulty { .. })));
     }
 }

@@ -44,6 +44,14 @@ pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
     Status::new(error.der(), format!("{place}: {error}"))
 }
 
+/// The answer of a target whose device is faulty.
+pub fn out_of_service(pools: &TargetPools, reason: &str) -> Status {
+    let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
+    let message =
+        format!("target {index} of rank {rank} is out of service, because its device is faulty: {reason}");
+    Status::new(Der::NVME_IO, message)
+}
+
 /// The answer to a request that breaks a rule of the protocol.
 pub fn invalid(reason: impl core::fmt::Display) -> Status {
     Status::new(Der::INVAL, format!("the request is invalid: {reason}"))

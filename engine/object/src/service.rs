@@ -10,7 +10,7 @@ use weir_runtime::Handle;
 
 use crate::metrics::IoMetrics;
 use crate::payload::PayloadMemory;
-use crate::refusal::Place;
+use crate::refusal::{self, Place};
 use crate::repeats::Repeats;
 
 /// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
@@ -102,6 +102,9 @@ impl IoService {
             }
         })?;
         pool.check_map(map_version)?;
+        if let Some(reason) = self.pools.store().device_fault() {
+            return Err(refusal::out_of_service(&self.pools, &reason));
+        }
         let container = pool.container(id).await?;
         container.touch(self.rt.now());
         Ok(Access { pool, container })

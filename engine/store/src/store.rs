@@ -311,6 +311,12 @@ impl Store {
         self.core.device.health()
     }
 
+    /// Why the device is faulty and no longer used, if so.
+    #[must_use]
+    pub fn device_fault(&self) -> Option<String> {
+        self.core.device.fault()
+    }
+
     /// What the scrubber did and found.
     #[must_use]
     pub fn scrub(&self) -> crate::scrub::ScrubReport {

@@ -10,6 +10,7 @@ use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{AuthKey, Endpoint};
 use weir_management::{Failure, v1};
+use weir_media::health::Watched;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_pool::EngineInfo;
 use weir_proto::capability::SystemKey;
@@ -133,7 +134,7 @@ impl Cluster {
             let context = TargetContext {
                 rt: rt.clone(),
                 endpoint: self.endpoint(&engine.node, PORT + target),
-                device: disk.attach(&rt),
+                device: Rc::new(Watched::new(&rt, disk.attach(&rt))),
                 owner: owner(rank, u32::from(target)),
                 store: StoreConfig::default(),
                 engines: self.infos(),
@@ -159,6 +160,11 @@ impl Cluster {
 
     pub fn is_up(&self, rank: u32) -> bool {
         self.engines[rank as usize].node.is_up()
+    }
+
+    /// The disk of a target of an engine.
+    pub fn disk(&self, (rank, target): (u32, u32)) -> SimDisk {
+        self.engines[rank as usize].disks[target as usize].clone()
     }
 
     /// Power failure of an engine.

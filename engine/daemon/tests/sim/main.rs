@@ -7,6 +7,7 @@
 //! `WEIR_SIM_SEED=<n>` runs one seed; `WEIR_SIM_SEEDS=<n>` sets how many are run (from 1 on).
 
 mod cluster;
+mod devices;
 mod faults;
 mod history;
 mod saturation;
@@ -107,4 +108,13 @@ fn an_engine_that_sends_requests_away_answers_its_probes() {
 #[test]
 fn tenants_on_virtual_networks_reach_their_own_pools_and_no_others() {
     for_each_seed(3, tenants::are_kept_apart);
+}
+
+#[test]
+fn a_target_with_a_faulty_device_is_out_of_service_until_it_is_opened_again() {
+    for_each_seed(3, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 2, clients: 1 });
+        cluster.create_pool("tank");
+        devices::turn_faulty_and_come_back(&cluster, "tank");
+    });
 }
