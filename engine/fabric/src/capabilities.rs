@@ -39,6 +39,15 @@ pub struct MrMode {
     pub allocated: bool,
 }
 
+/// Who knows whether accesses to a registration that has ended are still under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MrAccounting {
+    /// The provider: ending a registration ends every access, or waits for it.
+    Provider,
+    /// Nobody below: the two sides of a request have to find out (see `weir-rpc`).
+    Own,
+}
+
 /// An ability that a provider may lack, and that an endpoint can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
@@ -78,6 +87,8 @@ pub struct Capabilities {
     pub wait: Wait,
     /// What registration needs.
     pub mr: MrMode,
+    /// Who knows whether accesses to a registration that has ended are still under way.
+    pub mr_accounting: MrAccounting,
     /// Bytes of a registration's key: how long a guess takes.
     pub mr_key_bytes: usize,
     /// Largest message that is sent without a completion, in bytes.
@@ -101,7 +112,7 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 11] {
+    pub fn flags(&self) -> [(&'static str, bool); 12] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
@@ -114,6 +125,7 @@ impl Capabilities {
             ("mr-prov-key", self.mr.prov_key),
             ("mr-endpoint", self.mr.endpoint),
             ("mr-allocated", self.mr.allocated),
+            ("mr-accounting", self.mr_accounting == MrAccounting::Provider),
         ]
     }
 

@@ -49,8 +49,14 @@ counters! {
     bytes_written,
     /// Reads and writes that failed.
     transfers_failed,
-    /// Registrations made for peers.
+    /// Memory exposed to peers.
     exposures,
+    /// Registrations that the provider made for that.
+    registrations,
+    /// Exposures that found a registration which serves again.
+    mr_hits,
+    /// Kept registrations that ended because their memory was freed, moved or discarded.
+    mr_stale,
     /// Doorbells rung at sleeping peers.
     doorbells,
     /// Peers inserted.

@@ -8,10 +8,13 @@ mod auth_key;
 mod capabilities;
 mod counters;
 mod error;
+mod exposure;
 
 pub mod libfabric;
 mod memory;
 mod message;
+mod monitor;
+mod mr_cache;
 mod pool;
 pub mod sim;
 mod transfer;
@@ -21,10 +24,11 @@ pub use auth_key::{
     AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_server_keys,
     server_keys,
 };
-pub use capabilities::{Ability, Capabilities, MrMode, Offer, Wait};
+pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Wait};
 pub use counters::FabricCounters;
 pub use error::FabricError;
-pub use memory::{Access, Buffer, Exposure, MemoryHold, RemoteRegion};
+pub use exposure::{Closed, Ending, Exposure, MrMethod};
+pub use memory::{Access, Buffer, MemoryHold, RemoteRegion};
 pub use message::{Message, Source};
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
 pub use transfer::Transfer;
@@ -92,8 +96,7 @@ pub trait Endpoint {
     /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer is left.
     fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError>;
 
-    /// Lets peers that know the returned region's key read or write a part of a buffer, until the exposure is
-    /// dropped.
+    /// Lets peers that know the returned region's key read or write a part of a buffer, until the exposure ends.
     ///
     /// # Errors
     /// When the range is not within the buffer, or the provider refuses the registration.

@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 
 /// Alignment of pooled memory: the page size, which is what `O_DIRECT` and registration want.
@@ -24,7 +24,20 @@ pub(crate) struct Chunk {
     layout: Layout,
     /// A lasting local registration, where the provider needs one.
     registration: OnceCell<Rc<dyn Any>>,
+    /// Registrations for peers that serve again.
+    kept: RefCell<Vec<Kept>>,
 }
+
+/// A registration for peers, of a part of a memory, that is not in use.
+pub(crate) struct Kept {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    pub(crate) registration: Box<dyn Any>,
+}
+
+/// Registrations that one memory keeps: both directions of a few different ranges.
+const KEPT_MAX: usize = 4;
 
 impl Chunk {
     /// `None` when the system has no memory left or the size overflows.
@@ -32,17 +45,23 @@ impl Chunk {
         let layout = Layout::from_size_align(len.max(1).checked_next_multiple_of(PAGE)?, PAGE).ok()?;
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Self { ptr, layout, registration: OnceCell::new() })
+        Some(Self { ptr, layout, registration: OnceCell::new(), kept: RefCell::default() })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.layout.size()
     }
+
+    /// Ends the registrations that are kept.
+    pub(crate) fn forget_kept(&self) {
+        self.kept.borrow_mut().clear();
+    }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // A registration is closed before its memory goes.
+        // Registrations are closed before their memory goes.
+        self.forget_kept();
         drop(self.registration.take());
         // SAFETY: allocated with this layout in `allocate`, and freed only here.
         unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) };
@@ -87,6 +106,30 @@ impl Memory {
         }
     }
 
+    /// Takes a kept registration of exactly this range that `fits`.
+    pub(crate) fn take_kept(
+        &self,
+        range: (usize, usize, Access),
+        fits: impl Fn(&dyn Any) -> bool,
+    ) -> Option<Box<dyn Any>> {
+        let Origin::Pooled { chunk: Some(chunk), .. } = &self.origin else { return None };
+        let mut kept = chunk.kept.borrow_mut();
+        let at =
+            kept.iter().position(|one| (one.at, one.len, one.access) == range && fits(&*one.registration))?;
+        Some(kept.swap_remove(at).registration)
+    }
+
+    /// Keeps a registration as long as the memory is allocated, pooled memory's only. What finds no room ends.
+    pub(crate) fn keep(&self, range: (usize, usize, Access), registration: Box<dyn Any>) {
+        let Origin::Pooled { chunk: Some(chunk), .. } = &self.origin else { return };
+        let mut kept = chunk.kept.borrow_mut();
+        let (at, len, access) = range;
+        if kept.len() >= KEPT_MAX {
+            kept.remove(0);
+        }
+        kept.push(Kept { at, len, access, registration });
+    }
+
     /// Copies bytes out. Panics never: the range is checked by the callers' buffers.
     pub(crate) fn slice(&self, range: Range<usize>) -> &[u8] {
         let range = range.start.min(self.len)..range.end.min(self.len);
@@ -122,6 +165,12 @@ impl Drop for Memory {
 #[derive(Clone)]
 pub struct MemoryHold {
     _memory: Rc<Memory>,
+}
+
+impl MemoryHold {
+    pub(crate) fn new(memory: &Rc<Memory>) -> Self {
+        Self { _memory: Rc::clone(memory) }
+    }
 }
 
 /// A piece of memory for data. Not `Clone`: its bytes have one owner.
@@ -198,7 +247,7 @@ impl Buffer {
     /// Keeps the memory allocated after the buffer is gone.
     #[must_use]
     pub fn hold(&self) -> MemoryHold {
-        MemoryHold { _memory: Rc::clone(&self.memory) }
+        MemoryHold::new(&self.memory)
     }
 
     pub(crate) fn memory(&self) -> &Rc<Memory> {
@@ -250,7 +299,7 @@ impl fmt::Debug for Buffer {
 }
 
 /// What a peer may do with exposed memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Access {
     /// Read it.
     Read,
@@ -276,52 +325,5 @@ impl RemoteRegion {
         let end = offset.checked_add(len)?;
         (end <= self.len).then_some(())?;
         Some(Self { addr: self.addr.checked_add(offset)?, key: self.key, len })
-    }
-}
-
-/// Memory that a peer may access until this is dropped. After that, no operation of a peer that starts later gets
-/// at it; one that has started may still be moving data, so memory that is used again at once needs a pause that
-/// the layer above arranges (see the deadline rule of `weir-rpc`).
-pub struct Exposure {
-    region: RemoteRegion,
-    memory: Rc<Memory>,
-    registration: Option<Box<dyn Any>>,
-}
-
-impl Exposure {
-    pub(crate) fn new(region: RemoteRegion, memory: Rc<Memory>, registration: Box<dyn Any>) -> Self {
-        Self { region, memory, registration: Some(registration) }
-    }
-
-    /// What to send to the peer.
-    #[must_use]
-    pub fn region(&self) -> RemoteRegion {
-        self.region
-    }
-
-    /// Whether the memory belongs to somebody outside this program's buffers.
-    #[must_use]
-    pub fn is_foreign(&self) -> bool {
-        self.memory.is_foreign()
-    }
-
-    /// Withdraws the access and goes on holding the memory.
-    #[must_use]
-    pub fn close(mut self) -> MemoryHold {
-        drop(self.registration.take());
-        MemoryHold { _memory: Rc::clone(&self.memory) }
-    }
-}
-
-impl Drop for Exposure {
-    fn drop(&mut self) {
-        // Explicit order: the registration ends before the memory can go.
-        drop(self.registration.take());
-    }
-}
-
-impl fmt::Debug for Exposure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exposure").field("len", &self.region.len).finish_non_exhaustive()
     }
 }

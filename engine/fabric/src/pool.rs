@@ -81,6 +81,13 @@ impl BufferPool {
     }
 }
 
+impl BufferPool {
+    /// Ends the registrations that memory which nobody has keeps.
+    pub(crate) fn forget_kept(&self) {
+        self.inner.free.borrow().iter().flatten().for_each(Chunk::forget_kept);
+    }
+}
+
 impl PoolInner {
     /// Frees cached memory, largest first, until `more` bytes can be allocated within the limit.
     fn trim(&self, more: usize) {

@@ -30,6 +30,9 @@ opcodes! {
     PROBE_PULL = 0x0006,
     /// Writes zeros to all memory that the client exposes for it: for measuring.
     PROBE_PUSH = 0x0007,
+    /// Number of an earlier request of the same client (8 bytes) → empty, once no access to the memory of that request is
+    /// under way and none will begin. Served by every context.
+    REQUEST_WITHDRAW = 0x0008,
 
     /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
     OBJECT_UPDATE = 0x0101,

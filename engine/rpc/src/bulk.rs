@@ -1,23 +1,51 @@
 //! Client memory that a server may read or write during one call.
 
-use crate::Inner;
-use crate::wire::{SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
+use crate::call::attempt_all;
+use crate::config::CallOptions;
+use crate::error::RpcError;
+use crate::metrics::add;
+use crate::session::PeerState;
+use crate::wire::{ClientId, SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
+use crate::{Inner, Reply};
+use core::cell::Cell;
 use core::ops::Range;
+use core::pin::Pin;
 use core::time::Duration;
 use std::rc::Rc;
-use weir_fabric::{Access, Buffer, Exposure, FabricError, MemoryHold};
+use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, FabricError, MemoryHold, Transfer};
 use weir_proto::hlc::SKEW_MAX_NS;
+use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::Instant;
 
-/// How long after the deadline exposed memory of a failed call is kept from being used again: the server's clock may
-/// lag by [`SKEW_MAX_NS`], and a piece of at most 1 MiB that it started just before the deadline may take a second
-/// on a link that is barely alive.
+/// How long after the deadline exposed memory of a failed call is kept from being used again when nobody says that the
+/// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and a piece of at most 1 MiB that it started just
+/// before the deadline may take a second on a link that is barely alive.
 pub(crate) const WITHDRAWAL_GRACE: Duration = Duration::from_nanos(SKEW_MAX_NS + 1_000_000_000);
 
+enum Lent<'a> {
+    Read(&'a Buffer),
+    Write(&'a mut Buffer),
+}
+
 struct Segment<'a> {
-    buffer: &'a Buffer,
+    lent: Lent<'a>,
     range: Range<usize>,
-    access: Access,
+}
+
+impl Segment<'_> {
+    fn buffer(&self) -> &Buffer {
+        match &self.lent {
+            Lent::Read(buffer) => buffer,
+            Lent::Write(buffer) => buffer,
+        }
+    }
+
+    const fn access(&self) -> Access {
+        match self.lent {
+            Lent::Read(_) => Access::Read,
+            Lent::Write(_) => Access::Write,
+        }
+    }
 }
 
 /// Memory of the caller that the server may read or write while the call lasts: a list of segments. Offsets that the
@@ -50,14 +78,14 @@ impl<'a> Bulk<'a> {
     /// Adds a part of a buffer that the server may read.
     #[must_use]
     pub fn and_read(mut self, buffer: &'a Buffer, range: Range<usize>) -> Self {
-        self.segments.push(Segment { buffer, range, access: Access::Read });
+        self.segments.push(Segment { lent: Lent::Read(buffer), range });
         self
     }
 
     /// Adds a part of a buffer that the server may write to.
     #[must_use]
     pub fn and_write(mut self, buffer: &'a mut Buffer, range: Range<usize>) -> Self {
-        self.segments.push(Segment { buffer, range, access: Access::Write });
+        self.segments.push(Segment { lent: Lent::Write(buffer), range });
         self
     }
 
@@ -74,39 +102,52 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// The registrations of one call. Whatever way the call ends, its memory is not used again before the server must
-/// have given up, unless a reply said that the server has finished.
-pub(crate) struct Exposed {
-    inner: Rc<Inner>,
+/// Which server has seen the descriptors of a call's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    /// None yet.
+    Nobody,
+    /// This incarnation.
+    By(ClientId),
+    /// Several, of which only the last can be asked.
+    BySeveral,
+}
+
+/// The registrations of one call. Whatever way the call ends, its memory is not used again before no access to it can be
+/// under way.
+pub(crate) struct Exposed<'a> {
+    inner: &'a Rc<Inner>,
+    state: &'a Rc<PeerState>,
+    request: u64,
+    bulk: Bulk<'a>,
     exposures: Vec<Exposure>,
     deadline: Instant,
     descriptors: Vec<u8>,
+    seen: Cell<Seen>,
 }
 
-impl Exposed {
+impl<'a> Exposed<'a> {
     pub(crate) fn new(
-        inner: &Rc<Inner>,
-        bulk: Option<&Bulk<'_>>,
+        inner: &'a Rc<Inner>,
+        state: &'a Rc<PeerState>,
+        request: u64,
+        bulk: Option<Bulk<'a>>,
         deadline: Instant,
     ) -> Result<Self, FabricError> {
-        let mut exposed =
-            Self { inner: Rc::clone(inner), exposures: Vec::new(), deadline, descriptors: Vec::new() };
-        let Some(bulk) = bulk else { return Ok(exposed) };
-        if bulk.len() > SEGMENTS_MAX {
-            let (end, len) = (bulk.len() as u64, SEGMENTS_MAX as u64);
-            return Err(FabricError::OutOfRange { start: 0, end, len });
+        let bulk = bulk.unwrap_or_default();
+        let (exposures, descriptors) = (Vec::new(), Vec::new());
+        let seen = Cell::new(Seen::Nobody);
+        let mut exposed = Self { inner, state, request, bulk, exposures, deadline, descriptors, seen };
+        let count = exposed.bulk.len();
+        if count > SEGMENTS_MAX {
+            return Err(FabricError::OutOfRange { start: 0, end: count as u64, len: SEGMENTS_MAX as u64 });
         }
-        exposed.descriptors.reserve(bulk.len() * SEGMENT_LEN);
-        for segment in bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {
-            let exposure = inner.endpoint.expose(segment.buffer, segment.range.clone(), segment.access);
-            let exposure = match exposure {
-                Ok(exposure) => exposure,
-                Err(error) => {
-                    exposed.settle();
-                    return Err(error);
-                }
-            };
-            exposed.descriptors.extend(encode_segment(exposure.region(), segment.access));
+        exposed.descriptors.reserve(count * SEGMENT_LEN);
+        for segment in exposed.bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {
+            // What was exposed before is withdrawn when this fails.
+            let exposure =
+                inner.endpoint.expose(segment.buffer(), segment.range.clone(), segment.access())?;
+            exposed.descriptors.extend(encode_segment(exposure.region(), segment.access()));
             exposed.exposures.push(exposure);
         }
         Ok(exposed)
@@ -120,48 +161,132 @@ impl Exposed {
         u16::try_from(self.exposures.len()).unwrap_or(0)
     }
 
+    /// The request went out to this incarnation of the server.
+    pub(crate) fn sent_to(&self, server: ClientId) {
+        self.seen.set(match self.seen.get() {
+            Seen::Nobody => Seen::By(server),
+            Seen::By(known) if known == server => Seen::By(server),
+            Seen::By(_) | Seen::BySeveral => Seen::BySeveral,
+        });
+    }
+
     /// The server has finished with the memory, or never heard of it.
     pub(crate) fn settle(&mut self) {
-        self.exposures.clear();
+        self.exposures.drain(..).for_each(Exposure::settle);
     }
 
-    /// The call failed and the server may be at work: withdraws the memory. Pooled memory stays out of the pool for
-    /// the grace time in the background; for memory of the application this waits.
+    /// The call failed and the server may be at work. Waits where the memory is the application's, and where the
+    /// provider counts accesses, which are short. Else this goes on in the background.
     pub(crate) async fn withdraw(mut self) {
         let foreign = self.exposures.iter().any(Exposure::is_foreign);
-        let until = self.deadline + WITHDRAWAL_GRACE;
-        let holds = self.close();
-        if foreign {
-            self.inner.rt.sleep_until(until).await;
-            drop(holds);
+        let Some(withdrawal) = self.end() else { return };
+        if foreign || withdrawal.untold.is_empty() {
+            withdrawal.finish().await;
         } else {
-            self.quarantine(holds);
+            self.leave(withdrawal);
         }
     }
 
-    fn close(&mut self) -> Vec<MemoryHold> {
-        self.exposures.drain(..).map(Exposure::close).collect()
+    /// Ends the exposures, those of which the provider will not tell only when the server has been asked. Returns what is
+    /// left to find out.
+    fn end(&mut self) -> Option<Withdrawal> {
+        let nobody = self.seen.get() == Seen::Nobody;
+        let (mut counted, mut untold) = (Vec::new(), Vec::new());
+        for exposure in self.exposures.drain(..) {
+            if !nobody && exposure.is_untold() {
+                untold.push(exposure);
+                continue;
+            }
+            let Closed { hold, ending } = exposure.close();
+            match ending {
+                Ending::Pending(transfer) if !nobody => counted.push((transfer, hold)),
+                Ending::Exposed if !nobody => add(&self.inner.metrics.left_exposed, 1),
+                _ => {}
+            }
+        }
+        if counted.is_empty() && untold.is_empty() {
+            return None;
+        }
+        add(&self.inner.metrics.withdrawals, 1);
+        Some(Withdrawal {
+            inner: Rc::clone(self.inner),
+            state: Rc::clone(self.state),
+            request: self.request,
+            seen: self.seen.get(),
+            until: self.deadline + WITHDRAWAL_GRACE,
+            counted,
+            untold,
+        })
     }
 
-    fn quarantine(&self, holds: Vec<MemoryHold>) {
-        if holds.is_empty() {
-            return;
+    /// Finds out in the background. What the server may still write to is not the caller's any more.
+    fn leave(&mut self, withdrawal: Withdrawal) {
+        for segment in &mut self.bulk.segments {
+            if let Lent::Write(buffer) = &mut segment.lent {
+                **buffer = Buffer::empty();
+            }
         }
-        let wait = self.inner.rt.sleep_until(self.deadline + WITHDRAWAL_GRACE);
-        self.inner.rt.spawn(async move {
-            wait.await;
-            drop(holds);
-        });
+        self.inner.rt.spawn(withdrawal.finish());
     }
 }
 
-impl Drop for Exposed {
+impl Drop for Exposed<'_> {
     /// The call was dropped before it ended.
     fn drop(&mut self) {
-        if self.exposures.is_empty() {
+        if let Some(withdrawal) = self.end() {
+            self.leave(withdrawal);
+        }
+    }
+}
+
+/// Memory of a call that has ended, which a server may still be at.
+struct Withdrawal {
+    inner: Rc<Inner>,
+    state: Rc<PeerState>,
+    request: u64,
+    seen: Seen,
+    until: Instant,
+    /// Memory whose accesses the provider has counted, with what is complete when they have ended.
+    counted: Vec<(Transfer, MemoryHold)>,
+    /// Memory of which the provider doesn't tell.
+    untold: Vec<Exposure>,
+}
+
+impl Withdrawal {
+    /// Waits until no access can be under way.
+    async fn finish(self) {
+        let Self { inner, state, request, seen, until, counted, untold } = self;
+        let rt = inner.rt.clone();
+        for (transfer, _hold) in counted {
+            // It ends with the access or with the endpoint.
+            if rt.timeout_at(until, transfer).await.is_err() {
+                add(&inner.metrics.withdrawals_waited, 1);
+                break;
+            }
+        }
+        if untold.is_empty() {
             return;
         }
-        let holds = self.close();
-        self.quarantine(holds);
+        if confirm(&inner, &state, request, seen, until).await {
+            add(&inner.metrics.withdrawals_confirmed, 1);
+            untold.into_iter().for_each(Exposure::settle);
+            return;
+        }
+        add(&inner.metrics.withdrawals_waited, 1);
+        // Nothing but the memory is needed any more.
+        drop((inner, state));
+        rt.sleep_until(until).await;
     }
+}
+
+/// Asks the server to be done with the memory of a request, and whether it is.
+async fn confirm(inner: &Rc<Inner>, state: &Rc<PeerState>, request: u64, seen: Seen, until: Instant) -> bool {
+    let Seen::By(server) = seen else { return false };
+    let body = request.to_le_bytes();
+    let options = CallOptions::until(until).urgent();
+    // Boxed, because calls end with this.
+    let asked: Pin<Box<dyn Future<Output = Result<Reply, RpcError>> + '_>> =
+        Box::pin(attempt_all(inner, &state.peer, REQUEST_WITHDRAW, &body, None, options));
+    // Another incarnation can't speak for the one that had the request.
+    asked.await.is_ok_and(|reply| reply.server() == server)
 }

@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use weir_fabric::FabricError;
 use weir_proto::Der;
+use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Elapsed, Instant};
 
 /// Tries without any answer after which contact counts as lost.
@@ -65,7 +66,7 @@ pub(crate) async fn call(
     to: &Peer,
     opcode: u16,
     body: &[u8],
-    bulk: Option<&Bulk<'_>>,
+    bulk: Option<Bulk<'_>>,
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
     add(&inner.metrics.calls, 1);
@@ -79,12 +80,12 @@ pub(crate) async fn call(
     result
 }
 
-async fn attempt_all(
+pub(crate) async fn attempt_all(
     inner: &Rc<Inner>,
     to: &Peer,
     opcode: u16,
     body: &[u8],
-    bulk: Option<&Bulk<'_>>,
+    bulk: Option<Bulk<'_>>,
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
     if body.len() > INLINE_MAX {
@@ -101,20 +102,16 @@ async fn attempt_all(
         last,
     };
     let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
-    let _exposing = if bulk.is_some_and(|bulk| !bulk.is_empty()) {
+    let _exposing = if bulk.as_ref().is_some_and(|bulk| !bulk.is_empty()) {
         let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
         Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
     } else {
         None
     };
-    // Nearly always there is a credit, and contact was made: then nothing is awaited but the answer.
-    let credit = match inner.requests.try_acquire(state.lane, class) {
-        Some(credit) => Ok(credit),
-        None => inner.turn(&inner.requests, state.lane, class, deadline).await,
-    };
-    let mut credit = Some(credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?);
+    let credit = inner.credit(&state, opcode, class, deadline).await;
+    let mut credit = credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
     let ticket = Ticket::new(inner, &state);
-    let mut exposed = Exposed::new(inner, bulk, deadline)?;
+    let mut exposed = Exposed::new(inner, &state, ticket.id, bulk, deadline)?;
     let left = u64::try_from((deadline - inner.rt.now()).as_nanos()).unwrap_or(u64::MAX);
     let wall_deadline = inner.wall_ns().saturating_add(left);
     let letter = Letter { opcode, body, options, wall_deadline };
@@ -151,13 +148,34 @@ async fn attempt_all(
                     continue;
                 }
                 drop(credit.take());
-                credit = course.rest(pause, &state, class, deadline).await;
+                course.rest(pause, deadline).await;
+                let class = if class == Class::Urgent { class } else { Class::Retry };
+                credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
             }
         }
     }
 }
 
 impl Inner {
+    /// Waits for leave to send a request. Withdrawals need none: they are answered at once, and made for calls that have
+    /// ended; those to one server, which may be dead, must not use up what calls to others need.
+    async fn credit(
+        &self,
+        state: &PeerState,
+        opcode: u16,
+        class: Class,
+        deadline: Instant,
+    ) -> Result<Option<Permit>, Elapsed> {
+        if opcode == REQUEST_WITHDRAW {
+            return Ok(None);
+        }
+        // Nearly always there is one.
+        if let Some(credit) = self.requests.try_acquire(state.lane, class) {
+            return Ok(Some(credit));
+        }
+        self.turn(&self.requests, state.lane, class, deadline).await.map(Some)
+    }
+
     /// Waits for a turn in a quota.
     async fn turn(
         &self,
@@ -202,13 +220,7 @@ impl<'a> Course<'a> {
 
     /// Waits before the next try. Whoever waits takes no credit from others, and is among the first when it comes back;
     /// without one at the deadline, when the call ends by itself.
-    async fn rest(
-        &mut self,
-        pause: Option<Duration>,
-        state: &PeerState,
-        class: Class,
-        deadline: Instant,
-    ) -> Option<Permit> {
+    async fn rest(&mut self, pause: Option<Duration>, deadline: Instant) {
         let inner = self.inner;
         if let Some(pause) = pause {
             inner.stay_away(pause, deadline).await;
@@ -217,8 +229,6 @@ impl<'a> Course<'a> {
             self.backoff = (pause * 2).min(inner.config.backoff_max);
             inner.pause(pause, deadline).await;
         }
-        let class = if class == Class::Urgent { class } else { Class::Retry };
-        inner.turn(&inner.requests, state.lane, class, deadline).await.ok()
     }
 
     /// One try: contact, send, wait for the answer.
@@ -227,7 +237,7 @@ impl<'a> Course<'a> {
         state: &Rc<PeerState>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &Exposed,
+        exposed: &Exposed<'_>,
     ) -> Next {
         let inner = self.inner;
         let contact = match state.session.get() {
@@ -261,6 +271,7 @@ impl<'a> Course<'a> {
                 error => Next::Done(Err(error.into())),
             };
         }
+        exposed.sent_to(session.server);
         if self.tries > 0 {
             add(&inner.metrics.retries, 1);
         }
@@ -315,7 +326,7 @@ impl<'a> Course<'a> {
         session: Session,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &Exposed,
+        exposed: &Exposed<'_>,
     ) -> Result<(), FabricError> {
         let inner = self.inner;
         let mut header = Header::new(Kind::Request, session.version, inner.id, ticket.id, inner.epoch());

@@ -4,6 +4,7 @@
 //! larger payloads are moved by the server, which reads and writes the client's exposed memory. The message format
 //! is documented byte by byte in `docs/reference/wire.md`.
 
+mod accesses;
 mod bulk;
 mod call;
 mod config;
@@ -40,6 +41,7 @@ pub use weir_fabric::{Buffer, FabricError};
 pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
+use accesses::Ledger;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
 use id_map::IdMap;
@@ -56,7 +58,7 @@ use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Endpoint, Message, PeerId, Sink};
-use weir_proto::{Clock, Der, Epoch};
+use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
 use wire::{Header, Kind, Layout};
@@ -95,6 +97,7 @@ pub(crate) struct Inner {
     starting: Cell<bool>,
     clients: RefCell<Clients>,
     transfers: Semaphore,
+    accesses: Ledger,
     requests: Quota,
     bulks: Quota,
     load: Load,
@@ -136,6 +139,7 @@ impl Rpc {
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             transfers: Semaphore::new(config.transfers_max),
+            accesses: Ledger::default(),
             requests: Quota::new(config.credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
             load: Load::default(),
@@ -145,7 +149,9 @@ impl Rpc {
         });
         let sink: Weak<Inner> = Rc::downgrade(&inner);
         inner.endpoint.set_sink(sink);
-        Rc::new(Self { inner })
+        let rpc = Self { inner };
+        rpc.serve_urgent(opcode::REQUEST_WITHDRAW, Rc::new(accesses::withdraw));
+        Rc::new(rpc)
     }
 
     /// Answers requests of this operation from now on.
@@ -169,8 +175,13 @@ impl Rpc {
     ///
     /// While the deadline lasts it goes on trying: contact is made again after a loss, the name is resolved again,
     /// and a request that may be retried is sent again under the same id, which the server executes once as long as
-    /// it lives. The memory of `bulk` is exposed to the server for the duration of the call; when the call fails
-    /// without a reply, the memory is withdrawn and not used again before the server must have given up.
+    /// it lives. The memory of `bulk` is exposed to the server for the duration of the call.
+    ///
+    /// When the call fails without a reply, or is dropped, the memory is withdrawn and not used again before no access
+    /// to it can be under way: because the provider says so, or the server does, or the server must have given up. A
+    /// call with memory that is not of the pool fails only then. Otherwise it doesn't wait, and buffers of the pool that
+    /// the server might still write to are replaced by empty ones; those that it might read must not be changed, only
+    /// dropped. With a [`weir_fabric::MrMethod`] that leaves memory exposed there is no such protection.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -182,7 +193,7 @@ impl Rpc {
         bulk: Option<Bulk<'_>>,
         options: CallOptions,
     ) -> Result<Reply, RpcError> {
-        call::call(&self.inner, to, opcode, body, bulk.as_ref(), options).await
+        call::call(&self.inner, to, opcode, body, bulk, options).await
     }
 
     /// Page-aligned memory that the fabric can move data to and from.

@@ -75,6 +75,16 @@ counters! {
     expired,
     /// Bulk transfers refused or abandoned for their deadline.
     bulk_expired,
+    /// Replies held back until the last piece of a bulk transfer that was given up had ended.
+    replies_held,
+    /// Failed or dropped calls whose memory the server might still have been at.
+    withdrawals,
+    /// Of these, calls whose server said that it is not, and will not be.
+    withdrawals_confirmed,
+    /// Of these, calls whose memory was kept from use until the server must have given up.
+    withdrawals_waited,
+    /// Failed or dropped calls whose memory stayed exposed, because the registration method leaves it so.
+    left_exposed,
     /// Pieces of bulk transfers tried again after contact broke.
     bulk_retries,
     /// Requests refused for overload.

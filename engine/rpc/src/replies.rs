@@ -325,6 +325,20 @@ impl Clients {
         admission
     }
 
+    /// Whether a request is being executed.
+    pub(crate) fn is_running(&self, id: ClientId, request: u64) -> bool {
+        let entry = self.known.get(id).and_then(|client| client.entries.get(request));
+        matches!(entry, Some(Entry::Running))
+    }
+
+    /// The client has given a request up: a copy of it that is still on its way is not executed.
+    pub(crate) fn bar(&mut self, id: ClientId, request: u64) {
+        if self.begin(id, request, 0) == Admission::New {
+            let status = weir_proto::Der::CANCELED.0;
+            self.finish(id, request, Finished { status, body: Vec::new() });
+        }
+    }
+
     /// Remembers the outcome of a request.
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(id) else { return };
@@ -424,6 +438,17 @@ mod tests {
         assert_eq!(clients.begin(id, 2, 2), Admission::New);
         assert_eq!(clients.begin(id, 1, 1), Admission::Stale);
         assert_eq!((clients.bytes, clients.finished), (0, 0));
+    }
+
+    #[test]
+    fn a_request_that_was_given_up_is_not_executed_when_it_comes_and_goes_on_where_it_runs() {
+        let (mut clients, id) = met(10_000);
+        clients.bar(id, 5);
+        assert_eq!(clients.begin(id, 5, 1), Admission::Finished);
+        assert_eq!(clients.begin(id, 6, 1), Admission::New);
+        clients.bar(id, 6);
+        assert!(clients.is_running(id, 6) && !clients.is_running(id, 5));
+        assert_eq!(clients.running(id), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A request as its handler sees it.
 
 use crate::Inner;
+use crate::accesses::Accesses;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::wire::{ClientId, Header};
@@ -26,6 +27,8 @@ pub struct Request {
     body: Range<usize>,
     segments: Vec<(RemoteRegion, Access)>,
     deadline: Instant,
+    /// Its accesses to the client's memory, where it has exposed any.
+    accesses: Option<Rc<Accesses>>,
 }
 
 /// Tries of a piece when contact breaks while it moves. A client that withdrew its memory looks the same on some
@@ -51,6 +54,47 @@ struct Moving {
     _slot: Permit,
 }
 
+/// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
+/// memory is theirs until then.
+struct UnderWay<'a> {
+    moving: VecDeque<Moving>,
+    request: &'a Request,
+}
+
+impl UnderWay<'_> {
+    fn add(&mut self, moving: Moving) {
+        if let Some(accesses) = &self.request.accesses {
+            accesses.begin();
+        }
+        self.moving.push_back(moving);
+    }
+
+    /// Takes the oldest one, which has ended.
+    fn take(&mut self) -> Option<Piece> {
+        let moving = self.moving.pop_front()?;
+        if let Some(accesses) = &self.request.accesses {
+            accesses.end();
+        }
+        Some(moving.piece)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Some(accesses) = self.request.accesses.clone().filter(|_| !self.moving.is_empty()) else {
+            return;
+        };
+        let moving = core::mem::take(&mut self.moving);
+        self.request.inner.rt.spawn(async move {
+            for Moving { transfer, _slot, .. } in moving {
+                // It ends somehow; how, nobody asks any more.
+                let _ = transfer.await;
+                accesses.end();
+            }
+        });
+    }
+}
+
 /// Whether a transfer may get through when it is tried again.
 fn is_transient(error: &FabricError) -> bool {
     matches!(error, FabricError::Unreachable { .. } | FabricError::Cancelled | FabricError::UnknownPeer)
@@ -64,8 +108,13 @@ impl Request {
         body: Range<usize>,
         segments: Vec<(RemoteRegion, Access)>,
         deadline: Instant,
+        accesses: Option<Rc<Accesses>>,
     ) -> Self {
-        Self { inner, header, message: Some(message), body, segments, deadline }
+        Self { inner, header, message: Some(message), body, segments, deadline, accesses }
+    }
+
+    pub(crate) fn inner(&self) -> &Rc<Inner> {
+        &self.inner
     }
 
     /// The operation.
@@ -254,24 +303,24 @@ impl Request {
         mut start: impl FnMut(Piece) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.inner.rt;
-        let mut under_way: VecDeque<Moving> = VecDeque::new();
-        while !pieces.is_empty() || !under_way.is_empty() {
-            if rt.now() >= self.deadline {
-                return Err(self.expired());
-            }
+        let mut under_way = UnderWay { moving: VecDeque::new(), request: self };
+        while !pieces.is_empty() || !under_way.moving.is_empty() {
+            self.may_go_on()?;
             let slot = if pieces.is_empty() { None } else { self.inner.transfers.try_acquire() };
-            let slot = match slot {
-                Some(slot) => slot,
-                None if under_way.is_empty() => {
+            let slot = match (slot, under_way.moving.front_mut()) {
+                (Some(slot), _) => slot,
+                (None, None) => {
                     let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
-                    slot.map_err(|Elapsed| self.expired())?.map_err(closing)?
+                    let slot = slot.map_err(|Elapsed| self.expired())?.map_err(closing)?;
+                    self.may_go_on()?;
+                    slot
                 }
-                None => {
+                (None, Some(oldest)) => {
                     // Nothing can start, or is left to start: the oldest transfer has to end first.
-                    let Some(Moving { piece, transfer, .. }) = under_way.pop_front() else { continue };
-                    let done =
-                        rt.timeout_at(self.deadline, transfer).await.map_err(|Elapsed| self.expired())?;
+                    let done = rt.timeout_at(self.deadline, &mut oldest.transfer).await;
+                    let done = done.map_err(|Elapsed| self.expired())?;
+                    let Some(piece) = under_way.take() else { continue };
                     if let Some(again) = self.after(piece, done).await? {
                         pieces.push_front(again);
                     }
@@ -280,10 +329,18 @@ impl Request {
             };
             if let Some(piece) = pieces.pop_front() {
                 let transfer = start(piece.clone())?;
-                under_way.push_back(Moving { piece, transfer, _slot: slot });
+                under_way.add(Moving { piece, transfer, _slot: slot });
             }
         }
         if rt.now() > self.deadline { Err(self.expired()) } else { Ok(()) }
+    }
+
+    /// Whether accesses to the client's memory may still begin.
+    fn may_go_on(&self) -> Result<(), Status> {
+        if self.accesses.as_ref().is_some_and(|accesses| accesses.is_withdrawn()) {
+            return Err(Status::new(Der::CANCELED, "the client has given the request up"));
+        }
+        if self.inner.rt.now() >= self.deadline { Err(self.expired()) } else { Ok(()) }
     }
 
     /// What to do with a piece that has ended: nothing more, or try it again after a pause.

@@ -1,5 +1,7 @@
 //! Taking requests in and sending replies out.
 
+use crate::accesses::Accesses;
+use crate::bulk::WITHDRAWAL_GRACE;
 use crate::desk::{Counter, Handler};
 use crate::error::Status;
 use crate::metrics::{add, sub};
@@ -14,6 +16,7 @@ use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::hlc::ClockSkew;
 use weir_proto::{Der, TenantId};
+use weir_runtime::Instant;
 
 /// The body of a reply.
 pub type Body = Vec<u8>;
@@ -46,12 +49,29 @@ pub(crate) struct Running {
     client: ClientId,
     request: u64,
     version: u16,
+    /// Its accesses to the client's memory, and when they must have ended.
+    accesses: Option<(Rc<Accesses>, Instant)>,
     finished: bool,
 }
 
 impl Running {
-    /// The request was executed.
+    /// The request was executed. Its reply waits until nothing is at the client's memory any more.
     pub(crate) fn finish(mut self, result: Result<Body, Status>) {
+        let busy = self.accesses.take().filter(|(accesses, _)| accesses.is_busy());
+        let Some((accesses, until)) = busy else {
+            self.reply(result);
+            return;
+        };
+        add(&self.inner.metrics.replies_held, 1);
+        let rt = self.inner.rt.clone();
+        rt.clone().spawn(async move {
+            // The client uses its memory again by then, whatever is said here.
+            let _ = rt.timeout_at(until, accesses.idle()).await;
+            self.reply(result);
+        });
+    }
+
+    fn reply(mut self, result: Result<Body, Status>) {
         self.finished = true;
         self.inner.finish(self.client, self.request, self.version, result);
     }
@@ -227,6 +247,10 @@ impl Inner {
         let deadline = local_deadline(self, &header);
         if deadline <= self.rt.now() {
             add(&self.metrics.expired, 1);
+            if self.clients.borrow().is_running(header.client, header.request) {
+                // A repeat: the first one may be at the client's memory, and will answer.
+                return;
+            }
             let text = "the request had expired when it was unpacked";
             self.refuse(peer, &header, Der::TIMEDOUT, Duration::ZERO, text);
             return;
@@ -260,8 +284,11 @@ impl Inner {
         add(&self.metrics.requests, 1);
         add(&self.metrics.running, 1);
         let (client, request, version) = (header.client, header.request, header.version);
-        let running = Running { inner: Rc::clone(&inner), client, request, version, finished: false };
-        let request = Request::new(inner, header, message, layout.body, segments, deadline);
+        let accesses = (!segments.is_empty()).then(|| Accesses::open(&inner, client, request));
+        let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
+        let running =
+            Running { inner: Rc::clone(&inner), client, request, version, accesses: until, finished: false };
+        let request = Request::new(inner, header, message, layout.body, segments, deadline, accesses);
         served.counter.take(self, &served.handler, running, request);
     }
 

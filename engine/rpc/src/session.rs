@@ -7,7 +7,7 @@ use crate::pending::NoAnswer;
 use crate::proof::{Proof, Ring};
 use crate::quota::LaneId;
 use crate::seal::SealKey;
-use crate::wire::{self, Header, Kind};
+use crate::wire::{self, ClientId, Header, Kind};
 use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
@@ -28,6 +28,8 @@ const GREETING_AFTER: Duration = Duration::from_millis(5);
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     pub(crate) version: u16,
+    /// The incarnation of the server that answered the hello.
+    pub(crate) server: ClientId,
     /// What messages are sealed with.
     pub(crate) key: Option<SealKey>,
 }
@@ -191,8 +193,8 @@ impl Inner {
         self.strangers.release(id);
         let outcome = self.greet(state, id, until).await;
         match outcome {
-            Ok((version, key)) => {
-                let session = Session { id, version, key };
+            Ok((version, server, key)) => {
+                let session = Session { id, version, server, key };
                 state.session.set(Some(session));
                 state.heard.set(self.rt.now());
                 add(&self.metrics.connects, 1);
@@ -205,13 +207,13 @@ impl Inner {
         }
     }
 
-    /// Sends a hello and takes its answer: the version to speak, and the key to seal messages with.
+    /// Sends a hello and takes its answer: the version to speak, who answered, and the key to seal messages with.
     async fn greet(
         &self,
         state: &Rc<PeerState>,
         id: PeerId,
         until: Instant,
-    ) -> Result<(u16, Option<SealKey>), RpcError> {
+    ) -> Result<(u16, ClientId, Option<SealKey>), RpcError> {
         let unreachable =
             |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
         let ours = &self.config.versions;
@@ -255,7 +257,8 @@ impl Inner {
             add(&self.metrics.malformed, 1);
             return Err(unreachable("its answer to the hello is malformed"));
         };
-        common_version(ours, &theirs).map(|version| (version, key)).ok_or_else(|| {
+        let server = ClientId::new(answer.header.deadline);
+        common_version(ours, &theirs).map(|version| (version, server, key)).ok_or_else(|| {
             add(&self.metrics.version_refused, 1);
             RpcError::Version { peer: state.peer.clone(), ours: ours.clone(), theirs }
         })

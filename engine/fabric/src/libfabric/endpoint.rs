@@ -1,15 +1,15 @@
 //! The fabric trait on libfabric.
-#![expect(unsafe_code, reason = "registering memory with libfabric")]
 
 use super::bell::{self, Ringer};
 use super::hang_up::hang_up;
 use super::ops::Op;
 use super::peers::{KnownPeer, Peers};
 use super::progress::{Core, JOIN_MAX};
-use super::raw::{Posted, failure};
-use super::{resolve, sys};
+use super::raw::Posted;
+use super::resolve;
 use crate::counters::add;
-use crate::memory::{Access, Buffer, Exposure, RemoteRegion};
+use crate::exposure::Exposure;
+use crate::memory::{Access, Buffer, RemoteRegion};
 use crate::{
     Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink,
     Transfer, Wait,
@@ -18,8 +18,6 @@ use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 
-/// Tries to find a registration key that is free; keys are spread over 64 bits.
-const KEY_TRIES: usize = 8;
 
 pub(super) struct LibfabricEndpoint {
     core: Rc<Core>,
@@ -289,28 +287,8 @@ impl Endpoint for LibfabricEndpoint {
     }
 
     fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError> {
-        let core = &self.core;
         let at = buffer.locate(&range)?;
-        let memory = Rc::clone(buffer.memory());
-        let mut last = 0;
-        for _ in 0..KEY_TRIES {
-            let key = core.keys.draw();
-            // SAFETY: the exposure holds the memory and drops the registration first.
-            match unsafe { core.raw.register(&memory, at, range.len(), Some(access), key) } {
-                Ok(registration) => {
-                    add(&core.counters.exposures, 1);
-                    let addr =
-                        if core.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
-                    let region = RemoteRegion { addr, key: registration.key(), len: range.len() as u64 };
-                    return Ok(Exposure::new(region, memory, Box::new(registration)));
-                }
-                Err(errno) => last = errno,
-            }
-            if last != -sys::FI_ENOKEY {
-                break;
-            }
-        }
-        Err(failure("fi_mr_reg", last, &core.capabilities.provider))
+        self.core.expose(Rc::clone(buffer.memory()), at, range.len(), access)
     }
 
     fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer {

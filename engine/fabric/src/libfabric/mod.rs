@@ -5,6 +5,7 @@
 
 mod bell;
 mod endpoint;
+mod expose;
 mod hang_up;
 mod open;
 mod ops;

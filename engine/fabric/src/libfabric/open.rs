@@ -5,7 +5,7 @@ use super::endpoint::LibfabricEndpoint;
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::{resolve, survey};
-use crate::{Ability, Address, AuthKey, Endpoint, FabricError, POOL_BYTES_DEFAULT};
+use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -99,6 +99,12 @@ pub struct Options {
     /// Abilities that are not used although the provider has them: around a provider's defect, and to see what they
     /// are worth.
     pub without: Vec<Ability>,
+    /// How memory is registered for peers.
+    pub mr_method: MrMethod,
+    /// Registrations of memory that are kept for the next exposure of the same memory, at most; 0 keeps none. Worth it
+    /// where registering calls into the kernel. Memory of the application is kept only where the kernel tells when it is
+    /// freed or remapped.
+    pub mr_cache: usize,
     /// Auth keys: none leaves it to the provider, a client has one, a server as many as its clients have together.
     pub auth_keys: Vec<AuthKey>,
 }
@@ -112,6 +118,8 @@ impl Default for Options {
             receive: ReceiveMode::default(),
             copy_below: 1,
             without: Vec::new(),
+            mr_method: MrMethod::default(),
+            mr_cache: 0,
             auth_keys: Vec::new(),
         }
     }
@@ -221,6 +229,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         wait_fd,
         queue: QUEUE,
         min_multi_recv: MESSAGE_MAX as u64,
+        mr_method: options.mr_method,
     };
     let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own))?;
     let name = raw.name()?;

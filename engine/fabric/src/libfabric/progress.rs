@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the completion queue's descriptor is borrowed from libfabric")]
 
 use super::bell::Bell;
+use super::expose::Exposing;
 use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
@@ -54,6 +55,7 @@ pub(super) struct Core {
     pub(super) join: RefCell<[u8; JOIN_MAX]>,
     pub(super) ops: Ops,
     pub(super) keys: KeySource,
+    pub(super) exposing: Exposing,
     pub(super) peers: RefCell<Peers>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     fd: Option<i32>,
@@ -84,6 +86,7 @@ impl Core {
         // In standard mode a message occupies no more than itself.
         let copies = matches!(receive, ReceiveMode::Multi { .. });
         let user_ids = capabilities.av_user_id;
+        let exposing = Exposing::new(options.mr_method, capabilities.mr_accounting, options.mr_cache);
         let core = Rc::new(Self {
             rt: rt.clone(),
             raw,
@@ -96,6 +99,7 @@ impl Core {
             join: RefCell::new([0; JOIN_MAX]),
             ops: Ops::default(),
             keys: KeySource::default(),
+            exposing,
             peers: RefCell::new(Peers::with_user_ids(user_ids)),
             sink: OnceCell::new(),
             fd,
@@ -280,6 +284,9 @@ impl Core {
         if self.raw.is_stopped() {
             return;
         }
+        // Registrations are bound to the endpoint on some providers, which can't be closed before them.
+        self.pool.forget_kept();
+        self.exposing.forget();
         // First the provider lets go of all memory, then the memory may go.
         self.raw.stop();
         for op in self.ops.drain() {

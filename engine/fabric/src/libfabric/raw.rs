@@ -3,7 +3,7 @@
 
 use super::sys;
 use crate::memory::{Access, Memory};
-use crate::{Address, AuthKey, FabricError};
+use crate::{Address, AuthKey, FabricError, MrMethod};
 use core::cell::Cell;
 use core::ffi::{CStr, c_void};
 use core::ptr::{null, null_mut};
@@ -44,6 +44,7 @@ pub(super) struct OpenArgs<'a> {
     pub(super) wait_fd: bool,
     pub(super) queue: u64,
     pub(super) min_multi_recv: u64,
+    pub(super) mr_method: MrMethod,
 }
 
 /// Text of an error number.
@@ -132,6 +133,11 @@ impl Raw {
             (needs.keys, needs.key_count) = (keys.as_ptr(), keys.len() as u64);
             needs.auth_keys = if keys.len() > 1 { u32::try_from(keys.len()).unwrap_or(u32::MAX) } else { 0 };
         }
+        let mr = sys::MrSettings {
+            match_events: i32::from(args.mr_method == MrMethod::MatchEvents),
+            optimized: i32::from(args.mr_method.is_optimized()),
+            key_cache: i32::from(args.mr_method.leaves_exposed()),
+        };
         let mut ptr = null_mut();
         let mut caps = sys::Caps::EMPTY;
         let mut error = sys::CallError { call: null(), code: 0 };
@@ -148,6 +154,7 @@ impl Raw {
                 i32::from(args.wait_fd),
                 args.queue,
                 args.min_multi_recv,
+                &raw const mr,
                 &raw mut ptr,
                 &raw mut caps,
                 &raw mut error,
@@ -379,7 +386,7 @@ impl Raw {
                 &raw mut desc,
             )
         };
-        if code == 0 { Ok(Registration { mr, key: actual, desc, _raw: Rc::clone(self) }) } else { Err(code) }
+        if code == 0 { Ok(Registration { mr, key: actual, desc, raw: Rc::clone(self) }) } else { Err(code) }
     }
 }
 
@@ -401,7 +408,7 @@ pub(super) struct Registration {
     mr: *mut c_void,
     key: u64,
     desc: *mut c_void,
-    _raw: Rc<Raw>,
+    raw: Rc<Raw>,
 }
 
 impl Registration {
@@ -411,6 +418,11 @@ impl Registration {
 
     pub(super) fn desc(&self) -> *mut c_void {
         self.desc
+    }
+
+    /// Whether it was made in this domain.
+    pub(super) fn is_of(&self, raw: &Rc<Raw>) -> bool {
+        Rc::ptr_eq(&self.raw, raw)
     }
 }
 

@@ -23,6 +23,8 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <rdma/fi_ext.h>
+#include <rdma/fi_cxi_ext.h>
 
 #if FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), FI_VERSION(2, 1))
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
@@ -44,6 +46,7 @@ struct weir_caps {
 	uint64_t mr_key_size;
 	uint64_t max_auth_keys;
 	uint64_t ordered_writes;
+	uint64_t mr_accounting;
 };
 
 /* A key as the cxi provider takes it: its public header calls it struct cxi_auth_key. */
@@ -60,6 +63,13 @@ struct weir_needs {
 	uint32_t auth_keys;
 	const struct weir_auth_key *keys;
 	uint64_t key_count;
+};
+
+/* How the cxi provider is to register memory. */
+struct weir_mr_settings {
+	int match_events;
+	int optimized;
+	int key_cache;
 };
 
 struct weir_error {
@@ -128,6 +138,11 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	caps->mr_key_size = info->domain_attr->mr_key_size;
 	caps->max_auth_keys = info->domain_attr->max_ep_auth_key;
 	caps->ordered_writes = (info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
+	/*
+	 * Closing a registration of cxi ends every access: with match events it waits for those that are counted, else the
+	 * kernel invalidates it. The software providers go on with what has begun.
+	 */
+	caps->mr_accounting = !strcmp(caps->provider, "cxi");
 }
 
 static int set_key(uint8_t **copy, size_t *size, const struct weir_auth_key *key)
@@ -231,8 +246,23 @@ int64_t weir_providers(char (*names)[64], uint64_t room)
 
 void weir_fabric_close(struct weir_fabric *f);
 
+/* Settings of the cxi provider's domain, before its first registration (fi_cxi(7)). */
+static int64_t set_mr_method(struct weir_fabric *f, const struct weir_mr_settings *mr)
+{
+	bool match_events = mr->match_events, optimized = mr->optimized, key_cache = mr->key_cache;
+	int ret;
+
+	if (strcmp(f->info->fabric_attr->prov_name, "cxi"))
+		return 0;
+	if ((ret = fi_control(&f->domain->fid, FI_OPT_CXI_SET_PROV_KEY_CACHE, &key_cache)))
+		return ret;
+	if ((ret = fi_control(&f->domain->fid, FI_OPT_CXI_SET_OPTIMIZED_MRS, &optimized)))
+		return ret;
+	return fi_control(&f->domain->fid, FI_OPT_CXI_SET_MR_MATCH_EVENTS, &match_events);
+}
+
 static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids, bool wait_fd,
-			    uint64_t queue, struct weir_error *error)
+			    uint64_t queue, const struct weir_mr_settings *mr, struct weir_error *error)
 {
 	uint64_t at;
 
@@ -245,6 +275,8 @@ static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *need
 		return failed(error, "fi_fabric", ret);
 	if ((ret = fi_domain(f->fabric, f->info, &f->domain, NULL)))
 		return failed(error, "fi_domain", ret);
+	if ((ret = set_mr_method(f, mr)))
+		return failed(error, "fi_control(FI_OPT_CXI_SET_*)", ret);
 	if ((ret = fi_av_open(f->domain, &av, &f->av, NULL)))
 		return failed(error, "fi_av_open", ret);
 	/* All keys of the endpoint have to be there before it is enabled; each is an entry that senders are named by. */
@@ -273,7 +305,7 @@ static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *need
  */
 int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
 			 const struct weir_needs *needs, uint64_t *key_ids, int wait_fd, uint64_t queue,
-			 uint64_t min_multi_recv, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
+			 uint64_t min_multi_recv, const struct weir_mr_settings *mr, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
 {
 	struct weir_fabric *f = calloc(1, sizeof *f);
 	size_t min = min_multi_recv;
@@ -295,7 +327,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	/* Where a later message could overtake a write, a write counts as done only when it has arrived. */
 	if (!caps->ordered_writes && strcmp(caps->provider, "shm"))
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
-	ret = open_objects(f, needs, key_ids, wait_fd, queue, error);
+	ret = open_objects(f, needs, key_ids, wait_fd, queue, mr, error);
 	if (!ret && (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min)))
 		failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
 	if (!ret && (ret = fi_enable(f->ep)))

@@ -3,7 +3,7 @@
 
 use super::open::MESSAGE_MAX;
 use super::{raw, sys};
-use crate::{Ability, Capabilities, FabricError, MrMode, Offer, Wait};
+use crate::{Ability, Capabilities, FabricError, MrAccounting, MrMode, Offer, Wait};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -134,6 +134,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
             endpoint: bit(sys::FI_MR_ENDPOINT),
             allocated: bit(sys::FI_MR_ALLOCATED),
         },
+        mr_accounting: if caps.mr_accounting != 0 { MrAccounting::Provider } else { MrAccounting::Own },
         mr_key_bytes: size(caps.mr_key_size),
         inject: size(caps.inject_size),
         max_message: MESSAGE_MAX.min(size(caps.max_message)),

@@ -45,6 +45,7 @@ pub(super) struct Caps {
     pub(super) mr_key_size: u64,
     pub(super) max_auth_keys: u64,
     pub(super) ordered_writes: u64,
+    pub(super) mr_accounting: u64,
 }
 
 impl Caps {
@@ -61,6 +62,7 @@ impl Caps {
         mr_key_size: 0,
         max_auth_keys: 0,
         ordered_writes: 0,
+        mr_accounting: 0,
     };
 }
 
@@ -88,6 +90,14 @@ pub(super) struct Needs {
 pub(super) struct RawAuthKey {
     pub(super) service: u32,
     pub(super) vni: u16,
+}
+
+/// How the `cxi` provider is to register memory; others have no such settings.
+#[repr(C)]
+pub(super) struct MrSettings {
+    pub(super) match_events: c_int,
+    pub(super) optimized: c_int,
+    pub(super) key_cache: c_int,
 }
 
 /// The number given to [`weir_av_insert`] is nothing.
@@ -168,6 +178,7 @@ unsafe extern "C" {
         wait_fd: c_int,
         queue: u64,
         min_multi_recv: u64,
+        mr: *const MrSettings,
         out: *mut *mut WeirFabric,
         caps: *mut Caps,
         error: *mut CallError,

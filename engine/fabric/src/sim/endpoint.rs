@@ -2,34 +2,29 @@
 
 use super::network::{Held, Job, Network};
 use super::nic::Queue;
+use super::registration::{Regions, Registration};
 use crate::counters::add;
-use crate::memory::{Access, Buffer, Exposure, Memory, RemoteRegion};
+use crate::exposure::Exposure;
+use crate::memory::{Access, Buffer, Memory, RemoteRegion};
 use crate::message::{Message, Source};
 use crate::{
-    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrMode,
-    POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrAccounting,
+    MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
 };
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ops::Range;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use weir_runtime::Instant;
 use weir_runtime::LocalBoxFuture;
-use weir_runtime::sim::{Node, NodeId};
+use weir_runtime::sim::{Node, NodeId, World};
 
 /// Largest simulated message: an inline body with its header and bulk descriptors, rounded up generously.
 const MESSAGE_MAX: usize = 64 << 10;
 
 /// Largest simulated transfer: the largest payload of one request (8 MiB), twice.
 const TRANSFER_MAX: usize = 16 << 20;
-
-struct Region {
-    /// The network that it can be reached through: the endpoint's first.
-    auth_key: Option<AuthKey>,
-    memory: Rc<Memory>,
-    at: usize,
-    len: u64,
-    access: Access,
-}
 
 #[derive(Default)]
 struct Peers {
@@ -50,7 +45,10 @@ pub(super) struct EndpointState {
     pub(super) queue: Option<Rc<Queue>>,
     sink: OnceCell<Weak<dyn Sink>>,
     peers: RefCell<Peers>,
-    regions: RefCell<BTreeMap<u64, Region>>,
+    pub(super) regions: Regions,
+    world: World,
+    /// When the thread has done what registrations took.
+    busy: Cell<Instant>,
 }
 
 /// Gives receive room back when a message is dropped.
@@ -74,8 +72,19 @@ impl EndpointState {
         if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
             sink.closed();
         }
-        let regions = core::mem::take(&mut *self.regions.borrow_mut());
-        drop(regions);
+        self.regions.close();
+    }
+
+    /// The endpoint's thread is occupied for this long.
+    pub(super) fn spend(&self, time: Duration) {
+        if !time.is_zero() {
+            self.busy.set(self.busy.get().max(self.world.now()) + time);
+        }
+    }
+
+    /// Time until the thread can send something.
+    pub(super) fn lag(&self) -> Duration {
+        self.busy.get() - self.world.now()
     }
 
     /// The network that operations to this address go through.
@@ -98,7 +107,7 @@ impl EndpointState {
 
     /// Regions that peers can reach.
     pub(super) fn exposed(&self) -> usize {
-        self.regions.borrow().len()
+        self.regions.len()
     }
 
     pub(super) fn has_sink(&self) -> bool {
@@ -135,29 +144,6 @@ impl EndpointState {
             sink.send_failed(peer, context, error);
         }
     }
-
-    /// Carries out a peer's read or write of this endpoint's memory.
-    pub(super) fn access(&self, job: &Job) -> Result<(), FabricError> {
-        let denied = |reason: &str| Err(FabricError::AccessDenied { reason: reason.to_owned() });
-        let regions = self.regions.borrow();
-        let Some(region) = regions.get(&job.remote.key) else { return denied("no region has this key") };
-        if region.auth_key.map(|key| key.vni) != job.network.map(|key| key.vni) {
-            return denied("the region is exposed to another virtual network");
-        }
-        if region.access != job.access {
-            return denied("the region is exposed for the other direction");
-        }
-        let end = job.remote.addr.checked_add(job.len as u64);
-        if end.is_none_or(|end| end > region.len) {
-            return denied("the range is outside the region");
-        }
-        let at = region.at + usize::try_from(job.remote.addr).unwrap_or(usize::MAX);
-        let moved = match job.access {
-            Access::Read => job.memory.copy(job.at, &region.memory, at, job.len),
-            Access::Write => region.memory.copy(at, &job.memory, job.at, job.len),
-        };
-        if moved { Ok(()) } else { denied("the range is outside the memory") }
-    }
 }
 
 pub(super) struct SimEndpoint {
@@ -190,9 +176,14 @@ impl SimEndpoint {
             queue,
             sink: OnceCell::new(),
             peers: RefCell::default(),
-            regions: RefCell::default(),
+            regions: Regions::default(),
+            world: network.world.clone(),
+            busy: Cell::default(),
         });
         network.register(&address, &state);
+        let mr = network.config.borrow().mr;
+        let told = mr.method == MrMethod::MatchEvents || mr.revokes;
+        let mr_accounting = if told { MrAccounting::Provider } else { MrAccounting::Own };
         let capabilities = Capabilities {
             provider: "sim".to_owned(),
             version: "0".to_owned(),
@@ -206,6 +197,7 @@ impl SimEndpoint {
             rma: true,
             wait: Wait::Simulated,
             mr: MrMode::default(),
+            mr_accounting,
             mr_key_bytes: 8,
             inject: 0,
             max_message: MESSAGE_MAX,
@@ -260,21 +252,6 @@ fn part(buffer: &Buffer, range: &Range<usize>) -> Result<Part, FabricError> {
 impl Drop for SimEndpoint {
     fn drop(&mut self) {
         self.state.close();
-    }
-}
-
-/// Ends a registration when dropped.
-struct Registration {
-    state: Weak<EndpointState>,
-    key: u64,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(state) = self.state.upgrade() {
-            let region = state.regions.borrow_mut().remove(&self.key);
-            drop(region);
-        }
     }
 }
 
@@ -357,14 +334,12 @@ impl Endpoint for SimEndpoint {
     fn expose(&self, buffer: &Buffer, range: Range<usize>, access: Access) -> Result<Exposure, FabricError> {
         let at = buffer.locate(&range)?;
         let memory = Rc::clone(buffer.memory());
-        let len = range.len() as u64;
-        let key = self.network.world.rng().next_u64();
-        let auth_key = self.state.auth_keys.first().copied();
-        let region = Region { auth_key, memory: Rc::clone(&memory), at, len, access };
-        self.state.regions.borrow_mut().insert(key, region);
+        let model = self.network.config.borrow().mr;
+        let part = (at, range.len() as u64, access);
+        let draw = || self.network.world.rng().next_u64();
+        let (region, registration) = Registration::new(&self.state, model, &memory, part, draw);
         add(&self.state.counters.exposures, 1);
-        let registration = Registration { state: Rc::downgrade(&self.state), key };
-        Ok(Exposure::new(RemoteRegion { addr: 0, key, len }, memory, Box::new(registration)))
+        Ok(Exposure::new(region, memory, Box::new(registration)))
     }
 
     fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer {

@@ -4,6 +4,7 @@
 mod endpoint;
 mod network;
 mod nic;
+mod registration;
 
 use core::time::Duration;
 use endpoint::SimEndpoint;
@@ -13,6 +14,7 @@ use std::rc::Rc;
 use weir_runtime::sim::{Node, World};
 
 pub use nic::{Nic, NicConfig, NicStats, ReceiveMode};
+pub use registration::{MrCosts, MrModel, OPTIMIZED_KEYS};
 
 use crate::{Address, AuthKey, Endpoint};
 
@@ -38,6 +40,8 @@ pub struct Config {
     pub receive_bytes: usize,
     /// How long a read or write of an unreachable peer's memory takes to fail.
     pub transfer_timeout: Duration,
+    /// How memory is registered.
+    pub mr: MrModel,
 }
 
 /// What a provider reports about a sender that was not inserted.
@@ -64,6 +68,7 @@ impl Default for Config {
             unknown_source: UnknownSource::Nothing,
             receive_bytes: 8 << 20,
             transfer_timeout: Duration::from_secs(1),
+            mr: MrModel::default(),
         }
     }
 }
@@ -83,6 +88,8 @@ pub struct Stats {
     pub receiver_full: u64,
     /// Reads and writes refused for their key, range or access.
     pub denied: u64,
+    /// Reads and writes that moved bytes of memory whose owner had ended their exposure.
+    pub late_accesses: u64,
     /// Messages and transfers that a NIC did not take, because they came through a virtual network that it is not on.
     pub other_network: u64,
 }

@@ -2,6 +2,7 @@
 
 use super::endpoint::EndpointState;
 use super::nic::{Accepted, Queue};
+use super::registration::Region;
 use super::{Config, Stats, UnknownSource};
 use crate::counters::add;
 use crate::memory::{Access, Memory, RemoteRegion};
@@ -167,7 +168,7 @@ impl Network {
             };
             self.travel(twin, self.delay(parcel.bytes.len()), 0);
         }
-        let delay = self.delay(parcel.bytes.len());
+        let delay = parcel.from.lag() + self.delay(parcel.bytes.len());
         self.travel(parcel, delay, 0);
     }
 
@@ -218,7 +219,8 @@ impl Network {
         if tries >= FULL_RETRIES_MAX {
             self.give_up(parcel, "the receiver has no room");
         } else {
-            // now + 1 + i³·10 µs, i up to 4: the retry queues of the receiver-not-ready protocol.
+            // now + 1 + i³·10 µs: the five retry queues of the receiver-not-ready protocol, and on in the same way
+            // to 13 ms, so that a crowd doesn't keep the receiver busy with turning it away.
             let wait = 1 + 10 * tries.min(11).pow(3);
             self.travel(parcel, Duration::from_micros(wait), tries + 1);
         }
@@ -254,7 +256,7 @@ impl Network {
     }
 
     pub(super) fn transfer(self: &Rc<Self>, job: Job) {
-        let delay = self.delay(if job.access == Access::Write { job.len } else { 0 });
+        let delay = job.from.lag() + self.delay(0);
         let network = Rc::clone(self);
         self.world.schedule(delay, move || network.transfer_arrives(job));
     }
@@ -263,22 +265,68 @@ impl Network {
         let lost = self.world.rng().chance(self.config.borrow().loss);
         let target = if lost { None } else { self.reach(&job.from, &job.to, job.network) };
         let Some(target) = target else {
-            self.count(|stats| stats.unreachable += 1);
-            let wait = self.config.borrow().transfer_timeout;
-            self.world.schedule(wait, move || {
-                let reason = "no endpoint answers at that address".to_owned();
-                job.finish(Err(FabricError::Unreachable { reason }));
-            });
+            self.transfer_fails(job);
             return;
         };
-        let result = target.access(&job);
-        if result.is_err() {
-            self.count(|stats| stats.denied += 1);
+        match target.regions.find(&job) {
+            Ok((region, optimized)) => {
+                let mut time = stretched(self.config.borrow().per_mebibyte, job.len);
+                if !optimized {
+                    let costs = self.config.borrow().mr.costs;
+                    time += costs.search;
+                    if job.access == Access::Read {
+                        time += stretched(costs.read_per_mebibyte, job.len);
+                    }
+                }
+                // Behind a NIC, one transfer after another has the wire.
+                let time =
+                    job.from.queue.as_ref().map_or(time, |queue| queue.occupy_wire(self.world.now(), time));
+                let network = Rc::clone(self);
+                self.world.schedule(time, move || network.transfer_lands(&target, &region, job));
+            }
+            Err(reason) => self.transfer_denied(job, reason),
         }
-        self.world.trace(job.len as u64);
-        let delay = self.delay(if job.access == Access::Read { job.len } else { 0 });
-        self.world.schedule(delay, move || job.finish(result));
     }
+
+    /// The last bytes of a transfer are there.
+    fn transfer_lands(self: &Rc<Self>, target: &EndpointState, region: &Region, job: Job) {
+        if !target.alive.get() {
+            self.transfer_fails(job);
+            return;
+        }
+        match region.land(&job) {
+            Ok(late) => {
+                self.count(|stats| stats.late_accesses += u64::from(late));
+                self.world.trace(job.len as u64);
+                let delay = self.delay(0);
+                self.world.schedule(delay, move || job.finish(Ok(())));
+            }
+            Err(reason) => self.transfer_denied(job, reason),
+        }
+    }
+
+    fn transfer_denied(self: &Rc<Self>, job: Job, reason: &'static str) {
+        self.count(|stats| stats.denied += 1);
+        self.world.trace(job.len as u64);
+        let delay = self.delay(0);
+        let reason = reason.to_owned();
+        self.world.schedule(delay, move || job.finish(Err(FabricError::AccessDenied { reason })));
+    }
+
+    fn transfer_fails(&self, job: Job) {
+        self.count(|stats| stats.unreachable += 1);
+        let wait = self.config.borrow().transfer_timeout;
+        self.world.schedule(wait, move || {
+            let reason = "no endpoint answers at that address".to_owned();
+            job.finish(Err(FabricError::Unreachable { reason }));
+        });
+    }
+}
+
+/// How long bytes take, of which a mebibyte takes this long.
+fn stretched(per_mebibyte: Duration, bytes: usize) -> Duration {
+    let nanos = (per_mebibyte.as_nanos() * bytes as u128) >> 20;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// A read or write of remote memory on its way.

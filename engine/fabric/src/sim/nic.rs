@@ -64,6 +64,8 @@ pub struct NicConfig {
     pub copy_below: u32,
     /// Room that a slab must have to stay posted: the largest message.
     pub slab_rest: u32,
+    /// Whether reads and writes that its endpoints make have its wire one after another, rather than all at once.
+    pub one_wire: bool,
 }
 
 impl Default for NicConfig {
@@ -81,6 +83,7 @@ impl Default for NicConfig {
             overflow: 4096,
             copy_below: 1,
             slab_rest: 4096,
+            one_wire: false,
         }
     }
 }
@@ -112,6 +115,8 @@ pub struct Nic {
     port: Cell<Instant>,
     /// When the NIC is done with posting what it was given.
     poster: Cell<Instant>,
+    /// When the wire is done with the transfers that it has.
+    wire: Cell<Instant>,
     entries: Cell<u32>,
     stats: Cell<NicStats>,
 }
@@ -124,6 +129,7 @@ impl Nic {
             config,
             port: Cell::default(),
             poster: Cell::default(),
+            wire: Cell::default(),
             entries: Cell::new(0),
             stats: Cell::default(),
         })
@@ -278,6 +284,16 @@ impl Queue {
         self.thread.set(at);
         self.nic.count(|stats| stats.received += 1);
         Some(Accepted { place, at })
+    }
+
+    /// Lets a transfer that takes this time have the wire. Returns when its last byte is through, from now on.
+    pub(super) fn occupy_wire(&self, now: Instant, time: Duration) -> Duration {
+        if !self.nic.config.one_wire {
+            return time;
+        }
+        let end = self.nic.wire.get().max(now) + time;
+        self.nic.wire.set(end);
+        end - now
     }
 
     /// Finds a posted buffer.

@@ -1,0 +1,186 @@
+//! Exposing memory to peers through libfabric: the registration methods, and the cache of registrations.
+#![expect(unsafe_code, reason = "registering memory with libfabric")]
+
+use super::progress::Core;
+use super::raw::{Raw, Registration, failure};
+use super::sys;
+use crate::counters::add;
+use crate::exposure::{Ending, Exposure, MrMethod, Registered};
+use crate::memory::{Access, Memory, RemoteRegion};
+use crate::monitor::{Stamp, place};
+use crate::mr_cache::{Found, MrCache, Place};
+use crate::{FabricError, MrAccounting};
+use core::any::Any;
+use core::ptr::NonNull;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+/// Tries to find a registration key that is free; keys are spread over 64 bits.
+const KEY_TRIES: usize = 8;
+
+/// How an endpoint registers memory.
+pub(super) struct Exposing {
+    method: MrMethod,
+    accounting: MrAccounting,
+    /// Whether pooled memory keeps its registrations.
+    keeps_pooled: bool,
+    /// Registrations of the application's memory.
+    cache: Option<RefCell<MrCache<Registration>>>,
+}
+
+impl Exposing {
+    pub(super) fn new(method: MrMethod, accounting: MrAccounting, cache_entries: usize) -> Self {
+        let cache = if cache_entries > 0 { MrCache::new(cache_entries).map(RefCell::new) } else { None };
+        let keeps_pooled = method.leaves_exposed() || cache_entries > 0;
+        Self { method, accounting, keeps_pooled, cache }
+    }
+
+    /// Ends the registrations in the cache.
+    pub(super) fn forget(&self) {
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().clear();
+        }
+    }
+}
+
+/// Where a registration goes when it is not in use.
+enum Home {
+    /// Nowhere: it ends.
+    None,
+    /// To its memory, which it can't outlive.
+    Pooled,
+    /// To the cache of the application's memory.
+    Cache(Stamp),
+}
+
+/// A registration that is in use.
+struct Live {
+    core: Weak<Core>,
+    memory: Rc<Memory>,
+    part: (usize, usize, Access),
+    home: Home,
+    registration: Registration,
+}
+
+impl Live {
+    fn keep(self) {
+        let Some(core) = self.core.upgrade().filter(|core| !core.raw.is_stopped()) else { return };
+        match self.home {
+            Home::None => {}
+            Home::Pooled => self.memory.keep(self.part, Box::new(self.registration)),
+            Home::Cache(stamp) => {
+                let Some(cache) = &core.exposing.cache else { return };
+                let gone =
+                    cache.borrow_mut().put(whereabouts(&self.memory, self.part), self.registration, stamp);
+                core.counters.mr_stale.set(cache.borrow().stale());
+                drop(gone);
+            }
+        }
+    }
+}
+
+impl Registered for Live {
+    fn settle(self: Box<Self>) {
+        (*self).keep();
+    }
+
+    fn is_untold(&self) -> bool {
+        self.core.upgrade().is_some_and(|core| {
+            let left = core.exposing.method.leaves_exposed() && !matches!(self.home, Home::None);
+            !left && !core.raw.is_stopped() && core.exposing.accounting == MrAccounting::Own
+        })
+    }
+
+    fn close(self: Box<Self>) -> Ending {
+        let Some(core) = self.core.upgrade() else { return Ending::Certain };
+        if core.exposing.method.leaves_exposed() && !matches!(self.home, Home::None) {
+            (*self).keep();
+            return Ending::Exposed;
+        }
+        drop(self.registration);
+        // An endpoint that is closed takes nothing any more.
+        if core.raw.is_stopped() || core.exposing.accounting == MrAccounting::Provider {
+            Ending::Certain
+        } else {
+            Ending::Untold
+        }
+    }
+}
+
+fn whereabouts(memory: &Memory, (at, len, access): (usize, usize, Access)) -> Place {
+    let start = NonNull::new(memory.as_ptr().wrapping_add(at)).unwrap_or(NonNull::dangling());
+    Place { range: place(start, len), access }
+}
+
+impl Core {
+    /// Exposes a part of a memory, which the caller has checked.
+    pub(super) fn expose(
+        self: &Rc<Self>,
+        memory: Rc<Memory>,
+        at: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Exposure, FabricError> {
+        let part = (at, len, access);
+        let (kept, home) = self.kept(&memory, part);
+        let registration = match kept {
+            Some(registration) => {
+                add(&self.counters.mr_hits, 1);
+                registration
+            }
+            None => self.register(&memory, part)?,
+        };
+        add(&self.counters.exposures, 1);
+        let addr = if self.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
+        let region = RemoteRegion { addr, key: registration.key(), len: len as u64 };
+        let live = Live { core: Rc::downgrade(self), memory: Rc::clone(&memory), part, home, registration };
+        Ok(Exposure::new(region, memory, Box::new(live)))
+    }
+
+    /// A registration that serves again, and where it goes afterwards.
+    fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Registration>, Home) {
+        if !memory.is_foreign() {
+            if !self.exposing.keeps_pooled {
+                return (None, Home::None);
+            }
+            let ours = |kept: &dyn Any| {
+                kept.downcast_ref::<Registration>().is_some_and(|registration| registration.is_of(&self.raw))
+            };
+            let kept = memory.take_kept(part, ours).and_then(|kept| kept.downcast().ok());
+            return (kept.map(|kept| *kept), Home::Pooled);
+        }
+        let Some(cache) = &self.exposing.cache else { return (None, Home::None) };
+        let mut cache = cache.borrow_mut();
+        let found = cache.take(&whereabouts(memory, part));
+        self.counters.mr_stale.set(cache.stale());
+        match found {
+            Found::Kept(registration, stamp) => (Some(registration), Home::Cache(stamp)),
+            Found::Nothing(Some(stamp)) => (None, Home::Cache(stamp)),
+            Found::Nothing(None) => (None, Home::None),
+        }
+    }
+
+    fn register(
+        &self,
+        memory: &Memory,
+        (at, len, access): (usize, usize, Access),
+    ) -> Result<Registration, FabricError> {
+        let raw: &Rc<Raw> = &self.raw;
+        let mut last = 0;
+        for _ in 0..KEY_TRIES {
+            // SAFETY: the exposure, the memory or the cache holds the registration; the first two end it before the
+            // memory goes, and what the cache has is not used once the memory is gone.
+            match unsafe { raw.register(memory, at, len, Some(access), self.keys.draw()) } {
+                Ok(registration) => {
+                    add(&self.counters.registrations, 1);
+                    return Ok(registration);
+                }
+                Err(errno) => last = errno,
+            }
+            if last != -sys::FI_ENOKEY {
+                break;
+            }
+        }
+        Err(failure("fi_mr_reg", last, &self.capabilities.provider))
+    }
+}

@@ -1,0 +1,97 @@
+//! Registrations of the application's memory that serve again.
+//!
+//! An entry is taken out while it is in use and put back when the peers are done with it. It counts only as long as the
+//! [`Monitor`] knows that nothing has happened to its memory: what was unmapped, moved or discarded is registered anew,
+//! and its old registration ends. Where memory can't be watched nothing is kept.
+
+use crate::memory::Access;
+use crate::monitor::{Monitor, Stamp};
+use core::ops::Range;
+use std::collections::HashMap;
+
+/// Which memory, registered for what.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Place {
+    pub(crate) range: Range<usize>,
+    pub(crate) access: Access,
+}
+
+struct Entry<T> {
+    registration: T,
+    stamp: Stamp,
+    used: u64,
+}
+
+/// What a look-up found.
+pub(crate) enum Found<T> {
+    /// A registration that holds, and when it was made.
+    Kept(T, Stamp),
+    /// None; what is made now may be kept under this stamp, if there is one.
+    Nothing(Option<Stamp>),
+}
+
+/// A bounded cache of registrations.
+pub(crate) struct MrCache<T> {
+    monitor: &'static Monitor,
+    limit: usize,
+    entries: HashMap<Place, Entry<T>>,
+    used: u64,
+    /// Registrations that ended because their memory had changed.
+    stale: u64,
+}
+
+impl<T> MrCache<T> {
+    /// `None` where memory can't be watched.
+    pub(crate) fn new(limit: usize) -> Option<Self> {
+        let monitor = Monitor::get()?;
+        Some(Self { monitor, limit, entries: HashMap::new(), used: 0, stale: 0 })
+    }
+
+    /// Takes the registration of a place out.
+    pub(crate) fn take(&mut self, place: &Place) -> Found<T> {
+        if let Some(mut entry) = self.entries.remove(place) {
+            if self.monitor.is_untouched(&place.range, &mut entry.stamp) {
+                return Found::Kept(entry.registration, entry.stamp);
+            }
+            self.stale += 1;
+            self.sweep();
+        }
+        Found::Nothing(self.monitor.watch(&place.range))
+    }
+
+    /// Puts a registration back that was made, or taken out, under this stamp. It is returned when it can't be kept.
+    pub(crate) fn put(&mut self, place: Place, registration: T, mut stamp: Stamp) -> Option<T> {
+        if !self.monitor.is_untouched(&place.range, &mut stamp) {
+            self.stale += 1;
+            self.sweep();
+            return Some(registration);
+        }
+        self.used += 1;
+        let entry = Entry { registration, stamp, used: self.used };
+        let mut gone = self.entries.insert(place, entry).map(|entry| entry.registration);
+        if self.entries.len() > self.limit {
+            let oldest =
+                self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(place, _)| place.clone());
+            gone = gone.or_else(|| self.entries.remove(&oldest?).map(|entry| entry.registration));
+        }
+        gone
+    }
+
+    /// Ends every registration.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Ends every registration whose memory has changed, so that freed memory is not kept from the system.
+    fn sweep(&mut self) {
+        let monitor = self.monitor;
+        let before = self.entries.len();
+        self.entries.retain(|place, entry| monitor.is_untouched(&place.range, &mut entry.stamp));
+        self.stale += (before - self.entries.len()) as u64;
+    }
+
+    /// Registrations that ended because their memory had changed.
+    pub(crate) fn stale(&self) -> u64 {
+        self.stale
+    }
+}

@@ -1,0 +1,330 @@
+//! What becomes of a caller's memory when its call is given up: cancelled, or ended by its deadline while the server's
+//! clock lags. Once the memory is free again no late access of the server changes it, by any registration method but
+//! those that leave memory exposed; and with those the same check fails.
+
+use core::cell::Cell;
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::MrMethod;
+use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel};
+use weir_proto::Der;
+use weir_rpc::{Buffer, Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, RpcError, Status};
+use weir_runtime::race;
+use weir_runtime::sim::{Node, World};
+
+const PUSH: u16 = 0x7021;
+const HASTY: u16 = 0x7022;
+const PORT: u16 = 31_417;
+/// Bytes of a request's memory: three pieces, of 4 ms each.
+const LEN: usize = 3 << 20;
+const SERVER_BYTE: u8 = 9;
+const OWNER_BYTE: u8 = 7;
+
+/// A provider: its method, and whether ending a registration cuts accesses off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Nic {
+    method: MrMethod,
+    revokes: bool,
+}
+
+/// Such as has no account of its own: the two sides of the request keep it.
+const SOFTWARE: Nic = Nic { method: MrMethod::Uncached, revokes: false };
+const SAFE: [Nic; 3] = [
+    Nic { method: MrMethod::Uncached, revokes: true },
+    Nic { method: MrMethod::MatchEvents, revokes: false },
+    SOFTWARE,
+];
+const UNSAFE: [Nic; 2] =
+    [Nic { method: MrMethod::KeyCache, revokes: true }, Nic { method: MrMethod::Persistent, revokes: true }];
+
+struct Stage {
+    world: World,
+    fabric: Fabric,
+    server_node: Node,
+    node: Node,
+    server: Rc<Rpc>,
+    client: Rc<Rpc>,
+}
+
+fn stage(nic: Nic, seed: u64) -> Stage {
+    let world = World::new(seed);
+    let config = Config {
+        per_mebibyte: Duration::from_millis(4),
+        mr: MrModel { method: nic.method, revokes: nic.revokes, costs: MrCosts::default() },
+        ..Config::default()
+    };
+    let fabric = Fabric::with_config(&world, config);
+    let (server_node, node) = (world.node("server"), world.node("client"));
+    let server = Rpc::new(
+        server_node.handle(),
+        fabric.endpoint(&server_node, Some(PORT)),
+        RpcConfig { transfers_max: 2, ..RpcConfig::default() },
+    );
+    server.serve(
+        PUSH,
+        Rc::new(|request: Request| async move {
+            let mut buffer = request.alloc(LEN)?;
+            buffer.fill(SERVER_BYTE);
+            request.push(0, &buffer, LEN).await?;
+            Ok(Vec::new())
+        }),
+    );
+    let rt = server_node.handle();
+    server.serve(
+        HASTY,
+        Rc::new(move |request: Request| {
+            let rt = rt.clone();
+            async move {
+                let mut buffer = request.alloc(LEN)?;
+                buffer.fill(SERVER_BYTE);
+                // Gives up in the middle, and answers.
+                let patience = rt.sleep(Duration::from_millis(6));
+                race(request.push(0, &buffer, LEN), patience).await;
+                Err(Status::new(Der::BUSY, "not now"))
+            }
+        }),
+    );
+    let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), RpcConfig::default());
+    Stage { world, fabric, server_node, node, server, client }
+}
+
+fn peer() -> Peer {
+    Peer::new("server", PORT)
+}
+
+/// Has the memory of a call that has ended for itself as soon as that may be: at once, where the buffer is still there,
+/// else when the pool hands it out again. Returns it with how long that took.
+async fn reuse(client: &Rc<Rpc>, rt: &weir_runtime::Handle, buffer: Buffer, at: usize) -> (Buffer, Duration) {
+    let began = rt.now();
+    let mut buffer = buffer;
+    while buffer.as_ptr() as usize != at {
+        if client.endpoint().buffers().used() == 0 {
+            buffer = client.alloc(LEN).expect("memory");
+            assert_eq!(buffer.as_ptr() as usize, at, "the pool hands out what it got back");
+            break;
+        }
+        rt.sleep(Duration::from_micros(100)).await;
+        assert!(rt.now() - began < Duration::from_secs(20), "the memory is free in the end");
+    }
+    buffer.fill(OWNER_BYTE);
+    (buffer, rt.now() - began)
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// The owner's bytes are as they were left.
+    intact: bool,
+    /// How long the memory could not be used.
+    waited: Duration,
+    late_accesses: u64,
+    confirmed: u64,
+}
+
+/// A call that is dropped after this time.
+fn cancelled(nic: Nic, seed: u64, after: Duration) -> Seen {
+    let Stage { world, fabric, node, server: _server, client, .. } = stage(nic, seed);
+    let rt = node.handle();
+    let stats = fabric.clone();
+    let metrics = Rc::clone(&client);
+    let (intact, waited) = world.block_on(&node, async move {
+        let warm = CallOptions::within(&rt, Duration::from_secs(1));
+        assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
+        let mut buffer = client.alloc(LEN).expect("memory");
+        buffer.fill(0);
+        let at = buffer.as_ptr() as usize;
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        race(call, rt.sleep(after)).await;
+        let (buffer, waited) = reuse(&client, &rt, buffer, at).await;
+        rt.sleep(Duration::from_secs(10)).await;
+        (buffer.iter().all(|byte| *byte == OWNER_BYTE), waited)
+    });
+    let late_accesses = stats.stats().late_accesses;
+    Seen { intact, waited, late_accesses, confirmed: metrics.metrics().withdrawals_confirmed.get() }
+}
+
+/// From before the first piece has begun to after the last has ended.
+fn moments() -> impl Iterator<Item = Duration> {
+    (0..36).map(|n| Duration::from_micros(50 + 400 * n))
+}
+
+#[test]
+fn after_a_cancelled_call_no_late_access_touches_the_buffer_in_the_safe_modes() {
+    for nic in SAFE {
+        let runs: Vec<Seen> =
+            moments().enumerate().map(|(seed, after)| cancelled(nic, seed as u64, after)).collect();
+        for (run, after) in runs.iter().zip(moments()) {
+            assert!(run.intact, "{nic:?}, cancelled after {after:?}: {run:?}");
+            assert!(
+                run.waited < Duration::from_millis(20),
+                "{nic:?}, after {after:?}: {run:?}: the server was asked"
+            );
+        }
+        let late: u64 = runs.iter().map(|run| run.late_accesses).sum();
+        let confirmed: u64 = runs.iter().map(|run| run.confirmed).sum();
+        if nic == SOFTWARE {
+            assert_eq!(late, 0, "the server was asked before the registration ended");
+            assert!(confirmed > 20, "the server's word counted: {confirmed}");
+        } else {
+            assert_eq!(confirmed, 0, "{nic:?}: the provider knows by itself");
+        }
+    }
+}
+
+#[test]
+fn the_same_check_fails_in_the_modes_that_leave_memory_exposed() {
+    for nic in UNSAFE {
+        let runs: Vec<Seen> =
+            moments().enumerate().map(|(seed, after)| cancelled(nic, seed as u64, after)).collect();
+        let harmed = runs.iter().filter(|run| !run.intact).count();
+        let late: u64 = runs.iter().map(|run| run.late_accesses).sum();
+        assert!(harmed > 20, "{nic:?}: only {harmed} of {} buffers were written to", runs.len());
+        assert!(late >= harmed as u64, "{nic:?}: {late}");
+        assert!(
+            runs.iter().all(|run| run.waited.is_zero()),
+            "{nic:?}: nobody waits, which is the point of it"
+        );
+    }
+}
+
+/// A call that ends at its deadline, with a server whose clock lags this much.
+fn timed_out(nic: Nic, lag_ns: i64) -> (Seen, Rc<Rpc>) {
+    let Stage { world, fabric, server_node, node, client, server } = stage(nic, 3);
+    server_node.set_clock_skew(-lag_ns);
+    let rt = node.handle();
+    let (stats, metrics) = (fabric.clone(), Rc::clone(&client));
+    let slow = fabric.clone();
+    let (intact, waited) = world.block_on(&node, async move {
+        let warm = CallOptions::within(&rt, Duration::from_secs(1));
+        assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
+        // A link that is barely alive: a piece takes longer than the deadline leaves.
+        slow.configure(|config| config.per_mebibyte = Duration::from_millis(400));
+        let mut buffer = client.alloc(LEN).expect("memory");
+        buffer.fill(0);
+        let at = buffer.as_ptr() as usize;
+        let options = CallOptions::within(&rt, Duration::from_millis(300)).once();
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options).await;
+        assert_eq!(call.map(|_| ()).map_err(|error| error.der()), Err(Der::TIMEDOUT));
+        let (buffer, waited) = reuse(&client, &rt, buffer, at).await;
+        rt.sleep(Duration::from_secs(10)).await;
+        (buffer.iter().all(|byte| *byte == OWNER_BYTE), waited)
+    });
+    let late_accesses = stats.stats().late_accesses;
+    let confirmed = metrics.metrics().withdrawals_confirmed.get();
+    (Seen { intact, waited, late_accesses, confirmed }, server)
+}
+
+#[test]
+fn after_a_deadline_the_buffer_is_safe_too_whatever_the_servers_clock_says() {
+    for lag in [-900_000_000, 0, 900_000_000] {
+        for nic in SAFE {
+            let (seen, server) = timed_out(nic, lag);
+            assert!(seen.intact, "{nic:?}, clock {lag} ns behind: {seen:?}");
+            assert_eq!(server.metrics().running.get(), 0, "{nic:?}");
+        }
+        for nic in UNSAFE {
+            let (seen, _server) = timed_out(nic, lag);
+            assert!(!seen.intact && seen.late_accesses > 0, "{nic:?}, clock {lag} ns behind: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_can_not_be_asked_and_the_memory_waits_out_the_bound() {
+    let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 4);
+    let rt = node.handle();
+    let (inner, metrics) = (world.clone(), Rc::clone(&client));
+    let waited = world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        let at = buffer.as_ptr() as usize;
+        let options = CallOptions::within(&rt, Duration::from_millis(500));
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let gone = async {
+            rt.sleep(Duration::from_millis(3)).await;
+            inner.crash(&server_node);
+            core::future::pending::<()>().await;
+        };
+        race(call, gone).await;
+        reuse(&client, &rt, buffer, at).await.1
+    });
+    drop((server, fabric));
+    assert!((Duration::from_millis(1900)..Duration::from_millis(2600)).contains(&waited), "{waited:?}");
+    let metrics = metrics.metrics();
+    assert_eq!((metrics.withdrawals_waited.get(), metrics.withdrawals_confirmed.get()), (1, 0));
+}
+
+#[test]
+fn a_restarted_server_does_not_speak_for_the_one_that_had_the_request() {
+    let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 6);
+    let (rt, inner, metrics) = (node.handle(), world.clone(), Rc::clone(&client));
+    let again: Rc<Cell<Option<Rc<Rpc>>>> = Rc::default();
+    let (slot, outer) = (Rc::clone(&again), fabric.clone());
+    world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        let at = buffer.as_ptr() as usize;
+        let options = CallOptions::within(&rt, Duration::from_millis(500));
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        race(call, rt.sleep(Duration::from_millis(3))).await;
+        inner.crash(&server_node);
+        inner.restart(&server_node);
+        let endpoint = outer.endpoint(&server_node, Some(PORT));
+        slot.set(Some(Rpc::new(server_node.handle(), endpoint, RpcConfig::default())));
+        reuse(&client, &rt, buffer, at).await;
+    });
+    drop(server);
+    let metrics = metrics.metrics();
+    assert_eq!((metrics.withdrawals_waited.get(), metrics.withdrawals_confirmed.get()), (1, 0));
+    assert!(again.take().is_some());
+}
+
+#[test]
+fn a_reply_comes_when_the_last_access_has_ended_though_the_handler_did_not_wait_for_it() {
+    for nic in SAFE {
+        let Stage { world, fabric, node, server, client, .. } = stage(nic, 7);
+        let rt = node.handle();
+        let intact = world.block_on(&node, async move {
+            let mut buffer = client.alloc(LEN).expect("memory");
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            let reply = client.call(&peer(), HASTY, b"", Some(Bulk::write(&mut buffer)), options).await;
+            assert!(matches!(reply, Err(RpcError::Remote(status)) if status.der == Der::BUSY));
+            assert_eq!(buffer.len(), LEN, "answered: the caller has its buffer");
+            buffer.fill(OWNER_BYTE);
+            rt.sleep(Duration::from_secs(1)).await;
+            buffer.iter().all(|byte| *byte == OWNER_BYTE)
+        });
+        assert!(intact, "{nic:?}");
+        assert_eq!(server.metrics().replies_held.get(), 1, "{nic:?}");
+        assert_eq!(fabric.stats().late_accesses, 0, "{nic:?}");
+    }
+}
+
+#[test]
+fn a_request_that_was_withdrawn_before_it_came_is_not_executed() {
+    let Stage { world, fabric, node, server, client, .. } = stage(SOFTWARE, 8);
+    let rt = node.handle();
+    let metrics = Rc::clone(&server);
+    world.block_on(&node, async move {
+        let warm = CallOptions::within(&rt, Duration::from_secs(1));
+        assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
+        let before = metrics.metrics().requests.get();
+        // Messages overtake each other by up to 20 ms.
+        fabric.configure(|config| config.latency_max = Duration::from_millis(20));
+        for _ in 0..50 {
+            let mut buffer = client.alloc(LEN).expect("memory");
+            let at = buffer.as_ptr() as usize;
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            let to = peer();
+            let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+            race(call, rt.sleep(Duration::from_micros(1))).await;
+            let (buffer, _) = reuse(&client, &rt, buffer, at).await;
+            rt.sleep(Duration::from_millis(200)).await;
+            assert!(buffer.iter().all(|byte| *byte == OWNER_BYTE));
+        }
+        let executed = metrics.metrics().requests.get() - before;
+        assert!(executed < 95, "some of the 50 came after their withdrawals: {executed} with those");
+    });
+}
