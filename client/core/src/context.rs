@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use weir_fabric::{Buffer, Endpoint, libfabric};
+use weir_fabric::{Buffer, Endpoint, MrMethod, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
@@ -21,6 +21,12 @@ use crate::pool::Pool;
 /// How long an operation is tried while an engine does not answer: an engine pod that was killed is usually back
 /// within it.
 pub const OPERATION_DEADLINE: Duration = Duration::from_mins(1);
+
+/// Environment variable with the method that memory is registered by ([`MrMethod::name`]).
+pub const REGISTRATION_VARIABLE: &str = "WEIR_MEMORY_REGISTRATION";
+
+/// Environment variable with the number of registrations that a context keeps for its next requests; none unless set.
+pub const REGISTRATIONS_KEPT_VARIABLE: &str = "WEIR_REGISTRATIONS_KEPT";
 
 /// Settings of a context.
 #[derive(Clone, Debug)]
@@ -253,18 +259,36 @@ impl Context {
     }
 }
 
+/// How memory is registered for engines: a method, and how many registrations are kept for the next request.
+fn registration() -> core::result::Result<(MrMethod, usize), String> {
+    let method = match std::env::var(REGISTRATION_VARIABLE) {
+        Ok(name) => MrMethod::from_name(&name)
+            .ok_or_else(|| format!("{REGISTRATION_VARIABLE}={name} is no registration method; unset it"))?,
+        Err(_) => MrMethod::default(),
+    };
+    let kept = match std::env::var(REGISTRATIONS_KEPT_VARIABLE) {
+        Ok(text) => text
+            .parse()
+            .map_err(|_| format!("{REGISTRATIONS_KEPT_VARIABLE}={text} is no number; unset it"))?,
+        Err(_) => 0,
+    };
+    Ok((method, kept))
+}
+
 /// Opens an endpoint on the interface that leads to the first engine whose name is known here; when none is, as while
 /// all engines are away, on the interface of the default route.
 fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
+    let (mr_method, mr_cache) = registration()?;
     let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
     for engine in &attach.engines {
         let near = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        let options = libfabric::Options { auth_keys: auth_keys.clone(), ..near };
+        let options = libfabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, ..near };
         if let Ok(endpoint) = libfabric::open(runtime, &options) {
             return Ok(endpoint);
         }
     }
     let provider = attach.provider.clone();
-    let options = libfabric::Options { provider, auth_keys, ..libfabric::Options::default() };
+    let options =
+        libfabric::Options { provider, auth_keys, mr_method, mr_cache, ..libfabric::Options::default() };
     libfabric::open(runtime, &options).map_err(|error| error.to_string())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Deserialize;
 use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{AuthKey, Launch, configured_server_keys};
+use weir_fabric::{AuthKey, Launch, MrMethod, configured_server_keys};
 use weir_management::TlsFiles;
 use weir_pool::EngineInfo;
 use weir_proto::Rank;
@@ -72,6 +72,9 @@ pub struct Flags {
     /// How receive memory is posted: multi (slabs for many messages) or standard (a buffer for each).
     #[arg(long, env = "WEIR_RECEIVE_MODE")]
     pub receive_mode: Option<String>,
+    /// How memory is registered for peers: match-events, uncached, optimized, persistent or key-cache.
+    #[arg(long, env = "WEIR_MEMORY_REGISTRATION")]
+    pub memory_registration: Option<String>,
     /// Address that fabric endpoints are bound to.
     #[arg(long, env = "WEIR_LISTEN")]
     pub listen: Option<String>,
@@ -170,6 +173,7 @@ struct File {
     rank: Option<u32>,
     provider: Option<String>,
     receive_mode: Option<String>,
+    memory_registration: Option<String>,
     host: Option<String>,
     listen: Option<String>,
     fabric_port: Option<u16>,
@@ -245,6 +249,8 @@ pub struct Config {
     pub provider: String,
     /// How receive memory is posted.
     pub receive: ReceiveMode,
+    /// How memory is registered for peers.
+    pub mr_method: MrMethod,
     /// Name or address by which others reach this engine.
     pub host: String,
     /// Address that fabric endpoints are bound to.
@@ -320,6 +326,9 @@ impl Config {
             rank,
             auth_keys: auth_keys(auth_key.as_deref(), &provider, device.as_deref())?,
             provider,
+            mr_method: mr_method(
+                flags.memory_registration.as_deref().or(file.memory_registration.as_deref()),
+            )?,
             receive: receive_mode(flags.receive_mode.as_deref().or(file.receive_mode.as_deref()))?,
             listen: bound,
             host,
@@ -494,6 +503,12 @@ fn membership(file: &FileMembership) -> Result<SwimConfig, ConfigError> {
     Ok(config)
 }
 
+fn mr_method(text: Option<&str>) -> Result<MrMethod, ConfigError> {
+    let Some(text) = text else { return Ok(MrMethod::default()) };
+    let hint = "use match-events, uncached, optimized, persistent or key-cache";
+    MrMethod::from_name(text).ok_or_else(|| invalid("memory_registration", text, hint))
+}
+
 fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {
     match text {
         None | Some("multi") => Ok(ReceiveMode::default()),
@@ -630,6 +645,10 @@ mod tests {
             (GOOD.replace("targets = 2", "targets = 0"), "`targets`"),
             (GOOD.replace("\"tcp\"", "\"udp\""), "`provider` = \"udp\""),
             (GOOD.replace("log = ", "receive_mode = \"none\"\nlog = "), "`receive_mode` = \"none\""),
+            (
+                GOOD.replace("log = ", "memory_registration = \"all\"\nlog = "),
+                "`memory_registration` = \"all\"",
+            ),
             (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
             (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
             (GOOD.replace("log = \"info\"", "index_memory = \"1MiB\""), "`index_memory` = \"1048576\""),

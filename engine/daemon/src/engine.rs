@@ -141,6 +141,7 @@ impl Engine {
                 provider: config.provider.clone(),
                 receive: config.receive,
                 auth_keys: auth_keys.clone(),
+                mr_method: config.mr_method,
                 listen: config.listen.clone(),
                 // Checked with the configuration: ports end before 65536.
                 port: config.fabric_port + u16::try_from(target).unwrap_or(0),

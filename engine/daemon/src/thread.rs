@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use weir_fabric::libfabric::{self, Options, ReceiveMode};
-use weir_fabric::{AuthKey, FabricError};
+use weir_fabric::{AuthKey, FabricError, MrMethod};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -46,6 +46,8 @@ pub struct Settings {
     pub receive: ReceiveMode,
     /// Auth keys of its endpoint, where the provider has such.
     pub auth_keys: Vec<AuthKey>,
+    /// How memory is registered for peers.
+    pub mr_method: MrMethod,
     /// Address its endpoint is bound to.
     pub listen: String,
     /// Its port.
@@ -201,8 +203,8 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
-    let (receive, auth_keys) = (settings.receive, settings.auth_keys);
-    let options = Options { receive, auth_keys, ..Options::listen(&provider, &listen, port) };
+    let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
+    let options = Options { receive, auth_keys, mr_method, ..Options::listen(&provider, &listen, port) };
     let endpoint = libfabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,

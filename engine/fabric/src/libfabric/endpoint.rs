@@ -18,7 +18,6 @@ use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 
-
 pub(super) struct LibfabricEndpoint {
     core: Rc<Core>,
     rt: Handle,
