@@ -42,6 +42,8 @@ const PIECE_PAUSE: Duration = Duration::from_millis(10);
 /// One piece of a bulk transfer: a part of a local buffer and a part of the client's memory.
 #[derive(Clone)]
 struct Piece {
+    /// Which of the local buffers.
+    part: usize,
     local: Range<usize>,
     remote: RemoteRegion,
     tries: u32,
@@ -210,18 +212,34 @@ impl Request {
     /// # Errors
     /// As [`Request::pull`].
     pub async fn pull_into(&self, offset: u64, into: &mut Buffer, range: Range<usize>) -> Result<(), Status> {
-        self.check_local(into.len(), &range)?;
-        let len = range.len() as u64;
-        let pieces = self.pieces(Access::Read, offset, range)?;
-        let mut guard = Detach { buffer: into, armed: true };
+        self.pull_scattered(offset, &mut [(into, range)]).await
+    }
+
+    /// Copies client memory from `offset` on to parts of several buffers, one after another, as one transfer: its pieces
+    /// overlap whatever buffers they are for.
+    ///
+    /// # Errors
+    /// As [`Request::pull`]; all the buffers are replaced then.
+    pub async fn pull_scattered(
+        &self,
+        offset: u64,
+        into: &mut [(&mut Buffer, Range<usize>)],
+    ) -> Result<(), Status> {
+        let local: Vec<Range<usize>> = into
+            .iter()
+            .map(|(buffer, range)| self.check_local(buffer.len(), range).map(|()| range.clone()))
+            .collect::<Result<_, _>>()?;
+        let pieces = self.pieces(Access::Read, offset, &local)?;
+        let guard = &mut Detach { parts: into, armed: true };
         let inner = &self.inner;
         self.run(pieces, |piece| {
             let peer = self.peer()?;
-            Ok(inner.endpoint.read(peer, guard.buffer, piece.local, piece.remote))
+            let Some((buffer, _)) = guard.parts.get_mut(piece.part) else { return Err(Self::no_part()) };
+            Ok(inner.endpoint.read(peer, buffer, piece.local, piece.remote))
         })
         .await?;
         guard.armed = false;
-        add(&inner.metrics.bulk_pulled_bytes, len);
+        add(&inner.metrics.bulk_pulled_bytes, local.iter().map(|range| range.len() as u64).sum());
         Ok(())
     }
 
@@ -239,17 +257,32 @@ impl Request {
     /// # Errors
     /// As [`Request::push`].
     pub async fn push_from(&self, offset: u64, from: &Buffer, range: Range<usize>) -> Result<(), Status> {
-        self.check_local(from.len(), &range)?;
-        let len = range.len() as u64;
-        let pieces = self.pieces(Access::Write, offset, range)?;
+        self.push_gathered(offset, &[(from, range)]).await
+    }
+
+    /// Copies parts of several buffers, one after another, to client memory at `offset`, as one transfer.
+    ///
+    /// # Errors
+    /// As [`Request::push`].
+    pub async fn push_gathered(&self, offset: u64, from: &[(&Buffer, Range<usize>)]) -> Result<(), Status> {
+        let local: Vec<Range<usize>> = from
+            .iter()
+            .map(|(buffer, range)| self.check_local(buffer.len(), range).map(|()| range.clone()))
+            .collect::<Result<_, _>>()?;
+        let pieces = self.pieces(Access::Write, offset, &local)?;
         let inner = &self.inner;
         self.run(pieces, |piece| {
             let peer = self.peer()?;
-            Ok(inner.endpoint.write(peer, from, piece.local, piece.remote))
+            let Some((buffer, _)) = from.get(piece.part) else { return Err(Self::no_part()) };
+            Ok(inner.endpoint.write(peer, buffer, piece.local, piece.remote))
         })
         .await?;
-        add(&inner.metrics.bulk_pushed_bytes, len);
+        add(&inner.metrics.bulk_pushed_bytes, local.iter().map(|range| range.len() as u64).sum());
         Ok(())
+    }
+
+    fn no_part() -> Status {
+        Status::new(Der::INVAL, "a piece of a transfer belongs to none of its buffers")
     }
 
     /// Where the client is now.
@@ -267,30 +300,36 @@ impl Request {
         Err(Status::new(Der::INVAL, text))
     }
 
-    /// Cuts a transfer along the client's segments and the piece size.
-    fn pieces(&self, access: Access, offset: u64, local: Range<usize>) -> Result<VecDeque<Piece>, Status> {
+    /// Cuts a transfer along the client's segments, the local parts and the piece size.
+    fn pieces(&self, access: Access, offset: u64, local: &[Range<usize>]) -> Result<VecDeque<Piece>, Status> {
         let total = self.total(access);
-        let len = local.len() as u64;
+        let len: u64 = local.iter().map(|range| range.len() as u64).sum();
         if offset.checked_add(len).is_none_or(|end| end > total) {
             let text = format!("the client exposed {total} bytes; {len} bytes from {offset} on are outside");
             return Err(Status::new(Der::INVAL, text));
         }
         let mut pieces = VecDeque::new();
+        let mut parts = local.iter().cloned().enumerate().filter(|(_, range)| !range.is_empty());
+        let mut next = parts.next();
         let mut skip = offset;
-        let mut at = local.start;
         for (region, _) in self.segments.iter().filter(|segment| segment.1 == access) {
             if skip >= region.len {
                 skip -= region.len;
                 continue;
             }
             let mut from = core::mem::take(&mut skip);
-            while from < region.len && at < local.end {
+            while from < region.len
+                && let Some((part, left)) = &mut next
+            {
                 let room = usize::try_from(region.len - from).unwrap_or(usize::MAX);
-                let n = room.min(local.end - at).min(PIECE_MAX);
+                let n = room.min(left.len()).min(PIECE_MAX);
                 let Some(remote) = region.part(from, n as u64) else { break };
-                pieces.push_back(Piece { local: at..at + n, remote, tries: 0 });
-                at += n;
+                pieces.push_back(Piece { part: *part, local: left.start..left.start + n, remote, tries: 0 });
+                left.start += n;
                 from += n as u64;
+                if left.start == left.end {
+                    next = parts.next();
+                }
             }
         }
         Ok(pieces)
@@ -372,16 +411,18 @@ impl core::fmt::Debug for Request {
     }
 }
 
-/// Takes a buffer's memory away from its owner unless all transfers into it have ended.
-struct Detach<'a> {
-    buffer: &'a mut Buffer,
+/// Takes the buffers' memory away from its owner unless all transfers into it have ended.
+struct Detach<'a, 'b> {
+    parts: &'a mut [(&'b mut Buffer, Range<usize>)],
     armed: bool,
 }
 
-impl Drop for Detach<'_> {
+impl Drop for Detach<'_, '_> {
     fn drop(&mut self) {
         if self.armed {
-            *self.buffer = Buffer::empty();
+            for (buffer, _) in self.parts.iter_mut() {
+                **buffer = Buffer::empty();
+            }
         }
     }
 }
