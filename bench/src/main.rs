@@ -10,6 +10,7 @@ mod files;
 mod instructions;
 mod receive;
 mod references;
+mod registration;
 mod report;
 mod restart;
 mod store;
@@ -32,6 +33,12 @@ enum Group {
     Receive,
     /// Standard beside multi-receive, with up to 53,248 clients in the simulator.
     ReceiveSimulated,
+    /// Eager requests beside a rendezvous, with a receiver that is ready and one that is not, in the simulator.
+    NotReadySimulated,
+    /// What registering memory takes on this machine.
+    Registration,
+    /// Registration methods, with up to 53,248 clients in the simulator.
+    RegistrationSimulated,
     /// A target's store beside raw io_uring and beside other storage libraries.
     Store,
     /// Files through a mount beside the local file system.
@@ -140,6 +147,18 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if wanted(Group::ReceiveSimulated) {
         receive::measure_simulated(&mut report, folder)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::NotReadySimulated) {
+        receive::measure_not_ready(&mut report, folder)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::Registration) {
+        registration::measure_real(&mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::RegistrationSimulated) {
+        registration::measure_simulated(&mut report, folder)?;
         report.save(&arguments.output)?;
     }
     if wanted(Group::Store) {

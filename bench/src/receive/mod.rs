@@ -1,6 +1,8 @@
 //! Standard and multi-receive side by side: figures 4 and 5 of "Enhancing RPC on Slingshot for Aurora's DAOS Storage
-//! System", for real with processes on loopback, and with up to 53,248 clients in the simulator.
+//! System", for real with processes on loopback, and with up to 53,248 clients in the simulator; and its figure 6, what a
+//! receiver that is not ready costs large and small requests.
 
+mod not_ready;
 mod real;
 mod simulated;
 
@@ -9,6 +11,7 @@ use std::path::Path;
 use crate::drawing::{Chart, Series};
 use crate::report::BenchError;
 
+pub use not_ready::measure as measure_not_ready;
 pub use real::{client, measure as measure_real, serve};
 pub use simulated::measure as measure_simulated;
 
@@ -33,7 +36,13 @@ impl Receive {
 }
 
 /// Prints lines side by side and draws them.
-fn publish(title: &str, across: &str, up: &str, series: Vec<Series>, path: &Path) -> Result<(), BenchError> {
+pub fn publish(
+    title: &str,
+    across: &str,
+    up: &str,
+    series: Vec<Series>,
+    path: &Path,
+) -> Result<(), BenchError> {
     println!("\n{title}");
     print!("{across:>12}");
     for series in &series {
@@ -48,6 +57,7 @@ fn publish(title: &str, across: &str, up: &str, series: Vec<Series>, path: &Path
         print!("{tick:>12}");
         for series in &series {
             match series.points.iter().find(|point| point.0.total_cmp(&tick).is_eq()) {
+                Some((_, value)) if *value < 100.0 => print!("{value:>26.2}"),
                 Some((_, value)) => print!("{value:>26.0}"),
                 None => print!("{:>26}", ""),
             }

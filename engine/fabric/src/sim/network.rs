@@ -274,8 +274,8 @@ impl Network {
                 if !optimized {
                     let costs = self.config.borrow().mr.costs;
                     time += costs.search;
-                    if job.access == Access::Read {
-                        time += stretched(costs.read_per_mebibyte, job.len);
+                    if job.access == Access::Write {
+                        time += stretched(costs.write_per_mebibyte, job.len);
                     }
                 }
                 // Behind a NIC, one transfer after another has the wire.

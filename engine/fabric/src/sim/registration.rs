@@ -35,8 +35,8 @@ pub struct MrCosts {
     pub events: Duration,
     /// What an access to a standard key takes longer than one to an optimized key: the search.
     pub search: Duration,
-    /// What reads from a standard key take longer for each mebibyte.
-    pub read_per_mebibyte: Duration,
+    /// What writes to a standard key take longer for each mebibyte.
+    pub write_per_mebibyte: Duration,
 }
 
 impl MrCosts {
@@ -49,7 +49,7 @@ impl MrCosts {
         cached: Duration::from_nanos(200),
         events: Duration::from_nanos(500),
         search: Duration::from_nanos(150),
-        read_per_mebibyte: Duration::from_nanos(1900),
+        write_per_mebibyte: Duration::from_nanos(1900),
     };
 }
 
