@@ -5,6 +5,7 @@
 
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::tree::ENTRY_MAX;
+use std::collections::BTreeMap;
 
 /// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,19 @@ impl Change {
             Self::Put { key, .. } | Self::Remove { key } => key,
         }
     }
+}
+
+/// The values that records leave behind: of each key what its last change sets. Blocks of a value that a later change
+/// of the same batch replaces or removes belong to somebody else as soon as the batch is durable.
+pub(crate) fn values_left(records: &[Vec<Change>]) -> BTreeMap<&[u8], &[u8]> {
+    let mut values = BTreeMap::new();
+    for change in records.iter().flatten() {
+        match change {
+            Change::Put { key, value } => drop(values.insert(key.as_slice(), value.as_slice())),
+            Change::Remove { key } => drop(values.remove(key.as_slice())),
+        }
+    }
+    values
 }
 
 const REMOVE: u8 = 0;
@@ -92,6 +106,18 @@ mod tests {
             (bytes(), bytes()).prop_map(|(key, value)| Change::Put { key, value }),
             bytes().prop_map(|key| Change::Remove { key }),
         ]
+    }
+
+    #[test]
+    fn of_each_key_the_last_change_counts() {
+        let put = |key: &[u8], value: &[u8]| Change::Put { key: key.to_vec(), value: value.to_vec() };
+        let records = [
+            vec![put(b"a", b"1"), put(b"b", b"1"), put(b"c", b"1")],
+            vec![Change::Remove { key: b"b".to_vec() }, put(b"a", b"2")],
+            vec![put(b"b", b"3"), Change::Remove { key: b"c".to_vec() }],
+        ];
+        let left: Vec<(&[u8], &[u8])> = values_left(&records).into_iter().collect();
+        assert_eq!(left, [(b"a".as_slice(), b"2".as_slice()), (b"b", b"3")]);
     }
 
     proptest! {

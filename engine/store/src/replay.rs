@@ -11,7 +11,7 @@ use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, s
 use crate::journal::RECORD_MAX;
 use crate::key;
 use crate::paging::Halt;
-use crate::record::{Change, decode_records};
+use crate::record::{Change, decode_records, values_left};
 use crate::recover::Opening;
 use crate::state::{Core, add};
 use crate::value::{Blocks, Payload, Version};
@@ -197,10 +197,9 @@ async fn check_end(opening: &Opening<'_>, core: &Core, reader: &mut Reader<'_>) 
     Ok(())
 }
 
-/// Whether the data extents that the last batch refers to are what it says.
+/// Whether the data extents that the last batch leaves behind are what it says.
 async fn data_is_intact(core: &Core, records: &[Vec<Change>]) -> Result<bool, OpenError> {
-    for change in records.iter().flatten() {
-        let Change::Put { key, value } = change else { continue };
+    for (key, value) in values_left(records) {
         if !key::is_version(key) {
             continue;
         }

@@ -3,7 +3,7 @@
 use super::{Inspector, read};
 use crate::codec::crc32c;
 use crate::key;
-use crate::record::Change;
+use crate::record::{Change, values_left};
 use crate::space::Run;
 use crate::value::{Blocks, Payload, Version};
 use weir_media::BLOCK;
@@ -82,10 +82,9 @@ pub(super) fn are_inside(inspector: &Inspector, runs: &[Run]) -> bool {
     runs.iter().all(|run| run.block.checked_add(run.count).is_some_and(|end| end <= inspector.data_blocks()))
 }
 
-/// Whether the data extents that records refer to are what they say.
+/// Whether the data extents that records leave behind are what they say.
 pub(super) async fn is_intact(inspector: &Inspector, records: &[Vec<Change>]) -> bool {
-    for change in records.iter().flatten() {
-        let Change::Put { key, value } = change else { continue };
+    for (key, value) in values_left(records) {
         if !key::is_version(key) {
             continue;
         }

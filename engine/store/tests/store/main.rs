@@ -14,6 +14,7 @@ mod open;
 mod operations;
 mod paging;
 mod real;
+mod reuse;
 mod scrub;
 mod setup;
 mod snapshots;
