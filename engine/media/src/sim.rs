@@ -9,7 +9,7 @@ use crate::device::{Device, DeviceStats, IoFuture, MediaError, check_transfer};
 use crate::memory::Content;
 use core::cell::RefCell;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use weir_runtime::Handle;
 use weir_runtime::random::Random;
@@ -76,6 +76,8 @@ struct State {
     in_flight: Vec<Unflushed>,
     /// In the order of completion.
     completed: Vec<Unflushed>,
+    /// The newest write of each sector that is stable, by offset: older ones, failed ones among them, can't come back.
+    settled: HashMap<u64, u64>,
     serial: u64,
     /// Counts crashes: devices of an earlier power cycle are dead.
     power_cycle: u64,
@@ -107,6 +109,7 @@ impl SimDisk {
             current: Content::default(),
             in_flight: Vec::new(),
             completed: Vec::new(),
+            settled: HashMap::new(),
             serial: 0,
             power_cycle: 0,
             operations: 0,
@@ -161,7 +164,10 @@ impl SimDisk {
             for (at, bytes) in (0u64..).zip(write.data.chunks_exact(SECTOR)) {
                 let mut sector = [0; SECTOR];
                 sector.copy_from_slice(bytes);
-                versions.entry(write.offset + at * SECTOR as u64).or_default().push(sector);
+                let offset = write.offset + at * SECTOR as u64;
+                if state.settled.get(&offset).is_none_or(|settled| *settled < write.id) {
+                    versions.entry(offset).or_default().push(sector);
+                }
             }
         }
         // Skewed crashes find more than even ones: nearly all kept, or nearly all lost.
@@ -240,19 +246,13 @@ impl State {
         !self.halted
     }
 
-    /// Makes a completed write stable. Older writes to its sectors can't come back any more.
+    /// Makes a completed write stable.
     fn settle(&mut self, write: &Unflushed) {
-        self.stable.write(write.offset, &write.data);
-        let end = write.offset + write.data.len() as u64;
-        for older in &mut self.completed {
-            let (from, to) =
-                (older.offset.max(write.offset), (older.offset + older.data.len() as u64).min(end));
-            if from < to {
-                let at = |base: u64| {
-                    let index = |position: u64| usize::try_from(position - base).unwrap_or(usize::MAX);
-                    index(from)..index(to)
-                };
-                older.data[at(older.offset)].copy_from_slice(&write.data[at(write.offset)]);
+        for (offset, sector) in (write.offset..).step_by(SECTOR).zip(write.data.chunks(SECTOR)) {
+            let settled = self.settled.entry(offset).or_default();
+            if *settled < write.id {
+                *settled = write.id;
+                self.stable.write(offset, sector);
             }
         }
     }
@@ -407,8 +407,9 @@ impl Device for SimDevice {
             if let Some(error) = error {
                 return Err(error);
             }
-            for write in state.completed.extract_if(.., |write| covered.contains(&write.id)) {
-                state.stable.write(write.offset, &write.data);
+            let settled = state.completed.extract_if(.., |write| covered.contains(&write.id));
+            for write in settled.collect::<Vec<_>>() {
+                state.settle(&write);
             }
             state.stats.flushes += 1;
             Ok(())
@@ -468,6 +469,25 @@ mod tests {
                 device.write_stable(0, block(2)).await.expect("a healthy disk");
             });
             disk.crash(keeps);
+            assert_eq!(disk.bytes(0, 4096), [2; 4096]);
+        }
+    }
+
+    #[test]
+    fn a_failed_write_does_not_come_back_over_a_later_one_that_is_stable() {
+        for seed in 0..30 {
+            let (world, disk, device) = world(seed);
+            let node = world.node("n");
+            let broken = SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() };
+            let options = disk.clone();
+            world.block_on(&node, async move {
+                options.set_options(broken);
+                assert!(device.write(0, block(1)).await.is_err());
+                options.set_options(SimDiskOptions::default());
+                device.write(0, block(2)).await.expect("a healthy disk");
+                device.flush().await.expect("a healthy disk");
+            });
+            disk.crash(CrashKeeps::Any);
             assert_eq!(disk.bytes(0, 4096), [2; 4096]);
         }
     }
