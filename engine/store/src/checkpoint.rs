@@ -182,6 +182,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         maps: maps_checksum(&core.checkpoints.maps.borrow()),
         newest: core.newest_epoch(),
         known: frozen.known,
+        scrub: core.scrub.position(),
     };
     write_header(core, header).await?;
     core.space.borrow_mut().release_nodes(&frozen.retired);

@@ -216,6 +216,7 @@ impl<'a> Opening<'a> {
             journal: Journal::new(ring, checkpoint.incarnation),
             checkpoints: Checkpoints::new(checkpoint, highest, maps),
         });
+        core.scrub.set_position(checkpoint.scrub);
         self.load_index(&core, &checkpoint).await?;
         let known = crate::replay::replay(&self, &core).await?;
         core.space.borrow_mut().finish_recovery();

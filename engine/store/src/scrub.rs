@@ -13,13 +13,14 @@ pub use rot::{Rot, ScrubReport};
 
 use crate::config::ScrubConfig;
 use crate::fetch::hold_blocks;
+use crate::format::ScrubPosition;
 use crate::inspect::subject_of;
 use crate::key;
 use crate::paging::{Halt, PageError};
 use crate::state::Core;
 use crate::tree::{Body, Child, LEVELS_MAX, Packed, PageRef};
 use crate::value::{Blocks, Payload, Version};
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -38,12 +39,28 @@ const START_PAUSE: Duration = Duration::from_mins(1);
 /// Shortest pause between two passes, however short the interval: an empty store must not be read in a loop.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
+/// How often a checkpoint that stores how far a pass has come is asked for, when nothing else needs one: what is read
+/// again after a restart.
+const SAVE_INTERVAL: Duration = Duration::from_mins(5);
+
 /// What all passes found.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     pub(crate) report: RefCell<ScrubReport>,
     /// Places that were reported. Apart from the report, of which every scrape of the metrics takes a copy.
     known: RefCell<BTreeSet<u64>>,
+    /// Where it is; each checkpoint stores it.
+    position: Cell<ScrubPosition>,
+}
+
+impl Scrub {
+    pub(crate) fn position(&self) -> ScrubPosition {
+        self.position.get()
+    }
+
+    pub(crate) fn set_position(&self, position: ScrubPosition) {
+        self.position.set(position);
+    }
 }
 
 /// Bounds the rate: who has read waits until as much may have been read.
@@ -63,22 +80,39 @@ impl Budget {
     }
 }
 
-/// Makes passes until the store stops.
+/// Makes passes until the store stops. A pass that a restart has interrupted goes on where it was.
 pub(crate) async fn run(core: Rc<Core>, config: ScrubConfig) {
     core.rt.sleep(START_PAUSE.min(config.interval)).await;
     loop {
-        let begin = core.rt.now();
-        if pass(&core, config).await.is_none() {
+        let position = core.scrub.position();
+        let begin_ns = if position.resume().is_empty() {
+            core.rt.sleep(pause(&core, config, position.begin_ns)).await;
+            core.rt.wall_ns()
+        } else {
+            position.begin_ns
+        };
+        if pass(&core, config, begin_ns, position.resume().to_vec()).await.is_none() {
             return;
         }
+        core.scrub.set_position(ScrubPosition::new(begin_ns, &[]));
+        core.checkpoints.request.notify_one();
         {
             let mut report = core.scrub.report.borrow_mut();
             report.passes += 1;
             report.last_ns = core.rt.wall_ns();
         }
-        let took = core.rt.now() - begin;
-        core.rt.sleep(config.interval.saturating_sub(took).max(PAUSE_MIN)).await;
+        core.rt.sleep(PAUSE_MIN).await;
     }
+}
+
+/// How long the next pass has to wait for when the last one began then. A clock that was set back costs one interval at
+/// most.
+fn pause(core: &Core, config: ScrubConfig, begin_ns: u64) -> Duration {
+    if begin_ns == 0 {
+        return Duration::ZERO;
+    }
+    let passed = core.rt.wall_ns().saturating_sub(begin_ns);
+    config.interval.saturating_sub(Duration::from_nanos(passed))
 }
 
 /// Whether scrubbing is to end.
@@ -86,14 +120,20 @@ fn is_over(core: &Core) -> bool {
     core.is_stopped() || core.has_failed()
 }
 
-/// Reads everything once. `None`: the store stops.
-async fn pass(core: &Rc<Core>, config: ScrubConfig) -> Option<()> {
+/// Reads everything once, the index and what it refers to from a key on. `None`: the store stops.
+async fn pass(core: &Rc<Core>, config: ScrubConfig, begin_ns: u64, from: Vec<u8>) -> Option<()> {
     let mut budget = Budget { rate: config.bytes_per_second, next: core.rt.now() };
     fixed::check(core, &mut budget).await;
-    let (mut from, mut tries) = (Some(Vec::new()), 0);
+    let (mut from, mut tries) = (Some(from), 0);
+    let mut saved = core.rt.now();
     while let Some(key) = from {
         if is_over(core) {
             return None;
+        }
+        core.scrub.set_position(ScrubPosition::new(begin_ns, &key));
+        if core.rt.now() - saved >= SAVE_INTERVAL {
+            saved = core.rt.now();
+            core.checkpoints.request.notify_one();
         }
         let number = core.checkpoints.header.get().number;
         let step = leaf_at(core, &key, &mut budget).await;

@@ -5,8 +5,8 @@ use crate::checkpoint::{self, maps_checksum};
 use crate::config::{FormatOptions, Owner, SYSTEM_NAME_MAX, StoreConfig};
 use crate::error::{FormatError, OpenError, PoolError};
 use crate::format::{
-    Checkpoint, Layout, Superblock, VERSION_NEWEST, checkpoint_offset, describe, encode_map, encode_node,
-    unfinished_format,
+    Checkpoint, Layout, ScrubPosition, Superblock, VERSION_NEWEST, checkpoint_offset, describe, encode_map,
+    encode_node, unfinished_format,
 };
 use crate::journal;
 use crate::key::PoolNumber;
@@ -403,6 +403,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         maps: maps_checksum(&maps),
         newest: 0,
         known: 0,
+        scrub: ScrubPosition::default(),
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));

@@ -46,6 +46,43 @@ pub(crate) struct Checkpoint {
     pub(crate) newest: u64,
     /// Records at the start of replay whose changes the checkpoint has already.
     pub(crate) known: u64,
+    /// Where the scrubber is.
+    pub(crate) scrub: ScrubPosition,
+}
+
+/// Bytes of a key that are kept to go on with a pass of the scrubber: those that name container, object and the
+/// beginning of a dkey. It goes on a little before where it was.
+const SCRUB_KEY: usize = 64;
+
+/// Where the scrubber is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScrubPosition {
+    /// Wall time of the begin of the pass under way, or of the last one, nanoseconds since 1970; 0 before the first.
+    pub(crate) begin_ns: u64,
+    /// The beginning of the index key where the pass goes on; zeros when none is under way.
+    key: [u8; SCRUB_KEY],
+}
+
+impl ScrubPosition {
+    /// A pass that began then goes on at this key; at none when it is over.
+    pub(crate) fn new(begin_ns: u64, from: &[u8]) -> Self {
+        let mut key = [0; SCRUB_KEY];
+        let len = from.len().min(SCRUB_KEY);
+        key[..len].copy_from_slice(&from[..len]);
+        Self { begin_ns, key }
+    }
+
+    /// Where the pass goes on, at the latest; empty when none is under way.
+    pub(crate) fn resume(&self) -> &[u8] {
+        let end = self.key.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        &self.key[..end]
+    }
+}
+
+impl Default for ScrubPosition {
+    fn default() -> Self {
+        Self::new(0, &[])
+    }
 }
 
 impl Checkpoint {
@@ -68,6 +105,8 @@ impl Checkpoint {
         out.put_u32(self.maps);
         out.put_u64(self.newest);
         out.put_u64(self.known);
+        out.put_u64(self.scrub.begin_ns);
+        out.extend_from_slice(&self.scrub.key);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -100,6 +139,7 @@ impl Checkpoint {
             maps: decoder.u32()?,
             newest: decoder.u64()?,
             known: decoder.u64()?,
+            scrub: ScrubPosition { begin_ns: decoder.u64()?, key: decoder.array()? },
         };
         let counters =
             [header.generation, header.number, header.incarnation, header.log_sequence, header.known];
@@ -128,6 +168,7 @@ mod tests {
             maps: 8,
             newest: 1 << 60,
             known: 12,
+            scrub: ScrubPosition::new(1 << 60, &[5; 100]),
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));
@@ -138,5 +179,15 @@ mod tests {
         damaged[100] ^= 1;
         assert!(Checkpoint::decode(&damaged, Uuid::from_u128(1)).is_err());
         assert_ne!(checkpoint_offset(4, 1), checkpoint_offset(5, 0));
+    }
+
+    #[test]
+    fn a_scrubber_goes_on_where_it_was_or_a_little_before() {
+        assert_eq!(ScrubPosition::default().resume(), b"");
+        for key in [b"\x05abc".as_slice(), b"\x05a\0\0", &[7; 64], &[7; 65], &[0; 3]] {
+            let position = ScrubPosition::new(1, key);
+            assert!(position.resume() <= key && key.starts_with(position.resume()), "{key:?}");
+        }
+        assert_eq!(ScrubPosition::new(1, &[7; 70]).resume(), [7; 64]);
     }
 }

@@ -205,3 +205,89 @@ fn the_rate_is_kept() {
     let read = store.scrub().bytes - before;
     assert!((500_000..1_200_000).contains(&read), "{read} bytes in 10 s");
 }
+
+/// Values in a known order, and the bytes that one pass over them reads.
+fn filled_for_slow_passes(machine: &Machine) -> u64 {
+    let (store, shard) = machine.start(scrubbing());
+    fill(machine, &shard, 80);
+    let opened = Rc::clone(&store);
+    machine.run(async move { opened.checkpoint().await.expect("written") });
+    passes(machine, &store, 2);
+    let before = passes(machine, &store, 1).bytes;
+    passes(machine, &store, 1).bytes - before
+}
+
+#[test]
+fn a_pass_goes_on_after_a_restart_where_it_was() {
+    let machine = Machine::new(41, SIZE);
+    let whole = filled_for_slow_passes(&machine);
+    machine.crash(weir_media::sim::CrashKeeps::Nothing);
+    let scrub = ScrubConfig { bytes_per_second: whole / 20, interval: Duration::from_secs(2) };
+    let config = StoreConfig { scrub: Some(scrub), ..quiet() };
+    let mut read = 0;
+    let mut restarts = 0;
+    // Restarted every six seconds, a pass of twenty would never come to its end if it began anew.
+    let store = loop {
+        let store = machine.open(config.clone());
+        machine.sleep(Duration::from_secs(8));
+        let report = store.scrub();
+        read += report.bytes;
+        if report.passes > 0 {
+            break store;
+        }
+        let opened = Rc::clone(&store);
+        machine.run(async move { opened.checkpoint().await.expect("written") });
+        drop(store);
+        machine.crash(weir_media::sim::CrashKeeps::Nothing);
+        restarts += 1;
+        assert!(restarts < 12, "{read} bytes of {whole} were read without an end");
+    };
+    assert!(restarts > 1 && read < whole * 2, "{read} bytes of {whole} were read in {restarts} restarts");
+    assert_eq!(store.scrub().found, []);
+}
+
+#[test]
+fn a_restart_does_not_bring_the_next_pass_nearer() {
+    let machine = Machine::new(42, SIZE);
+    let scrub = ScrubConfig { bytes_per_second: 256 << 20, interval: Duration::from_hours(2) };
+    let config = StoreConfig { scrub: Some(scrub), ..quiet() };
+    let (store, shard) = machine.start(config.clone());
+    fill(&machine, &shard, 20);
+    machine.sleep(Duration::from_mins(10));
+    assert_eq!(store.scrub().passes, 1);
+    drop((store, shard));
+    machine.crash(weir_media::sim::CrashKeeps::Nothing);
+    let store = machine.open(config);
+    machine.sleep(Duration::from_mins(90));
+    assert_eq!((store.scrub().passes, store.scrub().bytes), (0, 0));
+    machine.sleep(Duration::from_mins(30));
+    assert_eq!(store.scrub().passes, 1);
+}
+
+#[test]
+fn aggregation_compares_what_it_merges_and_leaves_damage_where_it_is() {
+    let machine = Machine::new(43, SIZE);
+    let (store, shard) = machine.start(quiet());
+    let user = shard.clone();
+    machine.run(async move {
+        for number in 0..16u64 {
+            write(&user, 1, number + 1, number * 5000, &pattern(number, 5000)).await.expect("stored");
+        }
+    });
+    let place = find(&machine, &pattern(9, 5000)[..4096]);
+    machine.disk.rot(place + 4500, 2);
+    machine.run(async move {
+        shard.aggregate(CONTAINER, Epoch(100)).await.expect("aggregated");
+        for number in 0..16u64 {
+            let found = read(&shard, 1, u64::MAX, number * 5000, 5000).await;
+            if number == 9 {
+                let Err(FetchError::Corrupt { location, .. }) = found else { panic!("{found:?}") };
+                assert_eq!(location.offset, place + 4096);
+            } else {
+                assert!(found.expect("sound").0 == pattern(number, 5000), "part {number}");
+            }
+        }
+    });
+    assert!(store.stats().checksum_errors > 0);
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
