@@ -200,6 +200,15 @@ fn random_bytes_anywhere_never_stop_an_inspection() {
             let noise = pattern(random.below(1 << 40), random.below(6000) as usize);
             damaged.overwrite(offset.min(SIZE - 6000), &noise);
         }
+        let parts =
+            [Part::Map, Part::Log, Part::Nodes, Part::Entries, Part::Bytes { offset: random.below(SIZE) }];
+        let (part, disk) = (parts[round % parts.len()], Rc::new(damaged.clone()));
+        run(13, async move |_| {
+            let disk: Rc<dyn Device> = disk;
+            if let Ok(store) = Inspector::open(disk).await {
+                let _ = store.dump(part, &Filter { limit: 300, ..Filter::default() }).await;
+            }
+        });
         if let Ok(report) = open(&damaged) {
             assert!(
                 report.damages as usize + report.notes as usize >= report.findings.len(),

@@ -13,6 +13,7 @@ mod model;
 mod open;
 mod operations;
 mod paging;
+mod pools;
 mod real;
 mod reuse;
 mod scrub;

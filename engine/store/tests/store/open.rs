@@ -8,7 +8,10 @@ use weir_media::memory::MemoryDevice;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{Epoch, Rank, TargetIndex};
 use weir_runtime::random::Random;
-use weir_store::{FetchError, FormatError, FormatOptions, OpenError, Owner, Store};
+use weir_store::{
+    Depth, FetchError, Field, Filter, FormatError, FormatOptions, Inspector, Line, OpenError, Owner, Part,
+    Store,
+};
 
 const SIZE: u64 = 16 << 20;
 
@@ -192,25 +195,83 @@ fn examine(device: &MemoryDevice) -> Result<u32, String> {
     })
 }
 
+/// Bytes of each kind that a closed store needs, as ranges: nothing else of it counts.
+fn needed(device: &MemoryDevice) -> Vec<(&'static str, u64, u64)> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let (report, nodes) = run(5, async move |_| {
+        let store = Inspector::open(disk).await.expect("a store");
+        let filter = Filter { limit: 1000, ..Filter::default() };
+        let nodes = store.dump(Part::Nodes, &filter).await.expect("dumped").0;
+        (store.report(Depth::Everything).await, nodes)
+    });
+    assert_eq!(report.findings, []);
+    let number = |line: &Line, name: &str| match line.iter().find(|(found, _)| *found == name) {
+        Some((_, Field::Number(number))) => *number,
+        other => panic!("no {name}: {other:?}"),
+    };
+    let generation = report.checkpoint.expect("closed").generation;
+    let header = 4096 * (1 + generation % 2 * 2);
+    let mut places = vec![
+        ("superblock", 0, 4096),
+        ("copy of the superblock", SIZE - 4096, 4096),
+        ("checkpoint header", header, 4096),
+        ("checkpoint header", header + 4096, 4096),
+    ];
+    let map = |at: &u64| device.bytes(at * 4096, 4).as_slice() == b"WMAP";
+    let newest = (0..SIZE / 4096).filter(map).max_by_key(|at| {
+        u64::from_le_bytes(device.bytes(at * 4096 + 16, 8).try_into().expect("eight bytes"))
+    });
+    places.push(("space map", newest.expect("a bitmap") * 4096, 4096));
+    places.extend(nodes.iter().map(|node| ("index node", number(node, "offset"), number(node, "bytes"))));
+    for value in (0..120u64).filter(|number| number % 4 > 1) {
+        let bytes = pattern(value, [10, 300, 5000, 70_000][value as usize % 4]);
+        let found = (0..SIZE / 4096).map(|at| at * 4096).find(|at| device.bytes(*at, 64) == bytes[..64]);
+        places.push(("data", found.expect("stored"), bytes.len() as u64));
+    }
+    places
+}
+
 #[test]
-fn no_flipped_bit_anywhere_is_returned_as_data() {
+fn no_flipped_bit_anywhere_is_returned_as_data_and_each_that_counts_is_found_and_named() {
     let device = filled(true);
     assert_eq!(examine(&device.copy(SIZE)), Ok(0));
     let random = Random::new(9);
-    let used: Vec<u64> =
-        (0..SIZE / 512).filter(|at| device.bytes(at * 512, 512).iter().any(|byte| *byte != 0)).collect();
-    let mut reports = 0;
-    for _ in 0..400 {
+    let places = needed(&device);
+    // Each field of each kind of structure, and some of what is behind.
+    let mut flips: Vec<(&str, u64)> = Vec::new();
+    for (number, (what, offset, len)) in places.iter().enumerate() {
+        let is_first = places[..number].iter().all(|(other, ..)| other != what);
+        let from = flips.len();
+        flips.extend((0..if is_first { 200 } else { 0 }).step_by(3).map(|at| (*what, offset + at)));
+        flips.extend((0..4).map(|_| (*what, offset + random.below(*len))));
+        assert!(flips[from..].iter().all(|(_, at)| at < &(offset + len)));
+    }
+    for (what, offset) in &flips {
         let damaged = device.copy(SIZE);
-        let sector = used[random.below(used.len() as u64) as usize];
-        let offset = sector * 512 + random.below(512);
-        damaged.flip_bit(offset, random.below(8) as u8);
-        match examine(&damaged) {
-            Ok(found) => reports += found,
-            Err(error) => panic!("a bit of byte {offset}: {error}"),
+        damaged.flip_bit(*offset, random.below(8) as u8);
+        let found = crate::golden::inspect(&damaged, Depth::Everything).findings;
+        let named = found.iter().any(|finding| {
+            finding.what == *what
+                && finding.offset <= *offset
+                && *offset < finding.offset + finding.len.max(4096)
+        });
+        assert!(named, "a bit of byte {offset}, {what}: {found:?}");
+        if let Err(error) = examine(&damaged) {
+            panic!("a bit of byte {offset}, {what}: {error}");
         }
     }
-    assert!(reports > 200, "only {reports} of 400 flips were met");
+    assert!(flips.len() > 600, "only {} flips", flips.len());
+    // Whatever else is not zero: what was there before, the log, paddings.
+    let used: Vec<u64> =
+        (0..SIZE / 512).filter(|at| device.bytes(at * 512, 512).iter().any(|byte| *byte != 0)).collect();
+    for _ in 0..200 {
+        let damaged = device.copy(SIZE);
+        let offset = used[random.below(used.len() as u64) as usize] * 512 + random.below(512);
+        damaged.flip_bit(offset, random.below(8) as u8);
+        if let Err(error) = examine(&damaged) {
+            panic!("a bit of byte {offset}: {error}");
+        }
+    }
 }
 
 #[test]
