@@ -6,30 +6,47 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Sparse content of a device: a block that was never written reads as zeros and takes no memory. Clones share the
-/// blocks that neither has written since.
-#[derive(Clone, Default)]
+/// Bytes of a piece of a device in memory: few look-ups for a large transfer, little waste for a small one.
+const PIECE: usize = 64 * 1024;
+
+/// Sparse content of a device: a piece that was never written reads as zeros and takes no memory. Clones share the
+/// pieces that neither has written since.
+#[derive(Clone)]
 pub(crate) struct Content {
-    blocks: BTreeMap<u64, Rc<[u8]>>,
+    pieces: BTreeMap<u64, Rc<[u8]>>,
+    /// Bytes of a piece, whole blocks.
+    piece: usize,
+}
+
+impl Default for Content {
+    /// In pieces of a block: what is cloned often and changes little is best shared in small ones.
+    fn default() -> Self {
+        Self { pieces: BTreeMap::new(), piece: BLOCK }
+    }
 }
 
 impl Content {
-    /// Calls `each` with the block number, the range within the block and the position within the transfer.
-    fn for_parts(offset: u64, len: usize, mut each: impl FnMut(u64, core::ops::Range<usize>, usize)) {
+    /// Calls `each` with the number of the piece, the range within it and the position within the transfer.
+    fn for_parts(
+        piece: usize,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(u64, core::ops::Range<usize>, usize),
+    ) {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let within = usize::try_from(at % BLOCK as u64).unwrap_or(0);
-            let part = (BLOCK - within).min(len - done);
-            each(at / BLOCK as u64, within..within + part, done);
+            let within = usize::try_from(at % piece as u64).unwrap_or(0);
+            let part = (piece - within).min(len - done);
+            each(at / piece as u64, within..within + part, done);
             done += part;
         }
     }
 
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
-        Self::for_parts(offset, into.len(), |block, range, at| {
+        Self::for_parts(self.piece, offset, into.len(), |piece, range, at| {
             let target = &mut into[at..at + range.len()];
-            match self.blocks.get(&block) {
+            match self.pieces.get(&piece) {
                 Some(bytes) => target.copy_from_slice(&bytes[range]),
                 None => target.fill(0),
             }
@@ -37,8 +54,9 @@ impl Content {
     }
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
-        Self::for_parts(offset, data.len(), |block, range, at| {
-            let bytes = self.blocks.entry(block).or_insert_with(|| vec![0; BLOCK].into());
+        let len = self.piece;
+        Self::for_parts(len, offset, data.len(), |piece, range, at| {
+            let bytes = self.pieces.entry(piece).or_insert_with(|| vec![0; len].into());
             Rc::make_mut(bytes)[range.clone()].copy_from_slice(&data[at..at + range.len()]);
         });
     }
@@ -51,15 +69,22 @@ impl Content {
     }
 
     pub(crate) fn first_data(&self) -> Option<u64> {
-        self.blocks.iter().find_map(|(block, bytes)| {
+        self.pieces.iter().find_map(|(piece, bytes)| {
             let at = bytes.iter().position(|byte| *byte != 0)?;
-            Some(block * BLOCK as u64 + at as u64)
+            Some(piece * self.piece as u64 + at as u64)
         })
     }
 
     /// Forgets what lies behind `size`.
     pub(crate) fn truncate(&mut self, size: u64) {
-        drop(self.blocks.split_off(&(size / BLOCK as u64)));
+        let last = size / self.piece as u64;
+        drop(self.pieces.split_off(&(last + 1)));
+        let within = usize::try_from(size % self.piece as u64).unwrap_or(0);
+        if within == 0 {
+            self.pieces.remove(&last);
+        } else if let Some(bytes) = self.pieces.get_mut(&last) {
+            Rc::make_mut(bytes)[within..].fill(0);
+        }
     }
 }
 
@@ -77,7 +102,8 @@ impl MemoryDevice {
     #[must_use]
     pub fn new(size: u64) -> Self {
         let size = size - size % BLOCK as u64;
-        Self { content: Rc::default(), size, stats: Rc::default() }
+        let content = Content { piece: PIECE, ..Content::default() };
+        Self { content: Rc::new(RefCell::new(content)), size, stats: Rc::default() }
     }
 
     /// Flips a bit, as rot does.
@@ -183,16 +209,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_keeps_unaligned_bytes_across_blocks() {
-        let mut content = Content::default();
-        assert_eq!(content.first_data(), None);
-        content.write(BLOCK as u64 - 2, b"abcd");
-        let mut bytes = [9; 6];
-        content.read(BLOCK as u64 - 3, &mut bytes);
-        assert_eq!(&bytes, b"\0abcd\0");
-        assert_eq!(content.first_data(), Some(BLOCK as u64 - 2));
-        content.truncate(BLOCK as u64);
-        content.read(BLOCK as u64 - 3, &mut bytes);
-        assert_eq!(&bytes, b"\0ab\0\0\0");
+    fn content_keeps_unaligned_bytes_across_pieces_whatever_their_size() {
+        for piece in [BLOCK, PIECE] {
+            let mut content = Content { piece, ..Content::default() };
+            let edge = piece as u64;
+            assert_eq!(content.first_data(), None);
+            content.write(edge - 2, b"abcd");
+            let mut bytes = [9; 6];
+            content.read(edge - 3, &mut bytes);
+            assert_eq!(&bytes, b"\0abcd\0");
+            assert_eq!(content.first_data(), Some(edge - 2));
+            let before = content.clone();
+            content.write(3 * edge - 1, b"ef");
+            content.truncate(edge - 1);
+            assert_eq!(content.pieces.len(), 1);
+            content.read(edge - 3, &mut bytes);
+            assert_eq!(&bytes, b"\0a\0\0\0\0");
+            before.read(edge - 3, &mut bytes);
+            assert_eq!(&bytes, b"\0abcd\0");
+        }
     }
 }
