@@ -195,6 +195,8 @@ pub(crate) async fn visit_object(
             Some(next) => from = next,
             None => break,
         }
+        // Others come between any two steps, and time stands still for whom lets nobody else run.
+        core.rt.yield_now().await;
         if core.rt.now() - begin.get() >= core.config.slice {
             core.rt.sleep(core.config.slice).await;
             begin.set(core.rt.now());

@@ -285,6 +285,7 @@ async fn write_nodes(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, Checkpoint
             at += 1;
         }
         buffer.truncate(used);
+        core.rt.yield_now().await;
         bytes += used as u64;
         writes.push(core.device.write(core.layout.data(start), vec![buffer.into()]));
         if writes.len() == WRITES_MAX {

@@ -75,6 +75,8 @@ async fn work_slice(core: &Rc<Core>) -> Result<bool, String> {
             Ok(false) => return Ok(done > 0),
             Err(ChoreError::Failed(reason)) => return Err(reason),
         }
+        // Time stands still for whom lets nobody else run.
+        core.rt.yield_now().await;
         if core.rt.now() - begin >= core.config.slice || core.is_stopped() || core.has_failed() {
             break;
         }
