@@ -354,7 +354,7 @@ pub fn validate<'a>(
     if count == 0 || count > AKEYS_MAX {
         return Err(InvalidRequest::AkeyCount(count));
     }
-    let mut names = Vec::with_capacity(count);
+    let mut names = Vec::with_capacity(if count > 1 { count } else { 0 });
     let mut total = 0_u64;
     let mut extent_count = 0;
     for (akey, value) in akeys {
@@ -370,7 +370,12 @@ pub fn validate<'a>(
         if total > PAYLOAD_MAX {
             return Err(InvalidRequest::TooLarge(total));
         }
-        names.push(akey);
+        if count > 1 {
+            names.push(akey);
+        }
+    }
+    if count == 1 {
+        return Ok(total);
     }
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -385,6 +390,9 @@ fn validate_extents(akey: &Key, extents: &[Extent]) -> Result<(), InvalidRequest
         if extent.count == 0 || end.is_none_or(|end| end > INDEX_END) {
             return Err(InvalidRequest::Extent(*extent, akey.clone()));
         }
+    }
+    if extents.len() < 2 {
+        return Ok(());
     }
     let mut sorted = extents.to_vec();
     sorted.sort_unstable();

@@ -170,7 +170,7 @@ pub(crate) async fn visit_object(
     let path = Path::object(object.0, object.1, object.2);
     let mut visit =
         Visit { object: object.2, path, dkey: None, snapshots: &snapshots, floor, horizon, newer: None };
-    let mut from = visit.path.below();
+    let mut from = visit.path.below().to_vec();
     let begin = core::cell::Cell::new(core.rt.now());
     loop {
         core.admit().await?;
@@ -309,7 +309,7 @@ impl Visit<'_> {
             Event::Punch => oldest.is_none_or(|oldest| oldest > *epoch),
             _ => !needed.contains(epoch),
         };
-        Ok(old.iter().filter(dead).map(|(epoch, _)| path.event(*epoch)).collect())
+        Ok(old.iter().filter(dead).map(|(epoch, _)| path.event(*epoch).to_vec()).collect())
     }
 
     /// As [`Visit::pins`], from the first snapshot on: events are few.
@@ -359,6 +359,7 @@ impl Visit<'_> {
         Ok(single_dead
             .map(|at| akey.single(singles[at].0))
             .chain(extent_dead.map(|at| akey.extent(extents[at].extent, extents[at].epoch)))
+            .map(|key| key.to_vec())
             .collect())
     }
 
@@ -418,7 +419,7 @@ impl Visit<'_> {
                         extents.push(Stored { extent, epoch, value });
                     }
                     Ok(Tail::Extent(extent, _)) => {
-                        return ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)))));
+                        return ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)).into())));
                     }
                     Ok(_) => {}
                     Err(malformed) => return ControlFlow::Break(Err(malformed)),

@@ -3,7 +3,7 @@
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::BLOCK;
@@ -103,7 +103,7 @@ pub(crate) struct Pool {
     /// Number of the next container.
     pub(crate) next_container: ContainerNumber,
     pub(crate) containers: BTreeMap<ContainerNumber, Container>,
-    numbers: HashMap<ContainerId, ContainerNumber>,
+    numbers: BTreeMap<ContainerId, ContainerNumber>,
     /// Attributes.
     own: Usage,
     own_dirty: bool,
@@ -120,7 +120,7 @@ impl Pool {
             destroying: false,
             next_container: 1,
             containers: BTreeMap::new(),
-            numbers: HashMap::new(),
+            numbers: BTreeMap::new(),
             own: Usage::default(),
             own_dirty: false,
             total: Usage::default(),

@@ -51,6 +51,8 @@ pub struct StoreConfig {
     /// Nodes with pools, containers and attributes stay in memory whatever the limit; so do changed ones until the
     /// next checkpoint.
     pub index_bytes: usize,
+    /// Most bytes of values of up to a block that are kept in memory after they were written or read; 0 for none.
+    pub cache_bytes: usize,
     /// Most bytes of transfer buffers.
     pub dma_bytes: usize,
     /// Longest time between checkpoints while there is something to write.
@@ -77,6 +79,7 @@ impl Default for StoreConfig {
             inline_limit: 4096,
             // Some three million files of one extent each.
             index_bytes: 1 << 30,
+            cache_bytes: 0,
             // Eight requests of the largest payload.
             dma_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(10),

@@ -1,10 +1,11 @@
 //! Which versions of extents are visible at an epoch.
 
 use crate::incarnation::Life;
-use crate::key::{self, Path, Tail};
+use crate::key::{self, KeyBytes, Path};
 use crate::paging::Fault;
 use crate::tree::Tree;
 use core::ops::ControlFlow;
+use smallvec::SmallVec;
 use weir_proto::object::Extent;
 
 /// Hidden versions of one extent that are stepped over before the next extent is searched for from the root.
@@ -40,9 +41,12 @@ pub(crate) fn newest_versions(
     epoch: u64,
     range: Extent,
     classes: u32,
-) -> Result<Vec<Stored>, Fault> {
-    let mut found = Vec::new();
-    for class in (0..CLASSES).filter(|class| classes & (1 << class) != 0) {
+) -> Result<SmallVec<[Stored; 1]>, Fault> {
+    let mut found = SmallVec::new();
+    let mut left = classes;
+    while left != 0 {
+        let class = u8::try_from(left.trailing_zeros()).unwrap_or(CLASSES);
+        left &= left - 1;
         let first = range.index.saturating_sub(key::class_length_max(class));
         let mut from = akey.extents_from(class, first);
         let prefix_len = from.len() - size_of::<u64>();
@@ -60,18 +64,13 @@ fn scan_class(
     prefix_len: usize,
     from: &[u8],
     (life, epoch, range): (Life, u64, Extent),
-    found: &mut Vec<Stored>,
-) -> Result<Option<Vec<u8>>, Fault> {
-    let prefix = &from[..prefix_len];
+    found: &mut SmallVec<[Stored; 1]>,
+) -> Result<Option<KeyBytes>, Fault> {
     let mut done: Option<Extent> = None;
     let mut steps = 0;
-    let end = tree.scan(from, |key, value| {
-        if !key.starts_with(prefix) {
-            return ControlFlow::Break(Ok(None));
-        }
-        let (extent, at) = match key::akey_tail(&key[akey.as_bytes().len()..]) {
-            Ok(Tail::Extent(extent, at)) => (extent, at),
-            Ok(_) => return ControlFlow::Break(Ok(None)),
+    let end = tree.scan_below(from, prefix_len, |rest, value| {
+        let (extent, at) = match key::extent_tail(from[prefix_len - 1], rest) {
+            Ok(found) => found,
             Err(malformed) => return ControlFlow::Break(Err(malformed)),
         };
         if extent.index >= range.end() {
@@ -81,7 +80,7 @@ fn scan_class(
             steps += 1;
             let skip = steps > STEPS_MAX;
             return if skip {
-                ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)))))
+                ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)).into())))
             } else {
                 ControlFlow::Continue(())
             };
@@ -106,16 +105,16 @@ fn scan_class(
 
 /// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
 /// same epoch the one of the lower index wins. Holes are parts too.
-pub(crate) fn paint(stored: &[Stored], range: Extent) -> Vec<Visible> {
+pub(crate) fn paint(stored: &[Stored], range: Extent) -> SmallVec<[Visible; 1]> {
     if let [only] = stored {
         let (from, to) = (range.index.max(only.extent.index), range.end().min(only.extent.end()));
         let part = Visible { extent: Extent { index: from, count: to.saturating_sub(from) }, stored: 0 };
-        return if from < to { vec![part] } else { Vec::new() };
+        return if from < to { SmallVec::from_elem(part, 1) } else { SmallVec::new() };
     }
     let mut order: Vec<usize> = (0..stored.len()).collect();
     order.sort_by_key(|at| (core::cmp::Reverse(stored[*at].epoch), stored[*at].extent.index));
     let mut open = vec![(range.index, range.end())];
-    let mut parts = Vec::new();
+    let mut parts = SmallVec::new();
     for at in order {
         let extent = stored[at].extent;
         if open.is_empty() {
@@ -133,7 +132,7 @@ pub(crate) fn paint(stored: &[Stored], range: Extent) -> Vec<Visible> {
         }
         open.splice(first..last, left);
     }
-    parts.sort_by_key(|part| part.extent.index);
+    parts.sort_by_key(|part: &Visible| part.extent.index);
     parts
 }
 

@@ -5,7 +5,7 @@ use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, ContainerNumber, Path, Tail};
+use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::state::{Core, add};
@@ -14,6 +14,7 @@ use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::{Blocks, Event, Kind, Payload, Version};
 use core::ops::ControlFlow;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
@@ -81,14 +82,23 @@ impl Drop for ReadGuard {
 /// dropped, so drop it soon.
 pub struct Fetch {
     guard: ReadGuard,
-    akeys: Vec<FetchedAkey>,
-    /// In the order of their position, for each akey.
-    pieces: Vec<Vec<Piece>>,
+    found: Found,
 }
+
+/// What the index says of the akeys of a request.
+#[derive(Default)]
+struct Found {
+    akeys: SmallVec<[FetchedAkey; 1]>,
+    /// In the order of their position, for each akey.
+    pieces: SmallVec<[Pieces; 1]>,
+}
+
+/// Parts of an akey's data. Nearly always there is one.
+type Pieces = SmallVec<[Piece; 1]>;
 
 impl core::fmt::Debug for Fetch {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Fetch").field("akeys", &self.akeys).finish_non_exhaustive()
+        f.debug_struct("Fetch").field("akeys", &self.found.akeys).finish_non_exhaustive()
     }
 }
 
@@ -106,13 +116,13 @@ impl Fetch {
     /// What was found, one entry for each akey of the request in its order.
     #[must_use]
     pub fn akeys(&self) -> &[FetchedAkey] {
-        &self.akeys
+        &self.found.akeys
     }
 
     /// Bytes of all akeys together.
     #[must_use]
     pub fn data_len(&self) -> u64 {
-        self.akeys.iter().map(|akey| akey.len).sum()
+        self.found.akeys.iter().map(|akey| akey.len).sum()
     }
 
     /// Reads all data, in the order of the akeys and, within one, of the extents, to the start of `into`. Holes become
@@ -126,13 +136,13 @@ impl Fetch {
             return Err(FetchError::Buffer { needed, given });
         }
         let mut rest = into;
-        let mut parts = Vec::new();
-        for (found, pieces) in self.akeys.iter().zip(&self.pieces) {
+        let mut reads = Vec::new();
+        for (found, pieces) in self.found.akeys.iter().zip(&self.found.pieces) {
             let (akey, after) = rest.split_at_mut(small(found.len));
-            parts.extend(Self::parts(pieces, akey));
+            fill(pieces, akey, &mut reads)?;
             rest = after;
         }
-        self.read_parts(parts).await
+        self.finish(reads).await
     }
 
     /// Reads the data of one akey.
@@ -140,58 +150,64 @@ impl Fetch {
     /// # Errors
     /// As [`Fetch::read`]; also when there is no such akey.
     pub async fn read_akey(&self, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
-        let (Some(found), Some(pieces)) = (self.akeys.get(akey), self.pieces.get(akey)) else {
+        let (Some(found), Some(pieces)) = (self.found.akeys.get(akey), self.found.pieces.get(akey)) else {
             return Err(FetchError::Invalid(format!("the fetch has no akey number {akey}")));
         };
         let (needed, given) = (found.len, into.len() as u64);
         if given < needed {
             return Err(FetchError::Buffer { needed, given });
         }
-        self.read_parts(Self::parts(pieces, &mut into[..small(needed)])).await
-    }
-
-    /// Zeros what no piece covers and gives each piece its part of the buffer.
-    fn parts<'a>(pieces: &'a [Piece], into: &'a mut [u8]) -> Vec<(&'a Piece, &'a mut [u8])> {
-        let mut parts = Vec::with_capacity(pieces.len());
-        let (mut rest, mut at) = (into, 0);
-        for piece in pieces {
-            let (gap, after) = rest.split_at_mut(piece.at - at);
-            gap.fill(0);
-            let (part, after) = after.split_at_mut(piece.len);
-            parts.push((piece, part));
-            rest = after;
-            at = piece.at + piece.len;
-        }
-        rest.fill(0);
-        parts
-    }
-
-    async fn read_parts(&self, parts: Vec<(&Piece, &mut [u8])>) -> Result<(), FetchError> {
-        let core = &self.guard.core;
         let mut reads = Vec::new();
-        for (piece, part) in parts {
-            match &*piece.payload {
-                Payload::Hole => part.fill(0),
-                Payload::Inline(bytes) => {
-                    let from = small(piece.from);
-                    match bytes.get(from..from + part.len()) {
-                        Some(bytes) => part.copy_from_slice(bytes),
-                        None => return Err(Malformed("a value is shorter than its extent").into()),
-                    }
-                }
-                Payload::Blocks(blocks) => {
-                    reads.push(read_blocks(core, blocks, piece.from, piece.extent, part));
-                }
-            }
-        }
+        fill(pieces, &mut into[..small(needed)], &mut reads)?;
+        self.finish(reads).await
+    }
+
+    /// Reads what is in blocks, all at once.
+    async fn finish(&self, mut reads: Vec<BlockRead<'_>>) -> Result<(), FetchError> {
+        let core = &self.guard.core;
         if reads.len() < 2 {
             return match reads.pop() {
-                Some(read) => read.await,
+                Some((blocks, from, extent, part)) => read_blocks(core, blocks, from, extent, part).await,
                 None => Ok(()),
             };
         }
+        let reads = reads
+            .into_iter()
+            .map(|(blocks, from, extent, part)| read_blocks(core, blocks, from, extent, part));
         join_all(reads).await.into_iter().collect()
     }
+}
+
+/// Bytes of a value to be read from its blocks: from where in it, for which records, and where they go.
+type BlockRead<'a> = (&'a Blocks, u64, Option<Extent>, &'a mut [u8]);
+
+/// Puts the data of pieces in its place, zeros where there is none, and notes what has to be read.
+fn fill<'a>(
+    pieces: &'a [Piece],
+    into: &'a mut [u8],
+    reads: &mut Vec<BlockRead<'a>>,
+) -> Result<(), FetchError> {
+    let (mut rest, mut at) = (into, 0);
+    for piece in pieces {
+        let (gap, after) = rest.split_at_mut(piece.at - at);
+        gap.fill(0);
+        let (part, after) = after.split_at_mut(piece.len);
+        match &*piece.payload {
+            Payload::Hole => part.fill(0),
+            Payload::Inline(bytes) => {
+                let from = small(piece.from);
+                match bytes.get(from..from + part.len()) {
+                    Some(bytes) => part.copy_from_slice(bytes),
+                    None => return Err(Malformed("a value is shorter than its extent").into()),
+                }
+            }
+            Payload::Blocks(blocks) => reads.push((blocks, piece.from, piece.extent, part)),
+        }
+        rest = after;
+        at = piece.at + piece.len;
+    }
+    rest.fill(0);
+    Ok(())
 }
 
 /// Reads bytes of a value in blocks, with whole checksummed pieces around them. Holds one buffer at a time, so that
@@ -208,6 +224,12 @@ pub(crate) async fn read_blocks(
     if end > blocks.len {
         return Err(Malformed("a value is shorter than its extent").into());
     }
+    let cached = cached(blocks);
+    if let Some((block, checksum)) = cached
+        && core.cache.read(block, checksum, small(from), into)
+    {
+        return Ok(());
+    }
     let first = from / chunk * chunk;
     let mut run_start = 0;
     for run in &blocks.runs {
@@ -219,18 +241,24 @@ pub(crate) async fn read_blocks(
             let offset = core.layout.data(run.block) + (low - start);
             let wanted = small((high - low).next_multiple_of(BLOCK as u64));
             let buffer = core.device.read(offset, core.dma.take(wanted).await).await?;
-            check_and_copy(
-                core,
-                blocks,
-                (low, &buffer[..small(high - low)]),
-                offset,
-                (from, &mut *into, extent),
-            )?;
+            let data = &buffer[..small(high - low)];
+            check_and_copy(core, blocks, (low, data), offset, (from, &mut *into, extent))?;
+            if let Some((block, checksum)) = cached {
+                core.cache.insert(block, checksum, data);
+            }
         } else if low < high {
             return read_scattered(core, blocks, (from, into, extent)).await;
         }
     }
     Ok(())
+}
+
+/// Block and checksum by which a value is known to the cache, if it is small enough.
+pub(crate) fn cached(blocks: &Blocks) -> Option<(u64, u32)> {
+    match (blocks.runs.as_slice(), blocks.checksums.as_slice()) {
+        ([run], [checksum]) if run.count == 1 => Some((run.block, *checksum)),
+        _ => None,
+    }
 }
 
 /// Reads a value whose checksummed pieces straddle runs: all of it, into memory of its own.
@@ -291,13 +319,13 @@ impl AkeyView<'_> {
         Ok(newest_single(self.tree, self.path, self.life, self.epoch)?.map(|(_, payload)| payload))
     }
 
-    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Vec<Piece>), Fault> {
+    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Pieces), Fault> {
         let payload = self.single()?.unwrap_or(Payload::Hole);
         let size = payload.len();
         let len = size.min(wanted);
         let fetched = Fetched { size, present: Vec::new(), checksums: Vec::new() };
         let piece = Piece { at: 0, len: small(len), payload: Rc::new(payload), from: 0, extent: None };
-        Ok((FetchedAkey { fetched, len }, if len > 0 { vec![piece] } else { Vec::new() }))
+        Ok((FetchedAkey { fetched, len }, if len > 0 { Pieces::from_iter([piece]) } else { Pieces::new() }))
     }
 
     fn fetch_array(
@@ -306,14 +334,15 @@ impl AkeyView<'_> {
         wanted: u32,
         extents: &[Extent],
         classes: u32,
-    ) -> Result<(FetchedAkey, Vec<Piece>), Fault> {
+    ) -> Result<(FetchedAkey, Pieces), Fault> {
         let size = u64::from(record_size);
-        let (mut present, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
+        let (mut present, mut pieces, mut at) = (Vec::with_capacity(extents.len()), Pieces::new(), 0);
         for requested in extents {
-            let stored = newest_versions(self.tree, self.path, self.life, self.epoch, *requested, classes)?;
-            let mut payloads: Vec<Option<Rc<Payload>>> = vec![None; stored.len()];
+            let mut stored =
+                newest_versions(self.tree, self.path, self.life, self.epoch, *requested, classes)?;
+            let mut payloads: SmallVec<[Option<Rc<Payload>>; 1]> = SmallVec::from_elem(None, stored.len());
             for part in paint(&stored, *requested) {
-                let found = &stored[part.stored];
+                let found = &mut stored[part.stored];
                 if is_hole(&found.value) {
                     continue;
                 }
@@ -331,7 +360,7 @@ impl AkeyView<'_> {
                 }
                 let payload = match &payloads[part.stored] {
                     Some(payload) => Rc::clone(payload),
-                    None => Rc::new(Version::decode(&found.value)?.payload),
+                    None => Rc::new(Version::into_payload(core::mem::take(&mut found.value))?),
                 };
                 payloads[part.stored] = Some(Rc::clone(&payload));
                 pieces.push(Piece {
@@ -357,14 +386,9 @@ pub(crate) fn newest_single(
     epoch: u64,
 ) -> Result<Option<(u64, Payload)>, Fault> {
     let from = akey.single(epoch);
-    let prefix = &from[..from.len() - size_of::<u64>()];
-    let found = tree.scan(&from, |key, value| {
-        if !key.starts_with(prefix) {
-            return ControlFlow::Break(Ok(None));
-        }
-        let tail = key::akey_tail(&key[akey.as_bytes().len()..]);
-        ControlFlow::Break(tail.and_then(|tail| match tail {
-            Tail::Single(at) if life.shows(at, epoch) => Ok(Some((at, Version::decode(value)?.payload))),
+    let found = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
+        ControlFlow::Break(key::epoch_from(rest).and_then(|at| match at.0 {
+            at if life.shows(at, epoch) => Ok(Some((at, Version::decode(value)?.payload))),
             _ => Ok(None),
         }))
     })?;
@@ -410,8 +434,7 @@ impl Shard {
         let planned = self.core.ask(plan).await;
         // What the answer rests on must not vanish in a crash.
         self.see(number, object).await?;
-        let (akeys, pieces) = planned?.into_iter().unzip();
-        Ok(Fetch { guard, akeys, pieces })
+        Ok(Fetch { guard, found: planned? })
     }
 
     /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
@@ -462,7 +485,7 @@ impl Shard {
         epoch: u64,
         conditions: Conditions,
         akeys: &[AkeyFetch],
-    ) -> Result<Vec<(FetchedAkey, Vec<Piece>)>, Halt<FetchError>> {
+    ) -> Result<Found, Halt<FetchError>> {
         let path = Path::object(place.0, place.1, place.2);
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
         if reader == Reader::Plain {
@@ -479,7 +502,7 @@ impl Shard {
         if conditions.has(Conditions::DKEY_FETCH) && !above.exists {
             return Err(FetchError::Missing(format!("dkey \"{dkey}\"")).into());
         }
-        let mut found = Vec::with_capacity(akeys.len());
+        let mut found = Found::default();
         for fetch in akeys {
             let path = dkey_path.akey(&fetch.akey);
             let life = life(tree, &path, above, epoch)?;
@@ -489,22 +512,24 @@ impl Shard {
                 return Err(FetchError::Missing(format!("akey \"{}\"", fetch.akey)).into());
             }
             let view = AkeyView { tree, path: &path, life, epoch };
-            found.push(fetch_akey(&view, fetch)?);
+            let (akey, pieces) = fetch_akey(&view, fetch)?;
+            found.akeys.push(akey);
+            found.pieces.push(pieces);
         }
         Ok(found)
     }
 }
 
-fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Vec<Piece>), Halt<FetchError>> {
+fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Pieces), Halt<FetchError>> {
     let nothing = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
     let Some((kind, record_size, classes)) = view.life.array_or_single() else {
-        return Ok((FetchedAkey { fetched: nothing, len: 0 }, Vec::new()));
+        return Ok((FetchedAkey { fetched: nothing, len: 0 }, Pieces::new()));
     };
     match (&fetch.value, kind) {
         (Value::Single { size }, Kind::Single) => Ok(view.fetch_single(*size)?),
         // Only holes were stored: there is no record yet.
         (Value::Array { .. }, Kind::Array) if record_size == 0 => {
-            Ok((FetchedAkey { fetched: nothing, len: 0 }, Vec::new()))
+            Ok((FetchedAkey { fetched: nothing, len: 0 }, Pieces::new()))
         }
         (Value::Array { record_size: given, extents }, Kind::Array) => {
             if *given != 0 && *given != record_size {

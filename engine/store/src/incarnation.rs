@@ -56,11 +56,9 @@ fn merge(newer: Event, older: Event) -> Event {
 /// Whether the thing at `path` exists at `epoch`, below something that exists as `above` says.
 pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Fault> {
     let from = path.event(epoch);
-    let prefix = &from[..from.len() - size_of::<u64>()];
     let mut life = Life { exists: false, low: above.low, event: None };
     let mut start = above.low;
-    let fault = tree.scan(&from, |key, value| {
-        let Some(rest) = key.strip_prefix(prefix) else { return ControlFlow::Break(None) };
+    let fault = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
         let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
             (Ok(at), Ok(event)) => (at.0, event),
             (Err(malformed), _) | (_, Err(malformed)) => return ControlFlow::Break(Some(malformed)),

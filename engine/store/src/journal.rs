@@ -9,6 +9,7 @@ use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_he
 use crate::record::{Change, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
+use crate::timestamps::ObjectHash;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use core::time::Duration;
@@ -130,7 +131,7 @@ pub(crate) struct Journal {
     pub(crate) progress: Notify,
     waiting: RefCell<Vec<(u64, Waker)>>,
     /// Newest record of each object with records that aren't durable.
-    touched: RefCell<HashMap<ObjectKey, u64>>,
+    touched: RefCell<HashMap<ObjectKey, u64, ObjectHash>>,
     touched_order: RefCell<VecDeque<(u64, ObjectKey)>>,
     /// Updates that are writing their data and will commit when it is there.
     staging: Cell<u32>,

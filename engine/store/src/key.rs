@@ -6,8 +6,13 @@
 
 use crate::codec::{Decoder, Malformed};
 use crate::intents::{TransactionId, TransactionKey};
+use smallvec::SmallVec;
 use weir_proto::object::Extent;
 use weir_proto::{Epoch, Key, ObjectId};
+
+/// A key, or a part of one, that is put together for a question. Most need no memory of their own: 96 bytes hold those
+/// of extents below a dkey and an akey of up to 40 bytes together.
+pub(crate) type KeyBytes = SmallVec<[u8; 96]>;
 
 /// A pool of the store.
 pub(crate) const POOL: u8 = 1;
@@ -52,14 +57,16 @@ pub(crate) fn has_integer_akeys(object: ObjectId) -> bool {
     INTEGER_AKEYS.contains(&object.kind())
 }
 
-fn put_escaped(out: &mut Vec<u8>, text: &[u8]) {
-    for byte in text {
-        out.push(*byte);
-        if *byte == 0 {
-            out.push(0xff);
-        }
+/// Has the pieces of an escaped text appended, one after the other.
+fn put_escaped(mut append: impl FnMut(&[u8]), text: &[u8]) {
+    let mut rest = text;
+    while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
+        append(&rest[..=zero]);
+        append(&[0xff]);
+        rest = &rest[zero + 1..];
     }
-    out.extend_from_slice(&[0, 0]);
+    append(rest);
+    append(&[0, 0]);
 }
 
 pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malformed> {
@@ -76,8 +83,12 @@ pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malform
     }
 }
 
-fn put_key(out: &mut Vec<u8>, key: &Key, integer: bool) {
-    if integer { out.extend_from_slice(key.as_bytes()) } else { put_escaped(out, key.as_bytes()) }
+fn put_key(out: &mut KeyBytes, key: &Key, integer: bool) {
+    if integer {
+        out.extend_from_slice(key.as_bytes());
+    } else {
+        put_escaped(|bytes| out.extend_from_slice(bytes), key.as_bytes());
+    }
 }
 
 pub(crate) fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
@@ -125,14 +136,14 @@ pub(crate) fn attributes(pool: PoolNumber) -> Vec<u8> {
 /// What all attributes of a scope begin with.
 pub(crate) fn attribute_scope(pool: PoolNumber, scope: &[u8]) -> Vec<u8> {
     let mut key = attributes(pool);
-    put_escaped(&mut key, scope);
+    put_escaped(|bytes| key.extend_from_slice(bytes), scope);
     key
 }
 
 /// What the pieces of an attribute begin with; the number of the piece follows as two bytes.
 pub(crate) fn attribute(pool: PoolNumber, scope: &[u8], name: &[u8]) -> Vec<u8> {
     let mut key = attribute_scope(pool, scope);
-    put_escaped(&mut key, name);
+    put_escaped(|bytes| key.extend_from_slice(bytes), name);
     key
 }
 
@@ -260,13 +271,16 @@ pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     object: ObjectId,
-    bytes: Vec<u8>,
+    bytes: KeyBytes,
 }
 
 impl Path {
     /// An object.
     pub(crate) fn object(pool: PoolNumber, container: ContainerNumber, object: ObjectId) -> Self {
-        let mut bytes = objects(pool, container);
+        let mut bytes = KeyBytes::new();
+        bytes.push(OBJECT);
+        bytes.extend_from_slice(&pool.to_be_bytes());
+        bytes.extend_from_slice(&container.to_be_bytes());
         bytes.extend_from_slice(&object.to_bytes());
         Self { object, bytes }
     }
@@ -289,61 +303,70 @@ impl Path {
         &self.bytes
     }
 
-    fn with(&self, tail: &[&[u8]]) -> Vec<u8> {
-        let mut key = Vec::with_capacity(self.bytes.len() + 32);
-        key.extend_from_slice(&self.bytes);
-        for part in tail {
-            key.extend_from_slice(part);
-        }
+    fn with(&self, tail: &[u8]) -> KeyBytes {
+        let mut key = KeyBytes::from_slice(&self.bytes);
+        key.extend_from_slice(tail);
         key
     }
 
+    /// With a kind, what goes with it, and numbers behind.
+    fn with_numbers<const KIND: usize, const NUMBERS: usize>(
+        &self,
+        kind: [u8; KIND],
+        numbers: [u64; NUMBERS],
+    ) -> KeyBytes {
+        let mut tail = [[0; 8]; 4];
+        let bytes = tail.as_flattened_mut();
+        bytes[..KIND].copy_from_slice(&kind);
+        for (place, number) in bytes[KIND..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        self.with(&bytes[..KIND + 8 * NUMBERS])
+    }
+
     /// What the incarnations begin with.
-    pub(crate) fn events(&self) -> Vec<u8> {
-        self.with(&[&[EVENT]])
+    pub(crate) fn events(&self) -> KeyBytes {
+        self.with(&[EVENT])
     }
 
     /// The incarnation that began or ended at this epoch; also the first key of those up to it.
-    pub(crate) fn event(&self, epoch: u64) -> Vec<u8> {
-        self.with(&[&[EVENT], &(!epoch).to_be_bytes()])
+    pub(crate) fn event(&self, epoch: u64) -> KeyBytes {
+        self.with_numbers([EVENT], [!epoch])
     }
 
     /// What the keys below an object or dkey begin with.
-    pub(crate) fn below(&self) -> Vec<u8> {
-        self.with(&[&[BELOW]])
+    pub(crate) fn below(&self) -> KeyBytes {
+        self.with(&[BELOW])
     }
 
     /// What single values of an akey begin with.
-    pub(crate) fn singles(&self) -> Vec<u8> {
-        self.with(&[&[BELOW]])
+    pub(crate) fn singles(&self) -> KeyBytes {
+        self.with(&[BELOW])
     }
 
     /// The single value of this epoch; also the first key of those up to it.
-    pub(crate) fn single(&self, epoch: u64) -> Vec<u8> {
-        self.with(&[&[BELOW], &(!epoch).to_be_bytes()])
+    pub(crate) fn single(&self, epoch: u64) -> KeyBytes {
+        self.with_numbers([BELOW], [!epoch])
     }
 
     /// What extents of an akey begin with.
-    pub(crate) fn extents(&self) -> Vec<u8> {
-        self.with(&[&[EXTENT]])
+    pub(crate) fn extents(&self) -> KeyBytes {
+        self.with(&[EXTENT])
     }
 
     /// What extents of one length class that start at or behind `index` are at or behind.
-    pub(crate) fn extents_from(&self, class: u8, index: u64) -> Vec<u8> {
-        self.with(&[&[EXTENT, class], &index.to_be_bytes()])
+    pub(crate) fn extents_from(&self, class: u8, index: u64) -> KeyBytes {
+        self.with_numbers([EXTENT, class], [index])
     }
 
     /// What all versions of one extent begin with.
-    pub(crate) fn versions(&self, extent: Extent) -> Vec<u8> {
-        let class = [EXTENT, length_class(extent.count)];
-        self.with(&[&class, &extent.index.to_be_bytes(), &extent.count.to_be_bytes()])
+    pub(crate) fn versions(&self, extent: Extent) -> KeyBytes {
+        self.with_numbers([EXTENT, length_class(extent.count)], [extent.index, extent.count])
     }
 
     /// One version of an extent; also the first key of those up to its epoch.
-    pub(crate) fn extent(&self, extent: Extent, epoch: u64) -> Vec<u8> {
-        let class = [EXTENT, length_class(extent.count)];
-        let (index, count) = (extent.index.to_be_bytes(), extent.count.to_be_bytes());
-        self.with(&[&class, &index, &count, &(!epoch).to_be_bytes()])
+    pub(crate) fn extent(&self, extent: Extent, epoch: u64) -> KeyBytes {
+        self.with_numbers([EXTENT, length_class(extent.count)], [extent.index, extent.count, !epoch])
     }
 }
 
@@ -375,6 +398,18 @@ fn inverted(decoder: &mut Decoder<'_>) -> Result<u64, Malformed> {
     Ok(!u64::from_be_bytes(decoder.array()?))
 }
 
+/// Extent and epoch from an extent's class and what follows it.
+pub(crate) fn extent_tail(class: u8, rest: &[u8]) -> Result<(Extent, u64), Malformed> {
+    let mut decoder = Decoder::new(rest);
+    let index = u64::from_be_bytes(decoder.array()?);
+    let count = u64::from_be_bytes(decoder.array()?);
+    // A scan that goes on behind an extent computes the key from it: with another class it would go back.
+    if count == 0 || class != length_class(count) || index.checked_add(count).is_none() {
+        return Err(Malformed("an index key has an impossible extent"));
+    }
+    Ok((Extent { index, count }, inverted(&mut decoder)?))
+}
+
 /// What follows an akey's path.
 pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
     let mut decoder = Decoder::new(rest);
@@ -383,13 +418,8 @@ pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
         BELOW => Tail::Single(inverted(&mut decoder)?),
         EXTENT => {
             let class = decoder.u8()?;
-            let index = u64::from_be_bytes(decoder.array()?);
-            let count = u64::from_be_bytes(decoder.array()?);
-            // A scan that goes on behind an extent computes the key from it: with another class it would go back.
-            if count == 0 || class != length_class(count) || index.checked_add(count).is_none() {
-                return Err(Malformed("an index key has an impossible extent"));
-            }
-            Tail::Extent(Extent { index, count }, inverted(&mut decoder)?)
+            let (extent, epoch) = extent_tail(class, decoder.rest())?;
+            return Ok(Tail::Extent(extent, epoch));
         }
         _ => return Err(Malformed("an index key has an unknown kind")),
     };

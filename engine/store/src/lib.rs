@@ -12,6 +12,7 @@
 mod aggregate;
 mod attribute;
 mod audit;
+mod cache;
 mod catalog;
 mod checkpoint;
 mod chores;
@@ -64,8 +65,8 @@ pub use list::ListPage;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{
-    CHECKPOINT_BOUNDS_MS, CheckpointHistogram, CommitStats, ContainerSummary, IndexStats, LATENCY_BOUNDS_US,
-    LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
+    CHECKPOINT_BOUNDS_MS, CacheStats, CheckpointHistogram, CommitStats, ContainerSummary, IndexStats,
+    LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
 pub use transaction::{Operation, View};

@@ -222,7 +222,7 @@ async fn list_dkeys(
     }
     let prefix = path.below();
     let from =
-        Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.dkey(&last).as_bytes()));
+        Key::new(anchor).map_or_else(|_| prefix.to_vec(), |last| key::after(path.dkey(&last).as_bytes()));
     let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
         let dkey = key::dkey_from(object, rest)?;
         let path = path.dkey(&dkey);
@@ -266,7 +266,7 @@ async fn list_akeys(
     }
     let prefix = path.below();
     let from =
-        Key::new(anchor).map_or_else(|_| prefix.clone(), |last| key::after(path.akey(&last).as_bytes()));
+        Key::new(anchor).map_or_else(|_| prefix.to_vec(), |last| key::after(path.akey(&last).as_bytes()));
     let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
         let akey = key::akey_from(object, rest)?;
         let path = path.akey(&akey);

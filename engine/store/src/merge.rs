@@ -10,7 +10,7 @@ use crate::extents::{Stored, is_hole, newest_versions, paint};
 use crate::fetch::{hold_blocks, read_blocks};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, Path, PoolNumber};
+use crate::key::{self, KeyBytes, Path, PoolNumber};
 use crate::paging::{Fault, Halt};
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
@@ -252,10 +252,10 @@ fn changes(
     let class = 1 << key::length_class(plan.extent.count);
     if classes & class == 0 {
         let event = Event::Akey { kind, record_size, classes: classes | class };
-        changes.push(Change::Put { key: akey.event(at), value: event.encode() });
+        changes.push(Change::put(&akey.event(at), event.encode()));
     }
-    changes.push(Change::Put { key: merged, value });
-    let replaced: BTreeSet<Vec<u8>> = plan.replaced.iter().map(key_of).collect();
-    changes.extend(replaced.into_iter().map(|key| Change::Remove { key }));
+    changes.push(Change::put(&merged, value));
+    let replaced: BTreeSet<KeyBytes> = plan.replaced.iter().map(key_of).collect();
+    changes.extend(replaced.into_iter().map(|key| Change::remove(&key)));
     Ok(Some(changes))
 }

@@ -117,7 +117,7 @@ impl Shard {
         let mut changes = Vec::new();
         let mut end = |name: String, path: &Path, life: Life| {
             if life.exists {
-                changes.push(Change::Put { key: path.event(epoch), value: Event::Punch.encode() });
+                changes.push(Change::put(&path.event(epoch), Event::Punch.encode()));
             } else if conditions.has(Conditions::PUNCH) {
                 return Err(UpdateError::Missing(name));
             }
@@ -157,8 +157,7 @@ impl Shard {
             && !changes.is_empty()
             && newest < epoch
         {
-            changes
-                .push(Change::Put { key: path.event(at), value: Event::Object { newest: epoch }.encode() });
+            changes.push(Change::put(&path.event(at), Event::Object { newest: epoch }.encode()));
         }
         Ok(changes)
     }

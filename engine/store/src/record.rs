@@ -15,6 +15,24 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// Sets a key.
+    pub(crate) fn put(key: &[u8], value: Vec<u8>) -> Self {
+        Self::Put { key: key.to_vec(), value }
+    }
+
+    /// Removes a key.
+    pub(crate) fn remove(key: &[u8]) -> Self {
+        Self::Remove { key: key.to_vec() }
+    }
+
+    /// Bytes that it takes in a record at most, but for its tag and lengths.
+    fn len(&self) -> usize {
+        match self {
+            Self::Put { key, value } => key.len() + value.len(),
+            Self::Remove { key } => key.len(),
+        }
+    }
+
     pub(crate) fn key(&self) -> &[u8] {
         match self {
             Self::Put { key, .. } | Self::Remove { key } => key,
@@ -38,9 +56,12 @@ pub(crate) fn values_left(records: &[Vec<Change>]) -> BTreeMap<&[u8], &[u8]> {
 const REMOVE: u8 = 0;
 const PUT: u8 = 1;
 
+/// Bytes of a change beside key and value: its tag and three lengths below 2^14.
+const CHANGE_OVERHEAD: usize = 8;
+
 /// Appends a record. Keys are stored as the difference to the key before.
 pub(crate) fn encode_record(changes: &[Change], out: &mut Vec<u8>) {
-    let mut body = Vec::new();
+    let mut body = Vec::with_capacity(changes.iter().map(|change| change.len() + CHANGE_OVERHEAD).sum());
     body.put_varint(changes.len() as u64);
     let mut previous: &[u8] = &[];
     for change in changes {

@@ -1,5 +1,6 @@
 //! The state of an open store that all its parts share.
 
+use crate::cache::Cache;
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
@@ -13,14 +14,18 @@ use crate::paging::{Halt, Paging};
 use crate::record::Change;
 use crate::space::{Run, Space};
 use crate::timestamps::Timestamps;
-use crate::tree::{NODE_BYTES, Tree};
+use crate::tree::{Missing, NODE_BYTES, Olds, Tree};
 use crate::value::Version;
 use core::cell::{Cell, RefCell};
+use smallvec::SmallVec;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaPool};
 use weir_runtime::Handle;
 use weir_runtime::sync::Notify;
+
+/// A change found a node on the device that it should have had read before.
+const ABSENT: Malformed = Malformed("a node that a change needs isn't in memory");
 
 /// Blocks that a node takes at most.
 const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
@@ -74,6 +79,7 @@ pub(crate) struct Core {
     pub(crate) id: Uuid,
     pub(crate) layout: Layout,
     pub(crate) dma: DmaPool,
+    pub(crate) cache: Cache,
     pub(crate) tree: RefCell<Tree>,
     pub(crate) space: RefCell<Space>,
     pub(crate) catalog: RefCell<Catalog>,
@@ -115,6 +121,7 @@ impl Core {
             rt: parts.rt,
             device: parts.device,
             dma,
+            cache: Cache::new(parts.config.cache_bytes),
             config: parts.config,
             id: parts.id,
             layout: parts.layout,
@@ -234,9 +241,15 @@ impl Core {
         moved: &[Run],
     ) -> Result<u64, Malformed> {
         let number = self.journal.next();
-        let mut data = 0;
-        for change in changes {
-            data += self.apply(change, Some((number, moved)))?;
+        let (mut data, mut rest) = (0, changes);
+        while !rest.is_empty() {
+            let mut old = Olds::new();
+            self.change_index(rest, &mut old).map_err(|_| ABSENT)?;
+            let (done, after) = rest.split_at(old.len());
+            for (change, old) in done.iter().zip(old) {
+                data += self.account(change, old.as_deref(), Some((number, moved)))?;
+            }
+            rest = after;
         }
         self.tidy(changes);
         self.relieve_memory();
@@ -261,7 +274,37 @@ impl Core {
     /// Applies one change to index, space, catalog and transactions. `record` is its record's number with the blocks
     /// that only move within it; `None` during recovery. Returns the bytes of data extents that the change refers to.
     pub(crate) fn apply(&self, change: &Change, record: Option<(u64, &[Run])>) -> Result<u64, Malformed> {
+        let mut old = Olds::new();
+        self.change_index(core::slice::from_ref(change), &mut old).map_err(|_| ABSENT)?;
+        self.account(change, old.pop().flatten().as_deref(), record)
+    }
+
+    /// Applies as many changes, from the first on, as the index takes at once, at least one. Adds what their keys had to
+    /// `old`.
+    fn change_index(&self, changes: &[Change], old: &mut Olds) -> Result<(), Missing> {
         let mut tree = self.tree.borrow_mut();
+        if let Some(Change::Remove { key }) = changes.first() {
+            old.push(tree.take(key)?);
+            return Ok(());
+        }
+        let run: SmallVec<[(&[u8], &[u8]); 8]> = changes
+            .iter()
+            .map_while(|change| match change {
+                Change::Put { key, value } => Some((key.as_slice(), value.as_slice())),
+                Change::Remove { .. } => None,
+            })
+            .collect();
+        tree.put_run(&run, old)
+    }
+
+    /// Follows a change of the index, of a key that had the value `old`, in space, catalog and transactions; the rest is
+    /// as in [`Core::apply`].
+    fn account(
+        &self,
+        change: &Change,
+        old: Option<&[u8]>,
+        record: Option<(u64, &[Run])>,
+    ) -> Result<u64, Malformed> {
         let (key, new) = match change {
             Change::Put { key, value } => (key, Some(value.as_slice())),
             Change::Remove { key } => (key, None),
@@ -270,18 +313,12 @@ impl Core {
             let newest = &self.counters.newest;
             newest.set(newest.get().max(key::epoch_of(key).unwrap_or(0)));
         }
-        let old = match new {
-            Some(value) => tree.put(key, value),
-            None => tree.take(key),
-        };
-        let old = old.map_err(|_| Malformed("a node that a change needs isn't in memory"))?;
-        drop(tree);
         let is_version = key::is_version(key);
         let runs = |value: Option<&[u8]>| match value {
             Some(value) if is_version => Version::runs(value),
             _ => Ok(Vec::new()),
         };
-        let (old_runs, new_runs) = (runs(old.as_deref())?, runs(new)?);
+        let (old_runs, new_runs) = (runs(old)?, runs(new)?);
         let mut space = self.space.borrow_mut();
         if new_runs.iter().any(|run| !space.contains(*run)) {
             return Err(Malformed("a value refers to blocks outside the data region"));
@@ -302,7 +339,7 @@ impl Core {
             entries: value.map_or(0, |value| entry_bytes(key.len(), value.len())),
         };
         let mut catalog = self.catalog.borrow_mut();
-        catalog.count(key, usage(old.as_deref(), &old_runs), usage(new, &new_runs));
+        catalog.count(key, usage(old, &old_runs), usage(new, &new_runs));
         catalog.follow(key, new)?;
         self.transactions.borrow_mut().follow(key, new)?;
         Ok(new_runs.iter().map(|run| run.bytes()).sum())

@@ -152,6 +152,17 @@ pub struct IndexStats {
     pub errors: u64,
 }
 
+/// Figures of the cache of small values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Bytes of the values in it.
+    pub bytes: u64,
+    /// Reads that found their value there, since open.
+    pub hits: u64,
+    /// Reads of values of its size that didn't.
+    pub misses: u64,
+}
+
 /// Everything a daemon exports about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
@@ -179,6 +190,8 @@ pub struct StoreStats {
     pub entries: u64,
     /// Its memory.
     pub index: IndexStats,
+    /// Small values in memory.
+    pub cache: CacheStats,
     /// Records waiting for the log now.
     pub queue_depth: u64,
     /// Space.

@@ -15,7 +15,7 @@ use crate::recover::Opening;
 use crate::shard::Shard;
 use crate::space::{Purpose, Space};
 use crate::state::{Core, reserve_blocks};
-use crate::stats::{CommitStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
+use crate::stats::{CacheStats, CommitStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
 use crate::tree::{Body, Meter, Node, Packed};
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -294,6 +294,11 @@ impl Store {
                 visits: core.tree.borrow().visits(),
                 evictions: core.paging.evictions.get(),
                 errors: core.paging.errors.get(),
+            },
+            cache: CacheStats {
+                bytes: core.cache.bytes() as u64,
+                hits: core.cache.hits.get(),
+                misses: core.cache.misses.get(),
             },
             queue_depth: core.journal.depth(),
             space: self.space(),

@@ -64,6 +64,9 @@ impl Default for Timestamps {
     }
 }
 
+/// Where hashes begin: any number with bits all over.
+const SEED: u64 = 0x5bd1_e995_c2b2_ae35;
+
 /// Mixes a word into a hash: the finaliser of a 64-bit multiply, whose high half depends on all bits.
 fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64 | 1);
@@ -72,13 +75,50 @@ fn mix(hash: u64, word: u64) -> u64 {
     low ^ high.rotate_left(29)
 }
 
+/// Hashes objects for tables that only this store fills: keys that a client has chosen to collide make a look-up as
+/// slow as they are many, and no more objects are in such a table than have records that aren't durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ObjectHash;
+
+/// See [`ObjectHash`].
+#[derive(Debug, Default)]
+pub(crate) struct ObjectHasher(u64);
+
+impl core::hash::BuildHasher for ObjectHash {
+    type Hasher = ObjectHasher;
+
+    fn build_hasher(&self) -> ObjectHasher {
+        ObjectHasher::default()
+    }
+}
+
+impl core::hash::Hasher for ObjectHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = mix(self.0.wrapping_add(SEED), word);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 fn slot(hash: u64, slots: usize) -> usize {
     usize::try_from(hash >> 20).unwrap_or(usize::MAX) % slots
 }
 
 fn hash_object((pool, container, object): &ObjectKey) -> u64 {
     let place = (u64::from(*pool) << 32) | u64::from(*container);
-    mix(mix(mix(0x5bd1_e995, place), object.hi), object.lo)
+    mix(mix(mix(SEED, place), object.hi), object.lo)
 }
 
 fn hash_dkey(object: u64, dkey: &Key) -> u64 {

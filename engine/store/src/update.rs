@@ -4,6 +4,7 @@ use crate::attribute::AttributeChange;
 use crate::catalog::entry_bytes;
 use crate::codec::{Malformed, crc32c};
 use crate::error::UpdateError;
+use crate::fetch::cached;
 use crate::incarnation::{Life, life};
 use crate::intents::{Intended, Slot};
 use crate::journal::ObjectKey;
@@ -140,6 +141,12 @@ impl Request<'_> {
         check_keys(self.object, [self.dkey], self.akeys.iter().map(|update| &update.akey)).map_err(invalid)
     }
 
+    /// Whether anything has to exist, or not to, for the update to be made.
+    fn is_conditional(&self) -> bool {
+        let none = Conditions::NONE.0;
+        self.conditions.0 != none || self.akeys.iter().any(|update| update.conditions.0 != none)
+    }
+
     fn place(&self) -> ObjectKey {
         (self.pool, self.container, self.object)
     }
@@ -193,6 +200,9 @@ impl Request<'_> {
     /// Compares the data with the checksums that came with it.
     pub(crate) fn verify(&self, data: &[u8]) -> Result<(), UpdateError> {
         let mut at = 0;
+        if self.akeys.iter().all(|update| update.checksums.is_empty()) {
+            return Ok(());
+        }
         for update in self.akeys {
             let lens: Vec<u64> = match &update.value {
                 Value::Single { size } => vec![*size],
@@ -238,7 +248,7 @@ impl Request<'_> {
         let mut changes = Vec::with_capacity(3 + pieces.len());
         changes.extend(self.object_change(&object_path, object));
         if !dkey.exists {
-            changes.push(Change::Put { key: dkey_path.event(self.epoch), value: Event::Dkey.encode() });
+            changes.push(Change::put(&dkey_path.event(self.epoch), Event::Dkey.encode()));
         }
         let mut overwrites = false;
         let mut pieces = pieces.iter().peekable();
@@ -263,7 +273,7 @@ impl Request<'_> {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
-                changes.push(Change::Put { key, value });
+                changes.push(Change::put(&key, value));
             }
             if let Some(change) = self.akey_change(&path, update, akey, classes) {
                 changes.insert(start, change);
@@ -278,7 +288,7 @@ impl Request<'_> {
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        Some(Change::Put { key: path.event(at), value: Event::Object { newest }.encode() })
+        Some(Change::put(&path.event(at), Event::Object { newest }.encode()))
     }
 
     fn akey_change(&self, path: &Path, update: &AkeyUpdate, akey: Life, classes: u32) -> Option<Change> {
@@ -296,7 +306,7 @@ impl Request<'_> {
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
         };
-        Some(Change::Put { key: path.event(at), value: event.encode() })
+        Some(Change::put(&path.event(at), event.encode()))
     }
 
     fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
@@ -466,6 +476,9 @@ impl Shard {
             };
             let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(usize::MAX);
             blocks.checksums = bytes[range.clone()].chunks(chunk).map(crc32c).collect();
+            if let Some((block, checksum)) = cached(blocks) {
+                self.core.cache.insert(block, checksum, &bytes[range.clone()]);
+            }
             let mut slices = self.slices(data, range).await;
             for run in &blocks.runs {
                 let part = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
@@ -545,8 +558,10 @@ impl Shard {
         let (mut reservation, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
-            request.epoch = clock().0;
-            self.check_now(&request, &pieces).await?;
+            if request.is_conditional() {
+                request.epoch = clock().0;
+                self.check_now(&request, &pieces).await?;
+            }
             staging = Some(Staging::new(&self.core));
             reservation = Some(self.write_blocks(container, &request, &mut pieces, &data).await?);
         } else {
@@ -571,8 +586,11 @@ impl Shard {
         // The task owns the reservation: blocks aren't given out again before the device is done with them, even
         // when the caller gives up.
         let task = self.core.rt.spawn(async move {
-            let results = join_all(writes).await;
-            (held, results.into_iter().collect::<Result<Vec<()>, _>>())
+            let result = match <[IoFuture<()>; 1]>::try_from(writes) {
+                Ok([write]) => write.await,
+                Err(writes) => join_all(writes).await.into_iter().collect(),
+            };
+            (held, result)
         });
         let (held, result) = task.await.map_err(|aborted| UpdateError::Failed(aborted.to_string()))?;
         result?;

@@ -15,6 +15,15 @@ const CHUNK_SHIFT_MAX: u8 = 15;
 /// small.
 const SMALL_CHUNKS_MAX: u64 = 64 * 1024;
 
+/// Tag of a version whose data follows.
+const INLINE: u8 = 1;
+
+/// Bytes of a version before data or blocks, at most: record size and tag.
+const VERSION_HEAD: usize = 6;
+
+/// Bytes of a run, or of the lengths before the runs, in nearly all cases.
+const RUN_BYTES: usize = 8;
+
 /// Data in blocks of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {
@@ -69,7 +78,7 @@ impl Payload {
         match self {
             Self::Hole => out.put_u8(0),
             Self::Inline(bytes) => {
-                out.put_u8(1);
+                out.put_u8(INLINE);
                 out.extend_from_slice(bytes);
             }
             Self::Blocks(blocks) => {
@@ -89,7 +98,7 @@ impl Payload {
     fn decode(mut decoder: Decoder<'_>) -> Result<Self, Malformed> {
         match decoder.u8()? {
             0 if decoder.is_empty() => Ok(Self::Hole),
-            1 => Ok(Self::Inline(decoder.rest().to_vec())),
+            INLINE => Ok(Self::Inline(decoder.rest().to_vec())),
             BLOCKS => decode_blocks(decoder).map(Self::Blocks),
             _ => Err(Malformed("a value is of unknown kind")),
         }
@@ -117,6 +126,9 @@ fn decode_blocks(mut decoder: Decoder<'_>) -> Result<Blocks, Malformed> {
     if bytes != len.next_multiple_of(BLOCK as u64) {
         return Err(Malformed("the blocks of a value don't add up to its length"));
     }
+    blocks
+        .checksums
+        .reserve_exact(usize::try_from(blocks.chunks()).unwrap_or(0).min(decoder.rest().len() / 4));
     for _ in 0..blocks.chunks() {
         blocks.checksums.push(decoder.u32()?);
     }
@@ -133,7 +145,12 @@ pub(crate) struct Version {
 
 impl Version {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let len = match &self.payload {
+            Payload::Hole => 0,
+            Payload::Inline(bytes) => bytes.len(),
+            Payload::Blocks(blocks) => RUN_BYTES * (1 + blocks.runs.len()) + 4 * blocks.checksums.len(),
+        };
+        let mut out = Vec::with_capacity(len + VERSION_HEAD);
         out.put_varint(u64::from(self.record_size));
         self.payload.encode(&mut out);
         out
@@ -152,8 +169,25 @@ impl Version {
         decoder.varint().is_ok() && decoder.u8() == Ok(BLOCKS)
     }
 
-    /// The runs of blocks a stored version refers to, without decoding the rest.
+    /// The payload of a stored version, in the memory that the version had where that is possible.
+    pub(crate) fn into_payload(mut bytes: Vec<u8>) -> Result<Payload, Malformed> {
+        let mut decoder = Decoder::new(&bytes);
+        u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))?;
+        if decoder.u8()? != INLINE {
+            return Ok(Self::decode(&bytes)?.payload);
+        }
+        let head = bytes.len() - decoder.rest().len();
+        bytes.drain(..head);
+        Ok(Payload::Inline(bytes))
+    }
+
+    /// The runs of blocks a stored version refers to.
     pub(crate) fn runs(bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
+        let mut decoder = Decoder::new(bytes);
+        decoder.varint()?;
+        if decoder.u8()? == INLINE {
+            return Ok(Vec::new());
+        }
         match Self::decode(bytes)?.payload {
             Payload::Blocks(blocks) => Ok(blocks.runs),
             Payload::Hole | Payload::Inline(_) => Ok(Vec::new()),
@@ -202,7 +236,7 @@ pub(crate) enum Event {
 
 impl Event {
     pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(16);
         match self {
             Self::Punch => out.put_u8(0),
             Self::Object { newest } => {

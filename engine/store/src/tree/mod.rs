@@ -22,6 +22,7 @@ use core::cell::{Cell, RefCell};
 use core::ops::ControlFlow;
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
@@ -40,11 +41,19 @@ pub(crate) struct Tree {
     /// Nodes beyond a missing one that a scan asks for.
     ahead: Cell<usize>,
     hand: Hand,
-    /// The leaf where the last scan was: what belongs together is close together. Let go before any change, which
-    /// would have to copy the node otherwise.
-    finger: RefCell<Option<Rc<Node>>>,
+    /// Leaves where the last scans were, the latest first: what belongs together is close together, and the entry of an
+    /// object itself is asked for between its dkeys. Let go before any change, which would have to copy the nodes
+    /// otherwise.
+    fingers: RefCell<[Option<Finger>; 2]>,
     /// Memory for the keys that a scan visits.
     key: RefCell<Vec<u8>>,
+}
+
+/// A leaf, and the entry of it that was looked at last.
+#[derive(Clone, Debug)]
+struct Finger {
+    leaf: Rc<Node>,
+    at: usize,
 }
 
 #[cfg(test)]
@@ -54,6 +63,9 @@ impl Default for Tree {
         Self::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
     }
 }
+
+/// What keys had before they were set; `None` where there was nothing.
+pub(crate) type Olds = SmallVec<[Option<Vec<u8>>; 4]>;
 
 /// The right part of a split node with its lowest key.
 type Split = Option<(Vec<u8>, Rc<Node>)>;
@@ -86,7 +98,7 @@ impl Tree {
             visits,
             ahead,
             hand: Hand::default(),
-            finger: RefCell::default(),
+            fingers: RefCell::default(),
             key: RefCell::default(),
         }
     }
@@ -173,7 +185,16 @@ impl Tree {
     pub(crate) fn reach<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Missing> {
         let mut missing: Vec<(Vec<u8>, PageRef)> = Vec::new();
         for key in keys {
-            let Err(Missing(nodes)) = self.leaf(key) else { continue };
+            if self.at_finger(key).is_some() {
+                continue;
+            }
+            let Missing(nodes) = match self.leaf(key) {
+                Ok(leaf) => {
+                    self.point(&leaf, 0);
+                    continue;
+                }
+                Err(missing) => missing,
+            };
             for (key, page) in nodes {
                 if missing.iter().all(|(_, known)| *known != page) {
                     missing.push((key, page));
@@ -207,9 +228,26 @@ impl Tree {
 
     /// Sets the value of a key and returns the one it had. Key and value together are at most [`ENTRY_MAX`] bytes.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
-        debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
+        let mut old = SmallVec::new();
+        self.put_run(&[(key, value)], &mut old)?;
+        Ok(old.pop().flatten())
+    }
+
+    /// Sets the values of as many keys, from the first on, as go to the same leaf, at least of one. Adds the values that
+    /// they had to `old`.
+    pub(crate) fn put_run(&mut self, run: &[(&[u8], &[u8])], old: &mut Olds) -> Result<(), Missing> {
+        for (key, value) in run {
+            debug_assert!(
+                key.len() + value.len() <= ENTRY_MAX,
+                "an entry of {} bytes",
+                key.len() + value.len()
+            );
+        }
         self.let_go();
-        let (old, split) = put(&mut self.root, key, value, &mut self.changes)?;
+        let before = old.len();
+        let split = put(&mut self.root, run, old, &mut self.changes)?;
+        let added = old[before..].iter().filter(|old| old.is_none()).count();
+        self.len = self.len.saturating_add(added as u64);
         if let Some((separator, right)) = split {
             let mut keys = Packed::default();
             keys.push(b"", b"");
@@ -217,8 +255,7 @@ impl Tree {
             let left = Child::resident(Rc::clone(&self.root));
             self.root = self.changes.added(Body::Branch(keys, vec![left, Child::resident(right)]));
         }
-        self.len = self.len.saturating_add(u64::from(old.is_none()));
-        Ok(old)
+        Ok(())
     }
 
     /// Removes a key and returns its value. Nodes stay as they are, however small, until [`Tree::tidy`]: when they are
@@ -287,32 +324,108 @@ impl Tree {
         }
     }
 
-    /// Visits entries of the leaf at the finger, if `from` belongs there. Returns whether it did; `key` is then the
-    /// last one of the leaf.
-    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
-        let leaf = self.finger.borrow().clone();
-        let Some(Node { body: Body::Leaf(entries), used, .. }) = leaf.as_deref() else {
-            return ControlFlow::Continue(false);
-        };
-        let first = match entries.search(from) {
-            Ok(at) => at,
-            // Before its first entry, a key may belong to the leaf before.
-            Err(at) if at > 0 && at < entries.len() => at,
-            Err(_) => return ControlFlow::Continue(false),
-        };
-        used.set(self.tick.get());
-        for at in first..entries.len() {
-            entries.copy_key(at, key);
-            if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
-                return ControlFlow::Break(found);
+    /// A leaf at a finger that `from` belongs to for sure, and the first entry of it that isn't below.
+    fn at_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        let mut fingers = self.fingers.borrow_mut();
+        for number in 0..fingers.len() {
+            let Some(Finger { leaf, at }) = &mut fingers[number] else { continue };
+            let Body::Leaf(entries) = &leaf.body else { continue };
+            if let Some(first) = entries.seek(from, *at) {
+                *at = first;
+                leaf.used.set(self.tick.get());
+                let leaf = Rc::clone(leaf);
+                fingers.swap(0, number);
+                return Some((leaf, first));
             }
         }
+        None
+    }
+
+    /// Puts a finger on an entry.
+    fn point(&self, leaf: &Rc<Node>, at: usize) {
+        let mut fingers = self.fingers.borrow_mut();
+        let is_known = matches!(&fingers[0], Some(finger) if Rc::ptr_eq(&finger.leaf, leaf));
+        if let Some(finger) = fingers[0].as_mut().filter(|_| is_known) {
+            finger.at = at;
+        } else {
+            fingers.rotate_right(1);
+            fingers[0] = Some(Finger { leaf: Rc::clone(leaf), at });
+        }
+    }
+
+    /// Visits entries in order from the first key that is at least `from` on, as long as their keys begin with the first
+    /// `len` bytes of it. `visit` gets what follows those.
+    pub(crate) fn scan_below<B>(
+        &self,
+        from: &[u8],
+        len: usize,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Found<B> {
+        let start = &from[..len];
+        let (leaf, first) = if let Some(found) = self.at_finger(from) {
+            found
+        } else {
+            let leaf = self.leaf(from)?;
+            let first = leaf.entries().map_or(0, |entries| entries.search(from).unwrap_or_else(|at| at));
+            (leaf, first)
+        };
+        let Some(entries) = leaf.entries() else { return Ok(None) };
+        let mut scratch = self.key.take();
+        for at in first..entries.len() {
+            let visited = match entries.rest(at, start, &mut scratch) {
+                Some(rest) => visit(rest, entries.value(at)).map_break(Some),
+                None => ControlFlow::Break(None),
+            };
+            if let ControlFlow::Break(found) = visited {
+                self.point(&leaf, at);
+                self.key.replace(scratch);
+                return Ok(found);
+            }
+        }
+        self.key.replace(scratch);
+        let behind = if first < entries.len() {
+            [entries.key(entries.len() - 1).as_slice(), &[0]].concat()
+        } else {
+            from.to_vec()
+        };
+        let found = self.scan(&behind, |key, value| match key.strip_prefix(start) {
+            Some(rest) => visit(rest, value).map_break(Some),
+            None => ControlFlow::Break(None),
+        });
+        Ok(found?.flatten())
+    }
+
+    /// Visits entries of the leaf at a finger, if `from` belongs there. Returns whether it did; `key` is then the
+    /// last one of the leaf.
+    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
+        let Some((leaf, first)) = self.at_finger(from) else { return ControlFlow::Continue(false) };
+        let Body::Leaf(entries) = &leaf.body else { return ControlFlow::Continue(false) };
+        self.scan_leaf(&leaf, entries, first, key, visit)?;
         ControlFlow::Continue(true)
     }
 
-    /// Forgets the leaf of the last scan.
+    /// Visits entries of a leaf from one on.
+    fn scan_leaf<B>(
+        &self,
+        leaf: &Rc<Node>,
+        entries: &Packed,
+        first: usize,
+        key: &mut Vec<u8>,
+        visit: Visit<'_, B>,
+    ) -> ControlFlow<B> {
+        for at in first..entries.len() {
+            entries.copy_key(at, key);
+            if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
+                self.point(leaf, at);
+                return ControlFlow::Break(found);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Forgets the leaves of the last scans.
     fn let_go(&self) {
-        self.finger.take();
+        self.fingers.take();
     }
 
     /// Visits entries in reverse order from the last key that is below `below`, until `visit` breaks.
@@ -353,13 +466,9 @@ impl Tree {
         self.touch(node);
         match &node.body {
             Body::Leaf(entries) => {
-                self.finger.replace(Some(Rc::clone(node)));
                 let first = from.map_or(0, |from| entries.search(from).unwrap_or_else(|at| at));
-                for at in first..entries.len() {
-                    entries.copy_key(at, key);
-                    if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
-                        return ControlFlow::Break(Ok(found));
-                    }
+                if let ControlFlow::Break(found) = self.scan_leaf(node, entries, first, key, visit) {
+                    return ControlFlow::Break(Ok(found));
                 }
             }
             Body::Branch(keys, children) => {
@@ -486,64 +595,74 @@ fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     right[..(shared + 1).min(right.len())].to_vec()
 }
 
+/// Puts the first entries of a run, which go to the same leaf. What they replace is added to `old`.
 fn put(
     node: &mut Rc<Node>,
-    key: &[u8],
-    value: &[u8],
+    run: &[(&[u8], &[u8])],
+    old: &mut Olds,
     changes: &mut Changes,
-) -> Result<(Option<Vec<u8>>, Split), Missing> {
+) -> Result<Split, Missing> {
     let owned = changes.own(node);
     let done = match &mut owned.body {
-        Body::Leaf(entries) => Ok(put_entry(entries, key, value, changes)),
-        Body::Branch(keys, children) => put_below(keys, children, key, value, changes),
+        Body::Leaf(entries) => Ok(put_entries(entries, run, old, changes)),
+        Body::Branch(keys, children) => put_below(keys, children, run, old, changes),
     };
     owned.recharge();
     done
 }
 
-fn put_entry(
-    entries: &mut Packed,
-    key: &[u8],
-    value: &[u8],
-    changes: &mut Changes,
-) -> (Option<Vec<u8>>, Split) {
-    let (old, at) = match entries.search(key) {
-        Ok(at) => {
-            let old = entries.value(at).to_vec();
-            entries.replace(at, value);
-            (Some(old), at)
+fn put_entries(entries: &mut Packed, run: &[(&[u8], &[u8])], old: &mut Olds, changes: &mut Changes) -> Split {
+    let mut hint = 0;
+    for (number, (key, value)) in run.iter().enumerate() {
+        // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
+        if number > 0 {
+            let room = entries.size() + packed::ENTRY_OVERHEAD + key.len() + value.len() <= NODE_MAX;
+            match entries.seek(key, hint) {
+                Some(at) if room => hint = at,
+                _ => break,
+            }
         }
-        Err(at) => {
-            entries.insert(at, key, value);
-            (None, at)
+        let found = if number > 0 { entries.at(hint, key) } else { entries.search(key) };
+        let at = match found {
+            Ok(at) => {
+                old.push(Some(entries.value(at).to_vec()));
+                entries.replace(at, value);
+                at
+            }
+            Err(at) => {
+                old.push(None);
+                entries.insert(at, key, value);
+                at
+            }
+        };
+        if entries.size() > NODE_MAX {
+            // Keys that arrive in order leave full nodes behind.
+            let middle = if at + 1 == entries.len() { at } else { entries.middle() };
+            let right = entries.range(middle..entries.len());
+            let low = separator(&entries.key(middle - 1), &right.key(0));
+            *entries = entries.range(0..middle);
+            return Some((low, changes.added(Body::Leaf(right))));
         }
-    };
-    if entries.size() <= NODE_MAX {
-        return (old, None);
+        hint = at + 1;
     }
-    // Keys that arrive in order leave full nodes behind.
-    let middle = if at + 1 == entries.len() { at } else { entries.middle() };
-    let right = entries.range(middle..entries.len());
-    let low = separator(&entries.key(middle - 1), &right.key(0));
-    *entries = entries.range(0..middle);
-    (old, Some((low, changes.added(Body::Leaf(right)))))
+    None
 }
 
 fn put_below(
     keys: &mut Packed,
     children: &mut Vec<Child>,
-    key: &[u8],
-    value: &[u8],
+    run: &[(&[u8], &[u8])],
+    old: &mut Olds,
     changes: &mut Changes,
-) -> Result<(Option<Vec<u8>>, Split), Missing> {
+) -> Result<Split, Missing> {
+    let Some((key, _)) = run.first() else { return Ok(None) };
     let at = Node::child_of(keys, key);
     let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
-    let (old, split) = put(child, key, value, changes)?;
-    let Some((low, right)) = split else { return Ok((old, None)) };
+    let Some((low, right)) = put(child, run, old, changes)? else { return Ok(None) };
     keys.insert(at + 1, &low, b"");
     children.insert(at + 1, Child::resident(right));
     if keys.size() + children.len() * node::CHILD_BYTES <= NODE_MAX {
-        return Ok((old, None));
+        return Ok(None);
     }
     let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle() };
     let low = keys.key(middle);
@@ -551,7 +670,7 @@ fn put_below(
     right.insert(0, b"", b"");
     *keys = keys.range(0..middle);
     let right = Body::Branch(right, children.split_off(middle));
-    Ok((old, Some((low, changes.added(right)))))
+    Ok(Some((low, changes.added(right))))
 }
 
 fn take(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {

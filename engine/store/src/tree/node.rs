@@ -219,6 +219,14 @@ impl Node {
         }
     }
 
+    /// The entries of a leaf.
+    pub(super) fn entries(&self) -> Option<&Packed> {
+        match &self.body {
+            Body::Leaf(entries) => Some(entries),
+            Body::Branch(..) => None,
+        }
+    }
+
     /// Which child a key belongs to.
     pub(super) fn child_of(keys: &Packed, key: &[u8]) -> usize {
         match keys.search(key) {

@@ -1,19 +1,58 @@
-//! Sorted entries of one node in compact form: one heap of bytes, a table of positions, a common prefix.
+//! Sorted entries of one node in compact form: one heap of bytes, a table of entries, a common prefix.
+//!
+//! A search looks at the heads of the keys first, which lie side by side: on most of its way it touches neither the
+//! heap nor the rest of the keys.
+
+use core::cmp::Ordering;
 
 /// Bytes that an entry takes beyond its key suffix and value: two lengths in the heap and a position. On the device
 /// it takes at most as much: three varints below 2^14.
-const ENTRY_OVERHEAD: usize = 6;
+pub(super) const ENTRY_OVERHEAD: usize = 6;
+
+/// Entries with the same head that are stepped over before the end of them is searched for.
+const EQUAL_HEADS_MAX: usize = 8;
+
+/// Least room for new entries when the heap grows, in bytes: some ten small ones.
+const HEAP_MIN: usize = 512;
+
+/// As [`HEAP_MIN`] for the table, in entries.
+const SLOTS_MIN: usize = 8;
+
+/// How much to grow by: an eighth. Nodes are many, and doubling would waste a third of the index memory.
+const fn grown(len: usize, min: usize) -> usize {
+    if len / 8 > min { len / 8 } else { min }
+}
 
 /// Bytes before suffix and value in the heap: their two lengths.
 const LENGTHS: usize = 4;
+
+/// An entry in the table.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// See [`head`].
+    head: u32,
+    /// Position in the heap.
+    position: u32,
+}
+
+/// The first bytes of a suffix, zeros behind a shorter one. Heads are in the order of their suffixes; only those of
+/// equal heads have to be compared in full.
+fn head(suffix: &[u8]) -> u32 {
+    if let Some(first) = suffix.first_chunk() {
+        return u32::from_be_bytes(*first);
+    }
+    let mut first = [0; 4];
+    first[..suffix.len()].copy_from_slice(suffix);
+    u32::from_be_bytes(first)
+}
 
 /// Sorted key-value entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packed {
     /// What all keys begin with; stored once.
     prefix: Vec<u8>,
-    /// Position of each entry in the heap, in key order.
-    positions: Vec<u32>,
+    /// Each entry, in key order.
+    slots: Vec<Slot>,
     /// Entries: length of the suffix, length of the value (16 bits each), suffix, value.
     heap: Vec<u8>,
     /// Bytes of the heap that no entry uses.
@@ -32,16 +71,16 @@ fn short(len: usize) -> [u8; 2] {
 
 impl Packed {
     pub(crate) fn len(&self) -> usize {
-        self.positions.len()
+        self.slots.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.positions.is_empty()
+        self.slots.is_empty()
     }
 
     /// Upper bound of the bytes that the entries take on the device.
     pub(crate) fn size(&self) -> usize {
-        self.prefix.len() + self.heap.len() - self.dead + self.positions.len() * (ENTRY_OVERHEAD - LENGTHS)
+        self.prefix.len() + self.heap.len() - self.dead + self.slots.len() * (ENTRY_OVERHEAD - LENGTHS)
     }
 
     pub(crate) fn prefix(&self) -> &[u8] {
@@ -49,7 +88,7 @@ impl Packed {
     }
 
     fn parts(&self, index: usize) -> (usize, usize, usize) {
-        let at = self.positions[index] as usize;
+        let at = self.slots[index].position as usize;
         let lengths: [u8; LENGTHS] = self.heap[at..at + LENGTHS].try_into().unwrap_or_default();
         let [suffix, value] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]];
         (at + LENGTHS, usize::from(u16::from_le_bytes(suffix)), usize::from(u16::from_le_bytes(value)))
@@ -79,43 +118,107 @@ impl Packed {
         key
     }
 
+    /// How an entry's suffix compares with another one, whose head is known.
+    fn compare(&self, index: usize, suffix: &[u8], head: u32) -> Ordering {
+        self.slots[index].head.cmp(&head).then_with(|| self.suffix(index).cmp(suffix))
+    }
+
     /// Where a key is (`Ok`) or would be inserted (`Err`).
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match key.strip_prefix(self.prefix.as_slice()) {
-            Some(suffix) => {
-                let (mut low, mut high) = (0, self.positions.len());
-                while low < high {
-                    let middle = usize::midpoint(low, high);
-                    match self.suffix(middle).cmp(suffix) {
-                        core::cmp::Ordering::Equal => return Ok(middle),
-                        core::cmp::Ordering::Less => low = middle + 1,
-                        core::cmp::Ordering::Greater => high = middle,
-                    }
-                }
-                Err(low)
-            }
+            Some(suffix) => self.search_suffix(suffix, head(suffix)),
             None if key < self.prefix.as_slice() => Err(0),
-            None => Err(self.positions.len()),
+            None => Err(self.slots.len()),
         }
     }
 
-    fn append(&mut self, suffix: &[u8], value: &[u8]) -> u32 {
+    fn search_suffix(&self, suffix: &[u8], head: u32) -> Result<usize, usize> {
+        let mut low = self.slots.partition_point(|slot| slot.head < head);
+        let equal =
+            self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
+        let mut high = low + equal;
+        if equal == EQUAL_HEADS_MAX {
+            high += self.slots[high..].partition_point(|slot| slot.head == head);
+        }
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match self.suffix(middle).cmp(suffix) {
+                Ordering::Equal => return Ok(middle),
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    /// The entry at `hint` or the one before, if it is the first that isn't below a suffix, whose head is known.
+    fn near(&self, hint: usize, suffix: &[u8], head: u32) -> Option<usize> {
+        if hint == 0 || hint >= self.slots.len() {
+            return None;
+        }
+        if self.compare(hint - 1, suffix, head) == Ordering::Less {
+            return (self.compare(hint, suffix, head) != Ordering::Less).then_some(hint);
+        }
+        (hint > 1 && self.compare(hint - 2, suffix, head) == Ordering::Less).then_some(hint - 1)
+    }
+
+    /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
+    /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
+    pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
+        let suffix = key.strip_prefix(self.prefix.as_slice())?;
+        let head = head(suffix);
+        if let Some(at) = self.near(hint, suffix, head) {
+            return Some(at);
+        }
+        let last = self.slots.len().checked_sub(1)?;
+        if self.compare(0, suffix, head) == Ordering::Greater
+            || self.compare(last, suffix, head) == Ordering::Less
+        {
+            return None;
+        }
+        Some(self.search_suffix(suffix, head).unwrap_or_else(|at| at))
+    }
+
+    /// As [`Packed::search`], where the key isn't above the entry at `index` and is above the one before.
+    pub(crate) fn at(&self, index: usize, key: &[u8]) -> Result<usize, usize> {
+        let is_there = key.strip_prefix(self.prefix.as_slice()) == Some(self.suffix(index));
+        if is_there { Ok(index) } else { Err(index) }
+    }
+
+    /// What follows `start` in the key of an entry, if that begins with it. Put together in `scratch` where it has to
+    /// be.
+    pub(crate) fn rest<'a>(
+        &'a self,
+        index: usize,
+        start: &[u8],
+        scratch: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        if let Some(start) = start.strip_prefix(self.prefix.as_slice()) {
+            return self.suffix(index).strip_prefix(start);
+        }
+        let prefix = self.prefix.strip_prefix(start)?;
+        scratch.clear();
+        scratch.extend_from_slice(prefix);
+        scratch.extend_from_slice(self.suffix(index));
+        Some(scratch)
+    }
+
+    fn append(&mut self, suffix: &[u8], value: &[u8]) -> Slot {
         let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
         let needed = LENGTHS + suffix.len() + value.len();
         if self.heap.capacity() - self.heap.len() < needed {
-            // Grow by an eighth: nodes are many, and doubling would waste a third of the index memory.
-            self.heap.reserve_exact(needed.max(self.heap.len() / 8));
+            self.heap.reserve_exact(needed.max(grown(self.heap.len(), HEAP_MIN)));
         }
         self.heap.extend_from_slice(&short(suffix.len()));
         self.heap.extend_from_slice(&short(value.len()));
         self.heap.extend_from_slice(suffix);
         self.heap.extend_from_slice(value);
-        position
+        Slot { head: head(suffix), position }
     }
 
     /// Inserts an entry at the place that [`Packed::search`] gave.
     pub(crate) fn insert(&mut self, index: usize, key: &[u8], value: &[u8]) {
-        if self.positions.is_empty() {
+        if self.slots.is_empty() {
             *self = Self::default();
         }
         let shared = common_len(&self.prefix, key);
@@ -123,13 +226,16 @@ impl Packed {
             self.rebuild(shared);
         }
         let suffix = &key[self.prefix.len()..];
-        let position = self.append(suffix, value);
-        self.positions.insert(index, position);
+        let slot = self.append(suffix, value);
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(grown(self.slots.len(), SLOTS_MIN));
+        }
+        self.slots.insert(index, slot);
     }
 
     /// Appends an entry behind all others.
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.insert(self.positions.len(), key, value);
+        self.insert(self.slots.len(), key, value);
     }
 
     /// Replaces the value of an entry.
@@ -141,14 +247,14 @@ impl Packed {
         }
         let suffix = self.heap[at..at + suffix].to_vec();
         self.dead += LENGTHS + suffix.len() + old;
-        self.positions[index] = self.append(&suffix, value);
+        self.slots[index] = self.append(&suffix, value);
         self.compact();
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
         let (_, suffix, value) = self.parts(index);
         self.dead += LENGTHS + suffix + value;
-        self.positions.remove(index);
+        self.slots.remove(index);
         self.compact();
     }
 
@@ -161,23 +267,37 @@ impl Packed {
 
     /// Lays the entries out anew with a prefix of this length, which must be shared by all keys.
     fn rebuild(&mut self, prefix_len: usize) {
-        *self = self.copy_range(0..self.positions.len(), prefix_len);
+        *self = self.copy_range(0..self.slots.len(), prefix_len);
     }
 
+    /// A copy of some entries with a prefix of this length, which all their keys share.
     fn copy_range(&self, range: core::ops::Range<usize>, prefix_len: usize) -> Self {
         let mut copy = Self::default();
         if range.is_empty() {
             return copy;
         }
-        let mut key = Vec::new();
-        self.copy_key(range.start, &mut key);
-        key.truncate(prefix_len);
-        copy.prefix.clone_from(&key);
-        copy.positions.reserve_exact(range.len());
+        copy.prefix = self.key(range.start);
+        copy.prefix.truncate(prefix_len);
+        copy.slots.reserve_exact(range.len());
+        // What the suffixes gain from a shorter prefix, or lose to a longer one.
+        let gained = self.prefix.get(prefix_len..).unwrap_or_default();
+        let lost = prefix_len.saturating_sub(self.prefix.len());
+        let len = |index: usize| {
+            let (_, suffix, value) = self.parts(index);
+            LENGTHS + gained.len() + suffix - lost + value
+        };
+        copy.heap.reserve_exact(range.clone().map(len).sum());
+        let mut joined = gained.to_vec();
         for index in range {
-            self.copy_key(index, &mut key);
-            let position = copy.append(&key[prefix_len..], self.value(index));
-            copy.positions.push(position);
+            let suffix = &self.suffix(index)[lost..];
+            let slot = if gained.is_empty() {
+                copy.append(suffix, self.value(index))
+            } else {
+                joined.truncate(gained.len());
+                joined.extend_from_slice(suffix);
+                copy.append(&joined, self.value(index))
+            };
+            copy.slots.push(slot);
         }
         copy
     }
@@ -196,19 +316,19 @@ impl Packed {
     pub(crate) fn middle(&self) -> usize {
         let half = self.size() / 2;
         let mut sum = self.prefix.len();
-        for index in 0..self.positions.len() {
+        for index in 0..self.slots.len() {
             let (_, suffix, value) = self.parts(index);
             sum += ENTRY_OVERHEAD + suffix + value;
             if sum > half {
-                return index.clamp(1, self.positions.len().saturating_sub(1).max(1));
+                return index.clamp(1, self.slots.len().saturating_sub(1).max(1));
             }
         }
-        self.positions.len().saturating_sub(1)
+        self.slots.len().saturating_sub(1)
     }
 
     /// Heap memory in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.prefix.capacity() + self.heap.capacity() + self.positions.capacity() * 4
+        self.prefix.capacity() + self.heap.capacity() + self.slots.capacity() * size_of::<Slot>()
     }
 }
 
@@ -250,6 +370,18 @@ mod tests {
                 }
                 let entries: Vec<_> = (0..packed.len()).map(|at| (packed.key(at), packed.value(at).to_vec())).collect();
                 prop_assert_eq!(entries, model.clone().into_iter().collect::<Vec<_>>());
+            }
+            for (key, hint) in model.keys().flat_map(|key| [(key, 0), (key, 1), (key, packed.len())]) {
+                let found = |key: &[u8]| packed.seek(key, hint).map(|at| packed.key(at));
+                prop_assert_eq!(found(key), Some(key.clone()));
+                let behind = [key.as_slice(), &[0]].concat();
+                prop_assert_eq!(found(&behind), model.range(behind.clone()..).next().map(|(key, _)| key.clone()));
+                let at = packed.search(key).expect("it is there");
+                let rest = |start: &[u8]| packed.rest(at, start, &mut Vec::new()).map(<[u8]>::to_vec);
+                for len in 0..=key.len() {
+                    prop_assert_eq!(rest(&key[..len]), Some(key[len..].to_vec()));
+                }
+                prop_assert_eq!(rest(&behind), None);
             }
             if packed.len() > 1 {
                 let middle = packed.middle();
