@@ -28,6 +28,8 @@ const FILE_BYTES: u64 = 1 << 30;
 const OPERATIONS: u64 = 8192;
 /// Rounds of fetches over what was stored.
 const ROUNDS: u64 = 4;
+/// Room for all values of 4 KiB, 32 MiB, and as much again for those that compete for a place.
+const CACHE_BYTES: usize = 64 << 20;
 /// Updates in flight at once.
 const WIDTH: u64 = 32;
 /// Extents of a mebibyte.
@@ -169,8 +171,28 @@ async fn beside_raw(
     let memory = float(store.index_memory() as u64) / float(store.stats().entries.max(1));
     report.figure("store: index memory per entry", memory, "B", None);
     store.close().await.map_err(|error| failed("close", &error))?;
+    drop((store, shard));
+    let cached = cached_fetches(handle, path).await?;
+    report.beside("store: fetch 4 KiB, cached", cached, "op/s", ("from the device", small.1), None);
     let own = |value_bytes, (updates, fetches)| Own { value_bytes, updates, fetches };
-    Ok([own(TINY.len, tiny), own(SMALL.len, small)])
+    Ok([own(TINY.len, tiny), own(SMALL.len, (small.0, cached))])
+}
+
+/// Fetches of 4 KiB in a second by a store with room for all of them in memory, as the other libraries have it.
+async fn cached_fetches(handle: &Handle, path: &Path) -> Result<f64, BenchError> {
+    let none = || failed("a transfer", &"an operation failed");
+    let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
+    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..StoreConfig::default() };
+    let store = Store::open(handle, Rc::new(device), &load::owner(), config).await;
+    let store = store.map_err(|error| failed("open", &error))?;
+    let shard = store.pool(load::POOL).ok_or_else(none)?;
+    let load =
+        Load::new(handle, &shard, SMALL.first, SMALL.count, SMALL.width, SMALL.len).ok_or_else(none)?;
+    load.fetches(1).await.ok_or_else(none)?;
+    let rate = load.fetches(SMALL.rounds).await.ok_or_else(none)?;
+    drop(shard);
+    store.close().await.map_err(|error| failed("close", &error))?;
+    Ok(rate)
 }
 
 /// A file that is gone when the run is over, however it ends.
