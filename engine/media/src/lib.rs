@@ -2,6 +2,7 @@
 //!
 //! * [`file::FileDevice`]: a file or block device with `O_DIRECT` through one io_uring per target thread;
 //! * [`nvme::NvmeDevice`]: an NVMe namespace by commands that the kernel passes through;
+//! * `spdk::SpdkDevice`: a device of SPDK, with the feature of that name;
 //! * [`memory::MemoryDevice`]: bytes in memory, for tests and caches;
 //! * [`sim::SimDisk`]: a disk with a volatile cache in virtual time, which tears, reorders, loses, stalls and rots
 //!   from one seed.
@@ -21,12 +22,14 @@ pub mod nvme;
 mod open;
 mod pool;
 pub mod sim;
+#[cfg(feature = "spdk")]
+pub mod spdk;
 mod uring;
 mod wear;
 
 pub use buffer::{DmaBuf, Slice};
 pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 pub use features::Features;
-pub use open::{open, open_read_only};
+pub use open::{open, open_read_only, spdk_name};
 pub use pool::DmaPool;
 pub use wear::Wear;

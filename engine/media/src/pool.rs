@@ -26,8 +26,21 @@ pub struct DmaPool {
     state: Rc<PoolState>,
 }
 
+/// Where a pool takes its memory, which is aligned to [`BLOCK`].
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    /// Gives this many bytes, initialised with anything; `None` when there are none left.
+    pub(crate) take: fn(usize) -> Option<NonNull<u8>>,
+    /// Takes back what `take` gave, with the same number of bytes.
+    pub(crate) give_back: unsafe fn(NonNull<u8>, usize),
+}
+
+/// The process's own memory, zeroed.
+const HEAP: Source = Source { take: |len| Some(allocate(len)), give_back: release };
+
 /// A pool's memory and who waits for it.
 pub(crate) struct PoolState {
+    source: Source,
     limit: usize,
     used: Cell<usize>,
     chunks: RefCell<Vec<Chunk>>,
@@ -39,6 +52,7 @@ pub(crate) struct PoolState {
 /// The parts form a binary tree whose root, at index 1, is the whole chunk and whose leaves are its blocks. Each node
 /// tells the order of the largest free part in it plus one, or zero when nothing in it is free.
 struct Chunk {
+    source: Source,
     memory: NonNull<u8>,
     largest: Box<[u8]>,
 }
@@ -50,13 +64,14 @@ fn order_of(len: usize) -> Option<u8> {
 }
 
 impl Chunk {
-    fn new() -> Self {
+    fn new(source: Source) -> Option<Self> {
+        let memory = (source.take)(CHUNK)?;
         let mut largest = vec![0; 2 * LEAVES];
         for (index, order) in largest.iter_mut().enumerate().skip(1) {
             // Nodes 2^d to 2^(d+1)-1 lie d steps below the root.
             *order = CHUNK_ORDER + 1 - u8::try_from(index.ilog2()).unwrap_or(CHUNK_ORDER);
         }
-        Self { memory: allocate(CHUNK), largest: largest.into() }
+        Some(Self { source, memory, largest: largest.into() })
     }
 
     /// Takes a part; `None` when none of this order is free.
@@ -104,9 +119,9 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: allocated by `Chunk::new` with this length. Buffers keep their pool, and with it this chunk, alive;
-        // none is left.
-        unsafe { release(self.memory, CHUNK) };
+        // SAFETY: taken by `Chunk::new` with this length. Buffers keep their pool, and with it this chunk, alive; none is
+        // left.
+        unsafe { (self.source.give_back)(self.memory, CHUNK) };
     }
 }
 
@@ -117,8 +132,8 @@ impl PoolState {
         let mut chunks = self.chunks.borrow_mut();
         match (chunks.iter_mut().find(|chunk| chunk.contains(memory)), order_of(capacity)) {
             (Some(chunk), Some(order)) => chunk.give_back(memory, order),
-            // SAFETY: memory outside the chunks was allocated for this one buffer with this capacity.
-            _ => unsafe { release(memory, capacity) },
+            // SAFETY: memory outside the chunks was taken for this one buffer with this capacity.
+            _ => unsafe { (self.source.give_back)(memory, capacity) },
         }
         drop(chunks);
         for waker in self.waiting.take() {
@@ -138,7 +153,7 @@ impl PoolState {
         if chunks.len() >= self.chunks_max() {
             return None;
         }
-        let mut chunk = Chunk::new();
+        let mut chunk = Chunk::new(self.source)?;
         let memory = chunk.take(order);
         chunks.push(chunk);
         memory
@@ -150,7 +165,13 @@ impl DmaPool {
     /// 8 MiB.
     #[must_use]
     pub fn new(limit: usize) -> Self {
+        Self::of(limit, HEAP)
+    }
+
+    /// A pool with memory of another kind.
+    pub(crate) fn of(limit: usize, source: Source) -> Self {
         let state = PoolState {
+            source,
             limit,
             used: Cell::new(0),
             chunks: RefCell::new(Vec::new()),
@@ -185,7 +206,7 @@ impl DmaPool {
         }
         let memory = match order {
             Some(order) => self.state.take(order)?,
-            None => allocate(capacity),
+            None => (self.state.source.take)(capacity)?,
         };
         self.state.used.set(used + capacity);
         Some(DmaBuf::of_pool(memory, capacity, len, Rc::clone(&self.state)))

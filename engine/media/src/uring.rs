@@ -32,7 +32,7 @@ const COMPLETIONS: u32 = 4 * RING_ENTRIES;
 
 /// Longest sleep while polled transfers are under way, whose end no descriptor tells: what a read of fast NVMe takes. The
 /// executor looks without sleeping for a while before.
-const POLLED_SLEEP: Duration = Duration::from_micros(20);
+pub(crate) const POLLED_SLEEP: Duration = Duration::from_micros(20);
 
 /// How transfers are put into entries of a ring, and completions understood.
 pub(crate) trait Wire {
@@ -408,7 +408,8 @@ impl DeviceStats {
         self
     }
 
-    fn end(&mut self, transfer: &Transfer, bytes: u64, is_ok: bool) {
+    /// Counts the end of a transfer.
+    pub(crate) fn end(&mut self, transfer: &Transfer, bytes: u64, is_ok: bool) {
         self.in_flight -= 1;
         self.errors += u64::from(!is_ok);
         let (done, failed, moved) = match transfer {
