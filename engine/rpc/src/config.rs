@@ -17,9 +17,10 @@ pub const REQUESTS_MAX_DEFAULT: usize = 64;
 /// Calls of one context that expose memory at once (DAOS: `D_QUOTA_BULKS`, default 64): bounds registrations.
 pub const BULKS_MAX_DEFAULT: usize = 64;
 
-/// Requests of one client that a server executes at once: all the credits that DAOS lets a client have. More are those
-/// of a client that keeps to no credits.
-pub const RUNNING_PER_CLIENT_DEFAULT: usize = 256;
+/// Requests of one client that a server executes at once: all its credits, the reserve for urgent ones, and as many that it
+/// gave up. More are those of a client that keeps to no credits, and the sooner they are sent away the shorter is the
+/// queue in which everybody's requests stand. A client that is configured for more credits needs a server that is, too.
+pub const RUNNING_PER_CLIENT_DEFAULT: usize = CREDITS_DEFAULT + 8;
 
 /// Requests that a server executes at once before it answers "overloaded": 32 clients with all their credits.
 pub const RUNNING_MAX_DEFAULT: usize = 1024;
