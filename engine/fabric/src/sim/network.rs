@@ -188,14 +188,18 @@ impl Network {
             self.receiver_not_ready(parcel, tries);
             return;
         }
-        if let Some(queue) = receiver.queue.clone() {
-            match queue.receive(self.world.now(), parcel.bytes.len()) {
-                Some(accepted) => self.handle(&receiver, &queue, accepted, parcel),
-                None => self.receiver_not_ready(parcel, tries),
-            }
+        let Some(queue) = receiver.queue.clone() else {
+            self.deliver(&receiver, parcel, None);
             return;
-        }
-        self.deliver(&receiver, parcel, None);
+        };
+        let now = self.world.now();
+        let network = Rc::clone(self);
+        self.world.schedule(queue.arrival(now) - now, move || {
+            match queue.receive(network.world.now(), parcel.bytes.len()) {
+                Some(accepted) => network.handle(&receiver, &queue, accepted, parcel),
+                None => network.receiver_not_ready(parcel, tries),
+            }
+        });
     }
 
     /// A NIC has taken a message; the thread behind it will get to it.

@@ -1,8 +1,8 @@
 //! A simulated NIC with limited receive resources, and a server thread behind each of its endpoints.
 //!
-//! Without it, a simulated endpoint takes any number of messages at no cost. Behind a NIC, messages pass three places
-//! one after another, each of which takes its time: the NIC's port, the matching of a message with a posted buffer,
-//! and the thread that handles it. Posting a buffer takes the NIC's and the thread's time, and the buffers that the NIC
+//! Without it, a simulated endpoint takes any number of messages at no cost. Behind a NIC, messages pass four places
+//! one after another, each of which takes its time: the link, on which messages wait for each other in the network, the
+//! NIC's port, the matching of a message with a posted buffer, and the thread that handles it. Posting a buffer takes the NIC's and the thread's time, and the buffers that the NIC
 //! holds for all its endpoints together are limited. Beyond the limit it matches in software, which the thread pays.
 //!
 //! Source: "Enhancing RPC on Slingshot for Aurora's DAOS Storage System" (CUG 2025), §3.1, §3.2 and §3.4, from whose
@@ -40,6 +40,9 @@ impl ReceiveMode {
 /// What a NIC and the threads behind it can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
+    /// Time of a message on the link, whatever becomes of it. The network holds back what the link has no time for, so
+    /// that a crowd of senders that come again takes less than half of the port's time with refusals.
+    pub link: Duration,
     /// Time of a message on the port. Four ports take the 80 million a second of figure 4b, and little more.
     pub message: Duration,
     /// Time on the port of a message that is turned away.
@@ -71,6 +74,7 @@ pub struct NicConfig {
 impl Default for NicConfig {
     fn default() -> Self {
         Self {
+            link: Duration::from_nanos(20),
             message: Duration::from_nanos(46),
             refusal: Duration::from_nanos(12),
             queue: 8192,
@@ -111,6 +115,8 @@ pub struct NicStats {
 #[derive(Debug)]
 pub struct Nic {
     config: NicConfig,
+    /// When the last message that is on the link will have arrived.
+    link: Cell<Instant>,
     /// When the port is done with what it has.
     port: Cell<Instant>,
     /// When the NIC is done with posting what it was given.
@@ -127,6 +133,7 @@ impl Nic {
     pub fn new(config: NicConfig) -> Rc<Self> {
         Rc::new(Self {
             config,
+            link: Cell::default(),
             port: Cell::default(),
             poster: Cell::default(),
             wire: Cell::default(),
@@ -167,6 +174,13 @@ impl Nic {
     /// Whether hardware can't hold all that is posted.
     fn is_exhausted(&self) -> bool {
         self.entries.get() > self.config.entries
+    }
+
+    /// When a message that reaches the link now has arrived: it comes after those before it.
+    fn arrival(&self, now: Instant) -> Instant {
+        let arrived = self.link.get().max(now) + self.config.link;
+        self.link.set(arrived);
+        arrived
     }
 
     /// Lets a message pass the port; when it has, or `None` when it is turned away.
@@ -248,6 +262,11 @@ impl Queue {
         };
         let buffers = RefCell::new(buffers);
         Rc::new(Self { nic: Rc::clone(nic), buffers, thread: Cell::default(), overflow: Cell::new(0) })
+    }
+
+    /// When a message that reaches the NIC's link now has arrived at the NIC.
+    pub(super) fn arrival(&self, now: Instant) -> Instant {
+        self.nic.arrival(now)
     }
 
     /// Takes a message in, or turns it away.
@@ -432,6 +451,15 @@ mod tests {
         }
         let accepted = queue.receive(at(20_000_000), 1000).expect("room");
         assert_ne!(accepted.place, Place::Copied, "all slabs are back");
+    }
+
+    #[test]
+    fn messages_arrive_one_after_another_however_many_come() {
+        let nic = Nic::new(NicConfig::default());
+        let queue = Queue::new(&nic, ReceiveMode::MULTI, at(0));
+        let last = (0..1000).map(|_| queue.arrival(at(1_000_000))).max();
+        assert_eq!(last, Some(at(1_000_000) + NicConfig::default().link * 1000));
+        assert_eq!(queue.arrival(at(9_000_000)), at(9_000_000) + NicConfig::default().link);
     }
 
     #[test]
