@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use reverse::reverse;
 use std::rc::Rc;
-use weir_fabric::sim::Fabric;
+use weir_fabric::sim::{Fabric, Nic, NicConfig, ReceiveMode};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Der, TenantId};
 use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, Status};
@@ -27,10 +27,22 @@ const REQUESTS_DEFAULT: u64 = 8_000;
 /// Requests of one world: long runs are made of many, each with its own seed.
 const REQUESTS_PER_WORLD: u64 = 20_000;
 
-fn serve(fabric: &Fabric, node: &Node) -> Rc<Rpc> {
+/// Slabs that a server posts, small enough to be used up many times.
+const SLABS: u32 = 4;
+
+/// A server, and the NIC that it receives through.
+struct Server {
+    rpc: Rc<Rpc>,
+    nic: Rc<Nic>,
+}
+
+fn serve(fabric: &Fabric, node: &Node) -> Server {
+    let nic = Nic::new(NicConfig::default());
+    let slabs = ReceiveMode::Multi { slabs: SLABS, slab_bytes: 64 << 10 };
+    let endpoint = fabric.endpoint_behind(&nic, slabs, node, Some(PORT));
     let keys = Some(Keys::System(KEY));
     let config = RpcConfig { keys, running_max: 64, reply_cache_bytes: 1 << 20, ..RpcConfig::default() };
-    let rpc = Rpc::new(node.handle(), fabric.endpoint(node, Some(PORT)), config);
+    let rpc = Rpc::new(node.handle(), endpoint, config);
     rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
     rpc.serve(REVERSE, Rc::new(reverse));
     let rt = node.handle();
@@ -45,7 +57,7 @@ fn serve(fabric: &Fabric, node: &Node) -> Rc<Rpc> {
         }),
     );
     rpc.serve(REFUSE, Rc::new(|_: Request| async { Err(Status::new(Der::BUSY, "always")) }));
-    rpc
+    Server { rpc, nic }
 }
 
 /// One call of a random kind, perhaps dropped before it ends. Returns whether it was answered.
@@ -92,7 +104,7 @@ fn trouble(
     world: &World,
     fabric: &Fabric,
     node: &Node,
-    running: &Rc<Cell<Option<Rc<Rpc>>>>,
+    running: &Rc<Cell<Option<Server>>>,
     random: &Rc<Random>,
 ) {
     let after = Duration::from_millis(20 + random.below(300));
@@ -177,12 +189,12 @@ fn soak(seed: u64, requests: u64) -> u64 {
         assert_eq!(rpc.endpoint().buffers().used(), 0, "seed {seed}: client memory");
         assert_eq!(rpc.metrics().impostors.get(), 0);
     }
-    let server = running.take().expect("it runs");
+    let Server { rpc: server, nic } = running.take().expect("it runs");
+    assert_eq!(nic.posted(), SLABS, "seed {seed}: slabs");
     assert_eq!(server.metrics().running.get(), 0, "seed {seed}: requests that never end");
     assert_eq!(server.endpoint().buffers().used(), 0, "seed {seed}: server memory");
     let (known, bytes) = server.remembered();
     assert!(known <= 4 && bytes <= 1 << 20, "seed {seed}: {known} clients, {bytes} bytes of replies");
-    // Replies that wait for their acknowledgement are all that receive memory may hold.
     answered.get()
 }
 

@@ -148,6 +148,12 @@ impl Nic {
         self.stats.get()
     }
 
+    /// Buffers and slabs that are posted now.
+    #[must_use]
+    pub fn posted(&self) -> u32 {
+        self.entries.get()
+    }
+
     fn count(&self, change: impl FnOnce(&mut NicStats)) {
         let mut stats = self.stats.get();
         change(&mut stats);
