@@ -15,6 +15,7 @@ mod id_map;
 mod load;
 mod metrics;
 mod outbox;
+mod pace;
 mod peer;
 mod pending;
 mod proof;

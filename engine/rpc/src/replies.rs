@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
+use weir_runtime::sync::Semaphore;
 
 /// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
 const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
@@ -106,6 +107,8 @@ struct Client {
     named: bool,
     heard: Instant,
     acked: u64,
+    /// Who of its requests may start the next transfer; see [`crate::pace`].
+    pace: Semaphore,
     /// Entries that are running.
     running: usize,
     entries: Entries,
@@ -166,6 +169,11 @@ impl Clients {
     /// Where a client is.
     pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
         self.known.get(client).map(|client| client.peer)
+    }
+
+    /// What paces transfers with a client.
+    pub(crate) fn pace(&self, client: ClientId) -> Option<Semaphore> {
+        self.known.get(client).map(|client| client.pace.clone())
     }
 
     /// Whose client this is, and what its messages are sealed with.
@@ -260,6 +268,7 @@ impl Clients {
                 named: false,
                 heard: now,
                 acked: 0,
+                pace: Semaphore::new(1),
                 running: 0,
                 entries: Entries::default(),
             },

@@ -53,8 +53,11 @@ struct Piece {
 struct Moving {
     piece: Piece,
     transfer: Transfer,
-    _slot: Permit,
+    _places: Places,
 }
+
+/// A place among all transfers, and a turn among the client's where they take turns.
+type Places = (Permit, Option<Permit>);
 
 /// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
 /// memory is theirs until then.
@@ -88,7 +91,7 @@ impl Drop for UnderWay<'_> {
         };
         let moving = core::mem::take(&mut self.moving);
         self.request.inner.rt.spawn(async move {
-            for Moving { transfer, _slot, .. } in moving {
+            for Moving { transfer, _places, .. } in moving {
                 // It ends somehow; how, nobody asks any more.
                 let _ = transfer.await;
                 accesses.end();
@@ -232,7 +235,7 @@ impl Request {
         let pieces = self.pieces(Access::Read, offset, &local)?;
         let guard = &mut Detach { parts: into, armed: true };
         let inner = &self.inner;
-        self.run(pieces, |piece| {
+        self.run(Access::Read, pieces, |piece| {
             let peer = self.peer()?;
             let Some((buffer, _)) = guard.parts.get_mut(piece.part) else { return Err(Self::no_part()) };
             Ok(inner.endpoint.read(peer, buffer, piece.local, piece.remote))
@@ -271,7 +274,7 @@ impl Request {
             .collect::<Result<_, _>>()?;
         let pieces = self.pieces(Access::Write, offset, &local)?;
         let inner = &self.inner;
-        self.run(pieces, |piece| {
+        self.run(Access::Write, pieces, |piece| {
             let peer = self.peer()?;
             let Some((buffer, _)) = from.get(piece.part) else { return Err(Self::no_part()) };
             Ok(inner.endpoint.write(peer, buffer, piece.local, piece.remote))
@@ -338,27 +341,32 @@ impl Request {
     /// Runs the pieces side by side, as many as there are transfer slots, none after the deadline.
     async fn run(
         &self,
+        access: Access,
         mut pieces: VecDeque<Piece>,
         mut start: impl FnMut(Piece) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.inner.rt;
+        let paced = self.inner.is_paced(access);
         let mut under_way = UnderWay { moving: VecDeque::new(), request: self };
         while !pieces.is_empty() || !under_way.moving.is_empty() {
             self.may_go_on()?;
-            let slot = if pieces.is_empty() { None } else { self.inner.transfers.try_acquire() };
+            let slot = self.slot(&pieces, paced);
             let slot = match (slot, under_way.moving.front_mut()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
+                    let pace =
+                        if paced { self.inner.pace(self.header.client, self.deadline).await } else { None };
                     let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
                     let slot = slot.map_err(|Elapsed| self.expired())?.map_err(closing)?;
                     self.may_go_on()?;
-                    slot
+                    (slot, pace)
                 }
                 (None, Some(oldest)) => {
                     // Nothing can start, or is left to start: the oldest transfer has to end first.
                     let done = rt.timeout_at(self.deadline, &mut oldest.transfer).await;
                     let done = done.map_err(|Elapsed| self.expired())?;
+                    // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
                     if let Some(again) = self.after(piece, done).await? {
                         pieces.push_front(again);
@@ -368,7 +376,7 @@ impl Request {
             };
             if let Some(piece) = pieces.pop_front() {
                 let transfer = start(piece.clone())?;
-                under_way.add(Moving { piece, transfer, _slot: slot });
+                under_way.add(Moving { piece, transfer, _places: slot });
             }
         }
         if rt.now() > self.deadline { Err(self.expired()) } else { Ok(()) }
@@ -380,6 +388,15 @@ impl Request {
             return Err(Status::new(Der::CANCELED, "the client has given the request up"));
         }
         if self.inner.rt.now() >= self.deadline { Err(self.expired()) } else { Ok(()) }
+    }
+
+    /// A place for the next piece, with its turn where transfers take turns, if both are to be had now.
+    fn slot(&self, pieces: &VecDeque<Piece>, paced: bool) -> Option<Places> {
+        if pieces.is_empty() {
+            return None;
+        }
+        let pace = if paced { Some(self.inner.try_pace(self.header.client)?) } else { None };
+        Some((self.inner.transfers.try_acquire()?, pace))
     }
 
     /// What to do with a piece that has ended: nothing more, or try it again after a pause.

@@ -51,6 +51,8 @@ pub(crate) struct Running {
     version: u16,
     /// Its accesses to the client's memory, and when they must have ended.
     accesses: Option<(Rc<Accesses>, Instant)>,
+    /// It moves client memory: its reply waits for no other.
+    bulk: bool,
     finished: bool,
 }
 
@@ -73,7 +75,7 @@ impl Running {
 
     fn reply(mut self, result: Result<Body, Status>) {
         self.finished = true;
-        self.inner.finish(self.client, self.request, self.version, result);
+        self.inner.finish(&self, result);
     }
 }
 
@@ -142,17 +144,20 @@ impl Inner {
         reply.body_len = u32::try_from(body.len()).unwrap_or(0);
         reply.deadline = self.id.bits();
         reply.status = if common.is_some() { 0 } else { Der::PROTO.0 };
-        self.reply(peer, reply, body);
+        self.reply(peer, reply, body, self.company());
+    }
+
+    /// Requests that are being executed: their replies may follow in this moment.
+    fn company(&self) -> usize {
+        usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX)
     }
 
     /// Sends a reply. When that fails the client asks again.
-    fn reply(&self, peer: PeerId, mut header: Header, body: &[u8]) {
+    fn reply(&self, peer: PeerId, mut header: Header, body: &[u8], company: usize) {
         add(&self.metrics.replies, 1);
         let session = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(header.client));
         let key = session.as_ref().map(|(_, key)| key);
         header.tenant = session.map_or(0, |(tenant, _)| tenant.0);
-        // While others are being executed their replies may follow.
-        let company = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
         if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key, company) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");
@@ -218,7 +223,7 @@ impl Inner {
         reply.status = der.0;
         reply.acked = u64::try_from(pause.as_nanos()).unwrap_or(0);
         reply.body_len = u32::try_from(text.len()).unwrap_or(0);
-        self.reply(peer, reply, text.as_bytes());
+        self.reply(peer, reply, text.as_bytes(), self.company());
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
@@ -284,10 +289,12 @@ impl Inner {
         add(&self.metrics.requests, 1);
         add(&self.metrics.running, 1);
         let (client, request, version) = (header.client, header.request, header.version);
-        let accesses = (!segments.is_empty()).then(|| Accesses::open(&inner, client, request));
+        let bulk = !segments.is_empty();
+        let accesses = bulk.then(|| Accesses::open(&inner, client, request));
         let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
+        let inner_of = Rc::clone(&inner);
         let running =
-            Running { inner: Rc::clone(&inner), client, request, version, accesses: until, finished: false };
+            Running { inner: inner_of, client, request, version, accesses: until, bulk, finished: false };
         let request = Request::new(inner, header, message, layout.body, segments, deadline, accesses);
         served.counter.take(self, &served.handler, running, request);
     }
@@ -316,7 +323,7 @@ impl Inner {
                 let id = header.request;
                 let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
                 sign.deadline = self.id.bits();
-                self.reply(peer, sign, &[]);
+                self.reply(peer, sign, &[], self.company());
                 false
             }
             Admission::Stale => {
@@ -333,14 +340,15 @@ impl Inner {
                 add(&self.metrics.repeats_answered, 1);
                 let clients = self.clients.borrow();
                 if let Some(finished) = clients.finished(header.client, header.request) {
-                    self.answer(peer, header.client, header.request, header.version, finished);
+                    self.answer(peer, header.client, header.request, header.version, false, finished);
                 }
                 false
             }
         }
     }
 
-    fn finish(&self, client: ClientId, request: u64, version: u16, result: Result<Body, Status>) {
+    fn finish(&self, running: &Running, result: Result<Body, Status>) {
+        let Running { client, request, version, bulk, .. } = *running;
         let result = match result {
             Ok(body) if body.len() > INLINE_MAX => {
                 let len = body.len();
@@ -363,16 +371,26 @@ impl Inner {
         // The client may have moved while the request ran.
         let peer = self.clients.borrow().peer(client);
         if let Some(peer) = peer {
-            self.answer(peer, client, request, version, &finished);
+            self.answer(peer, client, request, version, bulk, &finished);
         }
         self.clients.borrow_mut().finish(client, request, finished);
     }
 
-    fn answer(&self, peer: PeerId, client: ClientId, request: u64, version: u16, finished: &Finished) {
+    /// Sends a finished request's reply; at once, when it tells of moved memory: the client may ask for the next while
+    /// others' is moving.
+    fn answer(
+        &self,
+        peer: PeerId,
+        client: ClientId,
+        request: u64,
+        version: u16,
+        bulk: bool,
+        finished: &Finished,
+    ) {
         let mut header = Header::new(Kind::Reply, version, client, request, self.epoch());
         header.deadline = self.id.bits();
         header.status = finished.status;
         header.body_len = u32::try_from(finished.body.len()).unwrap_or(0);
-        self.reply(peer, header, &finished.body);
+        self.reply(peer, header, &finished.body, if bulk { 1 } else { self.company() });
     }
 }
