@@ -21,6 +21,7 @@ fn main() {
             exit(1);
         });
         build.includes(library.include_paths).compile("weir_fabric_shim");
+        mercury();
         return;
     }
     let Some(prefix) = cached() else {
@@ -32,9 +33,39 @@ fn main() {
     build.include(prefix.join("include")).compile("weir_fabric_shim");
     println!("cargo:rustc-link-search=native={}", prefix.join("lib").display());
     println!("cargo:rustc-link-lib=static=fabric");
+    mercury();
     for library in ["atomic", "pthread", "dl", "rt"] {
         println!("cargo:rustc-link-lib=dylib={library}");
     }
+}
+
+/// Compiles the C face of Mercury and links the library, with the feature.
+fn mercury() {
+    if env::var_os("CARGO_FEATURE_MERCURY").is_none() {
+        return;
+    }
+    let sources = ["src/mercury/shim.c", "src/mercury/loop.c"];
+    for source in sources {
+        println!("cargo:rerun-if-changed={source}");
+    }
+    let folder = pkg_config::get_variable("mercury", "libdir").unwrap_or_default();
+    // What a static library needs stands apart in its description.
+    let is_static = !Path::new(&folder).join("libmercury.so").exists();
+    let library = pkg_config::Config::new().atleast_version("2.4").statik(is_static).probe("mercury");
+    let library = library.unwrap_or_else(|error| {
+        eprintln!(
+            "The feature `mercury` is on, but pkg-config finds no Mercury of version 2.4 or newer: {error}"
+        );
+        eprintln!("Install it and set PKG_CONFIG_PATH to its lib/pkgconfig, or build without the feature.");
+        exit(1);
+    });
+    let mut build = cc::Build::new();
+    // The library's own headers are not free of warnings.
+    for folder in library.include_paths {
+        build.flag("-isystem").flag(folder);
+    }
+    let build = build.files(sources).flag("-std=gnu11");
+    build.warnings(true).extra_warnings(true).compile("weir_mercury_shim");
 }
 
 /// The directory where `make setup` keeps what it builds.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use weir_client::{Attach, Context};
-use weir_fabric::libfabric;
 use weir_fabric::{Capabilities, Offer};
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
@@ -64,7 +63,7 @@ pub fn run(command: &FabricCommand, named: Option<&Path>, output: Output) -> Res
 /// Without an attach file, only what the machine has.
 fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     let started = Instant::now();
-    let offers = libfabric::providers().map_err(|error| weir_client::Error::Fabric {
+    let offers = weir_fabric::providers().map_err(|error| weir_client::Error::Fabric {
         provider: "any".to_owned(),
         reason: error.to_string(),
     })?;
@@ -197,7 +196,7 @@ mod tests {
 
     #[test]
     fn providers_of_this_machine_are_listed_with_what_they_can_and_lack() {
-        let offers = libfabric::providers().expect("the library answers");
+        let offers = weir_fabric::providers().expect("the library answers");
         let text = overview(&offers);
         let json: Vec<Value> = offers.iter().map(describe).collect();
         let of = |name: &str| json.iter().find(|one| one["provider"] == name).expect("built in");

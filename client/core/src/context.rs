@@ -281,14 +281,14 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
     let (mr_method, mr_cache) = registration()?;
     let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
     for engine in &attach.engines {
-        let near = libfabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        let options = libfabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, ..near };
-        if let Ok(endpoint) = libfabric::open(runtime, &options) {
+        let near = weir_fabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
+        let options = weir_fabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, ..near };
+        if let Ok(endpoint) = weir_fabric::open(runtime, &options) {
             return Ok(endpoint);
         }
     }
     let provider = attach.provider.clone();
     let options =
-        libfabric::Options { provider, auth_keys, mr_method, mr_cache, ..libfabric::Options::default() };
-    libfabric::open(runtime, &options).map_err(|error| error.to_string())
+        weir_fabric::Options { provider, auth_keys, mr_method, mr_cache, ..weir_fabric::Options::default() };
+    weir_fabric::open(runtime, &options).map_err(|error| error.to_string())
 }

@@ -66,7 +66,7 @@ pub struct Flags {
     /// Name of the system.
     #[arg(long, env = "WEIR_SYSTEM")]
     pub system: Option<String>,
-    /// libfabric provider: tcp, shm, verbs or cxi.
+    /// libfabric provider: tcp, shm, verbs or cxi; in builds with Mercury also mercury/ofi+tcp or mercury/na+sm.
     #[arg(long, env = "WEIR_PROVIDER")]
     pub provider: Option<String>,
     /// How receive memory is posted: multi (slabs for many messages) or standard (a buffer for each).
@@ -361,7 +361,7 @@ impl Config {
         if self.system.is_empty() || self.system.len() > 63 {
             return Err(invalid("system", &self.system, "a system's name has 1 to 63 characters"));
         }
-        if !PROVIDERS.contains(&self.provider.as_str()) {
+        if !PROVIDERS.contains(&self.provider.as_str()) && !self.provider.starts_with("mercury/") {
             return Err(invalid("provider", &self.provider, "use tcp, shm, verbs or cxi"));
         }
         if self.host.is_empty() {

@@ -6,8 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weir_fabric::libfabric::{self, Options, ReceiveMode};
-use weir_fabric::{AuthKey, FabricError, MrMethod};
+use weir_fabric::{AuthKey, FabricError, MrMethod, Options, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -205,7 +204,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
     let options = Options { receive, auth_keys, mr_method, ..Options::listen(&provider, &listen, port) };
-    let endpoint = libfabric::open(&rt, &options);
+    let endpoint = weir_fabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,
         listen,

@@ -12,12 +12,15 @@ mod exposure;
 
 pub mod libfabric;
 mod memory;
+#[cfg(feature = "mercury")]
+pub mod mercury;
 mod message;
 mod monitor;
 mod mr_cache;
 mod pool;
 pub mod sim;
 mod transfer;
+mod transport;
 
 pub use address::{Address, PeerId};
 pub use auth_key::{
@@ -28,10 +31,12 @@ pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Wait}
 pub use counters::FabricCounters;
 pub use error::FabricError;
 pub use exposure::{Closed, Ending, Exposure, MrMethod};
+pub use libfabric::{Bind, Options, ReceiveMode};
 pub use memory::{Access, Buffer, MemoryHold, RemoteRegion};
 pub use message::{Message, Source};
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
 pub use transfer::Transfer;
+pub use transport::{LOOPBACK, open, providers};
 
 use core::ops::Range;
 use std::rc::Weak;

@@ -7,7 +7,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::rc::Rc;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;

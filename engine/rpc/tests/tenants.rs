@@ -25,3 +25,10 @@ fn on_tcp() {
 fn on_shm() {
     attacks::run_all(|| Stage::real("shm"));
 }
+
+#[cfg(feature = "mercury")]
+#[test]
+fn on_mercury() {
+    attacks::run_all(|| Stage::real("mercury/na+sm"));
+    attacks::run_all(|| Stage::real("mercury/ofi+tcp"));
+}

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, Status};
 use weir_runtime::Handle;
 use weir_runtime::real::{Executor, Remote};
@@ -148,6 +148,13 @@ fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_shm()
     targets_and_clients("shm", "127.0.0.1");
 }
 
+#[cfg(feature = "mercury")]
+#[test]
+fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_mercury() {
+    targets_and_clients("mercury/na+sm", "127.0.0.1");
+    targets_and_clients("mercury/ofi+tcp", "127.0.0.1");
+}
+
 #[test]
 fn targets_that_listen_at_no_particular_address_are_reached_by_that_of_the_default_route() {
     targets_and_clients("tcp", "0.0.0.0");
@@ -155,7 +162,7 @@ fn targets_that_listen_at_no_particular_address_are_reached_by_that_of_the_defau
 
 #[test]
 fn a_port_that_is_taken_is_refused_with_its_name() {
-    for provider in ["tcp", "shm"] {
+    for provider in weir_fabric::LOOPBACK {
         let first = target(provider);
         let executor = Executor::new().expect("an executor");
         let options = Options::listen(provider, "127.0.0.1", first.port);

@@ -2,7 +2,7 @@
 //! the vandals. They stop reading, flood, or are killed in the middle of a transfer; a well-behaved client beside them
 //! gets its answers, and the server keeps nothing of theirs.
 //!
-//! Each scenario runs on `tcp` and on `shm`. It prints a line for each and fails with the first that fails.
+//! Each scenario runs on every provider that needs no hardware. It prints a line for each and fails with the first that fails.
 
 mod port;
 mod process;
@@ -15,7 +15,7 @@ use std::time::Instant;
 use process::{Process, play, say_ready};
 use reverse::reverse;
 use rustix::process::Signal;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 use weir_runtime::{Handle, join_all};

@@ -1,12 +1,11 @@
-//! Cancelled calls on the real providers: once a buffer is free again nothing changes it, although neither `tcp` nor
-//! `shm` tells whether an access to a registration that has ended is under way.
+//! Cancelled calls on the real providers: once a buffer is free again nothing changes it, although none of them tells
+//! whether an access to a registration that has ended is under way.
 
 mod port;
 
 use core::time::Duration;
 use std::rc::Rc;
-use weir_fabric::MrMethod;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{LOOPBACK, MrMethod, Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::race;
 use weir_runtime::real::Executor;
@@ -70,7 +69,7 @@ fn cancel(provider: &str, method: MrMethod, rounds: u32) -> (u32, u64) {
 
 #[test]
 fn nothing_changes_a_buffer_that_is_free_after_its_call_was_cancelled() {
-    for provider in ["tcp", "shm"] {
+    for provider in LOOPBACK {
         for method in [MrMethod::MatchEvents, MrMethod::Uncached] {
             let (changed, confirmed) = cancel(provider, method, 10);
             assert_eq!(changed, 0, "{provider}, {method}");

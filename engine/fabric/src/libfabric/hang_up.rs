@@ -46,9 +46,19 @@ fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
 
 /// Shuts down the connections of this process to an address that are stuck, also those of other threads. Returns how
 /// many there were.
-pub(super) fn hang_up(peer: SocketAddr) -> usize {
+pub(crate) fn hang_up(peer: SocketAddr) -> usize {
     let stuck = connections(|fd| is_connected(fd, peer) && progress(fd).is_some_and(is_stuck));
     stuck.into_iter().filter(|fd| shutdown(*fd, Shutdown::Both).is_ok()).count()
+}
+
+/// Shuts down every connection of this process to an address, whatever its state: what a transport has under way there
+/// ends, and other threads make theirs anew.
+#[cfg(feature = "mercury")]
+pub(crate) fn cut_off(peer: SocketAddr) {
+    for fd in connections(|fd| is_connected(fd, peer)) {
+        // It may have ended by itself.
+        let _ = shutdown(fd, Shutdown::Both);
+    }
 }
 
 #[cfg(test)]

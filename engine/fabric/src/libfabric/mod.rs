@@ -6,16 +6,18 @@
 mod bell;
 mod endpoint;
 mod expose;
-mod hang_up;
+pub(crate) mod hang_up;
 mod open;
 mod ops;
 mod peers;
 mod post;
 mod progress;
 mod raw;
-mod resolve;
+pub(crate) mod resolve;
 mod survey;
 mod sys;
 
 pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
+#[cfg(feature = "mercury")]
+pub(crate) use open::{MESSAGE_MAX, own_socket};
 pub use survey::{probe, providers};

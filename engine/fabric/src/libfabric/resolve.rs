@@ -10,7 +10,7 @@ fn failed(host: &str, port: u16, reason: &str) -> FabricError {
 }
 
 /// The first IPv4 address of a name, else its first address.
-pub(super) fn blocking(host: &str, port: u16) -> Result<SocketAddr, FabricError> {
+pub(crate) fn blocking(host: &str, port: u16) -> Result<SocketAddr, FabricError> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, port));
     }
@@ -27,7 +27,7 @@ struct Shared {
 }
 
 /// Resolves a name without blocking this thread.
-pub(super) async fn resolve(host: String, port: u16) -> Result<Address, FabricError> {
+pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricError> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(Address::from_socket(SocketAddr::new(ip, port)));
     }

@@ -54,7 +54,7 @@ pub type Scenario = (&'static str, fn(&str));
 /// Plays each scenario on each provider, or those that the program's first argument is part of the label of.
 pub fn play(scenarios: &[Scenario]) {
     let filter = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
-    for provider in ["tcp", "shm"] {
+    for provider in weir_fabric::LOOPBACK {
         for (name, scenario) in scenarios {
             let label = format!("{provider}: {name}");
             if filter.as_ref().is_some_and(|filter| !label.contains(filter.as_str())) {

@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::rc::{Rc, Weak};
 
 use super::recorder::Recorder;
-use weir_fabric::libfabric::{Options, open};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Endpoint, FabricError, Message, PeerId, Sink};
+use weir_fabric::{Options, open};
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 use weir_rpc::{CallOptions, Keys, Peer, Reply, Request, Rpc, RpcConfig, RpcError};

@@ -1,0 +1,140 @@
+//! Messages that are longer than a request of the plugin carries travel in several; `na+sm` carries one page.
+
+use std::collections::{HashMap, VecDeque};
+
+/// Length of what stands before each piece: number of the message, index and count of its pieces.
+pub(super) const HEAD_LEN: usize = 8;
+
+/// Messages that are put together at once: the credits of eight senders. The oldest goes when there are more.
+const PARTIAL_MAX: usize = 256;
+
+/// Most pieces of a message: the largest one in pieces of a kilobyte.
+const PIECES_MAX: u16 = 20;
+
+/// The head of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub(super) message: u32,
+    pub(super) index: u16,
+    pub(super) count: u16,
+}
+
+impl Head {
+    pub(super) fn encode(self) -> [u8; HEAD_LEN] {
+        let mut bytes = [0; HEAD_LEN];
+        bytes[..4].copy_from_slice(&self.message.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.index.to_le_bytes());
+        bytes[6..].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    /// The head and what it stands before; `None` when that is no piece.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, body) = bytes.split_at_checked(HEAD_LEN)?;
+        let message = u32::from_le_bytes(head[..4].try_into().ok()?);
+        let index = u16::from_le_bytes(head[4..6].try_into().ok()?);
+        let count = u16::from_le_bytes(head[6..].try_into().ok()?);
+        (index < count && count <= PIECES_MAX).then_some((Self { message, index, count }, body))
+    }
+}
+
+/// A message of which not all pieces have come.
+struct Partial {
+    pieces: Vec<Option<Vec<u8>>>,
+    len: usize,
+}
+
+/// Puts messages together, whatever order their pieces come in.
+#[derive(Default)]
+pub(super) struct Assembly {
+    partial: HashMap<(u64, u32), Partial>,
+    order: VecDeque<(u64, u32)>,
+}
+
+impl Assembly {
+    /// Takes a piece from a sender. Returns the message when that was the last one missing.
+    pub(super) fn take(&mut self, source: u64, head: Head, body: &[u8], len_max: usize) -> Option<Vec<u8>> {
+        let key = (source, head.message);
+        let count = usize::from(head.count);
+        if !self.partial.contains_key(&key) {
+            if self.order.len() >= PARTIAL_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.partial.remove(&oldest);
+            }
+            self.partial.insert(key, Partial { pieces: vec![None; count], len: 0 });
+            self.order.push_back(key);
+        }
+        let partial = self.partial.get_mut(&key)?;
+        let place = partial.pieces.get_mut(usize::from(head.index));
+        let fits = partial.len + body.len() <= len_max;
+        match place {
+            Some(place) if fits && place.is_none() => {
+                *place = Some(body.to_vec());
+                partial.len += body.len();
+            }
+            // Twice the same piece, or more than a message may be: no message of ours.
+            _ => {
+                self.forget(key);
+                return None;
+            }
+        }
+        let complete = partial.pieces.len() == count && partial.pieces.iter().all(Option::is_some);
+        complete.then(|| self.forget(key)).flatten().map(|whole| {
+            let mut bytes = Vec::with_capacity(whole.len);
+            whole.pieces.iter().flatten().for_each(|piece| bytes.extend_from_slice(piece));
+            bytes
+        })
+    }
+
+    fn forget(&mut self, key: (u64, u32)) -> Option<Partial> {
+        self.order.retain(|known| *known != key);
+        self.partial.remove(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(message: u32, index: u16, count: u16) -> Head {
+        Head { message, index, count }
+    }
+
+    #[test]
+    fn heads_survive_the_round_trip_and_impossible_ones_are_refused() {
+        let bytes = [&head(7, 2, 5).encode()[..], b"body"].concat();
+        assert_eq!(Head::decode(&bytes), Some((head(7, 2, 5), &b"body"[..])));
+        for (index, count) in [(0, 0), (5, 5), (6, 5), (0, PIECES_MAX + 1), (u16::MAX, u16::MAX)] {
+            assert_eq!(Head::decode(&head(1, index, count).encode()), None, "{index} of {count}");
+        }
+        assert_eq!(Head::decode(&[0; HEAD_LEN - 1]), None);
+    }
+
+    #[test]
+    fn pieces_make_a_message_in_any_order_and_among_those_of_others() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.take(1, head(9, 2, 3), b"c", 10), None);
+        assert_eq!(assembly.take(2, head(9, 0, 2), b"x", 10), None);
+        assert_eq!(assembly.take(1, head(9, 0, 3), b"aa", 10), None);
+        assert_eq!(assembly.take(2, head(9, 1, 2), b"y", 10), Some(b"xy".to_vec()));
+        assert_eq!(assembly.take(1, head(9, 1, 3), b"b", 10), Some(b"aabc".to_vec()));
+        assert!(assembly.partial.is_empty() && assembly.order.is_empty());
+    }
+
+    #[test]
+    fn hostile_pieces_take_no_more_memory_than_the_bound() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.take(1, head(1, 0, 2), &[0; 6], 10), None);
+        assert_eq!(assembly.take(1, head(1, 1, 2), &[0; 6], 10), None, "longer than a message");
+        assert_eq!(assembly.take(1, head(2, 0, 2), b"a", 10), None);
+        assert_eq!(assembly.take(1, head(2, 0, 2), b"a", 10), None, "twice the same");
+        assert_eq!(assembly.take(1, head(3, 0, 2), b"a", 10), None);
+        assert_eq!(assembly.take(1, head(3, 4, 5), b"a", 10), None, "another count");
+        assert!(assembly.partial.is_empty());
+        for message in 0..1000 {
+            assembly.take(1, head(message, 0, 2), b"a", 10);
+        }
+        assert_eq!((assembly.partial.len(), assembly.order.len()), (PARTIAL_MAX, PARTIAL_MAX));
+    }
+}
