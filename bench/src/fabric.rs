@@ -6,6 +6,8 @@
 //! the machine does meets both.
 
 mod bare;
+#[cfg(feature = "mercury")]
+mod mercury;
 mod pin;
 mod requests;
 mod threads;
@@ -19,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
@@ -48,6 +50,12 @@ enum Mode {
     /// With authenticated messages.
     Sealed,
     Bare,
+    /// Mercury, without anything of ours.
+    #[cfg(feature = "mercury")]
+    Mercury,
+    /// The same, awake as long as there is work.
+    #[cfg(feature = "mercury")]
+    MercuryBusy,
 }
 
 impl Mode {
@@ -56,6 +64,10 @@ impl Mode {
             Self::Rpc => "rpc",
             Self::Sealed => "sealed",
             Self::Bare => "bare",
+            #[cfg(feature = "mercury")]
+            Self::Mercury => "mercury",
+            #[cfg(feature = "mercury")]
+            Self::MercuryBusy => "mercury-busy",
         }
     }
 }
@@ -103,6 +115,10 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
         return Err(wrong());
     };
     let port: u16 = port.parse().map_err(|_| wrong())?;
+    #[cfg(feature = "mercury")]
+    if mode.starts_with(Mode::Mercury.name()) {
+        return mercury::serve(provider, mode == Mode::MercuryBusy.name());
+    }
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port))
@@ -122,6 +138,11 @@ struct Server(Child, u16);
 
 impl Server {
     fn start(mode: Mode, provider: &str) -> Result<Self, BenchError> {
+        Self::start_named(mode, provider).map(|(server, _)| server)
+    }
+
+    /// A server, and what it says of where it is.
+    fn start_named(mode: Mode, provider: &str) -> Result<(Self, String), BenchError> {
         let error = |error: std::io::Error| failed("fabric server", &error);
         let port = free_port()?;
         pin::pin(1);
@@ -138,8 +159,10 @@ impl Server {
         if let Some(output) = output {
             BufReader::new(output).read_line(&mut line).map_err(error)?;
         }
-        if line.trim() == "ready" && began.elapsed().as_secs() < START_SECONDS {
-            return Ok(server);
+        if let Some(address) = line.trim().strip_prefix("ready")
+            && began.elapsed().as_secs() < START_SECONDS
+        {
+            return Ok((server, address.trim().to_owned()));
         }
         Err(BenchError::Deadline { what: format!("the {provider} server's start"), seconds: START_SECONDS })
     }
@@ -270,6 +293,8 @@ pub fn measure(report: &mut Report, providers: &[String]) -> Result<(), BenchErr
     pin::pin(0);
     let result = providers.iter().try_for_each(|provider| {
         measure_provider(report, provider)?;
+        #[cfg(feature = "mercury")]
+        mercury::measure(report, provider)?;
         // Threads and their processes choose their cores themselves.
         pin::release();
         threads::measure(report, provider)?;

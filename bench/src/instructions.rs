@@ -7,8 +7,7 @@ use core::time::Duration;
 use std::process::Command;
 use std::rc::Rc;
 
-use weir_fabric::Ability;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Ability, Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;

@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-use weir_fabric::libfabric::{Options, open};
 use weir_fabric::{
     Access, Address, Endpoint, Exposure, FabricError, Message, PeerId, RemoteRegion, Sink, Source,
 };
+use weir_fabric::{Options, open};
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use weir_fabric::Endpoint;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError};
 use weir_runtime::Handle;

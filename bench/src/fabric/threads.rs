@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::{Options, open};
 use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use weir_fabric::libfabric::{Options, ReceiveMode, open};
+use weir_fabric::{Options, ReceiveMode, open};
 use weir_rpc::{CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
