@@ -1,10 +1,13 @@
 //! Configuration: a TOML file, overridden by flags and `WEIR_*` variables (`docs/reference/engine-config.md`).
 
+mod memory;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use memory::{mr_method, receive_mode};
 use serde::Deserialize;
 use weir_fabric::libfabric::ReceiveMode;
 use weir_fabric::{AuthKey, Launch, MrMethod, configured_server_keys};
@@ -501,20 +504,6 @@ fn membership(file: &FileMembership) -> Result<SwimConfig, ConfigError> {
     let longest = config.suspicion_max.max(config.suspicion_min);
     config.suspicion_max = millis("suspicion_max_ms", file.suspicion_max_ms, longest, config.suspicion_min)?;
     Ok(config)
-}
-
-fn mr_method(text: Option<&str>) -> Result<MrMethod, ConfigError> {
-    let Some(text) = text else { return Ok(MrMethod::default()) };
-    let hint = "use match-events, uncached, optimized, persistent or key-cache";
-    MrMethod::from_name(text).ok_or_else(|| invalid("memory_registration", text, hint))
-}
-
-fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {
-    match text {
-        None | Some("multi") => Ok(ReceiveMode::default()),
-        Some("standard") => Ok(ReceiveMode::standard()),
-        Some(other) => Err(invalid("receive_mode", other, "use multi or standard")),
-    }
 }
 
 fn scrub(rate: &str, interval: u64) -> Result<Option<ScrubConfig>, ConfigError> {

@@ -1,0 +1,20 @@
+//! How memory is posted for messages and registered for peers: settings that are one word.
+
+use weir_fabric::MrMethod;
+use weir_fabric::libfabric::ReceiveMode;
+
+use super::{ConfigError, invalid};
+
+pub(super) fn mr_method(text: Option<&str>) -> Result<MrMethod, ConfigError> {
+    let Some(text) = text else { return Ok(MrMethod::default()) };
+    let hint = "use match-events, uncached, optimized, persistent or key-cache";
+    MrMethod::from_name(text).ok_or_else(|| invalid("memory_registration", text, hint))
+}
+
+pub(super) fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {
+    match text {
+        None | Some("multi") => Ok(ReceiveMode::default()),
+        Some("standard") => Ok(ReceiveMode::standard()),
+        Some(other) => Err(invalid("receive_mode", other, "use multi or standard")),
+    }
+}
