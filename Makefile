@@ -59,6 +59,11 @@ libfabric: setup-build ## Test fabric and RPC with a newer libfabric, or the one
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
 	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
 
+.PHONY: soak
+soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECONDS=3600)
+	WEIR_STORE_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) cargo test --locked --release -p weir-store --test store \
+		random_faults -- --nocapture
+
 .PHONY: fuzz
 fuzz: setup-build ## Fuzz everything that is decoded (FUZZ_SECONDS=300); failures go to target/fuzz/failures
 	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),300) engine/fuzz/run.sh
