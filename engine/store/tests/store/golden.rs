@@ -13,7 +13,7 @@ use weir_store::{AttributeChange, Depth, Inspector, Report, Store};
 /// Versions of which there is an image.
 const VERSIONS: [u32; 1] = [1];
 
-const SIZE: u64 = 16 << 20;
+pub const SIZE: u64 = 16 << 20;
 const SECTOR: usize = 512;
 
 const OTHER_POOL: PoolId = PoolId(Uuid::from_u128(0xab));
@@ -27,7 +27,7 @@ fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}.sectors"))
 }
 
-fn load(version: u32) -> MemoryDevice {
+pub fn load(version: u32) -> MemoryDevice {
     let bytes = std::fs::read(path(version)).expect("the image");
     let device = MemoryDevice::new(SIZE);
     for record in bytes.chunks_exact(4 + SECTOR) {
@@ -52,7 +52,7 @@ fn save(device: &MemoryDevice, version: u32) {
 }
 
 /// A value whose bytes are mostly zero, so that the image stays small, but differ from each other.
-fn value(seed: u8, len: usize) -> Vec<u8> {
+pub fn value(seed: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (number, byte) in bytes.iter_mut().step_by(3000).enumerate() {
         *byte = seed ^ (number as u8) | 1;

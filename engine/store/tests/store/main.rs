@@ -7,6 +7,7 @@ mod crash;
 mod defragment;
 mod exhaustive;
 mod footprint;
+mod format;
 mod golden;
 mod inspect;
 mod model;
