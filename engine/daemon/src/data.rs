@@ -1,7 +1,8 @@
-//! The data directory: one file for each target.
+//! The data directory: one file for each target, or one link to its device.
 //!
 //! At first start every file is made and formatted under a temporary name and then renamed, so that a file under its
-//! final name is always a store. A directory that holds something else, or other targets than configured, is refused.
+//! final name is always a store. Devices are formatted in the same step and then linked; one that carries this very target
+//! is linked as it is. A directory that holds something else, or other targets than configured, is refused.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use weir_media::{Device, MediaError};
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
-use weir_store::{FormatError, FormatOptions, Owner, Store};
+use weir_store::{FormatError, FormatOptions, OpenError, Owner, Store, StoreConfig};
 
 /// Ending of a file that is being made.
 const UNFINISHED: &str = "new";
@@ -73,6 +74,35 @@ pub enum DataError {
         /// Targets configured.
         targets: u32,
     },
+    /// Files and devices at once.
+    #[error(
+        "{path} is a file with a target's data, but `devices` is set; it is left untouched. Remove `devices`, or give the engine an empty data directory"
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A device that should hold a target is blank.
+    #[error(
+        "{device} is blank, while {other} holds data of this engine; an empty target is not put in its place, since data would be lost silently. Name the right device in `devices`, or erase {other}, too, if its data is not needed"
+    )]
+    Blank {
+        /// The blank one.
+        device: String,
+        /// One with pools.
+        other: String,
+    },
+    /// A device carries something else than this target.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// A device carries this target, whose state can't be made sure of.
+    #[error("{device}: {reason}")]
+    Close {
+        /// The device.
+        device: String,
+        /// The reason.
+        reason: String,
+    },
     /// A file can't be made.
     #[error("{0}")]
     Media(#[from] MediaError),
@@ -94,6 +124,21 @@ pub struct Layout {
     pub targets: u32,
     /// Bytes of a file when it is made.
     pub size: u64,
+    /// Devices of the targets, in their order; without any the targets are files.
+    pub devices: Vec<PathBuf>,
+}
+
+/// What a device carries.
+enum Content {
+    /// Nothing, or what an interrupted format has left.
+    Nothing,
+    /// This target, with as many pools.
+    Target(usize),
+}
+
+/// Whether there is anything of this name, even a link to a device that is gone.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 impl Layout {
@@ -128,14 +173,71 @@ impl Layout {
         }
         if targets.is_empty() {
             self.refuse_foreign(&names)?;
-            for target in 0..self.targets {
-                self.make(target)?;
+            if self.devices.is_empty() {
+                for target in 0..self.targets {
+                    self.make(target)?;
+                }
+            } else {
+                self.take_devices()?;
             }
         }
         self.finish().map_err(wrong)?;
-        match (0..self.targets).find(|target| !self.path(*target).exists()) {
-            Some(target) => Err(DataError::Missing { path: self.folder.clone(), missing: name(target) }),
-            None => Ok(()),
+        if let Some(target) = (0..self.targets).find(|target| !is_there(&self.path(*target))) {
+            return Err(DataError::Missing { path: self.folder.clone(), missing: name(target) });
+        }
+        (0..).zip(&self.devices).try_for_each(|(target, device)| self.follow(target, device))
+    }
+
+    /// Formats and links the devices of a first start. Those that carry these very targets, because the directory was
+    /// lost, are linked as they are.
+    fn take_devices(&self) -> Result<(), DataError> {
+        let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
+        let executor = Executor::new().map_err(wrong)?;
+        let rt = executor.handle();
+        let mut contents = Vec::new();
+        for (target, path) in (0..).zip(&self.devices) {
+            contents.push(executor.block_on(content(&rt, path, &self.owner(target)))?);
+        }
+        let pair = || {
+            contents.iter().zip(&self.devices).map(|(content, path)| (content, path.display().to_string()))
+        };
+        let with_data = pair().find(|(content, _)| matches!(content, Content::Target(1..)));
+        let blank = pair().find(|(content, _)| matches!(content, Content::Nothing));
+        if let (Some((_, other)), Some((_, device))) = (with_data, blank) {
+            return Err(DataError::Blank { device, other });
+        }
+        for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
+            if matches!(content, Content::Nothing) {
+                let device = weir_media::open(&rt, path)?;
+                let options = FormatOptions { owner: self.owner(target), log_bytes: None };
+                executor.block_on(Store::format(&rt, &device, &options))?;
+                tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
+            }
+            self.link(target, path).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the link to a target's device under its temporary name.
+    fn link(&self, target: u32, device: &Path) -> io::Result<()> {
+        let path = self.unfinished(target);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => std::os::unix::fs::symlink(device, &path),
+        }
+    }
+
+    /// Has a target's link follow the configuration: names of devices change, and what a device carries is checked when
+    /// it is opened.
+    fn follow(&self, target: u32, device: &Path) -> Result<(), DataError> {
+        let (path, unfinished) = (self.path(target), self.unfinished(target));
+        match fs::read_link(&path) {
+            Err(_) => Err(DataError::File { path }),
+            Ok(linked) if linked == device => Ok(()),
+            Ok(_) => self
+                .link(target, device)
+                .and_then(|()| fs::rename(unfinished, path))
+                .map_err(|source| DataError::Directory { path: self.folder.clone(), source }),
         }
     }
 
@@ -176,7 +278,7 @@ impl Layout {
     fn finish(&self) -> io::Result<()> {
         for target in 0..self.targets {
             let (from, to) = (self.unfinished(target), self.path(target));
-            if from.exists() && !to.exists() {
+            if is_there(&from) && !is_there(&to) {
                 fs::rename(from, to)?;
             }
         }
@@ -193,17 +295,39 @@ fn target_of(name: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// Opens the file of a target. Waits for a process that is on its way out: what was killed holds its files until the
+/// What a device carries of a target.
+async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, DataError> {
+    let device = weir_media::open(rt, path)?;
+    let name = device.name().to_owned();
+    let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
+    match Store::open(rt, device, owner, config).await {
+        Ok(store) => {
+            let pools = store.pools().len();
+            let closed = store.close().await;
+            closed.map_err(|error| DataError::Close { device: name, reason: error.to_string() })?;
+            Ok(Content::Target(pools))
+        }
+        Err(OpenError::Blank { .. } | OpenError::Unfinished { .. }) => Ok(Content::Nothing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens the file of a target, or the device that it is a link to. Waits for a process that is on its way out: what was killed holds its files until the
 /// kernel has ended its transfers.
 ///
 /// # Errors
 /// When it can't be opened or another process goes on using it.
 pub async fn open(rt: &Handle, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
+    let linked = std::fs::read_link(path);
+    let path = linked.as_deref().unwrap_or(path);
     let until = rt.now() + BUSY_LIMIT;
     loop {
-        match FileDevice::open(rt, path) {
+        match weir_media::open(rt, path) {
             Err(MediaError::Busy { .. }) if rt.now() < until => rt.sleep(BUSY_PAUSE).await,
-            opened => return Ok(Rc::new(opened?)),
+            opened => return opened,
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,7 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         rank: config.rank,
         targets: config.targets,
         size: config.target_size,
+        devices: config.devices.clone(),
     };
     let tls = RotatingServer::load(config.tls.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -97,11 +98,28 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         // Probes are answered while targets recover, and a port that is taken is found before data is touched.
         let metrics = listen("metrics", config.metrics_listen).await?;
         let management = listen("management", config.management_listen).await?;
+        start_spdk(config)?;
         layout.prepare()?;
         let mut engine = Engine::start(config, &layout, started)?;
         engine.serve_metrics(metrics, config);
         engine.run(management, tls, config).await
     })
+}
+
+/// Starts SPDK when the configuration names one for it.
+#[cfg(feature = "spdk")]
+fn start_spdk(config: &Config) -> Result<(), DataError> {
+    match &config.spdk_config {
+        Some(path) => Ok(weir_media::spdk::start(&weir_media::spdk::SpdkOptions::new(path.clone()))?),
+        None => Ok(()),
+    }
+}
+
+/// The configuration has been refused where it names one for SPDK.
+#[cfg(not(feature = "spdk"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+const fn start_spdk(_: &Config) -> Result<(), DataError> {
+    Ok(())
 }
 
 async fn listen(service: &'static str, address: SocketAddr) -> Result<TcpListener, EngineError> {

@@ -1,0 +1,176 @@
+use super::*;
+
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
+
+const GOOD: &str = r#"
+    system = "weir"
+    provider = "tcp"
+    fabric_port = 10100
+    targets = 2
+    management_listen = "0.0.0.0:10001"
+    metrics_listen = ":9191"
+    data = "/var/lib/weir"
+    target_size = "8GiB"
+    log = "info"
+    [tls]
+    ca = "tls/ca.crt"
+    cert = "/etc/weir/tls/tls.crt"
+    key = "tls/tls.key"
+    [auth]
+    system_key = "system.key"
+    [[engines]]
+    rank = 0
+    host = "weir-0"
+    fabric_port = 10100
+    targets = 2
+    management = "weir-0:10001"
+    [[engines]]
+    rank = 1
+    host = "weir-1"
+    fabric_port = 10100
+    targets = 2
+    management = "weir-1:10001"
+"#;
+
+fn load(text: &str, flags: Flags) -> Result<Config, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("engine.toml");
+    std::fs::write(&config, text).expect("the file");
+    std::fs::write(folder.path().join("system.key"), KEY).expect("the key");
+    let loaded = Config::load(&Flags { config, ..flags });
+    loaded
+        .map(|mut config| {
+            config.tls.ca = config.tls.ca.strip_prefix(folder.path()).expect("relative").to_owned();
+            config
+        })
+        .map_err(|error| error.to_string())
+}
+
+fn ranked() -> Flags {
+    Flags { rank: Some(1), host: Some("weir-1".to_owned()), ..Flags::default() }
+}
+
+#[test]
+fn a_file_with_rank_and_host_from_flags_is_complete() {
+    let config = load(GOOD, ranked()).expect("a good file");
+    assert_eq!((config.rank, config.host.as_str(), config.listen.as_str()), (Rank(1), "weir-1", "0.0.0.0"));
+    assert_eq!((config.target_size, config.index_memory), (8 << 30, 1 << 30));
+    assert_eq!(config.metrics_listen.port(), 9191);
+    assert_eq!(config.tls.ca, Path::new("tls/ca.crt"), "relative to the file");
+    assert_eq!(config.tls.cert, Path::new("/etc/weir/tls/tls.crt"));
+    assert_eq!(config.engines.len(), 2);
+}
+
+#[test]
+fn devices_are_one_for_each_target_and_of_a_kind_that_this_build_has() {
+    let with = |devices: &[&str]| {
+        let devices = devices.iter().map(PathBuf::from).collect();
+        load(GOOD, Flags { devices, ..ranked() })
+    };
+    let config = with(&["/dev/ng0n1", "/dev/nvme1n1"]).expect("two devices for two targets");
+    assert_eq!(config.devices[1], Path::new("/dev/nvme1n1"));
+    for (devices, words) in [
+        (&["/dev/ng0n1"][..], "as many devices as there are targets"),
+        (&["/dev/ng0n1", "/dev/ng0n1"], "a device of its own"),
+        (&["/dev/ng0n1", "ng1n1"], "absolute paths"),
+        (&["/dev/ng0n1", "spdk:Nvme0n1"], "spdk_config"),
+    ] {
+        let refused = with(devices).expect_err("impossible");
+        assert!(refused.contains("`devices`") && refused.contains(words), "{refused}");
+    }
+    let spdk = Flags { spdk_config: Some("/etc/weir/spdk.json".into()), ..ranked() };
+    let outcome = load(GOOD, spdk);
+    assert_eq!(outcome.is_ok(), cfg!(feature = "spdk"), "{outcome:?}");
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let flags = Flags { log: Some("debug".to_owned()), target_size: Some("64Mi".to_owned()), ..ranked() };
+    let config = load(GOOD, flags).expect("a good file");
+    assert_eq!((config.log.as_str(), config.target_size), ("debug", 64 << 20));
+    let moved = load(GOOD, Flags { fabric_port: Some(7), ..ranked() }).expect_err("contradicts the list");
+    assert!(moved.contains("engines (rank 1)") && moved.contains("fabric_port 7"), "{moved}");
+}
+
+#[test]
+fn the_scrubber_runs_weekly_unless_told_otherwise() {
+    let scrub = |text: &str| load(&GOOD.replace("log = ", text), ranked()).map(|config| config.scrub);
+    let weekly = ScrubConfig { bytes_per_second: 32 << 20, interval: Duration::from_hours(168) };
+    assert_eq!(scrub("log = "), Ok(Some(weekly)));
+    let daily = ScrubConfig { bytes_per_second: 1 << 20, interval: Duration::from_hours(24) };
+    let text = "scrub_rate = \"1MiB\"\nscrub_interval = 86400\nlog = ";
+    assert_eq!(scrub(text), Ok(Some(daily)));
+    assert_eq!(scrub("scrub_rate = \"0\"\nlog = "), Ok(None));
+    for (text, key) in
+        [("scrub_rate = \"7\"\nlog = ", "scrub_rate"), ("scrub_interval = 5\nlog = ", "scrub_interval")]
+    {
+        let error = scrub(text).expect_err(key);
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn errors_name_the_key() {
+    let cases = [
+        (GOOD.replace("targets = 2", "targets = 0"), "`targets`"),
+        (GOOD.replace("\"tcp\"", "\"udp\""), "`provider` = \"udp\""),
+        (GOOD.replace("log = ", "receive_mode = \"none\"\nlog = "), "`receive_mode` = \"none\""),
+        (GOOD.replace("log = ", "memory_registration = \"all\"\nlog = "), "`memory_registration` = \"all\""),
+        (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
+        (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
+        (GOOD.replace("log = \"info\"", "index_memory = \"1MiB\""), "`index_memory` = \"1048576\""),
+        (GOOD.replace("0.0.0.0:10001", "somewhere"), "`management_listen`"),
+        (GOOD.replace("system.key", "no.key"), "`auth.system_key`"),
+        (GOOD.replace("rank = 1", "rank = 0"), "listed twice"),
+        (GOOD.replace("rank = 1", "rank = 5"), "`rank` = \"1\""),
+        (GOOD.replace("fabric_port = 10100", "fabric_port = 65535"), "`fabric_port`"),
+        (GOOD.replace("log = ", "colour = "), "unknown field `colour`"),
+        (GOOD.replace("[tls]", "[tsl]"), "unknown field `tsl`"),
+        (GOOD.replace("[tls]", "[membership]\nperiod_ms = 5\n[tls]"), "`membership.period_ms` = \"5\""),
+        (
+            GOOD.replace("[tls]", "[membership]\nsuspicion_min_ms = 10\n[tls]"),
+            "`membership.suspicion_min_ms` = \"10\" is not valid: give 1000 to",
+        ),
+        (GOOD.replace("targets = 2", "targets = \"two\""), "targets"),
+    ];
+    for (text, expected) in cases {
+        let error = load(&text, ranked()).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    }
+    let error = load(GOOD, Flags::default()).expect_err("no rank");
+    assert!(error.contains("`rank` is not set") && error.contains("WEIR_RANK"), "{error}");
+}
+
+#[test]
+fn times_of_the_membership_protocol_keep_their_proportions_unless_they_are_set() {
+    let config = load(GOOD, ranked()).expect("a good file");
+    assert_eq!(config.membership, SwimConfig::default());
+    let table = "[membership]\nperiod_ms = 200\nsuspicion_min_ms = 5000\n[tls]";
+    let config = load(&GOOD.replace("[tls]", table), ranked()).expect("a good file");
+    let times = config.membership;
+    assert_eq!((times.period.as_millis(), times.gossip.as_millis()), (200, 40));
+    assert_eq!((times.suspicion_min.as_millis(), times.suspicion_max.as_millis()), (5000, 5000));
+}
+
+#[test]
+fn blocks_of_virtual_networks_are_read_and_wrong_ones_name_the_key() {
+    let keys = |text: &str| {
+        let line = format!("fabric_auth_key = \"{text}\"\nlog = ");
+        load(&GOOD.replace("log = ", &line), ranked()).map(|config| config.auth_keys)
+    };
+    let key = |vni| AuthKey { service: 5, vni };
+    assert_eq!(keys("5:100:102"), Ok(vec![key(100), key(101), key(102)]));
+    assert_eq!(keys("none"), Ok(Vec::new()));
+    assert_eq!(load(GOOD, ranked()).expect("a good file").auth_keys, Vec::new());
+    let error = keys("5:100:7").expect_err("an empty block");
+    assert!(error.contains("`fabric_auth_key` = \"5:100:7\"") && error.contains("block"), "{error}");
+}
+
+#[test]
+fn an_engine_alone_needs_no_list() {
+    let alone = GOOD.split("[[engines]]").next().expect("the first part");
+    let flags = Flags { rank: Some(0), host: Some("127.0.0.1".to_owned()), ..Flags::default() };
+    let config = load(alone, flags).expect("a good file");
+    assert_eq!(config.listen, "127.0.0.1");
+    assert_eq!(config.engines[0].management, "127.0.0.1:10001");
+}

@@ -1,0 +1,138 @@
+//! Targets on devices. Files stand in for them: they are opened, claimed and formatted the same way.
+
+use super::*;
+use weir_proto::PoolId;
+
+/// Bytes of a device: log, checkpoints and a small pool.
+const SIZE: u64 = 128 << 20;
+
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let folder = tempfile::tempdir_in(program.parent().expect("it lies in a folder")).expect("a folder");
+        let machine = Self { folder };
+        for name in ["a", "b", "c"] {
+            machine.replace(name);
+        }
+        machine
+    }
+
+    fn device(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts a blank device in the place of another.
+    fn replace(&self, name: &str) {
+        let file = fs::File::create(self.device(name)).expect("a file");
+        file.set_len(SIZE).expect("a sparse file");
+    }
+
+    fn layout(&self, data: &str, devices: [&str; 2]) -> Layout {
+        Layout {
+            folder: self.folder.path().join(data),
+            system: "weir".to_owned(),
+            rank: Rank(3),
+            targets: 2,
+            size: SIZE,
+            devices: devices.map(|name| self.device(name)).into(),
+        }
+    }
+}
+
+/// Opens a target as its thread does, and works with its store.
+fn with_store<T>(layout: &Layout, target: u32, work: impl AsyncFnOnce(&Store) -> T) -> T {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    executor.block_on(async {
+        let device = open(&rt, &layout.path(target)).await.expect("a device");
+        let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
+        let store = Store::open(&rt, device, &layout.owner(target), config).await.expect("a store");
+        let result = work(&store).await;
+        store.close().await.expect("closed");
+        result
+    })
+}
+
+fn add_pool(layout: &Layout, target: u32) {
+    let pool = PoolId(uuid::Uuid::from_u128(9));
+    with_store(layout, target, async |store| store.create_pool(pool, 32 << 20).await.map(drop))
+        .expect("room");
+}
+
+fn pools(layout: &Layout, target: u32) -> usize {
+    with_store(layout, target, async |store| store.pools().len())
+}
+
+#[test]
+fn devices_are_formatted_once_and_found_again_under_other_names() {
+    let machine = Machine::new();
+    let layout = machine.layout("data", ["a", "b"]);
+    layout.prepare().expect("a first start");
+    assert_eq!(fs::read_link(layout.path(1)).expect("a link"), machine.device("b"));
+    add_pool(&layout, 1);
+    layout.prepare().expect("a second start");
+    assert_eq!(pools(&layout, 1), 1);
+    fs::rename(machine.device("b"), machine.device("d")).expect("a new name");
+    let layout = machine.layout("data", ["a", "d"]);
+    layout.prepare().expect("the link follows");
+    assert_eq!(pools(&layout, 1), 1);
+    let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "d"]) };
+    files.prepare().expect("what is linked is used without the key, too");
+    assert_eq!(pools(&files, 1), 1);
+}
+
+#[test]
+fn a_device_with_anything_on_it_is_left_as_it_is() {
+    let machine = Machine::new();
+    let offset = 77 << 20;
+    let file = fs::OpenOptions::new().write(true).open(machine.device("b")).expect("a file");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"somebody's", offset).expect("written");
+    drop(file);
+    let layout = machine.layout("data", ["a", "b"]);
+    let refused = layout.prepare().expect_err("not blank").to_string();
+    assert!(refused.contains("is not empty") && refused.contains(&offset.to_string()), "{refused}");
+    let bytes = fs::read(machine.device("b")).expect("readable");
+    assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 10, "nothing was written");
+    // Erased, it will do, although the first device carries a new target by now.
+    machine.replace("b");
+    layout.prepare().expect("the first start goes on");
+    let other = Layout { rank: Rank(4), ..machine.layout("other", ["a", "b"]) };
+    assert!(matches!(other.prepare(), Err(DataError::Open(_))), "another engine's targets");
+}
+
+#[test]
+fn a_lost_directory_finds_its_devices_but_none_is_replaced_by_a_blank_one() {
+    let machine = Machine::new();
+    let layout = machine.layout("data", ["a", "b"]);
+    layout.prepare().expect("a first start");
+    add_pool(&layout, 0);
+    let again = machine.layout("again", ["a", "b"]);
+    again.prepare().expect("the devices carry its targets");
+    assert_eq!((pools(&again, 0), pools(&again, 1)), (1, 0));
+    let refused = machine.layout("third", ["a", "c"]).prepare().expect_err("c is blank").to_string();
+    assert!(refused.contains("is blank, while") && refused.contains("lost silently"), "{refused}");
+    let swapped = machine.layout("third", ["b", "a"]).prepare();
+    assert!(matches!(swapped, Err(DataError::Open(_))), "each target has its own");
+    machine.replace("b");
+    layout.prepare().expect("the link is there");
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let opened = executor.block_on(async {
+        let device = open(&rt, &layout.path(1)).await.expect("a device");
+        Store::open(&rt, device, &layout.owner(1), StoreConfig::default()).await.map(drop)
+    });
+    assert!(matches!(opened, Err(OpenError::Blank { .. })), "and no store is made in the lost one's place");
+}
+
+#[test]
+fn files_with_data_are_not_left_for_devices() {
+    let machine = Machine::new();
+    let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "b"]) };
+    files.prepare().expect("files");
+    let refused = machine.layout("data", ["a", "b"]).prepare();
+    assert!(matches!(refused, Err(DataError::File { .. })));
+}
