@@ -66,7 +66,8 @@ fn holes_become_room_for_long_extents() {
     assert_eq!(after.problems, [""; 0]);
     assert!(moved > 100 && after.segments.1 * 10 > after.segments.0 * 6, "{moved} moved: {after:?}");
     assert_eq!(after.data_blocks, before.data_blocks, "nobody has more or less than before");
-    assert_eq!(store.space().used, space.0.used);
+    // A checkpoint in between gives places of index nodes back.
+    assert!(store.space().used <= space.0.used, "{:?}, before {:?}", store.space(), space.0);
     assert_eq!(shard.space().data, space.1.data);
     let opened = Rc::clone(&store);
     let reads = machine.run(async move {
