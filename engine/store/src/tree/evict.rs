@@ -4,8 +4,9 @@
 //! that was not is evicted. Nodes that a question under way has passed are never evicted, so that it comes to its end
 //! however small the memory is.
 
+use super::Tree;
 use super::node::{Body, Child, Node};
-use super::{Low, Tree};
+use super::scan::Low;
 use core::cell::RefCell;
 use core::ops::ControlFlow;
 

@@ -11,6 +11,7 @@
 mod evict;
 mod node;
 mod packed;
+mod scan;
 
 pub(crate) use node::{
     Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node, PageRef,
@@ -19,7 +20,6 @@ pub(crate) use packed::Packed;
 
 use crate::codec::Malformed;
 use core::cell::{Cell, RefCell};
-use core::ops::ControlFlow;
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
 use smallvec::SmallVec;
@@ -80,9 +80,6 @@ impl Missing {
         Self(vec![(key.to_vec(), page)])
     }
 }
-
-/// Entries that the visit of a scan stops at.
-type Found<B> = Result<Option<B>, Missing>;
 
 impl Tree {
     /// A tree over its root, with the number of its entries and the meter that all its nodes are counted on.
@@ -297,233 +294,9 @@ impl Tree {
         Ok(old)
     }
 
-    /// Visits entries in order from the first key that is at least `from`, until `visit` breaks.
-    pub(crate) fn scan<B>(
-        &self,
-        from: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Found<B> {
-        let mut key = self.key.take();
-        let found = match self.scan_at_finger(from, &mut key, &mut visit) {
-            ControlFlow::Break(found) => Ok(Some(found)),
-            ControlFlow::Continue(false) => self.scan_from(from, &mut key, &mut visit),
-            ControlFlow::Continue(true) => {
-                // On behind the last key of the leaf at the finger.
-                let behind = [key.as_slice(), &[0]].concat();
-                self.scan_from(&behind, &mut key, &mut visit)
-            }
-        };
-        self.key.replace(key);
-        found
-    }
-
-    fn scan_from<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> Found<B> {
-        match self.scan_node(&self.root, (Low::default(), Some(from)), key, visit) {
-            ControlFlow::Break(found) => found.map(Some),
-            ControlFlow::Continue(()) => Ok(None),
-        }
-    }
-
-    /// A leaf at a finger that `from` belongs to for sure, and the first entry of it that isn't below.
-    fn at_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
-        let mut fingers = self.fingers.borrow_mut();
-        for number in 0..fingers.len() {
-            let Some(Finger { leaf, at }) = &mut fingers[number] else { continue };
-            let Body::Leaf(entries) = &leaf.body else { continue };
-            if let Some(first) = entries.seek(from, *at) {
-                *at = first;
-                leaf.used.set(self.tick.get());
-                let leaf = Rc::clone(leaf);
-                fingers.swap(0, number);
-                return Some((leaf, first));
-            }
-        }
-        None
-    }
-
-    /// Puts a finger on an entry.
-    fn point(&self, leaf: &Rc<Node>, at: usize) {
-        let mut fingers = self.fingers.borrow_mut();
-        let is_known = matches!(&fingers[0], Some(finger) if Rc::ptr_eq(&finger.leaf, leaf));
-        if let Some(finger) = fingers[0].as_mut().filter(|_| is_known) {
-            finger.at = at;
-        } else {
-            fingers.rotate_right(1);
-            fingers[0] = Some(Finger { leaf: Rc::clone(leaf), at });
-        }
-    }
-
-    /// Visits entries in order from the first key that is at least `from` on, as long as their keys begin with the first
-    /// `len` bytes of it. `visit` gets what follows those.
-    pub(crate) fn scan_below<B>(
-        &self,
-        from: &[u8],
-        len: usize,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Found<B> {
-        let start = &from[..len];
-        let (leaf, first) = if let Some(found) = self.at_finger(from) {
-            found
-        } else {
-            let leaf = self.leaf(from)?;
-            let first = leaf.entries().map_or(0, |entries| entries.search(from).unwrap_or_else(|at| at));
-            (leaf, first)
-        };
-        let Some(entries) = leaf.entries() else { return Ok(None) };
-        let mut scratch = self.key.take();
-        for at in first..entries.len() {
-            let visited = match entries.rest(at, start, &mut scratch) {
-                Some(rest) => visit(rest, entries.value(at)).map_break(Some),
-                None => ControlFlow::Break(None),
-            };
-            if let ControlFlow::Break(found) = visited {
-                self.point(&leaf, at);
-                self.key.replace(scratch);
-                return Ok(found);
-            }
-        }
-        self.key.replace(scratch);
-        let behind = if first < entries.len() {
-            [entries.key(entries.len() - 1).as_slice(), &[0]].concat()
-        } else {
-            from.to_vec()
-        };
-        let found = self.scan(&behind, |key, value| match key.strip_prefix(start) {
-            Some(rest) => visit(rest, value).map_break(Some),
-            None => ControlFlow::Break(None),
-        });
-        Ok(found?.flatten())
-    }
-
-    /// Visits entries of the leaf at a finger, if `from` belongs there. Returns whether it did; `key` is then the
-    /// last one of the leaf.
-    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
-        let Some((leaf, first)) = self.at_finger(from) else { return ControlFlow::Continue(false) };
-        let Body::Leaf(entries) = &leaf.body else { return ControlFlow::Continue(false) };
-        self.scan_leaf(&leaf, entries, first, key, visit)?;
-        ControlFlow::Continue(true)
-    }
-
-    /// Visits entries of a leaf from one on.
-    fn scan_leaf<B>(
-        &self,
-        leaf: &Rc<Node>,
-        entries: &Packed,
-        first: usize,
-        key: &mut Vec<u8>,
-        visit: Visit<'_, B>,
-    ) -> ControlFlow<B> {
-        for at in first..entries.len() {
-            entries.copy_key(at, key);
-            if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
-                self.point(leaf, at);
-                return ControlFlow::Break(found);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
     /// Forgets the leaves of the last scans.
     fn let_go(&self) {
         self.fingers.take();
-    }
-
-    /// Visits entries in reverse order from the last key that is below `below`, until `visit` breaks.
-    pub(crate) fn scan_back<B>(
-        &self,
-        below: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Found<B> {
-        match self.scan_node_back(&self.root, (Low::default(), Some(below)), &mut Vec::new(), &mut visit) {
-            ControlFlow::Break(found) => found.map(Some),
-            ControlFlow::Continue(()) => Ok(None),
-        }
-    }
-
-    /// The first entry whose key is at least `from` and begins with `prefix`.
-    pub(crate) fn first(&self, from: &[u8], prefix: &[u8]) -> Found<(Vec<u8>, Vec<u8>)> {
-        let found = self.scan(from, |key, value| {
-            ControlFlow::Break(key.starts_with(prefix).then(|| (key.to_vec(), value.to_vec())))
-        })?;
-        Ok(found.flatten())
-    }
-
-    /// What follows `prefix` in the first key that is at least `from`, if that begins with it.
-    pub(crate) fn first_below(&self, from: &[u8], prefix: &[u8]) -> Found<Vec<u8>> {
-        let found =
-            self.scan(from, |key, _| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec)))?;
-        Ok(found.flatten())
-    }
-
-    /// Without `from` all entries below the node are visited.
-    fn scan_node<B>(
-        &self,
-        node: &Rc<Node>,
-        (low, from): (Low<'_>, Option<&[u8]>),
-        key: &mut Vec<u8>,
-        visit: Visit<'_, B>,
-    ) -> ControlFlow<Result<B, Missing>> {
-        self.touch(node);
-        match &node.body {
-            Body::Leaf(entries) => {
-                let first = from.map_or(0, |from| entries.search(from).unwrap_or_else(|at| at));
-                if let ControlFlow::Break(found) = self.scan_leaf(node, entries, first, key, visit) {
-                    return ControlFlow::Break(Ok(found));
-                }
-            }
-            Body::Branch(keys, children) => {
-                let first = from.map_or(0, |from| Node::child_of(keys, from));
-                for at in first..children.len() {
-                    let from = from.filter(|_| at == first);
-                    let low = low.of_child(keys, at);
-                    let Ok(child) = children[at].node() else {
-                        let ahead = if from.is_some() { 0 } else { self.ahead.get() };
-                        let wanted = at..children.len().min(at.saturating_add(ahead).saturating_add(1));
-                        let inside = from.map_or_else(|| low.key(), <[u8]>::to_vec);
-                        return ControlFlow::Break(Err(absent(keys, children, wanted, inside)));
-                    };
-                    self.scan_node(&child, (low, from), key, visit)?;
-                }
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn scan_node_back<B>(
-        &self,
-        node: &Node,
-        (low, below): (Low<'_>, Option<&[u8]>),
-        key: &mut Vec<u8>,
-        visit: Visit<'_, B>,
-    ) -> ControlFlow<Result<B, Missing>> {
-        self.touch(node);
-        match &node.body {
-            Body::Leaf(entries) => {
-                let end = below.map_or(entries.len(), |below| entries.search(below).unwrap_or_else(|at| at));
-                for at in (0..end).rev() {
-                    entries.copy_key(at, key);
-                    if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
-                        return ControlFlow::Break(Ok(found));
-                    }
-                }
-            }
-            Body::Branch(keys, children) => {
-                let last = below.map_or(children.len() - 1, |below| Node::child_of(keys, below));
-                for at in (0..=last).rev() {
-                    let below = below.filter(|_| at == last);
-                    let low = low.of_child(keys, at);
-                    let child = match children[at].node() {
-                        Ok(child) => child,
-                        Err(page) => {
-                            let inside = below.map_or_else(|| low.key(), <[u8]>::to_vec);
-                            return ControlFlow::Break(Err(Missing(vec![(inside, page)])));
-                        }
-                    };
-                    self.scan_node_back(&child, (low, below), key, visit)?;
-                }
-            }
-        }
-        ControlFlow::Continue(())
     }
 }
 
@@ -542,32 +315,6 @@ fn check_range(keys: &Packed, at: usize, body: &Body) -> Result<(), Malformed> {
         return Err(Malformed("its keys don't belong where its parent has it"));
     }
     Ok(())
-}
-
-/// The lowest key that belongs below a node: that of the nearest branch above in which it isn't on the first child's
-/// path. Only put together when it is asked for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Low<'a>(Option<(&'a Packed, usize)>);
-
-impl<'a> Low<'a> {
-    fn of_child(self, keys: &'a Packed, at: usize) -> Self {
-        if at == 0 { self } else { Self(Some((keys, at))) }
-    }
-
-    fn key(self) -> Vec<u8> {
-        self.0.map(|(keys, at)| keys.key(at)).unwrap_or_default()
-    }
-}
-
-/// Those of a range of children that aren't in memory. `first` is a key below the first of them.
-fn absent(keys: &Packed, children: &[Child], range: core::ops::Range<usize>, first: Vec<u8>) -> Missing {
-    let start = range.start;
-    let mut missing = Vec::with_capacity(range.len());
-    missing.extend(children[start].node().err().map(|page| (first, page)));
-    for at in range.skip(1) {
-        missing.extend(children[at].node().err().map(|page| (keys.key(at), page)));
-    }
-    Missing(missing)
 }
 
 /// The nodes of a frozen state that have no place on the device, children before their parents.
@@ -765,8 +512,6 @@ fn prefix_growth(node: &Node) -> usize {
         }
     }
 }
-
-type Visit<'a, B> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<B>;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The tree against a sorted map, with frozen states that must not change.
 
 use super::*;
+use core::ops::ControlFlow;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
