@@ -15,7 +15,7 @@ cd "$WEIR_REPO"
 kernel=$(setup/machine_kernel.sh)
 cargo build --locked --package weir-store --example drive
 program=${CARGO_TARGET_DIR:-target}/debug/examples/drive
-work=$(mktemp -d "${TMPDIR:-/tmp}/weir-nvme.XXXXXX")
+work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A root file system in memory: a shell, the program and the libraries that it is linked to.
