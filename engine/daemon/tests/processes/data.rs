@@ -108,9 +108,14 @@ fn a_wrong_configuration_ends_with_the_code_for_usage() {
     let mut system = System::prepare(1, 1);
     let config = system.engines[0].config.clone();
     let text = fs::read_to_string(&config).expect("the file");
-    fs::write(&config, text.replacen("provider", "provide", 1).replacen("targets = 1", "targets = 0", 1))
-        .expect("the file");
-    let (code, said) = system.run_to_end(0);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("`targets` = \"0\" is not valid"), "{said}");
+    for (right, wrong, words) in [
+        ("targets = 1", "targets = 0", "`targets` = \"0\" is not valid"),
+        ("provider", "provide", "unknown field `provide`"),
+        ("\"tcp\"", "\"udp\"", "`provider` = \"udp\" is not valid"),
+    ] {
+        fs::write(&config, text.replacen(right, wrong, 1)).expect("the file");
+        let (code, said) = system.run_to_end(0);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
 }

@@ -79,7 +79,11 @@ fn write(
 fn acknowledged_writes_survive_kill_nine() {
     let kills =
         std::env::var("WEIR_KILLS").map_or(KILLS, |text| text.parse().expect("WEIR_KILLS is a number"));
-    let mut system = System::start(3, 2);
+    kill_under_load(System::start(3, 2), kills);
+}
+
+/// Kills engines of a fresh system of three while clients write, and reads back what was acknowledged.
+pub fn kill_under_load(mut system: System, kills: u32) {
     create_pool(&system, "tank", 6 * 128);
     let context = system.context(Duration::from_mins(1));
     let (container, oid) = context.block_on(async {

@@ -6,5 +6,7 @@ mod hostile;
 mod kill;
 mod management;
 mod membership;
+#[cfg(feature = "mercury")]
+mod mercury;
 mod system;
 mod tenants;

@@ -39,6 +39,7 @@ pub struct System {
     pub folder: TempDir,
     pub targets: u16,
     pub engines: Vec<Engine>,
+    provider: &'static str,
 }
 
 /// Where ports of engines are looked for: below those that the system gives to outgoing connections, so that nobody
@@ -64,6 +65,11 @@ fn free_ports(count: u16) -> u16 {
 impl System {
     /// Writes certificates and configuration; starts nothing.
     pub fn prepare(engines: u32, targets: u16) -> Self {
+        Self::prepare_by("tcp", engines, targets)
+    }
+
+    /// As [`System::prepare`], with another fabric provider.
+    pub fn prepare_by(provider: &'static str, engines: u32, targets: u16) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         write_identity(folder.path());
         fs::write(folder.path().join("system.key"), KEY_TEXT).expect("the key");
@@ -80,7 +86,7 @@ impl System {
             }
         });
         let engines = engines.collect();
-        let system = Self { folder, targets, engines };
+        let system = Self { folder, targets, engines, provider };
         for engine in &system.engines {
             fs::write(&engine.config, system.configuration(engine)).expect("the configuration");
         }
@@ -89,7 +95,12 @@ impl System {
 
     /// Prepares and starts engines, and waits until they serve.
     pub fn start(engines: u32, targets: u16) -> Self {
-        let mut system = Self::prepare(engines, targets);
+        Self::start_by("tcp", engines, targets)
+    }
+
+    /// As [`System::start`], with another fabric provider.
+    pub fn start_by(provider: &'static str, engines: u32, targets: u16) -> Self {
+        let mut system = Self::prepare_by(provider, engines, targets);
         for rank in 0..system.engines.len() {
             system.spawn(rank);
         }
@@ -102,6 +113,7 @@ impl System {
             r#"
             system = "test"
             rank = {}
+            provider = "{}"
             host = "127.0.0.1"
             fabric_port = {}
             targets = {}
@@ -118,6 +130,7 @@ impl System {
             system_key = "system.key"
             "#,
             engine.rank,
+            self.provider,
             engine.fabric_port,
             self.targets,
             engine.management,
@@ -224,7 +237,7 @@ impl System {
         });
         Attach {
             system: "test".to_owned(),
-            provider: "tcp".to_owned(),
+            provider: self.provider.to_owned(),
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
