@@ -12,7 +12,7 @@ use serde::Deserialize;
 use weir_fabric::libfabric::ReceiveMode;
 use weir_fabric::{AuthKey, Launch, MrMethod, configured_server_keys};
 use weir_management::TlsFiles;
-use weir_pool::EngineInfo;
+use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
 use weir_rpc::group::swim::SwimConfig;
@@ -204,6 +204,7 @@ struct File {
     tls: Option<FileTls>,
     auth: Option<FileAuth>,
     membership: Option<FileMembership>,
+    engines_version: Option<u64>,
     #[serde(default)]
     engines: Vec<FileEngine>,
 }
@@ -299,8 +300,8 @@ pub struct Config {
     pub system_key: SystemKey,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
-    /// Every engine of the system, this one too.
-    pub engines: Vec<EngineInfo>,
+    /// Every engine of the system, this one too, and the version of that list.
+    pub engines: GroupList,
 }
 
 impl Config {
@@ -369,10 +370,10 @@ impl Config {
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
             system_key: read_key(folder.join(auth.system_key))?,
             membership: membership(&file.membership.unwrap_or_default())?,
-            engines: Vec::new(),
+            engines: GroupList::default(),
         };
         config.check()?;
-        config.with_engines(&file.engines)
+        config.with_engines(&file.engines, file.engines_version)
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -435,10 +436,11 @@ impl Config {
     }
 
     /// Takes over the list of engines, in which this one must stand as it is configured.
-    fn with_engines(mut self, listed: &[FileEngine]) -> Result<Self, ConfigError> {
+    fn with_engines(mut self, listed: &[FileEngine], version: Option<u64>) -> Result<Self, ConfigError> {
+        let mut engines: Vec<EngineInfo> = Vec::new();
         for engine in listed {
             let key = format!("engines (rank {})", engine.rank);
-            if self.engines.iter().any(|known| known.rank.0 == engine.rank) {
+            if engines.iter().any(|known| known.rank.0 == engine.rank) {
                 return Err(invalid(&key, &engine.host, "the rank is listed twice"));
             }
             if engine.rank == self.rank.0
@@ -457,7 +459,7 @@ impl Config {
                     "it has no targets, or ports beyond 65535",
                 ));
             }
-            self.engines.push(EngineInfo {
+            engines.push(EngineInfo {
                 rank: Rank(engine.rank),
                 host: engine.host.clone(),
                 fabric_port: engine.fabric_port,
@@ -468,14 +470,16 @@ impl Config {
         if listed.is_empty() {
             let management = format!("{}:{}", self.host, self.management_listen.port());
             let (rank, fabric_port, targets) = (self.rank, self.fabric_port, self.targets);
-            self.engines.push(EngineInfo { rank, host: self.host.clone(), fabric_port, targets, management });
+            engines.push(EngineInfo { rank, host: self.host.clone(), fabric_port, targets, management });
         }
-        if !self.engines.iter().any(|known| known.rank == self.rank) {
-            let known: Vec<_> = self.engines.iter().map(|known| known.rank.to_string()).collect();
+        if !engines.iter().any(|known| known.rank == self.rank) {
+            let known: Vec<_> = engines.iter().map(|known| known.rank.to_string()).collect();
             let reason =
                 format!("[[engines]] lists ranks {}; list every engine, this one too", known.join(", "));
             return Err(invalid("rank", &self.rank.to_string(), &reason));
         }
+        self.engines = GroupList::from(engines);
+        self.engines.version = version.unwrap_or(self.engines.version);
         Ok(self)
     }
 }

@@ -154,13 +154,13 @@ impl Management {
 
     async fn query_system(&self) -> v1::SystemQueryResponse {
         let engines = self.pools.engines();
-        let asked = join_all(engines.all().iter().map(|info| {
+        let infos = engines.all();
+        let asked = join_all(infos.iter().map(|info| {
             let dead = self.membership.state(info.rank) == MemberState::Dead;
             let limit = if dead { DEAD_REPORT_LIMIT } else { REPORT_LIMIT };
             engines.ask::<_, EngineReport>(info.rank, TargetIndex(0), opcode::ENGINE_REPORT, &(), limit)
         }));
-        let mut states: Vec<_> = engines
-            .all()
+        let mut states: Vec<_> = infos
             .iter()
             .zip(asked.await)
             .map(|(info, report)| match report {

@@ -27,7 +27,7 @@ impl Sealed {
         let engines = self.engines.clone();
         Box::pin(async move {
             let engines = engines.upgrade()?;
-            engines.ask_urgent(to, TargetIndex(0), opcode, &request, limit).await.ok()
+            engines.ask(to, TargetIndex(0), opcode, &request, limit).await.ok()
         })
     }
 }
@@ -53,12 +53,12 @@ pub fn start(rt: &Handle, engines: &Rc<Engines>, config: SwimConfig) -> Rc<Membe
     let membership = Membership::start(rt, engines.own_rank(), &ranks, config, transport);
 
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
-    engines.serve_urgent(opcode::GROUP_PING, move |sealed_by, ping: GroupPing| {
+    engines.serve(opcode::GROUP_PING, move |sealed_by, ping: GroupPing| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, ping.from));
         async move { genuine.and(member.ok_or(Failed::NotSealed)).map(|member| member.answer_ping(&ping)) }
     });
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
-    engines.serve_urgent(opcode::GROUP_RELAY, move |sealed_by, relay: GroupRelay| {
+    engines.serve(opcode::GROUP_RELAY, move |sealed_by, relay: GroupRelay| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, relay.ping.from));
         async move {
             let member = genuine.and(member.ok_or(Failed::NotSealed))?;
@@ -66,9 +66,15 @@ pub fn start(rt: &Handle, engines: &Rc<Engines>, config: SwimConfig) -> Rc<Membe
         }
     });
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
-    engines.serve_urgent(opcode::GROUP_SYNC, move |sealed_by, sync: GroupSync| {
+    engines.serve(opcode::GROUP_SYNC, move |sealed_by, sync: GroupSync| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, sync.from));
         async move { genuine.and(member.ok_or(Failed::NotSealed)).map(|member| member.answer_sync(&sync)) }
+    });
+    let member = Rc::downgrade(&membership);
+    engines.roster().watch(move |infos| {
+        if let Some(member) = member.upgrade() {
+            member.regroup(&infos.iter().map(|info| info.rank).collect::<Vec<_>>());
+        }
     });
     membership
 }

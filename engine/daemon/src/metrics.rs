@@ -162,6 +162,7 @@ impl Collector for Exporter {
         metrics.extend(self.scrub());
         metrics.extend(self.fabric());
         metrics.extend(self.membership());
+        metrics.extend(self.group());
         metrics.extend(self.management());
         metrics.extend(self.pools());
         for metric in metrics.into_iter().filter(|metric| !metric.series.is_empty()) {

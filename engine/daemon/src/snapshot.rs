@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_fabric::Capabilities;
 use weir_media::health::DeviceHealth;
 use weir_object::LatencyCounts;
-use weir_pool::{OPERATIONS, TargetPool};
+use weir_pool::{OPERATIONS, Roster, TargetPool};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_rpc::group::swim::SwimStats;
@@ -128,10 +128,23 @@ pub struct MembershipFigures {
     pub stats: SwimStats,
     /// How long answers took.
     pub times: ProbeTimes,
+    /// The list of engines.
+    pub group: GroupFigures,
+}
+
+/// Which list of engines target 0 goes by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GroupFigures {
+    /// Its version.
+    pub version: u64,
+    /// Requests refused for another version.
+    pub refused: u64,
+    /// Newer lists taken over.
+    pub adopted: u64,
 }
 
 impl MembershipFigures {
-    fn of(membership: &Membership) -> Self {
+    fn of(membership: &Membership, roster: &Roster) -> Self {
         let mut states = [0; MemberState::ALL.len()];
         for member in membership.members() {
             states[member.state as usize] += 1;
@@ -142,6 +155,11 @@ impl MembershipFigures {
             health: membership.health(),
             stats: membership.stats(),
             times: membership.probe_times(),
+            group: GroupFigures {
+                version: roster.version(),
+                refused: roster.refused(),
+                adopted: roster.adopted(),
+            },
         }
     }
 }
@@ -165,7 +183,9 @@ pub async fn take(target: &Target) -> TargetFigures {
         scrub: target.store.scrub(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),
-        membership: target.membership().map(|membership| MembershipFigures::of(membership)),
+        membership: target
+            .membership()
+            .map(|membership| MembershipFigures::of(membership, target.pools.engines().roster())),
         ..TargetFigures::default()
     };
     let mut rotten = figures.scrub.rotten.clone();

@@ -8,8 +8,11 @@ use weir_fabric::Endpoint;
 use weir_media::Device;
 use weir_media::health::DeviceState;
 use weir_object::IoService;
-use weir_pool::{Directory, EngineInfo, Engines, Failed, InvalidEngines, TargetPools, serve_clients};
+use weir_pool::{
+    Directory, Engines, Failed, GroupList, InvalidEngines, Roster, Spread, TargetPools, serve_clients,
+};
 use weir_proto::capability::SystemKey;
+use weir_proto::group::MemberState;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
@@ -55,7 +58,7 @@ pub struct TargetContext {
     /// How the store behaves.
     pub store: StoreConfig,
     /// Every engine of the system.
-    pub engines: Vec<EngineInfo>,
+    pub engines: GroupList,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
     /// The key that engines and clients share.
@@ -115,19 +118,23 @@ impl Target {
         serve_ping(&rpc);
         serve_report(&engines, &store, started);
         rt.spawn(watch_device(rt.clone(), Rc::downgrade(&store)));
-        let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), clock)?;
+        let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
+        let members = membership.as_ref().map(Rc::downgrade);
+        let spread = Spread::start(&engines, move |rank| {
+            let members = members.as_ref().and_then(Weak::upgrade);
+            members.is_some_and(|members| members.state(rank) == MemberState::Dead)
+        });
+        let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), Rc::clone(&spread), clock)?;
         let io = IoService::start(&rpc, Rc::clone(&pools));
-        let (management, membership) = if owner.target.0 == 0 {
+        let management = if let Some(members) = &membership {
             serve_clients(&rpc, &pools);
-            let membership = membership::start(&rt, &engines, membership);
             let keeps = engines.directory_rank() == owner.rank;
             let directory =
-                if keeps { Some(Directory::open(&store, Rc::clone(&engines)).await?) } else { None };
-            let members = Rc::clone(&membership);
-            let management = Management::new(owner.system, provider, Rc::clone(&pools), directory, members);
-            (Some(management), Some(membership))
+                if keeps { Some(Directory::open(&store, Rc::clone(&engines), spread).await?) } else { None };
+            let members = Rc::clone(members);
+            Some(Management::new(owner.system, provider, Rc::clone(&pools), directory, members))
         } else {
-            (None, None)
+            None
         };
         rpc.set_starting(false);
         let stopping = Cell::new(false);
@@ -144,6 +151,12 @@ impl Target {
     #[must_use]
     pub const fn membership(&self) -> Option<&Rc<Membership>> {
         self.membership.as_ref()
+    }
+
+    /// The list of engines that it goes by.
+    #[must_use]
+    pub fn roster(&self) -> &Roster {
+        self.pools.engines().roster()
     }
 
     /// The store.

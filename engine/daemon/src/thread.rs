@@ -10,7 +10,7 @@ use weir_fabric::{AuthKey, FabricError, MrMethod, Options, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
-use weir_pool::EngineInfo;
+use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
 use weir_rpc::group::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Its port.
     pub port: u16,
     /// Every engine.
-    pub engines: Vec<EngineInfo>,
+    pub engines: GroupList,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
     /// The key that engines and clients share.

@@ -24,6 +24,7 @@ use crate::engines::{AskError, Engines};
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
 use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
+use crate::spread::Spread;
 
 /// The pool that holds the engines' own records.
 pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
@@ -84,6 +85,7 @@ impl Stored for DirectoryEntry {
 /// The list of pools.
 pub struct Directory {
     pub(crate) engines: Rc<Engines>,
+    spread: Rc<Spread>,
     shard: Shard,
     entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
@@ -95,7 +97,7 @@ impl Directory {
     ///
     /// # Errors
     /// When the list can't be read or its pool can't be created.
-    pub async fn open(store: &Store, engines: Rc<Engines>) -> Result<Rc<Self>, Failed> {
+    pub async fn open(store: &Store, engines: Rc<Engines>, spread: Rc<Spread>) -> Result<Rc<Self>, Failed> {
         let shard = match store.pool(SYSTEM_POOL) {
             Some(shard) => shard,
             None => store.create_pool(SYSTEM_POOL, SYSTEM_POOL_SIZE).await?,
@@ -105,8 +107,13 @@ impl Directory {
             let entry: DirectoryEntry = record::decode(SYSTEM_POOL, "an entry of the list of pools", &bytes)?;
             entries.insert(entry.pool.pool, entry);
         }
-        let directory =
-            Rc::new(Self { engines, shard, entries: RefCell::new(entries), turns: RefCell::default() });
+        let directory = Rc::new(Self {
+            engines,
+            spread,
+            shard,
+            entries: RefCell::new(entries),
+            turns: RefCell::default(),
+        });
         directory.answer_engines();
         let rt = directory.engines.runtime().clone();
         rt.clone().spawn(take_up(Rc::downgrade(&directory), rt));
@@ -187,20 +194,14 @@ impl Directory {
 
     /// Tells every target, the one with the service last, so that a pool that answers is complete.
     async fn finish_creation(&self, mut entry: DirectoryEntry) -> Result<DirectoryEntry, Failed> {
-        let service = |target: &PoolTarget| target.rank == entry.pool.service && target.index.0 == 0;
-        let (last, first): (Vec<_>, Vec<_>) =
-            entry.pool.map.targets.iter().partition(|target| service(target));
-        for group in [first, last] {
-            let asked = join_all(group.iter().map(|target| self.create_on(&entry.pool, target))).await;
-            if let Some(error) = asked.into_iter().find_map(Result::err) {
-                tracing::warn!(pool = entry.pool.label, %error, "the creation of a pool is taken back");
-                entry.state = EntryState::Destroying;
-                self.put(&entry).await?;
-                if let Err(left) = self.finish_destruction(&entry, false).await {
-                    tracing::info!(pool = entry.pool.label, error = %left, "the rest goes in the background");
-                }
-                return Err(error.within(format!("pool {}", entry.pool.label), "creating it"));
+        if let Err(error) = self.create_everywhere(&entry.pool, &entry.ranks).await {
+            tracing::warn!(pool = entry.pool.label, %error, "the creation of a pool is taken back");
+            entry.state = EntryState::Destroying;
+            self.put(&entry).await?;
+            if let Err(left) = self.finish_destruction(&entry, false).await {
+                tracing::info!(pool = entry.pool.label, error = %left, "the rest goes in the background");
             }
+            return Err(error.within(format!("pool {}", entry.pool.label), "creating it"));
         }
         entry.state = EntryState::Ready;
         self.put(&entry).await?;
@@ -208,8 +209,22 @@ impl Directory {
         Ok(entry)
     }
 
-    async fn create_on(&self, pool: &TargetPoolCreate, target: &PoolTarget) -> Result<(), AskError> {
-        self.engines.ask(target.rank, target.index, opcode::TARGET_POOL_CREATE, pool, STEP_LIMIT).await
+    async fn create_everywhere(&self, pool: &TargetPoolCreate, ranks: &[Rank]) -> Result<(), AskError> {
+        let opcode = opcode::TARGET_POOL_CREATE;
+        let others: Vec<Rank> = ranks.iter().copied().filter(|rank| *rank != pool.service).collect();
+        if let Some(error) = self.spread.tell(&others, opcode, pool, STEP_LIMIT).await.into_iter().next() {
+            return Err(error);
+        }
+        let serving = |target: &&PoolTarget| target.rank == pool.service;
+        let (last, first): (Vec<_>, Vec<_>) =
+            pool.map.targets.iter().filter(serving).partition(|target| target.index.0 == 0);
+        for group in [first, last] {
+            let asked = group
+                .iter()
+                .map(|target| self.engines.ask::<_, ()>(target.rank, target.index, opcode, pool, STEP_LIMIT));
+            join_all(asked).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
     }
 
     /// Destroys a pool. Destroying a missing one succeeds.
@@ -253,16 +268,8 @@ impl Directory {
             }
         }
         let request = TargetPoolDestroy { only_if_empty: false, ..request };
-        let asked = join_all(entry.pool.map.targets.iter().map(|target| {
-            self.engines.ask::<_, ()>(
-                target.rank,
-                target.index,
-                opcode::TARGET_POOL_DESTROY,
-                &request,
-                STEP_LIMIT,
-            )
-        }));
-        if let Some(error) = asked.await.into_iter().find_map(Result::err) {
+        let failed = self.spread.tell(&entry.ranks, opcode::TARGET_POOL_DESTROY, &request, STEP_LIMIT).await;
+        if let Some(error) = failed.into_iter().next() {
             return Err(error.within(object, doing));
         }
         self.shard
@@ -291,13 +298,8 @@ impl Directory {
             let reason = format!("{size} bytes are {share} on each target; at least {SHARE_MIN} are needed");
             return Err(Failed::Invalid { object, reason });
         }
-        let asked =
-            join_all(entry.pool.map.targets.iter().map(|target| self.resize_on(&entry, target, share)));
-        if let Some(error) = asked.await.into_iter().find_map(Result::err) {
-            let back = entry.pool.size;
-            let asked =
-                join_all(entry.pool.map.targets.iter().map(|target| self.resize_on(&entry, target, back)));
-            for left in asked.await.into_iter().filter_map(Result::err) {
+        if let Some(error) = self.resize_everywhere(&entry, share).await.into_iter().next() {
+            for left in self.resize_everywhere(&entry, entry.pool.size).await {
                 tracing::warn!(pool = entry.pool.label, error = %left, "a target keeps its new size");
             }
             return Err(error.within(object, "resizing it"));
@@ -308,14 +310,9 @@ impl Directory {
         Ok(entry)
     }
 
-    async fn resize_on(
-        &self,
-        entry: &DirectoryEntry,
-        target: &PoolTarget,
-        size: u64,
-    ) -> Result<(), AskError> {
+    async fn resize_everywhere(&self, entry: &DirectoryEntry, size: u64) -> Vec<AskError> {
         let request = TargetPoolResize { pool: entry.pool.pool, size };
-        self.engines.ask(target.rank, target.index, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
+        self.spread.tell(&entry.ranks, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
     }
 
     /// Makes an entry durable, then visible.

@@ -1,39 +1,29 @@
 //! The engines of the system, and sealed requests between them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_proto::capability::SystemKey;
+use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::pool::SealedRequest;
-use weir_proto::{Der, Rank, TargetIndex, codec};
-use weir_rpc::{Bulk, CallOptions, Peer, Priority, Request, Rpc, RpcError, Status};
+use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
+use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcError, Status};
 use weir_runtime::{Handle, LocalBoxFuture};
 
 use crate::error::{Failed, Refusal};
 use crate::reply::{read_long_reply, reply};
+use crate::roster::Roster;
 use crate::seal::{open_seal, seal};
 
 /// Longest reply between engines, in bytes: a list of some ten thousand containers.
-const REPLY_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const REPLY_MAX: usize = 4 * 1024 * 1024;
 
-/// Where an engine is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EngineInfo {
-    /// Its number.
-    pub rank: Rank,
-    /// Host name or address of its endpoints.
-    pub host: String,
-    /// Port of target 0; target `t` listens on `fabric_port + t`.
-    pub fabric_port: u16,
-    /// Number of targets.
-    pub targets: u32,
-    /// `host:port` of its management service.
-    pub management: String,
-}
+/// How often one request makes lists of engines equal: each time is for a list that came while the last one travelled.
+const SETTLEMENTS_MAX: u32 = 3;
 
 /// A list of engines that can't be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -60,6 +50,20 @@ pub enum AskError {
         /// The target.
         index: u32,
     },
+    /// It goes by another list of engines, and the two could not be made equal.
+    #[error(
+        "target {index} of rank {rank} goes by another version of the list of engines than this engine's {version}: {reason}; give all engines the same list and restart those with an old one"
+    )]
+    StaleGroup {
+        /// The rank.
+        rank: Rank,
+        /// The target.
+        index: u32,
+        /// Version of the list here.
+        version: u64,
+        /// What it says.
+        reason: String,
+    },
     /// No answer in time.
     #[error("target {index} of rank {rank} does not answer: {reason}")]
     NoAnswer {
@@ -83,6 +87,17 @@ pub enum AskError {
 }
 
 impl AskError {
+    /// The number of the error.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Unknown { .. } => Der::OOG,
+            Self::StaleGroup { .. } => Der::GRPVER,
+            Self::NoAnswer { .. } => Der::UNREACH,
+            Self::Refused { refusal, .. } => refusal.der,
+        }
+    }
+
     /// The error of a larger operation on `object` that needed the answer for `doing`.
     #[must_use]
     pub fn within(self, object: impl Into<String>, doing: &'static str) -> Failed {
@@ -93,6 +108,9 @@ impl AskError {
             }
             Self::NoAnswer { rank, ref reason, .. } => {
                 Failed::Unreachable { object, doing, rank, reason: reason.clone() }
+            }
+            Self::StaleGroup { rank, index, .. } => {
+                Failed::Target { object, rank, index, der: Der::GRPVER, message: self.to_string() }
             }
             Self::Unknown { rank, .. } => {
                 Failed::Unreachable { object, doing, rank, reason: self.to_string() }
@@ -106,13 +124,12 @@ type Answerer = Rc<dyn Fn(Rank, &[u8]) -> Answer>;
 
 /// One target's door to the other engines.
 pub struct Engines {
-    rt: Handle,
-    rpc: Rc<Rpc>,
-    key: SystemKey,
+    pub(crate) rt: Handle,
+    pub(crate) rpc: Rc<Rpc>,
+    pub(crate) key: SystemKey,
     own: Rank,
     index: TargetIndex,
-    infos: Vec<EngineInfo>,
-    peers: HashMap<(Rank, u32), Peer>,
+    pub(crate) roster: Roster,
     answerers: RefCell<HashMap<u16, Answerer>>,
     forged: Cell<u64>,
 }
@@ -127,30 +144,14 @@ impl Engines {
         rpc: Rc<Rpc>,
         key: SystemKey,
         own: (Rank, TargetIndex),
-        mut infos: Vec<EngineInfo>,
+        list: GroupList,
     ) -> Result<Rc<Self>, InvalidEngines> {
-        validate(own.0, &infos)?;
-        infos.sort_by_key(|info| info.rank);
-        let mut peers = HashMap::new();
-        for info in &infos {
-            for target in 0..info.targets {
-                let port = u32::from(info.fabric_port) + target;
-                let port = u16::try_from(port).map_err(|_| InvalidEngines::Targets(info.rank))?;
-                peers.insert((info.rank, target), Peer::new(&info.host, port));
-            }
-        }
-        let answerers = RefCell::default();
-        Ok(Rc::new(Self {
-            rt,
-            rpc,
-            key,
-            own: own.0,
-            index: own.1,
-            infos,
-            peers,
-            answerers,
-            forged: Cell::new(0),
-        }))
+        let roster = Roster::new(own.0, list)?;
+        let (own, index) = own;
+        let (answerers, forged) = (RefCell::default(), Cell::new(0));
+        let engines = Rc::new(Self { rt, rpc, key, own, index, roster, answerers, forged });
+        engines.answer_offers();
+        Ok(engines)
     }
 
     /// This engine's rank.
@@ -167,20 +168,26 @@ impl Engines {
 
     /// Every engine, by ascending rank.
     #[must_use]
-    pub fn all(&self) -> &[EngineInfo] {
-        &self.infos
+    pub fn all(&self) -> Rc<[EngineInfo]> {
+        self.roster.infos()
     }
 
     /// One engine.
     #[must_use]
-    pub fn get(&self, rank: Rank) -> Option<&EngineInfo> {
-        self.infos.iter().find(|info| info.rank == rank)
+    pub fn get(&self, rank: Rank) -> Option<EngineInfo> {
+        self.roster.infos().iter().find(|info| info.rank == rank).cloned()
     }
 
     /// The rank that keeps the list of pools: the lowest one.
     #[must_use]
     pub fn directory_rank(&self) -> Rank {
-        self.infos.first().map_or(self.own, |info| info.rank)
+        self.roster.infos().first().map_or(self.own, |info| info.rank)
+    }
+
+    /// The list of engines in use, and what became of other versions of it.
+    #[must_use]
+    pub const fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// The key that engines and clients share.
@@ -206,29 +213,9 @@ impl Engines {
         self.forged.get()
     }
 
-    /// Answers sealed requests of other engines with `opcode`, and this target's own.
+    /// Answers sealed requests of other engines with `opcode`, and this target's own. Those of membership are answered
+    /// also when there is no room for others.
     pub fn serve<Req, Rep, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
-    where
-        Req: DeserializeOwned + 'static,
-        Rep: Serialize + 'static,
-        F: Fn(Rank, Req) -> Fut + 'static,
-        Fut: Future<Output = Result<Rep, Failed>> + 'static,
-    {
-        self.serve_at(Priority::Normal, opcode, handler);
-    }
-
-    /// Like [`Engines::serve`], also when this target has no room for other requests: for membership.
-    pub fn serve_urgent<Req, Rep, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
-    where
-        Req: DeserializeOwned + 'static,
-        Rep: Serialize + 'static,
-        F: Fn(Rank, Req) -> Fut + 'static,
-        Fut: Future<Output = Result<Rep, Failed>> + 'static,
-    {
-        self.serve_at(Priority::Urgent, opcode, handler);
-    }
-
-    fn serve_at<Req, Rep, F, Fut>(self: &Rc<Self>, priority: Priority, opcode: u16, handler: F)
     where
         Req: DeserializeOwned + 'static,
         Rep: Serialize + 'static,
@@ -256,9 +243,10 @@ impl Engines {
                 reply(&request, answer).await
             }
         };
-        match priority {
-            Priority::Normal => self.rpc.serve(opcode, Rc::new(serve)),
-            Priority::Urgent => self.rpc.serve_urgent(opcode, Rc::new(serve)),
+        if opcode::is_urgent(opcode) {
+            self.rpc.serve_urgent(opcode, Rc::new(serve));
+        } else {
+            self.rpc.serve(opcode, Rc::new(serve));
         }
     }
 
@@ -269,10 +257,15 @@ impl Engines {
             self.count_forged();
             return Err(Failed::NotSealed.into());
         }
+        if !opcode::settles_groups(opcode) {
+            self.roster.check(sealed.seal.group)?;
+        }
         Ok((sealed.seal.rank, sealed.payload))
     }
 
-    /// Asks a target, within `limit`. A request to this target itself takes no trip.
+    /// Asks a target, within `limit`. A request to this target itself takes no trip; one of membership goes before all
+    /// others and beyond credits. When the other side goes by another version of the list of engines, the two are made
+    /// equal and it is asked again.
     ///
     /// # Errors
     /// When the target is not configured, doesn't answer in time, or refuses.
@@ -284,49 +277,32 @@ impl Engines {
         request: &Req,
         limit: Duration,
     ) -> Result<Rep, AskError> {
-        self.ask_at(Priority::Normal, rank, index, opcode, request, limit).await
+        let answer = self.ask_encoded(rank, index.0, opcode, codec::encode(request), limit).await?;
+        codec::decode(&answer).map_err(|error| {
+            let refusal = Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() };
+            AskError::Refused { rank, index: index.0, refusal }
+        })
     }
 
-    /// Like [`Engines::ask`], before all other requests of this target and beyond its credits: for membership.
-    ///
-    /// # Errors
-    /// As [`Engines::ask`].
-    pub async fn ask_urgent<Req: Serialize, Rep: DeserializeOwned>(
+    /// The same with request and answer as they travel.
+    pub(crate) async fn ask_encoded(
         &self,
         rank: Rank,
-        index: TargetIndex,
+        index: u32,
         opcode: u16,
-        request: &Req,
+        payload: Vec<u8>,
         limit: Duration,
-    ) -> Result<Rep, AskError> {
-        self.ask_at(Priority::Urgent, rank, index, opcode, request, limit).await
-    }
-
-    async fn ask_at<Req: Serialize, Rep: DeserializeOwned>(
-        &self,
-        priority: Priority,
-        rank: Rank,
-        index: TargetIndex,
-        opcode: u16,
-        request: &Req,
-        limit: Duration,
-    ) -> Result<Rep, AskError> {
-        let index = index.0;
-        let payload = codec::encode(request);
-        let refused = |refusal| AskError::Refused { rank, index, refusal };
-        let answer = if (rank, index) == (self.own, self.index.0) {
+    ) -> Result<Vec<u8>, AskError> {
+        if (rank, index) == (self.own, self.index.0) {
             let answerer = self.answerers.borrow().get(&opcode).map(Rc::clone);
             let answerer = answerer.ok_or(AskError::Unknown { rank, index })?;
             let answer = self.rt.timeout(limit, answerer(rank, &payload)).await;
             let late = || AskError::NoAnswer { rank, index, reason: format!("no answer within {limit:?}") };
-            answer.map_err(|_| late())?.map_err(refused)?
+            let refused = |refusal| AskError::Refused { rank, index, refusal };
+            answer.map_err(|_| late())?.map_err(refused)
         } else {
-            let options = CallOptions { priority, ..CallOptions::within(&self.rt, limit) };
-            self.send(rank, index, opcode, payload, options).await?
-        };
-        codec::decode(&answer).map_err(|error| {
-            refused(Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() })
-        })
+            self.send(rank, index, opcode, &payload, CallOptions::within(&self.rt, limit)).await
+        }
     }
 
     async fn send(
@@ -334,25 +310,49 @@ impl Engines {
         rank: Rank,
         index: u32,
         opcode: u16,
-        payload: Vec<u8>,
+        payload: &[u8],
         options: CallOptions,
     ) -> Result<Vec<u8>, AskError> {
-        let peer = self.peers.get(&(rank, index)).ok_or(AskError::Unknown { rank, index })?;
-        let sealed = seal(&self.key, opcode, self.own, self.rt.wall_ns(), payload);
+        let mut settled = 0;
+        loop {
+            let peer = self.roster.peer(rank, index).ok_or(AskError::Unknown { rank, index })?;
+            match self.exchange(&peer, opcode, payload, options).await {
+                Err(RpcError::Remote(Status { der: Der::GRPVER, message })) => {
+                    settled += 1;
+                    if settled > SETTLEMENTS_MAX || !self.settle(&peer, options.deadline).await {
+                        let version = self.roster.version();
+                        return Err(AskError::StaleGroup { rank, index, version, reason: message });
+                    }
+                }
+                Err(RpcError::Remote(Status { der, message })) => {
+                    let refusal = Refusal { der, object: String::new(), message };
+                    return Err(AskError::Refused { rank, index, refusal });
+                }
+                Err(error) => return Err(AskError::NoAnswer { rank, index, reason: error.to_string() }),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// Sends one sealed request to a target and takes its answer, however long.
+    pub(crate) async fn exchange(
+        &self,
+        peer: &Peer,
+        opcode: u16,
+        payload: &[u8],
+        options: CallOptions,
+    ) -> Result<Vec<u8>, RpcError> {
+        let options = if opcode::is_urgent(opcode) { options.urgent() } else { options };
+        let group = self.roster.version();
+        let sealed = seal(&self.key, opcode, self.own, group, self.rt.wall_ns(), payload.to_vec());
         let body = codec::encode(&sealed);
-        let answer = match self.rpc.call(peer, opcode, &body, None, options).await {
+        match self.rpc.call(peer, opcode, &body, None, options).await {
             // Only now is the size of the reply known; lists are asked for again with memory for a long one.
             Err(RpcError::Remote(Status { der: Der::OVERFLOW, .. })) => {
                 self.call_long(peer, opcode, &body, options).await
             }
             other => other.map(|reply| reply.to_vec()),
-        };
-        answer.map_err(|error| match error {
-            RpcError::Remote(Status { der, message }) => {
-                AskError::Refused { rank, index, refusal: Refusal { der, object: String::new(), message } }
-            }
-            error => AskError::NoAnswer { rank, index, reason: error.to_string() },
-        })
+        }
     }
 
     async fn call_long(
@@ -370,18 +370,4 @@ impl Engines {
         let broken = || RpcError::Remote(Status::new(Der::PROTO, "a long reply without its length"));
         read_long_reply(&room).map(<[u8]>::to_vec).ok_or_else(broken)
     }
-}
-
-fn validate(own: Rank, infos: &[EngineInfo]) -> Result<(), InvalidEngines> {
-    let mut seen = BTreeSet::new();
-    for info in infos {
-        if !seen.insert(info.rank) {
-            return Err(InvalidEngines::Repeated(info.rank));
-        }
-        let last = u32::from(info.fabric_port).saturating_add(info.targets.saturating_sub(1));
-        if info.targets == 0 || last > u32::from(u16::MAX) {
-            return Err(InvalidEngines::Targets(info.rank));
-        }
-    }
-    if seen.contains(&own) { Ok(()) } else { Err(InvalidEngines::OwnRankMissing(own)) }
 }

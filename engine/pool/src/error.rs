@@ -103,6 +103,26 @@ pub enum Failed {
         "the request is not sealed by an engine of this system; check that all engines have the same system key"
     )]
     NotSealed,
+    /// A request goes by another version of the list of engines.
+    #[error(
+        "the request goes by version {theirs} of the list of engines, this engine by version {ours}; the newer one is to be fetched and the request repeated"
+    )]
+    StaleGroup {
+        /// The request's version.
+        theirs: u64,
+        /// This engine's.
+        ours: u64,
+    },
+    /// A part in an operation of all engines.
+    #[error(
+        "collective operation {operation:#06x} can't be done here ({der}); ask this engine's targets themselves"
+    )]
+    Collective {
+        /// Opcode of the operation.
+        operation: u16,
+        /// Why.
+        der: Der,
+    },
     /// An engine or some of its targets don't answer.
     #[error(
         "{object}: {doing} needs rank {rank}, which does not answer ({reason}); try again when it is back"
@@ -171,7 +191,8 @@ impl Failed {
             Self::Credential(_) | Self::NotSealed => Der::NO_PERM,
             Self::Capability(error) => capability_der(error),
             Self::Unreachable { .. } => Der::UNREACH,
-            Self::Target { der, .. } => *der,
+            Self::StaleGroup { .. } => Der::GRPVER,
+            Self::Target { der, .. } | Self::Collective { der, .. } => *der,
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
@@ -196,9 +217,13 @@ impl Failed {
             | Self::NoSpace { object, .. }
             | Self::Unreachable { object, .. }
             | Self::Target { object, .. } => object.clone(),
-            Self::Capability(_) | Self::NotSealed | Self::Clock(_) | Self::Store(_) | Self::Attributes(_) => {
-                String::new()
-            }
+            Self::Capability(_)
+            | Self::NotSealed
+            | Self::StaleGroup { .. }
+            | Self::Collective { .. }
+            | Self::Clock(_)
+            | Self::Store(_)
+            | Self::Attributes(_) => String::new(),
         }
     }
 }

@@ -1,17 +1,16 @@
 //! What the targets of a pool hold, gathered within a bounded time.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use weir_proto::pool::{PoolMap, TargetPool, TargetPoolSpace};
-use weir_proto::{ContainerId, PoolId, Rank, opcode};
-use weir_runtime::join_all;
+use weir_proto::pool::{PoolMap, TargetPoolSpace};
+use weir_proto::{ContainerId, PoolId, Rank};
 
-use crate::engines::Engines;
+use crate::spread::Spread;
 
-/// Longest wait for a target's figures. A target that is up answers in under a millisecond; one that isn't must not
-/// keep a query waiting.
-const QUERY_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait for everybody's figures. A target that is up answers in under a millisecond; one that isn't must not keep
+/// a query waiting, but the tree needs two seconds to get around an engine that died this moment.
+const QUERY_LIMIT: Duration = Duration::from_secs(3);
 
 /// Figures of a pool's targets at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -20,42 +19,30 @@ pub struct Gathered {
     pub space: Vec<(u32, TargetPoolSpace)>,
     /// Ranks of which some target did not answer, ascending.
     pub unreachable: Vec<Rank>,
-    used: HashMap<ContainerId, u64>,
-    active: HashSet<ContainerId>,
+    used: BTreeMap<ContainerId, u64>,
+    active: BTreeSet<ContainerId>,
 }
 
 impl Gathered {
     /// Asks every target of the map.
-    pub(crate) async fn ask(engines: &Engines, pool: PoolId, map: &PoolMap) -> Self {
-        let request = TargetPool { pool };
-        let asked = join_all(map.targets.iter().map(|target| {
-            engines.ask::<_, TargetPoolSpace>(
-                target.rank,
-                target.index,
-                opcode::TARGET_POOL_QUERY,
-                &request,
-                QUERY_LIMIT,
-            )
-        }));
+    pub(crate) async fn ask(spread: &Spread, pool: PoolId, map: &PoolMap) -> Self {
+        let sum = spread.sum(pool, &map.ranks(), QUERY_LIMIT).await;
+        let figures: HashMap<_, _> =
+            sum.targets.iter().map(|(rank, index, total, free)| ((*rank, *index), (*total, *free))).collect();
         let mut space = Vec::with_capacity(map.targets.len());
         let mut unreachable = BTreeSet::new();
-        let mut used = HashMap::new();
-        let mut active = HashSet::new();
-        for (target, answer) in map.targets.iter().zip(asked.await) {
-            match answer {
-                Ok(found) => {
-                    for (container, bytes) in &found.containers {
-                        *used.entry(*container).or_default() += bytes;
-                    }
-                    active.extend(&found.active);
+        for target in &map.targets {
+            match figures.get(&(target.rank, target.index)) {
+                Some((total, free)) => {
+                    let found = TargetPoolSpace { total: *total, free: *free, ..TargetPoolSpace::default() };
                     space.push((target.id, found));
                 }
-                Err(error) => {
-                    tracing::debug!(%pool, %error, "a target's space is not known");
+                None => {
                     unreachable.insert(target.rank);
                 }
             }
         }
+        let (used, active) = (sum.used, sum.active);
         Self { space, unreachable: unreachable.into_iter().collect(), used, active }
     }
 

@@ -3,7 +3,8 @@
 //! Each target knows the pools it holds a shard of ([`TargetPools`]). Target 0 of one rank of a pool also runs the
 //! pool's service ([`PoolService`]), whose state lives in attributes of that target's shard and changes in atomic
 //! batches. The system's lowest rank keeps the list of pools ([`Directory`]) and coordinates their creation and
-//! destruction. Engines talk to each other through [`Engines`], in requests sealed with the system key.
+//! destruction. Engines talk to each other through [`Engines`], in requests sealed with the system key that carry the
+//! version of the list of engines ([`Roster`]); what concerns all engines of a pool goes over a tree ([`Spread`]).
 
 mod container;
 mod directory;
@@ -16,19 +17,24 @@ mod pools;
 mod record;
 mod reply;
 mod requests;
+mod roster;
 mod seal;
 mod service;
+mod spread;
 mod target;
 
 pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
 pub use directory::{Directory, DirectoryEntry, EntryState, SYSTEM_POOL};
-pub use engines::{AskError, EngineInfo, Engines, InvalidEngines};
+pub use engines::{AskError, Engines, InvalidEngines};
 pub use error::{Failed, Refusal};
 pub use gather::Gathered;
 pub use plan::PoolSpec;
 pub use pools::TargetPools;
 pub use reply::{read_long_reply, reply};
 pub use requests::serve_clients;
+pub use roster::Roster;
 pub use seal::{SEAL_LIFETIME_NS, open_seal, seal};
 pub use service::{CHUNK_SIZE_DEFAULT, PoolService};
+pub use spread::Spread;
 pub use target::TargetPool;
+pub use weir_proto::group::{EngineInfo, GroupList};

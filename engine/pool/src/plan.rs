@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use uuid::Uuid;
+use weir_proto::group::EngineInfo;
 use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, TargetState};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
 use crate::directory::{Directory, DirectoryEntry, EntryState};
-use crate::engines::{AskError, EngineInfo};
+use crate::engines::AskError;
 use crate::error::Failed;
 
 /// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
@@ -46,7 +47,7 @@ impl Directory {
         crate::service::check_class(&object_class, &object)?;
         self.check_redundancy(&spec, &object)?;
         let ranks = self.choose_ranks(&spec, &object).await?;
-        let infos: Vec<&EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
+        let infos: Vec<EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
         let map = map_of(&infos);
         let targets = map.targets.len() as u64;
         let share = spec.size.div_ceil(targets.max(1)).next_multiple_of(SHARE_UNIT);
@@ -128,7 +129,7 @@ impl Directory {
     }
 
     /// Says early, and for the whole pool, what each target would refuse.
-    async fn check_space(&self, spec: &PoolSpec, infos: &[&EngineInfo], share: u64) -> Result<(), Failed> {
+    async fn check_space(&self, spec: &PoolSpec, infos: &[EngineInfo], share: u64) -> Result<(), Failed> {
         let object = format!("pool {}", spec.label);
         let reports = join_all(infos.iter().map(|info| self.report(info.rank))).await;
         let mut short = Vec::new();
@@ -154,7 +155,7 @@ impl Directory {
     }
 }
 
-fn map_of(infos: &[&EngineInfo]) -> PoolMap {
+fn map_of(infos: &[EngineInfo]) -> PoolMap {
     let every = infos.iter().flat_map(|info| (0..info.targets).map(|index| (info.rank, TargetIndex(index))));
     let targets =
         (0..).zip(every).map(|(id, (rank, index))| PoolTarget { id, rank, index, state: TargetState::UpIn });

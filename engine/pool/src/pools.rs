@@ -16,12 +16,14 @@ use crate::engines::Engines;
 use crate::error::Failed;
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
 use crate::service::PoolService;
+use crate::spread::Spread;
 use crate::target::TargetPool;
 
 /// The pools of one target.
 pub struct TargetPools {
     store: Rc<Store>,
     engines: Rc<Engines>,
+    spread: Rc<Spread>,
     clock: Rc<Clock>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
 }
@@ -31,8 +33,13 @@ impl TargetPools {
     ///
     /// # Errors
     /// When a pool's state can't be read.
-    pub fn open(store: Rc<Store>, engines: Rc<Engines>, clock: Rc<Clock>) -> Result<Rc<Self>, Failed> {
-        let pools = Rc::new(Self { store, engines, clock, pools: RefCell::default() });
+    pub fn open(
+        store: Rc<Store>,
+        engines: Rc<Engines>,
+        spread: Rc<Spread>,
+        clock: Rc<Clock>,
+    ) -> Result<Rc<Self>, Failed> {
+        let pools = Rc::new(Self { store, engines, spread, clock, pools: RefCell::default() });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
             if summary.pool == SYSTEM_POOL {
@@ -106,7 +113,8 @@ impl TargetPools {
         let pool = TargetPool::new(record, shard, Rc::clone(&self.engines), Rc::clone(&self.clock));
         pool.load_containers()?;
         if here {
-            let service = PoolService::open(&pool, Rc::clone(&self.engines), Rc::clone(&self.clock))?;
+            let (engines, spread) = (Rc::clone(&self.engines), Rc::clone(&self.spread));
+            let service = PoolService::open(&pool, engines, spread, Rc::clone(&self.clock))?;
             *pool.service.borrow_mut() = Some(service);
         }
         self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
@@ -178,7 +186,11 @@ impl TargetPools {
             pools.get(request.pool)?.container(request.container).await.map(drop)
         });
         answer!(TARGET_CONTAINER_DESTROY, |pools, _, request: ContainerName| {
-            pools.get(request.pool)?.destroy_container(request.container).await
+            match pools.get(request.pool) {
+                Ok(pool) => pool.destroy_container(request.container).await,
+                // A target without a shard of the pool has nothing of the container.
+                Err(_) => Ok(()),
+            }
         });
         answer!(TARGET_CONTAINER_SET, |pools, _, request: TargetContainerState| {
             pools.get(request.pool)?.set_container(request).await

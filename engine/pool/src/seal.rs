@@ -8,27 +8,35 @@ use weir_proto::pool::{EngineSeal, SealedRequest};
 /// be replayed for ever.
 pub const SEAL_LIFETIME_NS: u64 = 300 * 1_000_000_000;
 
-/// Seals a payload for `opcode`.
+/// Seals a payload for `opcode`. `group` is the version of the sender's list of engines.
 #[must_use]
-pub fn seal(key: &SystemKey, opcode: u16, rank: Rank, issued_ns: u64, payload: Vec<u8>) -> SealedRequest {
-    let seal = EngineSeal { rank, issued_ns, seal: compute(key, opcode, rank, issued_ns, &payload) };
+pub fn seal(
+    key: &SystemKey,
+    opcode: u16,
+    rank: Rank,
+    group: u64,
+    issued_ns: u64,
+    payload: Vec<u8>,
+) -> SealedRequest {
+    let mut seal = EngineSeal { rank, group, issued_ns, seal: [0; SEAL_LEN] };
+    seal.seal = compute(key, opcode, &seal, &payload);
     SealedRequest { seal, payload }
 }
 
 /// Whether the request was sealed with `key` for `opcode` and not too long ago (or ahead).
 #[must_use]
 pub fn open_seal(key: &SystemKey, opcode: u16, request: &SealedRequest, now_ns: u64) -> bool {
-    let EngineSeal { rank, issued_ns, seal } = request.seal;
-    let expected = compute(key, opcode, rank, issued_ns, &request.payload);
+    let EngineSeal { issued_ns, seal, .. } = request.seal;
+    let expected = compute(key, opcode, &request.seal, &request.payload);
     // Constant time: the outcome must not tell how many bytes of a guess were right.
     let difference = expected.iter().zip(&seal).fold(0, |sum, (a, b)| sum | (a ^ b));
     difference == 0 && issued_ns.abs_diff(now_ns) <= SEAL_LIFETIME_NS
 }
 
-fn compute(key: &SystemKey, opcode: u16, rank: Rank, issued_ns: u64, payload: &[u8]) -> [u8; SEAL_LEN] {
+fn compute(key: &SystemKey, opcode: u16, from: &EngineSeal, payload: &[u8]) -> [u8; SEAL_LEN] {
     let mut hasher = blake3::Hasher::new_keyed(&key.0);
-    hasher.update(b"engine").update(&opcode.to_le_bytes()).update(&rank.0.to_le_bytes());
-    hasher.update(&issued_ns.to_le_bytes()).update(payload);
+    hasher.update(b"engine").update(&opcode.to_le_bytes()).update(&from.rank.0.to_le_bytes());
+    hasher.update(&from.group.to_le_bytes()).update(&from.issued_ns.to_le_bytes()).update(payload);
     let mut seal = [0; SEAL_LEN];
     seal.copy_from_slice(&hasher.finalize().as_bytes()[..SEAL_LEN]);
     seal
@@ -39,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_binds_key_opcode_rank_time_and_payload() {
+    fn a_seal_binds_key_opcode_rank_group_time_and_payload() {
         let key = SystemKey([3; 32]);
-        let sealed = seal(&key, 7, Rank(1), 1000, vec![1, 2]);
+        let sealed = seal(&key, 7, Rank(1), 4, 1000, vec![1, 2]);
         assert!(open_seal(&key, 7, &sealed, 2000));
         assert!(!open_seal(&key, 8, &sealed, 2000), "another opcode");
         assert!(!open_seal(&SystemKey([4; 32]), 7, &sealed, 2000), "another key");
@@ -49,6 +57,9 @@ mod tests {
         let mut altered = sealed.clone();
         altered.payload.push(3);
         assert!(!open_seal(&key, 7, &altered, 2000), "another payload");
+        let mut newer = sealed.clone();
+        newer.seal.group = 5;
+        assert!(!open_seal(&key, 7, &newer, 2000), "another version of the group");
         let mut other = sealed;
         other.seal.rank = Rank(2);
         assert!(!open_seal(&key, 7, &other, 2000), "another rank");

@@ -118,6 +118,49 @@ pub struct GroupSyncReply {
     pub next: Option<u32>,
 }
 
+/// Where an engine is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineInfo {
+    /// Its number.
+    pub rank: Rank,
+    /// Host name or address of its endpoints.
+    pub host: String,
+    /// Port of target 0; target `t` listens on `fabric_port + t`.
+    pub fabric_port: u16,
+    /// Number of targets.
+    pub targets: u32,
+    /// `host:port` of its management service.
+    pub management: String,
+}
+
+/// Every engine of a system. Two engines that have the same version of it mean the same engines by the same ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GroupList {
+    /// Grows with each change.
+    pub version: u64,
+    /// The engines.
+    pub engines: Vec<EngineInfo>,
+}
+
+impl From<Vec<EngineInfo>> for GroupList {
+    /// A list that nobody has numbered has as its version how many engines there are: systems grow.
+    fn from(engines: Vec<EngineInfo>) -> Self {
+        Self { version: engines.len() as u64, engines }
+    }
+}
+
+/// "Your list of engines is not mine." The reply is the version that the receiver has then: when the offered one is
+/// newer, it has fetched that before it answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupOffer {
+    /// Version of the sender's list.
+    pub version: u64,
+    /// Where the list is to be had: the sender may be too new to stand in the receiver's own.
+    pub host: String,
+    /// Port of the target that sends this.
+    pub port: u16,
+}
+
 /// The shape of the tree that a collective operation takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Tree {

@@ -26,6 +26,10 @@ opcodes! {
     GROUP_SYNC = 0x0004,
     /// Engine → engine: [`crate::group::Collective`] → [`crate::group::CollectiveReply`]. Engines only.
     GROUP_COLLECTIVE = 0x0005,
+    /// Engine → engine: [`crate::group::GroupOffer`] → the version that the receiver has then. Engines only.
+    GROUP_OFFER = 0x0009,
+    /// Engine → engine: empty → [`crate::group::GroupList`]. Engines only.
+    GROUP_LIST = 0x000a,
     /// Reads all memory that the client exposes for it, and drops what it reads: for measuring.
     PROBE_PULL = 0x0006,
     /// Writes zeros to all memory that the client exposes for it: for measuring.
@@ -99,4 +103,17 @@ opcodes! {
     /// Engine → engine or target: empty → [`crate::pool::EngineReport`], about the asked target or, at target 0, the
     /// whole engine. Engines only.
     ENGINE_REPORT = 0x0503,
+}
+
+/// Whether requests of this opcode go before all others, beyond credits and past a full server: membership, so that an
+/// engine that has too much to do is not taken for a dead one, and what membership needs to understand itself.
+#[must_use]
+pub const fn is_urgent(opcode: u16) -> bool {
+    matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC) || settles_groups(opcode)
+}
+
+/// Whether requests of this opcode pass between engines with different lists of engines: those that make them equal.
+#[must_use]
+pub const fn settles_groups(opcode: u16) -> bool {
+    matches!(opcode, GROUP_OFFER | GROUP_LIST)
 }

@@ -1,6 +1,6 @@
 //! Pool and container requests, and what the pool service asks of targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,15 @@ pub struct PoolMap {
     pub version: u32,
     /// Ascending by `id`.
     pub targets: Vec<PoolTarget>,
+}
+
+impl PoolMap {
+    /// The engines of its targets, ascending.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<Rank> {
+        let ranks: BTreeSet<Rank> = self.targets.iter().map(|target| target.rank).collect();
+        ranks.into_iter().collect()
+    }
 }
 
 /// Connects to a pool. Sent to any engine; one that does not run the pool's service answers with
@@ -89,7 +98,7 @@ pub struct PoolQueryReply {
     pub label: String,
     /// Targets now.
     pub map: PoolMap,
-    /// Space of each target that answered, by target id.
+    /// Space of each target that answered, by target id: total and free bytes. What containers hold is asked of them.
     pub space: Vec<(u32, TargetPoolSpace)>,
     /// Ranks that did not answer.
     pub unreachable: Vec<Rank>,
@@ -274,9 +283,11 @@ pub struct QuotaRequest {
 pub struct EngineSeal {
     /// Sender.
     pub rank: Rank,
+    /// Version of the sender's list of engines.
+    pub group: u64,
     /// Wall time, nanoseconds since 1970.
     pub issued_ns: u64,
-    /// Keyed hash over opcode, rank, time and the encoded payload.
+    /// Keyed hash over opcode, rank, version, time and the encoded payload.
     pub seal: [u8; 16],
 }
 

@@ -141,7 +141,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 device,
                 owner,
                 store: StoreConfig::default(),
-                engines,
+                engines: engines.into(),
                 membership: SwimConfig::default(),
                 key,
                 provider: "tcp".into(),

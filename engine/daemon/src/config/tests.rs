@@ -58,7 +58,15 @@ fn a_file_with_rank_and_host_from_flags_is_complete() {
     assert_eq!(config.metrics_listen.port(), 9191);
     assert_eq!(config.tls.ca, Path::new("tls/ca.crt"), "relative to the file");
     assert_eq!(config.tls.cert, Path::new("/etc/weir/tls/tls.crt"));
-    assert_eq!(config.engines.len(), 2);
+    assert_eq!(config.engines.engines.len(), 2);
+}
+
+#[test]
+fn a_list_of_engines_has_its_length_as_version_unless_it_says_another() {
+    let plain = load(GOOD, ranked()).expect("a good file");
+    assert_eq!(plain.engines.version, 2);
+    let numbered = load(&format!("engines_version = 17\n{GOOD}"), ranked()).expect("a good file");
+    assert_eq!(numbered.engines.version, 17);
 }
 
 #[test]
@@ -172,5 +180,5 @@ fn an_engine_alone_needs_no_list() {
     let flags = Flags { rank: Some(0), host: Some("127.0.0.1".to_owned()), ..Flags::default() };
     let config = load(alone, flags).expect("a good file");
     assert_eq!(config.listen, "127.0.0.1");
-    assert_eq!(config.engines[0].management, "127.0.0.1:10001");
+    assert_eq!(config.engines.engines[0].management, "127.0.0.1:10001");
 }

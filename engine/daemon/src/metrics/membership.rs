@@ -4,7 +4,7 @@ use weir_proto::group::MemberState;
 use weir_rpc::group::PROBE_BOUNDS_US;
 
 use super::{Exporter, Histogram, Metric, Value, seconds};
-use crate::snapshot::MembershipFigures;
+use crate::snapshot::{GroupFigures, MembershipFigures};
 
 impl Exporter {
     pub(super) fn membership(&self) -> Vec<Metric> {
@@ -12,7 +12,7 @@ impl Exporter {
         else {
             return Vec::new();
         };
-        let MembershipFigures { states, incarnation, health, stats, times } = figures;
+        let MembershipFigures { states, incarnation, health, stats, times, .. } = figures;
         let one = |name, help, value| Metric { name, help, series: vec![(self.ranked(), value)] };
         let by = |name, help, label, values: &[(&'static str, u64)], value: fn(u64) -> Value| {
             let series = values.iter().map(|(text, count)| {
@@ -69,6 +69,27 @@ impl Exporter {
                 "weir_engine_member_stalls",
                 "Times that this engine stood still",
                 Value::Counter(stats.stalls),
+            ),
+        ]
+    }
+
+    /// The list of engines that target 0 goes by.
+    pub(super) fn group(&self) -> Vec<Metric> {
+        let mut targets = self.0.targets.iter().flatten();
+        let Some(figures) = targets.find_map(|target| target.membership.as_ref()) else { return Vec::new() };
+        let GroupFigures { version, refused, adopted } = figures.group;
+        let one = |name, help, value| Metric { name, help, series: vec![(self.ranked(), value)] };
+        vec![
+            one("weir_engine_group_version", "Version of the list of engines in use", Value::Gauge(version)),
+            one(
+                "weir_engine_group_refusals",
+                "Requests of engines with another version of the list, refused",
+                Value::Counter(refused),
+            ),
+            one(
+                "weir_engine_group_adoptions",
+                "Newer lists of engines taken over from others",
+                Value::Counter(adopted),
             ),
         ]
     }

@@ -118,7 +118,7 @@ fn hostile_requests_get_errors() {
     let credential = Credential::issue(&SystemKey([1; 32]).tenant(TenantId::SYSTEM), "tank", 0, 0, 1);
     let connect = ConnectRequest { pool: "tank".to_owned(), rights: Rights::READ, credential };
     assert_eq!(refused(&system, opcode::POOL_CONNECT, &codec::encode(&connect)), Der::NO_PERM, "a wrong key");
-    let seal = EngineSeal { rank: Rank(0), issued_ns: 1, seal: [0; 16] };
+    let seal = EngineSeal { rank: Rank(0), group: 0, issued_ns: 1, seal: [0; 16] };
     let sealed = codec::encode(&SealedRequest { seal, payload: Vec::new() });
     assert_eq!(refused(&system, opcode::TARGET_POOL_DESTROY, &sealed), Der::NO_PERM, "not an engine");
 

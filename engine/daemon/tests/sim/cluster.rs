@@ -1,6 +1,6 @@
 //! Engines and clients in a simulated world.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub struct Cluster {
     admin: Node,
     /// Virtual networks of the engines; none: the one without a key.
     networks: Rc<Vec<AuthKey>>,
+    /// How many engines the configuration lists that is read now.
+    listed: Rc<Cell<u32>>,
 }
 
 fn host(rank: u32) -> String {
@@ -73,6 +75,31 @@ impl Cluster {
 
     /// The same with engines on some virtual networks.
     pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>) -> Self {
+        let cluster = Self::assemble(seed, shape, networks);
+        for rank in 0..shape.engines {
+            cluster.boot(rank);
+        }
+        cluster.settle();
+        cluster
+    }
+
+    /// The same with only so many of the engines, which know of no others.
+    pub fn start_some(seed: u64, shape: Shape, some: u32) -> Self {
+        let cluster = Self::assemble(seed, shape, Vec::new());
+        cluster.listed.set(some);
+        for rank in 0..some {
+            cluster.boot(rank);
+        }
+        cluster.settle();
+        cluster
+    }
+
+    /// From now on engines that start read a configuration that lists so many.
+    pub fn list(&self, engines: u32) {
+        self.listed.set(engines);
+    }
+
+    fn assemble(seed: u64, shape: Shape, networks: Vec<AuthKey>) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
         let engines = (0..shape.engines).map(|rank| {
@@ -99,12 +126,8 @@ impl Cluster {
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
         let networks = Rc::new(networks);
-        let cluster = Self { world, fabric, shape, engines, clients, admin, networks };
-        for rank in 0..shape.engines {
-            cluster.boot(rank);
-        }
-        cluster.settle();
-        cluster
+        let listed = Rc::new(Cell::new(shape.engines));
+        Self { world, fabric, shape, engines, clients, admin, networks, listed }
     }
 
     fn infos(&self) -> Vec<EngineInfo> {
@@ -126,7 +149,7 @@ impl Cluster {
     }
 
     /// Starts the targets of an engine whose node is up.
-    fn boot(&self, rank: u32) {
+    pub fn boot(&self, rank: u32) {
         let engine = &self.engines[rank as usize];
         *engine.targets.borrow_mut() = vec![None; self.shape.targets as usize];
         for (target, disk) in (0..).zip(&engine.disks) {
@@ -137,7 +160,7 @@ impl Cluster {
                 device: Rc::new(Watched::new(&rt, disk.attach(&rt))),
                 owner: owner(rank, u32::from(target)),
                 store: StoreConfig::default(),
-                engines: self.infos(),
+                engines: self.infos()[..self.listed.get() as usize].to_vec().into(),
                 membership: SwimConfig::default(),
                 key: KEY,
                 provider: "sim".to_owned(),

@@ -9,6 +9,7 @@
 mod cluster;
 mod devices;
 mod faults;
+mod groups;
 mod history;
 mod saturation;
 mod seeds;
@@ -57,6 +58,29 @@ fn pools_are_created_once_whatever_happens_meanwhile() {
         let cluster = Cluster::start(seed, Shape { engines: 3, targets: 1, clients: 1 });
         cluster.create_and_destroy_under_faults();
     });
+}
+
+#[test]
+fn pools_are_created_once_over_a_tree_of_engines_whose_inner_nodes_crash() {
+    for_each_seed(SEEDS / 50, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 9, targets: 1, clients: 1 });
+        cluster.create_and_destroy_under_faults();
+    });
+}
+
+#[test]
+fn an_engine_that_is_added_makes_itself_known_and_takes_part() {
+    for_each_seed(3, groups::grow);
+}
+
+#[test]
+fn an_engine_with_an_old_list_of_engines_catches_up() {
+    for_each_seed(3, groups::catch_up);
+}
+
+#[test]
+fn space_is_summed_up_over_a_tree_around_engines_that_are_gone() {
+    for_each_seed(2, groups::sum_around_the_dead);
 }
 
 #[test]

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{ContainerDestroyRequest, TargetContainer};
-use weir_proto::{Der, Rights, opcode};
-use weir_runtime::{join_all, race};
+use weir_proto::{Rights, opcode};
+use weir_runtime::race;
 
 use super::{Container, PoolService};
-use crate::engines::AskError;
 use crate::error::Failed;
 use crate::record::{self, SCOPE_CONTAINER};
 
@@ -85,22 +84,9 @@ impl PoolService {
     async fn reap(&self, container: &Container) -> Result<bool, Failed> {
         let pool = self.pool()?;
         let request = TargetContainer { pool: pool.pool, container: container.id };
-        let asked = join_all(pool.map.targets.iter().map(|target| {
-            self.engines.ask::<_, ()>(
-                target.rank,
-                target.index,
-                opcode::TARGET_CONTAINER_DESTROY,
-                &request,
-                DESTROY_LIMIT,
-            )
-        }));
-        let forgotten = |answer: &Result<(), AskError>| match answer {
-            // A target without a shard of the pool has nothing of the container.
-            Ok(()) => true,
-            Err(AskError::Refused { refusal, .. }) => refusal.der == Der::NONEXIST,
-            Err(_) => false,
-        };
-        if !asked.await.iter().all(forgotten) {
+        let ranks = pool.map.ranks();
+        let left = self.spread.tell(&ranks, opcode::TARGET_CONTAINER_DESTROY, &request, DESTROY_LIMIT).await;
+        if !left.is_empty() {
             return Ok(false);
         }
         let scope = record::scope_attributes(container.id);

@@ -29,6 +29,7 @@ use crate::engines::Engines;
 use crate::error::Failed;
 use crate::gather::Gathered;
 use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
+use crate::spread::Spread;
 use crate::target::TargetPool;
 
 /// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
@@ -89,6 +90,7 @@ impl Container {
 /// The service of one pool.
 pub struct PoolService {
     engines: Rc<Engines>,
+    spread: Rc<Spread>,
     clock: Rc<Clock>,
     pool: std::rc::Weak<TargetPool>,
     shard: Shard,
@@ -108,10 +110,12 @@ impl PoolService {
     pub(crate) fn open(
         pool: &Rc<TargetPool>,
         engines: Rc<Engines>,
+        spread: Rc<Spread>,
         clock: Rc<Clock>,
     ) -> Result<Rc<Self>, Failed> {
         let service = Rc::new(Self {
             engines,
+            spread,
             clock,
             pool: Rc::downgrade(pool),
             shard: pool.shard().clone(),
@@ -278,7 +282,7 @@ impl PoolService {
             return Ok(fresh);
         }
         let record = self.pool()?;
-        let gathered = Rc::new(Gathered::ask(&self.engines, record.pool, &record.map).await);
+        let gathered = Rc::new(Gathered::ask(&self.spread, record.pool, &record.map).await);
         let now = self.engines.runtime().now();
         *self.gathered.borrow_mut() = Some((now, Rc::clone(&gathered)));
         Ok(gathered)

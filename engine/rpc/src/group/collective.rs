@@ -20,8 +20,8 @@ use weir_proto::{Der, Rank, codec, opcode};
 use weir_runtime::sync::Gate;
 use weir_runtime::{Either, Handle, Instant, LocalBoxFuture, join_all, race};
 
-/// Largest argument and largest merged result, in bytes: the rest of an inline body is for the list of ranks, 4,096 of
-/// three bytes.
+/// Largest argument, and largest merged result unless the transport has room for more, in bytes: the rest of an inline
+/// body is for the list of ranks, 4,096 of three bytes.
 pub const VALUE_MAX: usize = 4096;
 
 /// Silence after which a child is asked whether it is there at all, and how long it may take to say so. A living one may
@@ -62,6 +62,11 @@ pub trait CollectiveTransport {
 
     /// Whether a member is known to be dead, so that it need not be tried.
     fn is_dead(&self, rank: Rank) -> bool;
+
+    /// Largest merged result that a member can hand up, in bytes.
+    fn result_max(&self) -> usize {
+        VALUE_MAX
+    }
 }
 
 /// An operation can't begin.
@@ -161,9 +166,9 @@ impl Gathered {
         self.value.replace(Some(merged));
     }
 
-    fn into_reply(self) -> Result<CollectiveReply, Der> {
+    fn into_reply(self, result_max: usize) -> Result<CollectiveReply, Der> {
         let value = self.value.into_inner();
-        if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX) {
+        if value.as_ref().is_some_and(|value| value.len() > result_max) {
             return Err(Der::OVERFLOW);
         }
         Ok(CollectiveReply {
@@ -246,7 +251,8 @@ impl Collectives {
         let handler = self.handlers.borrow().get(&message.operation).map(Rc::clone).ok_or(Der::NOSYS)?;
         let limit = Duration::from_millis(message.limit_ms.into());
         let until = self.rt.now() + limit.saturating_sub((limit / RESERVE_SHARE).min(RESERVE_MAX));
-        self.perform(&handler, &message, true, until).await.into_reply()
+        let gathered = self.perform(&handler, &message, true, until).await;
+        gathered.into_reply(self.transport.result_max())
     }
 
     /// The own part and everybody's below, side by side.

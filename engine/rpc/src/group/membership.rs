@@ -85,6 +85,12 @@ impl Membership {
         self.watchers.borrow_mut().push(Rc::new(watcher));
     }
 
+    /// Goes on with another list of members.
+    pub fn regroup(&self, ranks: &[Rank]) {
+        self.swim.borrow_mut().regroup(self.rt.now(), ranks);
+        self.stir();
+    }
+
     /// Answers a ping.
     pub fn answer_ping(&self, ping: &GroupPing) -> GroupAck {
         let ack = self.swim.borrow_mut().on_ping(self.rt.now(), ping);

@@ -12,6 +12,7 @@ mod config;
 mod gossip;
 mod health;
 mod probe;
+mod regroup;
 mod suspicion;
 mod table;
 

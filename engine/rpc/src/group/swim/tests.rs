@@ -300,3 +300,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn another_list_keeps_what_is_known_and_watches_the_new_member_instead_of_the_one_that_went() {
+    let mut swim = swim(0);
+    for rank in 1..MEMBERS {
+        swim.on_ping(at(0), &ping(rank, Vec::new()));
+    }
+    swim.on_ping(
+        at(1),
+        &ping(1, vec![update(2, 102, MemberState::Suspect, 1), update(3, 103, MemberState::Dead, 1)]),
+    );
+    // Rank 5 goes, rank 9 comes.
+    let listed: Vec<Rank> = [0, 1, 2, 3, 4, 9].map(Rank).to_vec();
+    swim.regroup(at(10), &listed);
+    let known: Vec<Rank> = swim.members().iter().map(|member| member.rank).collect();
+    assert_eq!(known, listed);
+    assert_eq!((swim.state(Rank(1)), swim.state(Rank(3))), (MemberState::Alive, MemberState::Dead));
+    assert_eq!(swim.state(Rank(2)), MemberState::Alive, "whoever suspects it says so again");
+    assert_eq!(swim.state(Rank(9)), MemberState::Unknown);
+    assert_eq!(swim.state(Rank(0)), MemberState::Alive);
+    let before = swim.stats().invalid;
+    swim.on_ping(at(11), &ping(5, Vec::new()));
+    assert!(swim.stats().invalid > before, "rank 5 is nobody now");
+    swim.on_ping(at(12), &GroupPing { from: Rank(9), incarnation: 7, digest: 0, updates: Vec::new() });
+    assert_eq!(swim.state(Rank(9)), MemberState::Alive);
+    let actions = run(&mut swim, 20, 10_000);
+    let asked = |to: u32| {
+        actions.iter().any(|action| matches!(action, Action::Ping { to: rank, .. } if *rank == Rank(to)))
+    };
+    assert!(asked(9) && !asked(5));
+}

@@ -1,0 +1,276 @@
+//! The list of engines and its version: every request between engines carries the version, and two engines that meet
+//! with different ones make them equal before they do anything else.
+//!
+//! The configuration gives the first list; a newer one comes from whoever has it. So an engine that is added, or moved,
+//! needs no restart of all others at the same moment, and nobody acts on two meanings of one rank.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_proto::group::{EngineInfo, GroupList, GroupOffer};
+use weir_proto::{Rank, codec, opcode};
+use weir_rpc::group::{Group, Location};
+use weir_rpc::{CallOptions, Peer, RpcError};
+use weir_runtime::Instant;
+use weir_runtime::sync::Semaphore;
+
+use crate::engines::{Engines, InvalidEngines};
+use crate::error::Failed;
+
+/// Longest wait for another engine's list, or for it to fetch this one's: two round trips and 100 KB.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+type Watcher = Rc<dyn Fn(&[EngineInfo])>;
+
+/// The list of engines in use.
+pub struct Roster {
+    own: Rank,
+    /// The same list, as the RPC layer has it.
+    group: Rc<Group>,
+    infos: RefCell<Rc<[EngineInfo]>>,
+    peers: RefCell<HashMap<(Rank, u32), Peer>>,
+    /// One list is fetched at a time.
+    fetching: Semaphore,
+    watchers: RefCell<Vec<Watcher>>,
+    refused: Cell<u64>,
+    adopted: Cell<u64>,
+}
+
+impl Roster {
+    /// This list, as the engine `own` sees it.
+    pub(crate) fn new(own: Rank, list: GroupList) -> Result<Self, InvalidEngines> {
+        let GroupList { version, engines } = sorted(own, list)?;
+        let group = Group::new(version, engines.iter().map(located));
+        let peers = RefCell::new(peers_of(&engines, &HashMap::new())?);
+        Ok(Self {
+            own,
+            group,
+            infos: RefCell::new(engines.into()),
+            peers,
+            fetching: Semaphore::new(1),
+            watchers: RefCell::default(),
+            refused: Cell::new(0),
+            adopted: Cell::new(0),
+        })
+    }
+
+    /// Version of the list.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.group.version()
+    }
+
+    /// The list, as the RPC layer has it.
+    #[must_use]
+    pub const fn group(&self) -> &Rc<Group> {
+        &self.group
+    }
+
+    /// Requests that were refused because they went by another version of the list.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// Newer lists that were taken over from other engines.
+    #[must_use]
+    pub const fn adopted(&self) -> u64 {
+        self.adopted.get()
+    }
+
+    /// Calls this with every list that is taken over from now on. It must not wait.
+    pub fn watch(&self, watcher: impl Fn(&[EngineInfo]) + 'static) {
+        self.watchers.borrow_mut().push(Rc::new(watcher));
+    }
+
+    pub(crate) fn infos(&self) -> Rc<[EngineInfo]> {
+        Rc::clone(&self.infos.borrow())
+    }
+
+    pub(crate) fn peer(&self, rank: Rank, index: u32) -> Option<Peer> {
+        self.peers.borrow().get(&(rank, index)).cloned()
+    }
+
+    /// Refuses a request that goes by another version of the list.
+    pub(crate) fn check(&self, theirs: u64) -> Result<(), Failed> {
+        let ours = self.version();
+        if theirs == ours {
+            return Ok(());
+        }
+        self.refused.set(self.refused.get() + 1);
+        Err(Failed::StaleGroup { theirs, ours })
+    }
+
+    fn list(&self) -> GroupList {
+        GroupList { version: self.version(), engines: self.infos().to_vec() }
+    }
+
+    /// Takes over a newer list; an older one changes nothing.
+    fn adopt(&self, list: GroupList) -> Result<(), InvalidEngines> {
+        let before = self.version();
+        let GroupList { version, engines } = sorted(self.own, list)?;
+        let peers = peers_of(&engines, &self.peers.borrow())?;
+        if self.group.replace(version, engines.iter().map(located)).is_err() {
+            return Ok(());
+        }
+        self.peers.replace(peers);
+        self.infos.replace(engines.into());
+        self.adopted.set(self.adopted.get() + 1);
+        let infos = self.infos();
+        tracing::info!(before, version, engines = infos.len(), "a newer list of engines is used");
+        let watchers: Vec<Watcher> = self.watchers.borrow().clone();
+        for watcher in watchers {
+            watcher(&infos);
+        }
+        Ok(())
+    }
+}
+
+impl Engines {
+    /// Hands the list to whoever asks for it, and fetches the one of whoever has a newer one.
+    pub(crate) fn answer_offers(self: &Rc<Self>) {
+        let engines = Rc::downgrade(self);
+        self.serve(opcode::GROUP_LIST, move |_, (): ()| {
+            let list = engines.upgrade().map(|engines| engines.roster().list());
+            async move { list.ok_or(Failed::NotSealed) }
+        });
+        let engines = Rc::downgrade(self);
+        self.serve(opcode::GROUP_OFFER, move |from, offer: GroupOffer| {
+            let engines = engines.upgrade();
+            async move {
+                let engines = engines.ok_or(Failed::NotSealed)?;
+                if offer.version > engines.roster().version() {
+                    let until = engines.runtime().now() + SETTLE_LIMIT;
+                    let peer = Peer::new(&offer.host, offer.port);
+                    if let Err(error) = engines.fetch(&peer, offer.version, until).await {
+                        tracing::debug!(%from, error, "a newer list of engines is not to be had");
+                    }
+                }
+                Ok(engines.roster().version())
+            }
+        });
+    }
+
+    /// Makes the own list and a peer's equal. Whether they are.
+    pub(crate) async fn settle(&self, peer: &Peer, deadline: Instant) -> bool {
+        let until = deadline.min(self.runtime().now() + SETTLE_LIMIT);
+        let Some(own) = self.get(self.own_rank()) else { return false };
+        let port = u32::from(own.fabric_port) + self.own_index().0;
+        // Checked with the list: ports end before 65536.
+        let Ok(port) = u16::try_from(port) else { return false };
+        let offer = GroupOffer { version: self.roster().version(), host: own.host, port };
+        let offered = codec::encode(&offer);
+        let answer = self.exchange(peer, opcode::GROUP_OFFER, &offered, CallOptions::until(until)).await;
+        let Some(theirs) = answer.ok().and_then(|answer| codec::decode::<u64>(&answer).ok()) else {
+            return false;
+        };
+        if theirs > self.roster().version()
+            && let Err(error) = self.fetch(peer, theirs, until).await
+        {
+            tracing::warn!(%peer, version = theirs, error, "a newer list of engines can't be used");
+        }
+        theirs == self.roster().version()
+    }
+
+    /// Fetches a list of at least this version, unless another request has done so meanwhile.
+    async fn fetch(&self, peer: &Peer, version: u64, until: Instant) -> Result<(), String> {
+        let turn = self.runtime().timeout_at(until, self.roster().fetching.acquire()).await;
+        let _turn = turn.map_err(|_| "another one is being fetched".to_owned())?;
+        if self.roster().version() >= version {
+            return Ok(());
+        }
+        let nothing = codec::encode(&());
+        let answer = self.exchange(peer, opcode::GROUP_LIST, &nothing, CallOptions::until(until)).await;
+        let answer = answer.map_err(|error: RpcError| error.to_string())?;
+        let list: GroupList = codec::decode(&answer).map_err(|error| error.to_string())?;
+        self.roster().adopt(list).map_err(|error| error.to_string())
+    }
+}
+
+fn located(info: &EngineInfo) -> (Rank, Location) {
+    (info.rank, Location { host: info.host.as_str().into(), port: info.fabric_port, tags: info.targets })
+}
+
+/// A list without contradictions, by ascending rank.
+fn sorted(own: Rank, mut list: GroupList) -> Result<GroupList, InvalidEngines> {
+    let mut seen = BTreeSet::new();
+    for info in &list.engines {
+        if !seen.insert(info.rank) {
+            return Err(InvalidEngines::Repeated(info.rank));
+        }
+        let highest = u32::from(info.fabric_port).saturating_add(info.targets.saturating_sub(1));
+        if info.targets == 0 || highest > u32::from(u16::MAX) {
+            return Err(InvalidEngines::Targets(info.rank));
+        }
+    }
+    if !seen.contains(&own) {
+        return Err(InvalidEngines::OwnRankMissing(own));
+    }
+    list.engines.sort_by_key(|info| info.rank);
+    Ok(list)
+}
+
+/// Every target of a list. Those that stay where they were keep what is known of them.
+fn peers_of(
+    infos: &[EngineInfo],
+    before: &HashMap<(Rank, u32), Peer>,
+) -> Result<HashMap<(Rank, u32), Peer>, InvalidEngines> {
+    let mut peers = HashMap::new();
+    for info in infos {
+        for target in 0..info.targets {
+            let port = u32::from(info.fabric_port) + target;
+            let port = u16::try_from(port).map_err(|_| InvalidEngines::Targets(info.rank))?;
+            let new = Peer::new(&info.host, port);
+            let known = before.get(&(info.rank, target)).filter(|known| **known == new);
+            peers.insert((info.rank, target), known.cloned().unwrap_or(new));
+        }
+    }
+    Ok(peers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(rank: u32, host: &str) -> EngineInfo {
+        let management = String::new();
+        EngineInfo { rank: Rank(rank), host: host.to_owned(), fabric_port: 100, targets: 2, management }
+    }
+
+    fn ranks(roster: &Roster) -> Vec<u32> {
+        roster.infos().iter().map(|info| info.rank.0).collect()
+    }
+
+    #[test]
+    fn only_newer_lists_with_the_own_rank_are_taken_over_and_watchers_hear_of_it() {
+        let list = GroupList::from(vec![info(1, "b"), info(0, "a")]);
+        let roster = Roster::new(Rank(0), list.clone()).expect("a good list");
+        let heard = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&heard);
+        roster.watch(move |infos| seen.set(infos.len()));
+        assert_eq!((roster.version(), ranks(&roster)), (2, vec![0, 1]));
+        roster.adopt(list).expect("it is the same");
+        assert_eq!((roster.adopted(), heard.get()), (0, 0));
+        let foreign = GroupList { version: 9, engines: vec![info(1, "b")] };
+        assert_eq!(roster.adopt(foreign), Err(InvalidEngines::OwnRankMissing(Rank(0))));
+        let newer = GroupList { version: 7, engines: vec![info(0, "a"), info(1, "moved"), info(4, "c")] };
+        roster.adopt(newer).expect("it is newer");
+        assert_eq!((roster.version(), ranks(&roster), heard.get()), (7, vec![0, 1, 4], 3));
+        assert_eq!(roster.peer(Rank(1), 1), Some(Peer::new("moved", 101)));
+        assert_eq!(roster.peer(Rank(4), 2), None, "it has two targets");
+        assert_eq!(roster.check(7), Ok(()));
+        assert_eq!(roster.check(2), Err(Failed::StaleGroup { theirs: 2, ours: 7 }));
+        assert_eq!((roster.adopted(), roster.refused()), (1, 1));
+    }
+
+    #[test]
+    fn contradictory_lists_are_refused() {
+        let twice = GroupList::from(vec![info(0, "a"), info(0, "b")]);
+        assert_eq!(Roster::new(Rank(0), twice).err(), Some(InvalidEngines::Repeated(Rank(0))));
+        let mut beyond = info(0, "a");
+        (beyond.fabric_port, beyond.targets) = (65_535, 2);
+        assert_eq!(Roster::new(Rank(0), vec![beyond].into()).err(), Some(InvalidEngines::Targets(Rank(0))));
+    }
+}
