@@ -3,7 +3,7 @@
 /// Lowest fabric protocol version this build speaks.
 pub const PROTOCOL_MIN: u16 = 1;
 /// Highest fabric protocol version this build speaks.
-pub const PROTOCOL_MAX: u16 = 1;
+pub const PROTOCOL_MAX: u16 = 2;
 
 /// Largest request or reply body in one message, in bytes. Above it the payload moves by RMA. A message of this
 /// size still leaves many slots in one multi-receive slab, and copying it costs less than a round trip.

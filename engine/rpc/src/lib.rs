@@ -334,7 +334,7 @@ impl Inner {
         company: usize,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
-        let head = header.encode();
+        let head = header.encode_shortest();
         let length = [u8::try_from(greeting.len()).unwrap_or(0)];
         let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
         let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));

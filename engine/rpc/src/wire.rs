@@ -1,7 +1,11 @@
 //! The message format: fixed layout, little endian. `docs/reference/wire.md` is its description.
 
+mod short;
+
+pub use short::{SHORT_LEN, SHORT_VERSION};
+
 use crate::seal::{NONCE_LEN, Nonce, TAG_LEN};
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use weir_fabric::{Access, Address, RemoteRegion};
 use weir_proto::Epoch;
 use weir_proto::limits::INLINE_MAX;
@@ -9,7 +13,7 @@ use weir_proto::limits::INLINE_MAX;
 /// First bytes of every message.
 pub const MAGIC: [u8; 4] = *b"WEIR";
 
-/// Length of the header in bytes.
+/// Length of the header in bytes, where it isn't the short one.
 pub const HEADER_LEN: usize = 72;
 
 /// Length of one bulk segment descriptor in bytes.
@@ -28,8 +32,12 @@ const FLAG_GREETING: u8 = 1;
 const FLAG_RESEND: u8 = 2;
 /// The message ends with an authentication tag.
 const FLAG_SEALED: u8 = 4;
-/// Every flag that is defined.
+/// The header is the short one.
+const FLAG_SHORT: u8 = 8;
+/// Every flag that is defined for the full header.
 const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND | FLAG_SEALED;
+/// Every flag that is defined for the short header.
+const SHORT_FLAGS: u8 = FLAG_SHORT | FLAG_SEALED;
 
 /// Bytes that the checksum covers: all of the header before it.
 const CHECKED: Range<usize> = 0..68;
@@ -50,6 +58,11 @@ impl ClientId {
     pub fn bits(self) -> u64 {
         self.0
     }
+
+    /// The id that a message carries.
+    fn read(bits: u64) -> Result<Self, Malformed> {
+        if bits == 0 { Err(Malformed::Field("client")) } else { Ok(Self(bits)) }
+    }
 }
 
 /// What a message is.
@@ -68,7 +81,21 @@ pub enum Kind {
     Working = 5,
 }
 
+impl Kind {
+    fn of(byte: u8) -> Result<Self, Malformed> {
+        match byte {
+            1 => Ok(Self::Hello),
+            2 => Ok(Self::HelloReply),
+            3 => Ok(Self::Request),
+            4 => Ok(Self::Reply),
+            5 => Ok(Self::Working),
+            _ => Err(Malformed::Field("kind")),
+        }
+    }
+}
+
 /// The fixed part of a message.
+#[expect(clippy::struct_excessive_bools, reason = "flags of the format, each for itself")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Protocol version of this message.
@@ -81,6 +108,8 @@ pub struct Header {
     pub resend: bool,
     /// It ends with an authentication tag.
     pub sealed: bool,
+    /// It has the short form, where that says all of it: see [`Header::fits_short`].
+    pub short: bool,
     /// Operation.
     pub opcode: u16,
     /// Number of bulk segments (requests).
@@ -137,9 +166,9 @@ pub enum Malformed {
 }
 
 /// Little-endian fields at fixed places of a header.
-struct Fields<'a>(&'a [u8; HEADER_LEN]);
+struct Fields<'a, const LEN: usize>(&'a [u8; LEN]);
 
-impl Fields<'_> {
+impl<const LEN: usize> Fields<'_, LEN> {
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         // Every field is within the header, so that the compiler leaves only the load of it.
         self.0[at..].first_chunk().copied().unwrap_or([0; N])
@@ -173,6 +202,7 @@ impl Header {
             greeting: false,
             resend: false,
             sealed: false,
+            short: false,
             opcode: 0,
             segments: 0,
             body_len: 0,
@@ -186,18 +216,45 @@ impl Header {
         }
     }
 
-    /// Its bytes.
+    /// Its bytes, in the form that it says it has.
     #[must_use]
-    pub fn encode(&self) -> [u8; HEADER_LEN] {
+    pub fn encode(&self) -> Encoded {
+        self.encode_as(self.short && self.fits_short())
+    }
+
+    /// Its bytes, in the short form where that says all of it.
+    #[must_use]
+    pub fn encode_shortest(&self) -> Encoded {
+        self.encode_as(self.fits_short())
+    }
+
+    #[inline]
+    fn encode_as(&self, short: bool) -> Encoded {
         let mut bytes = [0u8; HEADER_LEN];
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let flags = flag(self.greeting, FLAG_GREETING)
             | flag(self.resend, FLAG_RESEND)
-            | flag(self.sealed, FLAG_SEALED);
+            | flag(self.sealed, FLAG_SEALED)
+            | flag(short, FLAG_SHORT);
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
         bytes[6] = self.kind as u8;
         bytes[7] = flags;
+        let checked = if short {
+            self.encode_short(&mut bytes);
+            short::CHECKED
+        } else {
+            self.encode_rest(&mut bytes);
+            CHECKED
+        };
+        let len = checked.end + 4;
+        let sum = checksum(&bytes[checked]);
+        bytes[len - 4..len].copy_from_slice(&sum.to_le_bytes());
+        Encoded { bytes, len }
+    }
+
+    /// Writes the full form behind the first eight bytes, without the checksum.
+    fn encode_rest(&self, bytes: &mut [u8; HEADER_LEN]) {
         bytes[8..10].copy_from_slice(&self.opcode.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.segments.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.body_len.to_le_bytes());
@@ -208,9 +265,21 @@ impl Header {
         bytes[48..56].copy_from_slice(&self.acked.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.tenant.to_le_bytes());
         bytes[64..68].copy_from_slice(&self.status.to_le_bytes());
-        let sum = checksum(&bytes[CHECKED]);
-        bytes[68..72].copy_from_slice(&sum.to_le_bytes());
-        bytes
+    }
+}
+
+/// The bytes of a header.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    bytes: [u8; HEADER_LEN],
+    len: usize,
+}
+
+impl Deref for Encoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -230,52 +299,19 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
 /// When the message is not what its header says.
 pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let length = Malformed::Length(message.len());
-    let bytes: &[u8; HEADER_LEN] =
-        message.get(..HEADER_LEN).and_then(|head| head.try_into().ok()).ok_or(length)?;
-    let fields = Fields(bytes);
-    if fields.array::<4>(0) != MAGIC {
+    let first: &[u8; SHORT_LEN] = message.first_chunk().ok_or(length)?;
+    if first[..4] != MAGIC {
         return Err(Malformed::Magic);
     }
-    if fields.u32(68) != checksum(&bytes[CHECKED]) {
-        return Err(Malformed::Checksum);
-    }
-    let kind = match bytes[6] {
-        1 => Kind::Hello,
-        2 => Kind::HelloReply,
-        3 => Kind::Request,
-        4 => Kind::Reply,
-        5 => Kind::Working,
-        _ => return Err(Malformed::Field("kind")),
+    let flags = first[7];
+    let (header, mut at) = if flags & FLAG_SHORT != 0 {
+        if flags & !SHORT_FLAGS != 0 {
+            return Err(Malformed::Field("flags"));
+        }
+        (short::decode(first, flags & FLAG_SEALED != 0)?, SHORT_LEN)
+    } else {
+        (decode_full(message.first_chunk().ok_or(length)?)?, HEADER_LEN)
     };
-    let flags = bytes[7];
-    if flags & !FLAGS != 0 {
-        return Err(Malformed::Field("flags"));
-    }
-    let client = match fields.u64(16) {
-        0 => return Err(Malformed::Field("client")),
-        bits => ClientId(bits),
-    };
-    let header = Header {
-        version: fields.u16(4),
-        kind,
-        greeting: flags & FLAG_GREETING != 0,
-        resend: flags & FLAG_RESEND != 0,
-        sealed: flags & FLAG_SEALED != 0,
-        opcode: fields.u16(8),
-        segments: fields.u16(10),
-        body_len: fields.u32(12),
-        client,
-        request: fields.u64(24),
-        deadline: fields.u64(32),
-        epoch: Epoch(fields.u64(40)),
-        acked: fields.u64(48),
-        tenant: fields.u64(56),
-        status: fields.u32(64),
-    };
-    if usize::from(header.segments) > SEGMENTS_MAX || (header.segments > 0 && kind != Kind::Request) {
-        return Err(Malformed::Field("segments"));
-    }
-    let mut at = HEADER_LEN;
     let greeting = if header.greeting {
         let len = usize::from(*message.get(at).ok_or(length)?);
         if len == 0 || len > Address::MAX {
@@ -297,6 +333,40 @@ pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     Ok((header, Layout { greeting, segments, body, end }))
 }
 
+/// Takes a full header apart, behind its magic.
+fn decode_full(bytes: &[u8; HEADER_LEN]) -> Result<Header, Malformed> {
+    let fields = Fields(bytes);
+    if fields.u32(68) != checksum(&bytes[CHECKED]) {
+        return Err(Malformed::Checksum);
+    }
+    let (kind, flags) = (Kind::of(bytes[6])?, bytes[7]);
+    if flags & !FLAGS != 0 {
+        return Err(Malformed::Field("flags"));
+    }
+    let header = Header {
+        version: fields.u16(4),
+        kind,
+        greeting: flags & FLAG_GREETING != 0,
+        resend: flags & FLAG_RESEND != 0,
+        sealed: flags & FLAG_SEALED != 0,
+        short: false,
+        opcode: fields.u16(8),
+        segments: fields.u16(10),
+        body_len: fields.u32(12),
+        client: ClientId::read(fields.u64(16))?,
+        request: fields.u64(24),
+        deadline: fields.u64(32),
+        epoch: Epoch(fields.u64(40)),
+        acked: fields.u64(48),
+        tenant: fields.u64(56),
+        status: fields.u32(64),
+    };
+    if usize::from(header.segments) > SEGMENTS_MAX || (header.segments > 0 && kind != Kind::Request) {
+        return Err(Malformed::Field("segments"));
+    }
+    Ok(header)
+}
+
 /// The bytes of one bulk segment descriptor.
 #[must_use]
 pub fn encode_segment(region: RemoteRegion, access: Access) -> [u8; SEGMENT_LEN] {
@@ -316,6 +386,9 @@ pub fn encode_segment(region: RemoteRegion, access: Access) -> [u8; SEGMENT_LEN]
 /// # Errors
 /// When one of them has an undefined direction, or all together are longer than any memory.
 pub fn decode_segments(bytes: &[u8]) -> Result<Vec<(RemoteRegion, Access)>, Malformed> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut segments = Vec::with_capacity(bytes.len() / SEGMENT_LEN);
     let mut total = 0u64;
     for (index, bytes) in bytes.chunks(SEGMENT_LEN).enumerate() {

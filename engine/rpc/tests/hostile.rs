@@ -33,9 +33,18 @@ fn hostile(random: &Random, clock: u64, known: u64) -> Vec<u8> {
     header.tenant = random.next_u64();
     header.status = u32::try_from(pick(0) & 0xffff_ffff).expect("masked");
     header.resend = random.chance(0.5);
-    let greeting: Vec<u8> = (0..short(40)).map(|_| random.next_u64().to_le_bytes()[0]).collect();
+    let brief = random.chance(0.3);
+    if brief {
+        // Such as the short form is for.
+        (header.version, header.resend, header.tenant, header.status) = (2, false, 0, 0);
+        header.request &= (1 << 48) - 1;
+        let least = if header.kind == Kind::Request { header.request } else { 0 };
+        header.acked = least.saturating_sub(random.below(1 << 17));
+    }
+    let greeting: Vec<u8> =
+        (0..if brief { 0 } else { short(40) }).map(|_| random.next_u64().to_le_bytes()[0]).collect();
     header.greeting = !greeting.is_empty();
-    let count = if header.kind == Kind::Request { short(5) } else { 0 };
+    let count = if header.kind == Kind::Request && !brief { short(5) } else { 0 };
     header.segments = u16::try_from(count).expect("small");
     let segments: Vec<u8> = (0..count)
         .flat_map(|_| {
@@ -47,6 +56,7 @@ fn hostile(random: &Random, clock: u64, known: u64) -> Vec<u8> {
     header.body_len = u32::try_from(body.len()).expect("small");
     let length = [u8::try_from(greeting.len()).expect("small")];
     let length: &[u8] = if header.greeting { &length } else { &[] };
+    header.short = header.fits_short();
     [&header.encode()[..], length, &greeting, &segments, &body].concat()
 }
 

@@ -3,6 +3,7 @@
 mod reverse;
 
 use core::cell::{Cell, RefCell};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use reverse::reverse;
 use std::collections::BTreeMap;
@@ -345,11 +346,57 @@ fn a_client_of_another_version_is_told_both_version_ranges() {
         let options = CallOptions::within(&rt, Duration::from_secs(5));
         rpc.call(&peer(), ECHO, b"", None, options).await.err()
     });
-    assert_eq!(error, Some(RpcError::Version { peer: peer(), ours: 8..=9, theirs: 1..=1 }));
+    assert_eq!(error, Some(RpcError::Version { peer: peer(), ours: 8..=9, theirs: 1..=2 }));
     let text = error.map(|error| error.to_string()).unwrap_or_default();
-    assert_eq!(text, "server:31416 speaks fabric protocol 1 to 1, this side 8 to 9; upgrade the older one");
+    assert_eq!(text, "server:31416 speaks fabric protocol 1 to 2, this side 8 to 9; upgrade the older one");
     assert_eq!(server.metrics().version_refused.get(), 1);
     assert!(cluster.world.now().as_nanos() < 1_000_000_000, "no retries on a version conflict");
+}
+
+/// The bytes of one small request and its reply, once there is contact, between sides of these versions.
+fn bytes_of_a_request(server: RangeInclusive<u16>, client: RangeInclusive<u16>) -> u64 {
+    let cluster = Cluster::new(17);
+    let _server = cluster.serve(&Effects::default(), RpcConfig { versions: server, ..RpcConfig::default() });
+    let config = RpcConfig { versions: client, ..RpcConfig::default() };
+    let (node, rt, rpc) = cluster.client_with("client", config);
+    cluster.world.block_on(&node, async move {
+        let mut moved = 0;
+        for n in 0..2 {
+            let bytes = || rpc.metrics().bytes_sent.get() + rpc.metrics().bytes_received.get();
+            let before = bytes();
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            let reply = rpc.call(&peer(), COUNT, b"four", None, options).await;
+            assert!(reply.is_ok(), "request {n}: {reply:?}");
+            moved = bytes() - before;
+        }
+        assert_eq!(rpc.metrics().retries.get(), 0);
+        moved
+    })
+}
+
+#[test]
+fn sides_that_both_know_the_short_header_use_it_and_others_the_full_one() {
+    assert_eq!(bytes_of_a_request(1..=2, 1..=2), 2 * (48 + 4));
+    assert_eq!(bytes_of_a_request(1..=1, 1..=2), 2 * (72 + 4));
+    assert_eq!(bytes_of_a_request(1..=2, 1..=1), 2 * (72 + 4));
+}
+
+#[test]
+fn a_server_that_comes_back_as_an_older_release_is_talked_to_in_its_version() {
+    let cluster = Cluster::new(18);
+    let newer = cluster.serve(&Effects::default(), RpcConfig::default());
+    let (node, rt, rpc) = cluster.client("client");
+    let (fabric, server) = (cluster.fabric.clone(), cluster.server.clone());
+    let older = cluster.world.block_on(&node, async move {
+        let options = || CallOptions::within(&rt, Duration::from_secs(10));
+        rpc.call(&peer(), COUNT, b"new", None, options()).await.expect("contact is made");
+        drop(newer);
+        let versions = RpcConfig { versions: 1..=1, ..RpcConfig::default() };
+        let older = serve(&fabric, &server, &Effects::default(), versions);
+        rpc.call(&peer(), COUNT, b"old", None, options()).await.expect("it answers");
+        older
+    });
+    assert_eq!(older.metrics().requests.get(), 1);
 }
 
 #[test]

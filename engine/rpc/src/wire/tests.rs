@@ -33,6 +33,74 @@ fn the_header_has_the_documented_layout() {
 }
 
 #[test]
+fn the_short_header_has_the_documented_layout() {
+    let mut header = header(Kind::Request);
+    (header.version, header.short, header.sealed) = (2, true, true);
+    (header.opcode, header.body_len) = (0x0102, 0x0304);
+    (header.request, header.acked) = (0x0607_0809_0a0b, 0x0607_0809_0a0b - 0x0c0d);
+    (header.client, header.epoch, header.deadline) = (ClientId::new(7), Epoch(11), 111);
+    let bytes = header.encode();
+    assert_eq!(bytes.len(), SHORT_LEN);
+    assert_eq!(&bytes[..12], [b'W', b'E', b'I', b'R', 2, 0, 3, 12, 2, 1, 4, 3]);
+    assert_eq!(bytes[12..20], [0x0d, 0x0c, 0x0b, 0x0a, 9, 8, 7, 6]);
+    let words: Vec<u64> =
+        bytes[20..44].chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect();
+    assert_eq!(words, [7, 11, 100]);
+    assert_eq!(bytes[44..48], checksum(&bytes[..44]).to_le_bytes());
+}
+
+#[test]
+fn what_the_short_header_cannot_say_is_sent_in_full() {
+    let changes: [(&str, fn(&mut Header)); 10] = [
+        ("an older version", |header| header.version = 1),
+        ("an address", |header| header.greeting = true),
+        ("sent again", |header| header.resend = true),
+        ("memory", |header| header.segments = 1),
+        ("a tenant", |header| header.tenant = 1),
+        ("an error", |header| header.status = 1),
+        ("a long body", |header| header.body_len = 1 << 16),
+        ("a high number", |header| (header.request, header.acked) = (1 << 48, 1 << 48)),
+        ("a distant acknowledgement", |header| (header.request, header.acked) = (1 << 16, 0)),
+        ("an acknowledgement of what is to come", |header| header.acked = header.request + 1),
+    ];
+    let plain = || Header { version: 2, short: true, ..header(Kind::Request) };
+    assert_eq!(plain().encode().len(), SHORT_LEN);
+    for (what, change) in changes {
+        let mut header = plain();
+        change(&mut header);
+        assert!(!header.fits_short(), "{what}");
+        assert_eq!(header.encode().len(), HEADER_LEN, "{what}");
+        header.short = false;
+        let body = vec![0; usize::try_from(header.body_len).expect("small").min(INLINE_MAX)];
+        let greeting: &[u8] = if header.greeting { b"here" } else { &[] };
+        let segments = if header.segments > 0 { &[0; SEGMENT_LEN][..] } else { &[] };
+        let bytes = message(&header, greeting, segments, &body);
+        assert!(decode(&bytes).is_ok_and(|(read, _)| read == header) || body.len() == INLINE_MAX, "{what}");
+    }
+    for kind in [Kind::Hello, Kind::HelloReply, Kind::Working] {
+        assert!(!Header { kind, ..plain() }.fits_short(), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_short_header_with_values_that_it_cannot_have_is_refused() {
+    let with = |at: usize, value: u8| {
+        let plain = Header { version: 2, short: true, acked: 9, ..header(Kind::Request) };
+        let mut bytes = plain.encode().to_vec();
+        bytes[at] = value;
+        let sum = checksum(&bytes[short::CHECKED]);
+        bytes[short::CHECKED.end..].copy_from_slice(&sum.to_le_bytes());
+        decode(&bytes)
+    };
+    assert!(with(4, 2).is_ok());
+    assert_eq!(with(4, 1), Err(Malformed::Field("flags")), "version 1 has none");
+    assert_eq!(with(6, 1), Err(Malformed::Field("kind")), "a hello has none");
+    assert_eq!(with(7, 9), Err(Malformed::Field("flags")), "no greeting");
+    assert_eq!(with(12, 10), Err(Malformed::Field("acked")), "further than there are numbers");
+    assert_eq!(with(20, 0), Err(Malformed::Field("client")));
+}
+
+#[test]
 fn a_damaged_header_is_told_from_a_foreign_one() {
     let whole = message(&header(Kind::Reply), &[], &[], &[]);
     assert!(decode(&whole).is_ok());
@@ -55,7 +123,7 @@ fn undefined_values_and_wrong_lengths_are_refused() {
     assert_eq!(with(|header| header.body_len = 1), Err(Malformed::Length(HEADER_LEN)));
     assert_eq!(with(|header| header.body_len = u32::MAX), Err(Malformed::Length(HEADER_LEN)));
     assert_eq!(with(|header| header.greeting = true), Err(Malformed::Field("greeting")));
-    let mut bytes = header(Kind::Reply).encode();
+    let mut bytes = header(Kind::Reply).encode().to_vec();
     bytes[7] = 0x80;
     let sum = checksum(&bytes[CHECKED]);
     bytes[68..72].copy_from_slice(&sum.to_le_bytes());
@@ -73,7 +141,7 @@ proptest! {
     #[test]
     fn whatever_is_encoded_decodes_to_the_same(
         version: u16, kind in 1u8..=5, opcode: u16, client in 1u64.., request: u64, deadline: u64, epoch: u64,
-        acked: u64, tenant: u64, status: u32, resend: bool, sealed: bool,
+        acked: u64, tenant: u64, status: u32, resend: bool, sealed: bool, short: bool, near: u16,
         greeting in prop::collection::vec(any::<u8>(), 0..=Address::MAX),
         segments in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u32>(), any::<bool>()), 0..=SEGMENTS_MAX),
         body in prop::collection::vec(any::<u8>(), 0..2000),
@@ -87,12 +155,23 @@ proptest! {
                 (region, if read { Access::Read } else { Access::Write })
             })
             .collect();
-        let header = Header {
-            version, kind, greeting: !greeting.is_empty(), resend, sealed, opcode,
+        // Half of the cases are such as the short form is for.
+        let (version, request, greeting) = if short { (version | 2, request >> 16, vec![]) } else { (version, request, greeting) };
+        let (resend, tenant, status, segments) = if short { (false, 0, 0, vec![]) } else { (resend, tenant, status, segments) };
+        let acked = match kind {
+            _ if !short => acked,
+            Kind::Request => request.saturating_sub(near.into()),
+            _ => 0,
+        };
+        let mut header = Header {
+            version, kind, greeting: !greeting.is_empty(), resend, sealed, short: false, opcode,
             segments: u16::try_from(segments.len()).expect("few"),
             body_len: u32::try_from(body.len()).expect("short"),
             client: ClientId::new(client), request, deadline, epoch: Epoch(epoch), acked, tenant, status,
         };
+        header.short = header.fits_short();
+        prop_assert_eq!(header.encode().len(), if header.short { SHORT_LEN } else { HEADER_LEN });
+        prop_assert!(header.short || !short || !matches!(kind, Kind::Request | Kind::Reply));
         let encoded: Vec<u8> = segments.iter().flat_map(|(region, access)| encode_segment(*region, *access)).collect();
         let bytes = message(&header, &greeting, &encoded, &body);
         let (decoded, layout) = decode(&bytes).expect("what was encoded decodes");
@@ -114,8 +193,9 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), HEADER_LEN..4096),
     ) {
         bytes[0..4].copy_from_slice(&MAGIC);
-        let sum = checksum(&bytes[CHECKED]);
-        bytes[68..72].copy_from_slice(&sum.to_le_bytes());
+        let checked = if bytes[7] & FLAG_SHORT == 0 { CHECKED } else { short::CHECKED };
+        let sum = checksum(&bytes[checked.clone()]);
+        bytes[checked.end..checked.end + 4].copy_from_slice(&sum.to_le_bytes());
         if let Ok((header, layout)) = decode(&bytes) {
             let tag_len = if header.sealed { TAG_LEN } else { 0 };
             prop_assert!(layout.body.end + tag_len == bytes.len());
