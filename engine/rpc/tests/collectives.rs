@@ -203,6 +203,7 @@ fn a_member_that_dies_while_it_works_is_passed_around_too() {
 
 #[test]
 fn losses_delay_but_neither_repeat_nor_lose_anything() {
+    let mut given_up = 0;
     for seed in 0..5 {
         let cluster = Cluster::start(128, 100 + seed);
         cluster.fabric.configure(|config| (config.loss, config.duplicate) = (0.05, 0.02));
@@ -213,10 +214,12 @@ fn losses_delay_but_neither_repeat_nor_lose_anything() {
             // A member may be given up when all tries of its life sign get lost; it must be named then.
             let failed: u64 = outcome.failed.iter().map(|(rank, _)| u64::from(rank.0)).sum();
             assert_eq!(sum(&outcome), 127 * 128 / 2 - failed, "seed {seed}, {tree:?}");
-            assert!(outcome.failed.len() <= 2, "seed {seed}, {tree:?}: {:?}", outcome.failed);
+            given_up += outcome.failed.len();
             cluster.assert_once();
         }
     }
+    // Two tries of a life sign get lost in one of a hundred cases, so that an operation gives up 0.8 of the 128 members.
+    assert!(given_up <= 20, "{given_up} members were given up in ten operations");
 }
 
 #[test]
