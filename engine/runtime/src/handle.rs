@@ -53,6 +53,9 @@ pub(crate) trait Backend {
     fn clear_timer(&self, timer: TimerId);
     fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources>;
     fn remove_source(&self, source: SourceId);
+
+    /// Something is expected soon, or is not any more. Virtual time doesn't care.
+    fn attend(&self, _expected: bool) {}
 }
 
 /// Time, randomness and tasks of one context. Cheap to clone.
@@ -169,6 +172,31 @@ impl Handle {
     /// Forgets a source.
     pub fn remove_source(&self, source: SourceId) {
         self.backend.remove_source(source);
+    }
+
+    /// Tells the executor that something is expected soon, until this is dropped: for transfers that take less time than
+    /// waking a thread. It then stays awake for longer than it would, as long as that goes on paying.
+    #[must_use]
+    pub fn attend(&self) -> Attention {
+        self.backend.attend(true);
+        Attention { backend: Rc::clone(&self.backend) }
+    }
+}
+
+/// Something is expected soon; see [`Handle::attend`].
+pub struct Attention {
+    backend: Rc<dyn Backend>,
+}
+
+impl core::fmt::Debug for Attention {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Attention").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Attention {
+    fn drop(&mut self) {
+        self.backend.attend(false);
     }
 }
 

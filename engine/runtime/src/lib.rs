@@ -18,7 +18,9 @@ mod timer;
 mod waker;
 
 pub use combine::{Either, join_all, race};
-pub use handle::{Aborted, Elapsed, EventSource, Handle, JoinHandle, NoSources, Sleep, SourceId, YieldNow};
+pub use handle::{
+    Aborted, Attention, Elapsed, EventSource, Handle, JoinHandle, NoSources, Sleep, SourceId, YieldNow,
+};
 pub use instant::Instant;
 
 /// A boxed future of one thread.

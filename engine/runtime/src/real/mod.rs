@@ -4,6 +4,7 @@
 //! sleeps on the sources' descriptors until one is readable, a timer is due or another thread calls.
 
 mod remote;
+mod vigil;
 
 pub use remote::{ExecutorGone, Remote};
 
@@ -24,6 +25,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use vigil::Vigil;
 
 /// How long an executor goes on polling after the last progress, before it sleeps. About two round trips on
 /// loopback TCP: a reply that is on its way is met awake, and an idle thread costs next to nothing.
@@ -94,6 +96,9 @@ struct Core {
     clock: Cell<Reading>,
     /// How far the wall clock is ahead of the monotonic one, and until when that is taken for true.
     wall: Cell<Wall>,
+    /// How many expect something soon, and what was learned of such waits.
+    attending: Cell<u32>,
+    vigil: Cell<Vigil>,
 }
 
 /// What the clock says during a turn, or a few polls of one.
@@ -112,6 +117,15 @@ enum Reading {
 struct Wall {
     ahead: u64,
     until: Instant,
+}
+
+/// A time without anything to do.
+#[derive(Clone, Copy, Default)]
+struct Lull {
+    /// When it was first seen that there is nothing, after the last sleep if there was one.
+    since: Option<Instant>,
+    /// The executor has slept in it.
+    slept: bool,
 }
 
 /// How long the wall clock is taken to run with the monotonic one: what it is set by is noticed this much later.
@@ -162,6 +176,8 @@ impl Executor {
             main_ready: Cell::new(false),
             clock: Cell::new(Reading::Outside),
             wall: Cell::default(),
+            attending: Cell::new(0),
+            vigil: Cell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -199,8 +215,8 @@ impl Executor {
         let flag = TaskWaker::new(&core.queue, TaskId::MAIN, Some(core.inbox.clone()));
         let waker = flag.waker();
         waker.wake_by_ref();
-        // Since when there is nothing to do; the clock is not read while there is something.
-        let mut idle_since = None;
+        // The clock is not read while there is something to do.
+        let mut lull = Lull::default();
         core.clock.set(Reading::Unread);
         loop {
             let mut progress = core.turn();
@@ -215,16 +231,14 @@ impl Executor {
             }
             core.clock.set(Reading::Unread);
             if progress {
-                idle_since = None;
+                core.learn(core::mem::take(&mut lull));
                 continue;
             }
             // This reading serves the next turn too: it is younger than anything which that turn finds, but for a fraction
             // of a microsecond, and what has just arrived need not wait for the clock.
             let now = core.now();
-            if now - *idle_since.get_or_insert(now) >= core.options.spin {
-                core.sleep();
-                core.clock.set(Reading::Unread);
-                idle_since = None;
+            if now - *lull.since.get_or_insert(now) >= core.patience(lull) {
+                lull = Lull { since: None, slept: core.sleep() || lull.slept };
             } else {
                 core::hint::spin_loop();
             }
@@ -296,6 +310,25 @@ impl Core {
         }
     }
 
+    /// How long to poll before the next sleep. Who has slept has lost what staying awake is for.
+    fn patience(&self, lull: Lull) -> Duration {
+        let spin = self.options.spin;
+        if self.attending.get() == 0 || lull.slept { spin } else { self.vigil.get().patience(spin) }
+    }
+
+    /// There is something to do again. A lull that everybody would have met awake says nothing.
+    fn learn(&self, lull: Lull) {
+        if self.attending.get() == 0 {
+            return;
+        }
+        let long = lull.since.is_some_and(|since| self.now() - since >= self.options.spin);
+        if lull.slept || long {
+            let mut vigil = self.vigil.get();
+            vigil.ended(!lull.slept);
+            self.vigil.set(vigil);
+        }
+    }
+
     fn fire_timers(&self) -> bool {
         if self.timers.borrow().next().is_none() {
             return false;
@@ -345,8 +378,16 @@ impl Core {
         true
     }
 
-    /// Sleeps until something may have happened.
-    fn sleep(&self) {
+    /// Sleeps until something may have happened. `false`: something had, so that it was no sleep.
+    fn sleep(&self) -> bool {
+        let before = self.now();
+        self.sleep_until_ready();
+        self.clock.set(Reading::Unread);
+        // A source whose bytes keep coming has its descriptor ready long before there is anything to hand out.
+        self.attending.get() == 0 || self.now() - before >= self.options.spin
+    }
+
+    fn sleep_until_ready(&self) {
         let mut limit: Option<Duration> = None;
         let mut index = 0;
         loop {
@@ -448,6 +489,11 @@ impl Backend for Core {
         let id = SourceId(serial);
         self.sources.borrow_mut().push(Source { id, source });
         Ok(id)
+    }
+
+    fn attend(&self, expected: bool) {
+        let attending = self.attending.get();
+        self.attending.set(if expected { attending + 1 } else { attending.saturating_sub(1) });
     }
 
     fn remove_source(&self, id: SourceId) {

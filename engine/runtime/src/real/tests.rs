@@ -1,5 +1,5 @@
 use super::*;
-use crate::sync::oneshot;
+use crate::sync::{Notify, oneshot};
 
 #[test]
 fn tasks_run_side_by_side_and_hand_back_their_results() {
@@ -128,6 +128,64 @@ fn an_idle_executor_sleeps() {
     });
     let stats = executor.stats();
     assert!(stats.sleeps >= 10 && stats.sleeps <= 40, "one or two sleeps for each timer: {stats:?}");
+}
+
+/// Has something happen this long after it happened last.
+struct Rare {
+    every: Duration,
+    due: Cell<Option<std::time::Instant>>,
+    left: Cell<u32>,
+    done: Notify,
+}
+
+impl EventSource for Rare {
+    fn poll(&self) -> bool {
+        let now = std::time::Instant::now();
+        let due = self.due.get().unwrap_or(now + self.every);
+        if now < due {
+            self.due.set(Some(due));
+            return false;
+        }
+        self.due.set(None);
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.done.notify_one();
+        }
+        true
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&self) -> bool {
+        true
+    }
+
+    fn max_sleep(&self) -> Option<Duration> {
+        Some(Duration::from_micros(500))
+    }
+}
+
+/// Sleeps of an executor in which fifty things happen.
+fn sleeps(every: Duration, attend: bool) -> u64 {
+    let executor = Executor::new().expect("an executor");
+    let (due, left) = (Cell::default(), Cell::new(50));
+    let source = Rc::new(Rare { every, due, left, done: Notify::new() });
+    executor.add_source(Rc::clone(&source) as Rc<dyn EventSource>).expect("nothing to watch");
+    let _attention = attend.then(|| executor.handle().attend());
+    executor.block_on(source.done.notified());
+    executor.stats().sleeps
+}
+
+#[test]
+fn what_is_expected_soon_is_met_awake_and_what_comes_late_is_not_waited_for() {
+    // Other processes may take the core away for a while: then an executor sleeps that would not.
+    let soon = Duration::from_micros(100);
+    assert!(sleeps(soon, false) >= 45);
+    let attended = sleeps(soon, true);
+    assert!(attended < 25, "{attended} sleeps");
+    assert!(sleeps(Duration::from_millis(2), true) >= 50);
 }
 
 #[test]
