@@ -14,6 +14,7 @@ mod ports;
 mod progress;
 mod raw;
 mod reference;
+mod remains;
 mod sys;
 
 pub(crate) use open::{offers, open};

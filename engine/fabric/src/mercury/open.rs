@@ -6,7 +6,7 @@ use super::pieces::HEAD_LEN;
 use super::ports::Port;
 use super::progress::{Core, Parts};
 use super::raw::{Raw, failure, version};
-use super::{PREFIX, PROTOCOLS};
+use super::{PREFIX, PROTOCOLS, remains};
 use crate::libfabric::{self, Bind, MESSAGE_MAX, Options, own_socket};
 use crate::{Ability, BufferPool, Capabilities, Endpoint, FabricError, MrAccounting, MrMode, Offer, Wait};
 use std::rc::Rc;
@@ -90,6 +90,9 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     };
     let virt_addr = virtual_addresses(protocol)?;
     let info = place(protocol, &options.bind)?;
+    if !protocol.starts_with("ofi+") {
+        remains::sweep();
+    }
     let raw = Raw::open(&info, MESSAGE_MAX + HEADERS_MAX, POSTS).map_err(|(_, layout)| {
         wrong("HG_Init", if layout {
             format!("Mercury {} lays memory descriptors out in a way that is not known here", version())
