@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::dev::identity::{base64, write_private};
 use crate::error::CliError;
 use crate::management::{self, AttachFile};
 use crate::output::{Answer, Output, fields, table};
-use crate::probe::{self, Plan};
+use crate::probe::{self, BenchArguments};
 
 /// File name of a tenant's key beside its attach file.
 const TENANT_KEY: &str = "tenant.key";
@@ -27,13 +27,14 @@ pub enum FabricCommand {
     /// Say what the fabric providers of this machine can do, and open a client's endpoint.
     Info,
     /// Measure round trips, rate and transfers to each engine, as a client has them.
-    Bench {
-        /// Seconds for each figure.
-        #[arg(long, default_value_t = 1)]
-        seconds: u64,
-        /// Requests in flight where rates are measured.
-        #[arg(long, default_value_t = 16)]
-        in_flight: usize,
+    Bench(BenchArguments),
+    /// Be the other side of `bench --local`.
+    #[command(hide = true)]
+    Answer {
+        /// Fabric provider.
+        provider: String,
+        /// Port to listen at.
+        port: u16,
     },
     /// Write the attach file and key of a tenant's clients to a folder; it takes the system's own attach file.
     Tenant {
@@ -52,10 +53,8 @@ pub enum FabricCommand {
 pub fn run(command: &FabricCommand, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     match command {
         FabricCommand::Info => info(named, output),
-        FabricCommand::Bench { seconds, in_flight } => {
-            let plan = Plan { span: Duration::from_secs(*seconds), in_flight: *in_flight };
-            probe::run(&management::find_attach(named)?, plan)
-        }
+        FabricCommand::Bench(arguments) => probe::run(arguments, named),
+        FabricCommand::Answer { provider, port } => probe::serve(provider, *port),
         FabricCommand::Tenant { tenant, folder } => give_out(named, TenantId(*tenant), folder),
     }
 }

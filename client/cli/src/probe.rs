@@ -1,163 +1,220 @@
-//! `weir fabric bench`: round trips, rate and transfers between this machine and the engines, on the data path itself.
+//! `weir fabric bench`: round trips, rate and transfers on the data path itself, to the engines or between two processes
+//! of this machine, by one fabric provider or by several that take turns.
 
-use std::cell::RefCell;
+mod local;
+
 use std::path::Path;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Value, json};
 use weir_client::{Attach, Context};
-use weir_proto::opcode;
-use weir_rpc::{Bulk, CallOptions, Peer};
+use weir_probe::{Figures, Plan, REQUEST_LEN, TRANSFER_LEN, Turn};
+use weir_rpc::{Peer, RpcError};
 
 use crate::error::CliError;
+use crate::management;
 use crate::output::{Answer, table};
 
-/// Bytes of a small request.
-const SMALL: usize = 64;
+pub use local::serve;
 
-/// Bytes of a transfer.
-const LARGE: usize = 1 << 20;
-
-/// Longest wait for one answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Turns of each provider for each figure: enough that a moment in which the machine does something else doesn't count.
+const TURNS: u32 = 5;
 
 /// What to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// How long each figure is measured.
-    pub span: Duration,
-    /// Requests in flight in the figures of rates.
-    pub in_flight: usize,
+#[derive(Args, Clone, Debug)]
+pub struct BenchArguments {
+    /// Seconds for each figure.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Requests in flight where rates are measured.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    in_flight: u16,
+    /// Fabric providers to measure by, separated by commas; the first is compared with the others [default: the attach
+    /// file's].
+    #[arg(long, value_delimiter = ',')]
+    provider: Vec<String>,
+    /// Measure between two processes of this machine instead of to engines [providers: tcp unless named].
+    #[arg(long)]
+    local: bool,
 }
 
-/// Figures of one target.
-#[derive(Clone, Copy, Debug, Default)]
-struct Figures {
-    /// Half of the round trips took at most this long, in microseconds.
-    median: f64,
-    /// All but one in a hundred.
-    slow: f64,
-    /// Requests per second, many in flight.
-    rate: f64,
-    /// Transfers of 1 MiB per second: the engine reads this machine's memory.
-    write: f64,
-    /// The engine writes to it.
-    read: f64,
+/// One provider and whom it reaches.
+struct Side {
+    provider: String,
+    context: Context,
+    /// Rank and address of each.
+    peers: Vec<(u32, Peer)>,
+    _server: Option<local::Server>,
 }
 
-/// Measures target 0 of each engine.
+impl Side {
+    /// A client of what listens at these addresses.
+    fn open(attach: &Attach, server: Option<local::Server>) -> Result<Self, CliError> {
+        let context = Context::real(attach)?;
+        let engines = attach.engines.iter();
+        let peers = engines.map(|engine| (engine.rank, Peer::new(&engine.host, engine.fabric_port)));
+        Ok(Self { provider: attach.provider.clone(), context, peers: peers.collect(), _server: server })
+    }
+
+    fn turn(&self, at: usize, plan: Plan) -> Result<Turn, CliError> {
+        let (_, peer) = &self.peers[at];
+        let measured = weir_probe::measure(self.context.runtime(), self.context.rpc(), peer, plan);
+        self.context.block_on(measured).map_err(|error| self.away(&error))
+    }
+
+    fn away(&self, error: &RpcError) -> CliError {
+        weir_client::Error::Fabric { provider: self.provider.clone(), reason: error.to_string() }.into()
+    }
+}
+
+/// Measures by each provider.
 ///
 /// # Errors
-/// When the attach file can't be used or an engine doesn't answer.
-pub fn run(path: &Path, plan: Plan) -> Result<Answer, CliError> {
-    let attach = Attach::load(Some(path)).map_err(weir_client::Error::from)?;
-    let context = Context::real(&attach)?;
-    let mut rows = vec![
-        ["Rank", "Engine", "p50 us", "p99 us", "requests/s", "write MiB/s", "read MiB/s"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    let mut found: Vec<Value> = Vec::new();
-    for engine in &attach.engines {
-        let peer = Peer::new(&engine.host, engine.fabric_port);
-        let figures = context.block_on(measure(&context, &peer, plan))?;
-        let text = |figure: f64| format!("{figure:.1}");
-        rows.push(vec![
-            engine.rank.to_string(),
-            peer.to_string(),
-            text(figures.median),
-            text(figures.slow),
-            format!("{:.0}", figures.rate),
-            text(figures.write),
-            text(figures.read),
-        ]);
-        found.push(json!({
-            "rank": engine.rank,
-            "engine": peer.to_string(),
-            "round_trip_us": {"p50": figures.median, "p99": figures.slow},
-            "requests_per_second": figures.rate,
-            "write_mib_per_second": figures.write,
-            "read_mib_per_second": figures.read,
-        }));
+/// When the attach file can't be used, an engine doesn't answer, or isn't measured by one of the providers.
+pub fn run(arguments: &BenchArguments, named: Option<&Path>) -> Result<Answer, CliError> {
+    if (1..arguments.provider.len()).any(|at| arguments.provider[..at].contains(&arguments.provider[at])) {
+        return Err(CliError::Usage("--provider names one twice".to_owned()));
+    }
+    let sides = if arguments.local { between_processes(arguments)? } else { to_engines(arguments, named)? };
+    let plan = Plan {
+        span: Duration::from_secs(arguments.seconds) / TURNS,
+        in_flight: usize::from(arguments.in_flight),
+    };
+    // By side and peer.
+    let mut found: Vec<Vec<Vec<Turn>>> =
+        sides.iter().map(|side| vec![Vec::new(); side.peers.len()]).collect();
+    for at in 0..sides.first().map_or(0, |side| side.peers.len()) {
+        for _ in 0..TURNS {
+            for (side, turns) in sides.iter().zip(&mut found) {
+                turns[at].push(side.turn(at, plan)?);
+            }
+        }
+    }
+    Ok(answer(arguments, &sides, &found))
+}
+
+/// A pair of processes for each provider.
+fn between_processes(arguments: &BenchArguments) -> Result<Vec<Side>, CliError> {
+    let default = ["tcp".to_owned()];
+    let named = if arguments.provider.is_empty() { &default[..] } else { &arguments.provider };
+    let started = named.iter().map(|provider| {
+        let (server, attach) = local::Server::start(provider)?;
+        Side::open(&attach, Some(server))
+    });
+    started.collect()
+}
+
+/// Target 0 of each engine by the system's own provider, and by others what the engines have set up for it.
+fn to_engines(arguments: &BenchArguments, named: Option<&Path>) -> Result<Vec<Side>, CliError> {
+    let attach = Attach::load(Some(&management::find_attach(named)?)).map_err(weir_client::Error::from)?;
+    let default = [attach.provider.clone()];
+    let providers = if arguments.provider.is_empty() { &default[..] } else { &arguments.provider };
+    let own = Side::open(&attach, None)?;
+    let others = providers.iter().filter(|provider| **provider != attach.provider);
+    let others: Vec<Attach> =
+        others.map(|provider| redirected(&own, &attach, provider)).collect::<Result<_, _>>()?;
+    let mut others = others.iter();
+    let mut own = Some(own);
+    let sides = providers.iter().filter_map(|provider| {
+        if *provider == attach.provider {
+            own.take().map(Ok)
+        } else {
+            others.next().map(|other| Side::open(other, None))
+        }
+    });
+    sides.collect()
+}
+
+/// The attach information with the ports where engines are measured by another provider: they are asked for these by
+/// their own.
+fn redirected(own: &Side, attach: &Attach, provider: &str) -> Result<Attach, CliError> {
+    let mut other = Attach { provider: provider.to_owned(), ..attach.clone() };
+    for ((rank, peer), engine) in own.peers.iter().zip(&mut other.engines) {
+        let asked = weir_probe::listeners(own.context.runtime(), own.context.rpc(), peer);
+        let listed = own.context.block_on(asked).map_err(|error| own.away(&error))?;
+        let Some(found) = listed.iter().find(|listener| listener.provider == provider) else {
+            let mut by: Vec<&str> = listed.iter().map(|listener| listener.provider.as_str()).collect();
+            by.insert(0, &attach.provider);
+            return Err(CliError::Usage(format!(
+                "engine {rank} can't be measured by {provider}, only by {}: add \"{provider}:PORT\" to `probes` in \
+                 its configuration and restart it (`weir dev up --probe {provider}`), or measure on this machine \
+                 alone with --local",
+                by.join(", ")
+            )));
+        };
+        (engine.fabric_port, engine.targets) = (found.port, 1);
+    }
+    Ok(other)
+}
+
+fn answer(arguments: &BenchArguments, sides: &[Side], found: &[Vec<Vec<Turn>>]) -> Answer {
+    let heading = |first: &[&str]| {
+        let rest = ["p50 us", "p99 us", "requests/s", "write MiB/s", "read MiB/s"];
+        first.iter().chain(&rest).map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    let mut rows = vec![heading(&["Provider", "Rank", "Address"])];
+    let mut providers = Vec::new();
+    for (side, turns) in sides.iter().zip(found) {
+        let mut engines = Vec::new();
+        for ((rank, peer), turns) in side.peers.iter().zip(turns) {
+            let figures = Figures::of(turns);
+            let Figures { median, slow, requests, write, read } = figures;
+            rows.push(vec![
+                side.provider.clone(),
+                rank.to_string(),
+                peer.to_string(),
+                format!("{median:.1}"),
+                format!("{slow:.1}"),
+                format!("{requests:.0}"),
+                format!("{write:.1}"),
+                format!("{read:.1}"),
+            ]);
+            engines.push(json!({"rank": rank, "engine": peer.to_string(), "figures": described(figures)}));
+        }
+        providers.push(json!({"provider": side.provider, "engines": engines}));
+    }
+    let mut text = format!(
+        "Requests of {REQUEST_LEN} bytes, {} in flight where they are counted, transfers of {} MiB\n{}",
+        arguments.in_flight,
+        TRANSFER_LEN >> 20,
+        table(&rows)
+    );
+    let mut ratios = Vec::new();
+    if let (Some((first, others)), Some((turns, theirs))) = (sides.split_first(), found.split_first()) {
+        let mut rows = vec![heading(&["Ratio", "Rank"])];
+        for (other, theirs) in others.iter().zip(theirs) {
+            for (((rank, _), turns), theirs) in first.peers.iter().zip(turns).zip(theirs) {
+                let figures = Figures::ratios(turns, theirs);
+                let Figures { median, slow, requests, write, read } = figures;
+                let mut row = vec![format!("{} / {}", first.provider, other.provider), rank.to_string()];
+                row.extend([median, slow, requests, write, read].map(|ratio| format!("{ratio:.2}")));
+                rows.push(row);
+                ratios.push(json!({
+                    "provider": first.provider, "beside": other.provider, "rank": rank, "figures": described(figures),
+                }));
+            }
+        }
+        if !ratios.is_empty() {
+            text = text + "\n" + &table(&rows);
+        }
     }
     let response = json!({
-        "provider": attach.provider,
-        "request_bytes": SMALL,
-        "in_flight": plan.in_flight,
-        "transfer_bytes": LARGE,
-        "engines": found,
+        "local": arguments.local,
+        "request_bytes": REQUEST_LEN,
+        "in_flight": arguments.in_flight,
+        "transfer_bytes": TRANSFER_LEN,
+        "providers": providers,
+        "ratios": ratios,
     });
-    let title =
-        format!("Provider {}, requests of {SMALL} bytes, {} in flight\n", attach.provider, plan.in_flight);
-    Ok(Answer::new(response, title + &table(&rows)))
+    Answer::new(response, text)
 }
 
-async fn measure(context: &Context, peer: &Peer, plan: Plan) -> Result<Figures, CliError> {
-    let mut times = Vec::new();
-    call(context, peer, opcode::PING, None).await?;
-    let began = Instant::now();
-    while began.elapsed() < plan.span {
-        let sent = Instant::now();
-        call(context, peer, opcode::PING, None).await?;
-        times.push(sent.elapsed().as_secs_f64() * 1e6);
-    }
-    times.sort_unstable_by(f64::total_cmp);
-    let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
-    let rate = rate(context, peer, plan).await?;
-    let mut moved = [0.0; 2];
-    for (opcode, moved) in [opcode::PROBE_PULL, opcode::PROBE_PUSH].into_iter().zip(&mut moved) {
-        let began = Instant::now();
-        let mut count = 0u32;
-        while began.elapsed() < plan.span {
-            let mut memory = context.rpc().alloc(LARGE).map_err(|error| away(peer, &error))?;
-            let bulk =
-                if opcode == opcode::PROBE_PULL { Bulk::read(&memory) } else { Bulk::write(&mut memory) };
-            call(context, peer, opcode, Some(bulk)).await?;
-            count += 1;
-        }
-        *moved = f64::from(count) / began.elapsed().as_secs_f64();
-    }
-    Ok(Figures { median: at(50), slow: at(99), rate, write: moved[0], read: moved[1] })
-}
-
-async fn rate(context: &Context, peer: &Peer, plan: Plan) -> Result<f64, CliError> {
-    let done: Rc<RefCell<Result<u32, CliError>>> = Rc::new(RefCell::new(Ok(0)));
-    let began = Instant::now();
-    let tasks: Vec<_> = (0..plan.in_flight.max(1))
-        .map(|_| {
-            let (context, peer, done) = (context.clone(), peer.clone(), Rc::clone(&done));
-            let runtime = context.runtime().clone();
-            runtime.spawn(async move {
-                while began.elapsed() < plan.span {
-                    let outcome = call(&context, &peer, opcode::PING, None).await;
-                    let done = &mut *done.borrow_mut();
-                    match (outcome, &mut *done) {
-                        (Ok(()), Ok(count)) => *count += 1,
-                        (Err(error), _) => {
-                            *done = Err(error);
-                            return;
-                        }
-                        (Ok(()), Err(_)) => return,
-                    }
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        // None of them is aborted.
-        let _ = task.await;
-    }
-    let count = done.replace(Ok(0))?;
-    Ok(f64::from(count) / began.elapsed().as_secs_f64())
-}
-
-async fn call(context: &Context, peer: &Peer, opcode: u16, bulk: Option<Bulk<'_>>) -> Result<(), CliError> {
-    let options = CallOptions::within(context.runtime(), PATIENCE);
-    let reply = context.rpc().call(peer, opcode, &[0; SMALL], bulk, options).await;
-    reply.map(drop).map_err(|error| away(peer, &error))
-}
-
-fn away(peer: &Peer, error: &dyn core::fmt::Display) -> CliError {
-    weir_client::Error::Fabric { provider: peer.to_string(), reason: error.to_string() }.into()
+fn described(figures: Figures) -> Value {
+    json!({
+        "round_trip_us": {"p50": figures.median, "p99": figures.slow},
+        "requests_per_second": figures.requests,
+        "write_mib_per_second": figures.write,
+        "read_mib_per_second": figures.read,
+    })
 }

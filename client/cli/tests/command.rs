@@ -158,3 +158,50 @@ fn the_state_of_every_engine_is_shown_with_what_its_peers_say() {
         state == "alive" && incarnation > before
     });
 }
+
+/// Whether every figure of a measurement is one.
+fn is_measured(figures: &serde_json::Value) -> bool {
+    let positive = |value: &serde_json::Value| value.as_f64().is_some_and(|value| value > 0.0);
+    let trip = &figures["round_trip_us"];
+    positive(&trip["p50"])
+        && positive(&trip["p99"])
+        && ["requests_per_second", "write_mib_per_second", "read_mib_per_second"]
+            .iter()
+            .all(|name| positive(&figures[*name]))
+}
+
+#[test]
+fn the_fabric_is_measured_by_the_providers_that_engines_answer_by() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB", "--bare", "--probe", "shm"]);
+    let measured = system.json(&["fabric", "bench", "--provider", "tcp,shm"]);
+    let providers = measured["providers"].as_array().expect("a list");
+    assert_eq!((&providers[0]["provider"], &providers[1]["provider"]), (&json!("tcp"), &json!("shm")));
+    for provider in providers {
+        let engines = provider["engines"].as_array().expect("a list");
+        assert_eq!((&engines[0]["rank"], &engines[1]["rank"]), (&json!(0), &json!(1)));
+        assert!(engines.iter().all(|engine| is_measured(&engine["figures"])), "{provider}");
+    }
+    let ratios = measured["ratios"].as_array().expect("a list");
+    assert_eq!((ratios.len(), &ratios[1]["beside"]), (2, &json!("shm")));
+    assert!(ratios.iter().all(|ratio| is_measured(&ratio["figures"])), "{measured}");
+    let (code, error) = system.fails(&["fabric", "bench", "--provider", "verbs"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("only by tcp, shm") && error.contains("`probes`"), "{error}");
+}
+
+#[test]
+fn the_fabric_is_measured_between_two_processes_without_a_system() {
+    let bench = |providers: &str| {
+        let mut command = Command::new(harness::WEIR);
+        command.args(["fabric", "bench", "--local", "--json", "--provider", providers]);
+        command.env_remove("WEIR_ATTACH").output().expect("weir runs")
+    };
+    let output = bench("shm");
+    let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let response = &envelope["response"];
+    assert_eq!((&response["local"], &response["ratios"]), (&json!(true), &json!([])), "{envelope}");
+    assert!(is_measured(&response["providers"][0]["engines"][0]["figures"]), "{envelope}");
+    let refused = bench("nothing");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(harness::text(&refused).contains("nothing on this machine answers by nothing"));
+}

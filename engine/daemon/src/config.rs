@@ -1,6 +1,7 @@
 //! Configuration: a TOML file, overridden by flags and `WEIR_*` variables (`docs/reference/engine-config.md`).
 
 mod memory;
+mod probes;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use weir_proto::capability::SystemKey;
 use weir_rpc::group::swim::SwimConfig;
 use weir_store::ScrubConfig;
 
+use weir_proto::probe::ProbeListener;
 /// Where the configuration file is when no flag says otherwise.
 pub const CONFIG_DEFAULT: &str = "/etc/weir/engine.toml";
 
@@ -93,6 +95,9 @@ pub struct Flags {
     /// Number of targets.
     #[arg(long, env = "WEIR_TARGETS")]
     pub targets: Option<u32>,
+    /// Where measurements by other providers are answered: provider:port, separated by commas.
+    #[arg(long, env = "WEIR_PROBES", value_delimiter = ',')]
+    pub probes: Vec<String>,
     /// Address and port of the management service.
     #[arg(long, env = "WEIR_MANAGEMENT_LISTEN")]
     pub management_listen: Option<String>,
@@ -197,6 +202,8 @@ struct File {
     spdk_config: Option<PathBuf>,
     target_size: Option<String>,
     index_memory: Option<String>,
+    #[serde(default)]
+    probes: Vec<String>,
     scrub_rate: Option<String>,
     scrub_interval: Option<u64>,
     log: Option<String>,
@@ -283,6 +290,8 @@ pub struct Config {
     /// Devices of the targets, in their order; without any the targets are files.
     pub devices: Vec<PathBuf>,
     /// Configuration of SPDK, when devices are its own.
+    /// Where measurements by other providers are answered.
+    pub probes: Vec<ProbeListener>,
     pub spdk_config: Option<PathBuf>,
     /// Bytes of a target's file when it is made.
     pub target_size: u64,
@@ -362,6 +371,7 @@ impl Config {
             target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
             index_memory: parse_size("index_memory", index.as_deref().unwrap_or("1GiB"))?,
             scrub: scrub(
+            probes: probes::parse(if flags.probes.is_empty() { &file.probes } else { &flags.probes })?,
                 flags.scrub_rate.as_deref().or(file.scrub_rate.as_deref()).unwrap_or("32MiB"),
                 flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),
             )?,
@@ -380,7 +390,7 @@ impl Config {
         if self.system.is_empty() || self.system.len() > 63 {
             return Err(invalid("system", &self.system, "a system's name has 1 to 63 characters"));
         }
-        if !PROVIDERS.contains(&self.provider.as_str()) && !self.provider.starts_with("mercury/") {
+        if !is_provider(&self.provider) {
             return Err(invalid("provider", &self.provider, "use tcp, shm, verbs or cxi"));
         }
         if self.host.is_empty() {
@@ -415,6 +425,7 @@ impl Config {
         let refuse = |reason: &str| Err(invalid("devices", &listed.join(","), reason));
         if !self.devices.is_empty()
             && self.devices.len() != usize::try_from(self.targets).unwrap_or(usize::MAX)
+        self.check_probes()?;
         {
             return refuse("name as many devices as there are targets, or none for files");
         }
@@ -496,6 +507,11 @@ fn auth_keys(text: Option<&str>, provider: &str, device: Option<&str>) -> Result
     let keys = configured_server_keys(text, provider, device, &Launch::from_environment());
     keys.map_err(|error| invalid("fabric_auth_key", text.unwrap_or("0:0"), &error.to_string()))
 }
+/// Whether this is the name of a provider; the machine may not have it all the same.
+fn is_provider(name: &str) -> bool {
+    PROVIDERS.contains(&name) || name.starts_with("mercury/")
+}
+
 
 /// An address is listened at itself; a name may not resolve yet, so every address of its family is.
 fn listen_default(host: &str) -> String {

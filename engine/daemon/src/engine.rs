@@ -9,11 +9,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
-use weir_fabric::libfabric;
+use weir_fabric::{Options, libfabric};
 use weir_management::v1::containers_server::ContainersServer;
 use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
 use weir_management::{RotatingServer, TlsError, incoming};
+use weir_probe::{Listener, ListenerError};
 use weir_runtime::real::Remote;
 use weir_store::StoreConfig;
 
@@ -63,6 +64,9 @@ pub enum EngineError {
     #[error("the management thread can't start: {0}")]
     Runtime(std::io::Error),
     /// The gRPC server.
+    /// What answers measurements.
+    #[error("{0}; remove it from `probes`, or give it a port that is free")]
+    Probe(#[from] ListenerError),
     #[error("the management service failed: {0}")]
     Server(#[from] tonic::transport::Error),
     /// It didn't end in time.
@@ -126,6 +130,8 @@ async fn listen(service: &'static str, address: SocketAddr) -> Result<TcpListene
     TcpListener::bind(address).await.map_err(|source| EngineError::Listen { service, address, source })
 }
 
+    /// End when the engine does.
+    _probes: Vec<Listener>,
 /// How a target is, for probes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Health {
@@ -141,6 +147,7 @@ struct Engine {
     events: mpsc::UnboundedReceiver<Event>,
     healths: Healths,
     methods: Methods,
+        let probes = probes(config)?;
     started: SystemTime,
 }
 
@@ -150,6 +157,7 @@ impl Engine {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let count = usize::try_from(config.targets).unwrap_or(0);
         let healths: Healths = Arc::new(Mutex::new(vec![Health::Starting; count]));
+                probes: config.probes.clone(),
         let mut targets = Vec::with_capacity(count);
         let auth_keys = libfabric::usable_keys(&config.provider, config.auth_keys.clone());
         for (target, processor) in (0..config.targets).zip(thread::own_processors(config.targets)) {
@@ -179,7 +187,7 @@ impl Engine {
             // Nobody listens any more only when the process is ending.
             targets.push(TargetThread::start(settings, move |event| drop(sender.send(event)))?);
         }
-        Ok(Self { targets, events, healths, methods: Methods::default(), started })
+        Ok(Self { _probes: probes, targets, events, healths, methods: Methods::default(), started })
     }
 
     fn set_health(&self, target: u32, health: Health) {
@@ -275,6 +283,19 @@ impl Engine {
                     self.set_health(target, Health::Ended);
                     if let Err(error) = ended {
                         tracing::error!(%error, "a target did not stop cleanly");
+/// Answers measurements by the providers that the configuration lists.
+fn probes(config: &Config) -> Result<Vec<Listener>, ListenerError> {
+    let started = config.probes.iter().map(|probe| {
+        let auth_keys = libfabric::usable_keys(&probe.provider, config.auth_keys.clone());
+        let listen = Options::listen(&probe.provider, &config.listen, probe.port);
+        let options = Options { auth_keys, receive: config.receive, mr_method: config.mr_method, ..listen };
+        let listener = Listener::start(options, config.system_key.clone())?;
+        tracing::info!(provider = probe.provider, port = probe.port, "measurements are answered");
+        Ok(listener)
+    });
+    started.collect()
+}
+
                         outcome = Err(error.into());
                     }
                 }

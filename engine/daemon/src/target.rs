@@ -13,12 +13,11 @@ use weir_pool::{
 };
 use weir_proto::capability::SystemKey;
 use weir_proto::group::MemberState;
-use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
 use weir_rpc::group::Membership;
 pub use weir_rpc::group::swim::SwimConfig;
-use weir_rpc::{Keys, Request, Rpc, RpcConfig};
+use weir_rpc::{Keys, Rpc, RpcConfig};
 use weir_runtime::{Handle, join_all};
 use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
 
@@ -115,7 +114,7 @@ impl Target {
         rpc.set_starting(true);
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
-        serve_ping(&rpc);
+        weir_probe::serve(&rpc);
         serve_report(&engines, &store, started);
         rt.spawn(watch_device(rt.clone(), Rc::downgrade(&store)));
         let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
@@ -194,32 +193,6 @@ impl Target {
         }
         self.store.close().await
     }
-}
-
-/// Answers what `weir fabric bench` asks: nothing, or a transfer of at most one request's payload.
-fn serve_ping(rpc: &Rpc) {
-    rpc.serve(opcode::PING, Rc::new(|_: Request| async { Ok(Vec::new()) }));
-    let bounded = |len: u64| usize::try_from(len.min(PAYLOAD_MAX)).unwrap_or(0);
-    rpc.serve(
-        opcode::PROBE_PULL,
-        Rc::new(move |request: Request| async move {
-            let len = bounded(request.bulk_len());
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
-    rpc.serve(
-        opcode::PROBE_PUSH,
-        Rc::new(move |request: Request| async move {
-            let len = bounded(request.bulk_room());
-            let mut buffer = request.alloc(len)?;
-            // The memory may have held somebody's data.
-            buffer.fill(0);
-            request.push(0, &buffer, len).await?;
-            Ok(Vec::new())
-        }),
-    );
 }
 
 /// Answers how this target is and, at target 0, how the whole engine is.

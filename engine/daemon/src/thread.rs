@@ -12,6 +12,7 @@ use weir_media::MediaError;
 use weir_media::health::Watched;
 use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
+use weir_proto::probe::ProbeListener;
 use weir_rpc::group::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};
 use weir_runtime::sync::Gate;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub started: u64,
     /// How its store behaves.
     pub store: StoreConfig,
+    /// Where else the engine is measured.
+    pub probes: Vec<ProbeListener>,
     /// The processor to stay on.
     pub processor: Option<usize>,
 }
@@ -225,6 +228,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         started: settings.started,
     };
     let served = Target::start(context).await.map_err(|source| ThreadError::Start { target, source })?;
+    weir_probe::announce(served.rpc(), &settings.probes);
     CURRENT.set(Some(Rc::clone(&served)));
     events(Event::Serving(target));
     let stop = STOP.with(Clone::clone);

@@ -13,6 +13,7 @@ pub mod limits;
 pub mod object;
 pub mod opcode;
 pub mod pool;
+pub mod probe;
 pub mod tenant;
 
 pub use capability::{Capability, CapabilityError, PoolSecret, Rights};

@@ -37,6 +37,8 @@ opcodes! {
     /// Number of an earlier request of the same client (8 bytes) → empty, once no access to the memory of that request is
     /// under way and none will begin. Served by every context.
     REQUEST_WITHDRAW = 0x0008,
+    /// Empty → `Vec` of [`crate::probe::ProbeListener`]: where else the engine is measured.
+    PROBE_LIST = 0x0010,
 
     /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
     OBJECT_UPDATE = 0x0101,

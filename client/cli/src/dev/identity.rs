@@ -32,6 +32,16 @@ pub struct IdentityFiles {
     pub system_key: PathBuf,
 }
 
+/// A new system key.
+///
+/// # Errors
+/// When the kernel gives no random numbers.
+pub fn random_key() -> Result<[u8; 32], CliError> {
+    let mut key = [0; 32];
+    let read = fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
+    read.map(|()| key).map_err(|error| CliError::io("/dev/urandom", error))
+}
+
 impl IdentityFiles {
     /// The files in a system's folder.
     #[must_use]
@@ -59,11 +69,7 @@ impl IdentityFiles {
             self.make_certificates()?;
         }
         if !self.system_key.exists() {
-            let mut key = [0; 32];
-            fs::File::open("/dev/urandom")
-                .and_then(|mut source| source.read_exact(&mut key))
-                .map_err(|error| CliError::io("/dev/urandom", error))?;
-            write_private(&self.system_key, format!("{}\n", base64(&key)).as_bytes())?;
+            write_private(&self.system_key, format!("{}\n", base64(&random_key()?)).as_bytes())?;
         }
         Ok(())
     }

@@ -83,9 +83,16 @@ pub struct UpArguments {
     /// Storage of each engine, taken from the disk at once [default: 4GiB, or what the manifest says].
     #[arg(long)]
     size: Option<Size>,
+    /// Device of a target instead of a file, e.g. /dev/ng0n1: given once for each target of each engine, those of engine 0
+    /// first.
+    #[arg(long = "device")]
+    devices: Vec<PathBuf>,
     /// libfabric provider [default: tcp, or what the manifest says].
     #[arg(long)]
     provider: Option<String>,
+    /// Have `weir fabric bench` measure the engines by this provider, too. May be given several times.
+    #[arg(long = "probe")]
+    probes: Vec<String>,
     /// Manifest with the cluster, pools and containers to be there; other kinds are ignored. May be given several times.
     /// Without any, a pool "tank" with a file system "home" is made.
     #[arg(long)]
@@ -198,15 +205,19 @@ fn settings_of(
             let differs = engines.is_some_and(|engines| engines != kept.engines)
                 || targets.is_some_and(|targets| targets != kept.targets)
                 || size.is_some_and(|size| size != kept.size)
-                || provider.is_some_and(|provider| provider != kept.provider);
+                || provider.is_some_and(|provider| provider != kept.provider)
+                || (!arguments.devices.is_empty() && arguments.devices != kept.devices)
+                || (!arguments.probes.is_empty() && arguments.probes != kept.probes);
             if differs {
                 return Err(CliError::Usage(format!(
-                    "{} holds a system of {} engines with {} targets and {} each, provider {}: use these, another --dir, or `weir dev down --wipe`",
+                    "{} holds a system of {} engines with {} targets and {} each, provider {}, devices {:?}, probes {:?}: use these, another --dir, or `weir dev down --wipe`",
                     folder.0.display(),
                     kept.engines,
                     kept.targets,
                     Size(kept.size),
-                    kept.provider
+                    kept.provider,
+                    kept.devices,
+                    kept.probes
                 )));
             }
             kept
@@ -216,6 +227,8 @@ fn settings_of(
             engines: engines.unwrap_or(3),
             targets: targets.unwrap_or(2),
             size: size.unwrap_or(4 << 30),
+            devices: arguments.devices.clone(),
+            probes: arguments.probes.clone(),
             ports: vec![],
         },
     };

@@ -22,6 +22,9 @@ const PORTS: std::ops::Range<u16> = 20_100..32_000;
 const ENGINES_MAX: u32 = 64;
 const TARGETS_MAX: u32 = 64;
 
+/// Most probes: there are not as many providers.
+const PROBES_MAX: usize = 16;
+
 /// Smallest storage of a target: log, index and a few files.
 const TARGET_BYTES_MIN: u64 = 64 << 20;
 
@@ -36,7 +39,13 @@ pub struct Settings {
     pub targets: u32,
     /// Bytes of each engine.
     pub size: u64,
-    /// First port of each engine: its targets' ports, then management, then metrics.
+    /// Devices of the targets, engine by engine; without any they are files of `size`.
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
+    /// Providers that engines are measured by beside the one that they speak.
+    #[serde(default)]
+    pub probes: Vec<String>,
+    /// First port of each engine: its targets' ports, then management, then metrics, then those of the probes.
     pub ports: Vec<u16>,
 }
 
@@ -59,6 +68,16 @@ impl Settings {
                 self.targets,
                 TARGET_BYTES_MIN >> 20
             )));
+        }
+        let wanted = self.engines * self.targets;
+        if !self.devices.is_empty() && self.devices.len() != wanted as usize {
+            return Err(CliError::Usage(format!(
+                "{} devices for {wanted} targets: give --device once for each, or leave it out for files",
+                self.devices.len()
+            )));
+        }
+        if self.probes.len() > PROBES_MAX {
+            return Err(CliError::Usage(format!("{} probes: use at most {PROBES_MAX}", self.probes.len())));
         }
         Ok(())
     }
@@ -86,6 +105,17 @@ impl Settings {
         format!("{LOOPBACK}:{}", self.port(rank, self.targets + 1))
     }
 
+    /// Devices of an engine's targets.
+    fn devices(&self, rank: u32) -> &[PathBuf] {
+        self.devices.chunks(self.targets as usize).nth(rank as usize).unwrap_or_default()
+    }
+
+    /// Where an engine is measured by other providers.
+    fn probes(&self, rank: u32) -> Vec<String> {
+        let ports = (self.targets + 2..).map(|offset| self.port(rank, offset));
+        self.probes.iter().zip(ports).map(|(provider, port)| format!("{provider}:{port}")).collect()
+    }
+
     fn engine(&self, rank: u32) -> EngineEntry {
         EngineEntry {
             rank,
@@ -102,7 +132,8 @@ impl Settings {
     /// # Errors
     /// When no ports are free.
     pub fn assign_ports(&mut self) -> Result<(), CliError> {
-        let length = u16::try_from(self.targets + 2).unwrap_or(u16::MAX);
+        let probes = u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
+        let length = u16::try_from(probes.saturating_add(self.targets + 2)).unwrap_or(u16::MAX);
         let kept = self.ports.len() == self.engines as usize
             && self.ports.iter().all(|first| block_is_free(*first, length));
         if kept {
@@ -259,10 +290,12 @@ impl Folder {
                 host: LOOPBACK,
                 listen: LOOPBACK,
                 fabric_port: settings.port(rank, 0),
+                probes: settings.probes(rank),
                 targets: settings.targets,
                 management_listen: settings.management(rank),
                 metrics_listen: settings.metrics(rank),
                 data: self.engine(rank).join("data"),
+                devices: settings.devices(rank),
                 target_size: format!("{}MiB", settings.target_size() >> 20),
                 log,
                 tls: TlsEntry {
@@ -301,10 +334,12 @@ struct EngineConfig<'a> {
     host: &'a str,
     listen: &'a str,
     fabric_port: u16,
+    probes: Vec<String>,
     targets: u32,
     management_listen: String,
     metrics_listen: String,
     data: PathBuf,
+    devices: &'a [PathBuf],
     target_size: String,
     log: &'a str,
     tls: TlsEntry,
@@ -337,7 +372,15 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings { provider: "tcp".into(), engines: 3, targets: 2, size: 1 << 30, ports: vec![] }
+        Settings {
+            provider: "tcp".into(),
+            engines: 3,
+            targets: 2,
+            size: 1 << 30,
+            devices: vec![],
+            probes: vec![],
+            ports: vec![],
+        }
     }
 
     #[test]
@@ -364,6 +407,8 @@ mod tests {
             Settings { engines: 0, ..settings() },
             Settings { targets: 1000, ..settings() },
             Settings { size: 1 << 20, ..settings() },
+            Settings { devices: vec!["/dev/ng0n1".into()], ..settings() },
+            Settings { probes: vec!["shm".into(); 17], ..settings() },
         ] {
             assert!(matches!(bad.check(), Err(CliError::Usage(_))));
         }
@@ -373,7 +418,8 @@ mod tests {
     fn engines_and_clients_get_files_that_fit_together() {
         let temporary = tempfile::tempdir().expect("made");
         let folder = Folder(temporary.path().to_owned());
-        let mut settings = settings();
+        let devices = (0..6).map(|number| format!("/dev/ng{number}n1").into()).collect();
+        let mut settings = Settings { probes: vec!["shm".into()], devices, ..settings() };
         settings.assign_ports().expect("free ports");
         folder.write_files(&settings, "info").expect("written");
         folder.keep_settings(&settings).expect("written");
@@ -386,5 +432,15 @@ mod tests {
         assert_eq!(config["fabric_port"].as_integer(), Some(i64::from(attach.engines[1].fabric_port)));
         assert_eq!(config["engines"].as_array().map(Vec::len), Some(3));
         assert_eq!(config["target_size"].as_str(), Some("512MiB"));
+        let list = |key: &str| -> Vec<String> {
+            let values = config[key].as_array().expect("a list").iter();
+            values.map(|value| value.as_str().expect("text").to_owned()).collect()
+        };
+        assert_eq!(
+            list("probes"),
+            [format!("shm:{}", attach.engines[1].fabric_port + 4)],
+            "behind the others"
+        );
+        assert_eq!(list("devices"), ["/dev/ng2n1", "/dev/ng3n1"]);
     }
 }

@@ -182,3 +182,27 @@ fn an_engine_alone_needs_no_list() {
     assert_eq!(config.listen, "127.0.0.1");
     assert_eq!(config.engines.engines[0].management, "127.0.0.1:10001");
 }
+
+#[test]
+fn probes_have_providers_and_ports_of_their_own() {
+    let probes = |probes: &[&str]| Flags {
+        probes: probes.iter().map(|probe| (*probe).to_owned()).collect(),
+        ..ranked()
+    };
+    let config = load(GOOD, probes(&["mercury/ofi+tcp:10200", "shm:10201"])).expect("good probes");
+    let listed: Vec<_> = config.probes.iter().map(|probe| (probe.provider.as_str(), probe.port)).collect();
+    assert_eq!(listed, [("mercury/ofi+tcp", 10200), ("shm", 10201)]);
+    for (bad, words) in [
+        (&["shm"][..], "give a provider and a port"),
+        (&["shm:0"], "give a provider and a port"),
+        (&["shm:70000"], "give a provider and a port"),
+        (&["udp:10200"], "one of Mercury's"),
+        (&["tcp:10200"], "measured by it without a probe"),
+        (&["shm:10200", "shm:10201"], "listed twice"),
+        (&["shm:10101"], "a target's or another probe's"),
+        (&["shm:10200", "verbs:10200"], "a target's or another probe's"),
+    ] {
+        let refused = load(GOOD, probes(bad)).expect_err("impossible");
+        assert!(refused.contains("`probes`") && refused.contains(words), "{refused}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What a server answers for measurements.
+
+use std::rc::Rc;
+
+use weir_proto::limits::PAYLOAD_MAX;
+use weir_proto::probe::ProbeListener;
+use weir_proto::{codec, opcode};
+use weir_rpc::{Request, Rpc};
+
+/// Answers requests with nothing, and reads or writes at most one request's payload of the client's memory.
+pub fn serve(rpc: &Rpc) {
+    rpc.serve(opcode::PING, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    let bounded = |len: u64| usize::try_from(len.min(PAYLOAD_MAX)).unwrap_or(0);
+    rpc.serve(
+        opcode::PROBE_PULL,
+        Rc::new(move |request: Request| async move {
+            let len = bounded(request.bulk_len());
+            let mut buffer = request.alloc(len)?;
+            request.pull(0, &mut buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+    rpc.serve(
+        opcode::PROBE_PUSH,
+        Rc::new(move |request: Request| async move {
+            let len = bounded(request.bulk_room());
+            let mut buffer = request.alloc(len)?;
+            // The memory may have held somebody's data.
+            buffer.fill(0);
+            request.push(0, &buffer, len).await?;
+            Ok(Vec::new())
+        }),
+    );
+}
+
+/// Answers where else this server is measured.
+pub fn announce(rpc: &Rpc, listeners: &[ProbeListener]) {
+    let listed = codec::encode(listeners);
+    rpc.serve(
+        opcode::PROBE_LIST,
+        Rc::new(move |_: Request| {
+            let listed = listed.clone();
+            async move { Ok(listed) }
+        }),
+    );
+}
