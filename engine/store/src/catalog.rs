@@ -55,6 +55,27 @@ impl Usage {
     }
 }
 
+/// What entries of one container gained and lost that are changed together, until it is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Option<((PoolNumber, ContainerNumber), Usage, Usage)>);
+
+impl Tally {
+    /// Adds the entry of an object. `false`: it is another container's, and what is here has to be counted first.
+    pub(crate) fn add(&mut self, key: &[u8], old: Usage, new: Usage) -> bool {
+        let owner = key::owner(key).filter(|_| key.first() == Some(&key::OBJECT));
+        let Some(owner) = owner else { return false };
+        let (known, all_old, all_new) = self.0.get_or_insert((owner, Usage::default(), Usage::default()));
+        if *known != owner {
+            return false;
+        }
+        for (all, more) in [(all_old, old), (all_new, new)] {
+            all.blocks += more.blocks;
+            all.entries += more.entries;
+        }
+        true
+    }
+}
+
 /// Bytes that an entry counts for.
 pub(crate) fn entry_bytes(key: usize, value: usize) -> u64 {
     key as u64 + value as u64 + ENTRY_OVERHEAD
@@ -261,7 +282,19 @@ impl Catalog {
     /// Counts what an entry gained or lost. Counters never go below zero: during recovery a record may be replayed
     /// over a state that is ahead of it, and later records bring the sum right again.
     pub(crate) fn count(&mut self, key: &[u8], old: Usage, new: Usage) {
-        let Some((number, container)) = key::owner(key) else { return };
+        if let Some(owner) = key::owner(key) {
+            self.count_for(owner, old, new);
+        }
+    }
+
+    /// Counts what is in a tally, and empties it.
+    pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
+        if let Some((owner, old, new)) = tally.0.take() {
+            self.count_for(owner, old, new);
+        }
+    }
+
+    fn count_for(&mut self, (number, container): (PoolNumber, ContainerNumber), old: Usage, new: Usage) {
         let Some(pool) = self.pools.get_mut(&number) else { return };
         let change = |usage: &mut Usage| {
             usage.blocks = usage.blocks.saturating_add(new.blocks).saturating_sub(old.blocks);

@@ -101,6 +101,21 @@ impl<'a> Decoder<'a> {
     }
 }
 
+/// How many bytes two texts begin with that are the same.
+pub(crate) fn shared_len(a: &[u8], b: &[u8]) -> usize {
+    let (words, _) = a.as_chunks::<8>();
+    let (others, _) = b.as_chunks::<8>();
+    let mut len = 0;
+    for (word, other) in words.iter().zip(others) {
+        let differing = u64::from_le_bytes(*word) ^ u64::from_le_bytes(*other);
+        if differing != 0 {
+            return len + differing.trailing_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
+}
+
 /// CRC-32C, the checksum of everything on the device: computed by one instruction per eight bytes on all supported
 /// processors, and it detects all errors of up to 5 bits in the longest page.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -129,6 +144,18 @@ mod tests {
             let mut decoder = Decoder::new(&bytes);
             assert_eq!(decoder.varint(), Ok(value));
             assert!(decoder.is_empty());
+        }
+    }
+
+    #[test]
+    fn texts_share_what_they_begin_with() {
+        let text = b"a text of more than two words of eight";
+        for shared in 0..text.len() {
+            let mut other = text.to_vec();
+            other[shared] ^= 0x80;
+            assert_eq!(shared_len(text, &other), shared);
+            assert_eq!(shared_len(&text[..shared], text), shared);
+            assert_eq!(shared_len(text, &text[..shared]), shared);
         }
     }
 

@@ -83,6 +83,16 @@ pub(crate) enum Slot {
     Extent(Extent),
 }
 
+impl Slot {
+    /// Length class of an extent.
+    pub(crate) fn class(self) -> Option<u8> {
+        match self {
+            Self::Single => None,
+            Self::Extent(extent) => Some(key::length_class(extent.count)),
+        }
+    }
+}
+
 /// A version that an operation stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Intended {

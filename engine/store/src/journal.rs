@@ -6,7 +6,7 @@
 //! records refer to no data extents goes to stable media by itself, in one operation of the device.
 
 use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
-use crate::record::{Change, encode_record};
+use crate::record::{Edit, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
 use crate::timestamps::ObjectHash;
@@ -200,7 +200,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, changes: &[Change], data: u64, objects: &[ObjectKey]) -> u64 {
+    pub(crate) fn append(&self, edits: &[Edit<'_>], data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();
@@ -209,7 +209,7 @@ impl Journal {
             pending.push_back(Pending::default());
         }
         if let Some(batch) = pending.back_mut() {
-            encode_record(changes, &mut batch.bytes);
+            encode_record(edits, &mut batch.bytes);
             batch.records += 1;
             batch.last = number;
             batch.data += data;

@@ -3,8 +3,10 @@
 //! A record is self-contained and absolute (set this key to that value, remove that key), so that replaying records
 //! in order from any earlier point gives the same end.
 
-use crate::codec::{Decoder, Encode, Malformed};
+use crate::catalog::entry_bytes;
+use crate::codec::{Decoder, Encode, Malformed, shared_len};
 use crate::tree::ENTRY_MAX;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// A change of the index.
@@ -25,19 +27,86 @@ impl Change {
         Self::Remove { key: key.to_vec() }
     }
 
-    /// Bytes that it takes in a record at most, but for its tag and lengths.
-    fn len(&self) -> usize {
-        match self {
-            Self::Put { key, value } => key.len() + value.len(),
-            Self::Remove { key } => key.len(),
-        }
-    }
-
     pub(crate) fn key(&self) -> &[u8] {
         match self {
             Self::Put { key, .. } | Self::Remove { key } => key,
         }
     }
+}
+
+/// A change by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edit<'a> {
+    pub(crate) key: &'a [u8],
+    /// What the key is set to; `None` when it is removed.
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+impl<'a> From<&'a Change> for Edit<'a> {
+    fn from(change: &'a Change) -> Self {
+        match change {
+            Change::Put { key, value } => Self { key, value: Some(value) },
+            Change::Remove { key } => Self { key, value: None },
+        }
+    }
+}
+
+/// Entries to be set, all in one piece of memory: an update has several small ones.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    bytes: Vec<u8>,
+    entries: SmallVec<[Cut; 4]>,
+}
+
+/// Where the value of an entry begins in a draft, and where it ends. The key is between the entry before and the value.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    value: usize,
+    end: usize,
+}
+
+/// Bytes that a draft has room for at first: the entries of a small update.
+const DRAFT_BYTES: usize = 512;
+
+impl Draft {
+    /// Forgets all entries.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    /// Sets a key to what `encode` appends. Returns the bytes of key and value.
+    pub(crate) fn put(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(DRAFT_BYTES);
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let value = self.bytes.len();
+        encode(&mut self.bytes);
+        self.entries.push(Cut { value, end: self.bytes.len() });
+        self.bytes.len() - start
+    }
+
+    /// The entries as changes, in the order in which they came.
+    pub(crate) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        let mut start = 0;
+        self.entries.iter().map(move |cut| {
+            let key = &self.bytes[start..cut.value];
+            start = cut.end;
+            Edit { key, value: Some(&self.bytes[cut.value..cut.end]) }
+        })
+    }
+
+    /// The entries as changes with memory of their own.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
+        self.edits().map(|edit| Change::put(edit.key, edit.value.unwrap_or_default().to_vec()))
+    }
+}
+
+/// Bytes that changes may add to what a pool uses.
+pub(crate) fn growth(edits: &[Edit<'_>]) -> u64 {
+    edits.iter().filter_map(|edit| Some(entry_bytes(edit.key.len(), edit.value?.len()))).sum()
 }
 
 /// The values that records leave behind: of each key what its last change sets. Blocks of a value that a later change
@@ -56,29 +125,38 @@ pub(crate) fn values_left(records: &[Vec<Change>]) -> BTreeMap<&[u8], &[u8]> {
 const REMOVE: u8 = 0;
 const PUT: u8 = 1;
 
-/// Bytes of a change beside key and value: its tag and three lengths below 2^14.
-const CHANGE_OVERHEAD: usize = 8;
+/// Bytes of a record's length in nearly all cases.
+const LENGTH_BYTES: usize = 2;
 
 /// Appends a record. Keys are stored as the difference to the key before.
-pub(crate) fn encode_record(changes: &[Change], out: &mut Vec<u8>) {
-    let mut body = Vec::with_capacity(changes.iter().map(|change| change.len() + CHANGE_OVERHEAD).sum());
-    body.put_varint(changes.len() as u64);
+pub(crate) fn encode_record(edits: &[Edit<'_>], out: &mut Vec<u8>) {
+    // The length comes first and is known last.
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
+    out.put_varint(edits.len() as u64);
     let mut previous: &[u8] = &[];
-    for change in changes {
-        let key = change.key();
-        let shared = previous.iter().zip(key).take_while(|(a, b)| a == b).count();
-        body.put_u8(if matches!(change, Change::Put { .. }) { PUT } else { REMOVE });
-        body.put_varint(shared as u64);
-        body.put_varint((key.len() - shared) as u64);
-        body.extend_from_slice(&key[shared..]);
-        if let Change::Put { value, .. } = change {
-            body.put_varint(value.len() as u64);
-            body.extend_from_slice(value);
+    for Edit { key, value } in edits {
+        let shared = shared_len(previous, key);
+        out.put_u8(if value.is_some() { PUT } else { REMOVE });
+        out.put_varint(shared as u64);
+        out.put_varint((key.len() - shared) as u64);
+        out.extend_from_slice(&key[shared..]);
+        if let Some(value) = value {
+            out.put_varint(value.len() as u64);
+            out.extend_from_slice(value);
         }
         previous = key;
     }
-    out.put_varint(body.len() as u64);
-    out.extend_from_slice(&body);
+    let mut length = Vec::new();
+    let len = out.len() - start - LENGTH_BYTES;
+    if (1 << 7..1 << 14).contains(&len) {
+        let [low, high] = [len & 0x7f | 0x80, len >> 7];
+        out[start] = u8::try_from(low).unwrap_or_default();
+        out[start + 1] = u8::try_from(high).unwrap_or_default();
+        return;
+    }
+    length.put_varint(len as u64);
+    out.splice(start..start + LENGTH_BYTES, length);
 }
 
 /// Reads all records of a batch.
@@ -146,9 +224,38 @@ mod tests {
         fn records_survive_encoding(records in proptest::collection::vec(proptest::collection::vec(change(), 0..8), 0..6)) {
             let mut bytes = Vec::new();
             for record in &records {
-                encode_record(record, &mut bytes);
+                let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
+                encode_record(&edits, &mut bytes);
             }
             prop_assert_eq!(decode_records(&bytes), Ok(records));
+        }
+
+        #[test]
+        fn a_record_of_any_length_survives_encoding(len in 0..3 * ENTRY_MAX, before in 0usize..9) {
+            let value = vec![7; len.min(ENTRY_MAX)];
+            let rest = vec![8; len - value.len()];
+            let record = vec![
+                Change::Put { key: Vec::new(), value },
+                Change::Put { key: b"k".to_vec(), value: rest[..rest.len().min(ENTRY_MAX - 1)].to_vec() },
+            ];
+            let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
+            let mut bytes = vec![0xff; before];
+            encode_record(&edits, &mut bytes);
+            prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record]));
+        }
+
+        #[test]
+        fn a_draft_gives_back_what_was_put(entries in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..20), proptest::collection::vec(any::<u8>(), 0..20)), 0..9)) {
+            let mut draft = Draft::default();
+            draft.put(b"gone", |_| {});
+            draft.clear();
+            for (key, value) in &entries {
+                let len = draft.put(key, |out| out.extend_from_slice(value));
+                prop_assert_eq!(len, key.len() + value.len());
+            }
+            let changes: Vec<Change> = draft.changes().collect();
+            let wanted: Vec<Change> = entries.into_iter().map(|(key, value)| Change::Put { key, value }).collect();
+            prop_assert_eq!(changes, wanted);
         }
 
         #[test]

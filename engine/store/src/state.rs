@@ -1,7 +1,7 @@
 //! The state of an open store that all its parts share.
 
 use crate::cache::Cache;
-use crate::catalog::{Catalog, Usage, entry_bytes};
+use crate::catalog::{Catalog, Tally, Usage, entry_bytes};
 use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
 use crate::config::StoreConfig;
@@ -11,7 +11,7 @@ use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey};
 use crate::key;
 use crate::paging::{Halt, Paging};
-use crate::record::Change;
+use crate::record::{Change, Edit};
 use crate::space::{Run, Space};
 use crate::timestamps::Timestamps;
 use crate::tree::{Missing, NODE_BYTES, Olds, Tree};
@@ -240,29 +240,46 @@ impl Core {
         objects: &[ObjectKey],
         moved: &[Run],
     ) -> Result<u64, Malformed> {
+        let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
+        self.commit_edits(&edits, objects, moved)
+    }
+
+    /// Like [`Core::commit_moving`], of changes that are somebody else's.
+    pub(crate) fn commit_edits(
+        &self,
+        edits: &[Edit<'_>],
+        objects: &[ObjectKey],
+        moved: &[Run],
+    ) -> Result<u64, Malformed> {
         let number = self.journal.next();
-        let (mut data, mut rest) = (0, changes);
+        let (mut data, mut rest) = (0, edits);
+        let mut tally = Tally::default();
         while !rest.is_empty() {
             let mut old = Olds::new();
             self.change_index(rest, &mut old).map_err(|_| ABSENT)?;
             let (done, after) = rest.split_at(old.len());
-            for (change, old) in done.iter().zip(old) {
-                data += self.account(change, old.as_deref(), Some((number, moved)))?;
+            for (edit, old) in done.iter().zip(old) {
+                data += self.account(*edit, old.as_deref(), Some((number, moved)), &mut tally)?;
             }
             rest = after;
         }
-        self.tidy(changes);
+        self.catalog.borrow_mut().count_tally(&mut tally);
+        self.tidy_keys(edits.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key));
         self.relieve_memory();
-        Ok(self.journal.append(changes, data, objects))
+        Ok(self.journal.append(edits, data, objects))
     }
 
     /// Joins index nodes that became small by changes that were applied together.
     pub(crate) fn tidy<'a>(&self, changes: impl IntoIterator<Item = &'a Change>) {
+        self.tidy_keys(
+            changes.into_iter().filter(|change| matches!(change, Change::Remove { .. })).map(Change::key),
+        );
+    }
+
+    fn tidy_keys<'a>(&self, removed: impl Iterator<Item = &'a [u8]>) {
         let mut tree = self.tree.borrow_mut();
-        for change in changes {
-            if let Change::Remove { key } = change {
-                tree.tidy(key);
-            }
+        for key in removed {
+            tree.tidy(key);
         }
     }
 
@@ -275,49 +292,69 @@ impl Core {
     /// that only move within it; `None` during recovery. Returns the bytes of data extents that the change refers to.
     pub(crate) fn apply(&self, change: &Change, record: Option<(u64, &[Run])>) -> Result<u64, Malformed> {
         let mut old = Olds::new();
-        self.change_index(core::slice::from_ref(change), &mut old).map_err(|_| ABSENT)?;
-        self.account(change, old.pop().flatten().as_deref(), record)
+        let edit = Edit::from(change);
+        self.change_index(core::slice::from_ref(&edit), &mut old).map_err(|_| ABSENT)?;
+        let mut tally = Tally::default();
+        let data = self.account(edit, old.pop().flatten().as_deref(), record, &mut tally);
+        self.catalog.borrow_mut().count_tally(&mut tally);
+        data
     }
 
     /// Applies as many changes, from the first on, as the index takes at once, at least one. Adds what their keys had to
     /// `old`.
-    fn change_index(&self, changes: &[Change], old: &mut Olds) -> Result<(), Missing> {
+    fn change_index(&self, edits: &[Edit<'_>], old: &mut Olds) -> Result<(), Missing> {
         let mut tree = self.tree.borrow_mut();
-        if let Some(Change::Remove { key }) = changes.first() {
-            old.push(tree.take(key)?);
+        if let Some(Edit { key, value: None }) = edits.first() {
+            old.push(tree.take(key)?.map(Into::into));
             return Ok(());
         }
-        let run: SmallVec<[(&[u8], &[u8]); 8]> = changes
-            .iter()
-            .map_while(|change| match change {
-                Change::Put { key, value } => Some((key.as_slice(), value.as_slice())),
-                Change::Remove { .. } => None,
-            })
-            .collect();
+        let run: SmallVec<[(&[u8], &[u8]); 8]> =
+            edits.iter().map_while(|edit| Some((edit.key, edit.value?))).collect();
         tree.put_run(&run, old)
     }
 
     /// Follows a change of the index, of a key that had the value `old`, in space, catalog and transactions; the rest is
-    /// as in [`Core::apply`].
+    /// as in [`Core::apply`]. What is in the tally at the end has yet to be counted.
     fn account(
         &self,
-        change: &Change,
+        Edit { key, value: new }: Edit<'_>,
         old: Option<&[u8]>,
         record: Option<(u64, &[Run])>,
+        tally: &mut Tally,
     ) -> Result<u64, Malformed> {
-        let (key, new) = match change {
-            Change::Put { key, value } => (key, Some(value.as_slice())),
-            Change::Remove { key } => (key, None),
-        };
         if new.is_some() {
             let newest = &self.counters.newest;
             newest.set(newest.get().max(key::epoch_of(key).unwrap_or(0)));
         }
-        let is_version = key::is_version(key);
-        let runs = |value: Option<&[u8]>| match value {
-            Some(value) if is_version => Version::runs(value),
-            _ => Ok(Vec::new()),
+        // What the log says is read in full; what was made here is well-formed.
+        let has_blocks = |value: Option<&[u8]>| value.is_some_and(Version::has_blocks);
+        let may_have = record.is_none() || has_blocks(old) || has_blocks(new);
+        let (old_blocks, new_blocks) =
+            if may_have && key::is_version(key) { self.account_blocks(old, new, record)? } else { (0, 0) };
+        let usage = |value: Option<&[u8]>, blocks| Usage {
+            blocks,
+            entries: value.map_or(0, |value| entry_bytes(key.len(), value.len())),
         };
+        let (gone, come) = (usage(old, old_blocks), usage(new, new_blocks));
+        if !tally.add(key, gone, come) {
+            let mut catalog = self.catalog.borrow_mut();
+            catalog.count_tally(tally);
+            catalog.count(key, gone, come);
+            catalog.follow(key, new)?;
+            drop(catalog);
+            self.transactions.borrow_mut().follow(key, new)?;
+        }
+        Ok(new_blocks * BLOCK as u64)
+    }
+
+    /// Follows a change of a version in space. Returns the blocks of the one that goes and the one that comes.
+    fn account_blocks(
+        &self,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        record: Option<(u64, &[Run])>,
+    ) -> Result<(u64, u64), Malformed> {
+        let runs = |value: Option<&[u8]>| value.map_or(Ok(Vec::new()), Version::runs);
         let (old_runs, new_runs) = (runs(old)?, runs(new)?);
         let mut space = self.space.borrow_mut();
         if new_runs.iter().any(|run| !space.contains(*run)) {
@@ -333,16 +370,8 @@ impl Core {
         for run in &new_runs {
             space.set_live(*run);
         }
-        drop(space);
-        let usage = |value: Option<&[u8]>, runs: &[Run]| Usage {
-            blocks: runs.iter().map(|run| run.count).sum(),
-            entries: value.map_or(0, |value| entry_bytes(key.len(), value.len())),
-        };
-        let mut catalog = self.catalog.borrow_mut();
-        catalog.count(key, usage(old, &old_runs), usage(new, &new_runs));
-        catalog.follow(key, new)?;
-        self.transactions.borrow_mut().follow(key, new)?;
-        Ok(new_runs.iter().map(|run| run.bytes()).sum())
+        let blocks = |runs: &[Run]| runs.iter().map(|run| run.count).sum();
+        Ok((blocks(&old_runs), blocks(&new_runs)))
     }
 
     /// Waits until a record is durable. `Err`: the store failed first.

@@ -19,7 +19,7 @@ use crate::key::{self, ContainerNumber, TransactionTail};
 use crate::list::ListPage;
 use crate::paging::Halt;
 use crate::punch::check_scope;
-use crate::record::Change;
+use crate::record::{Change, Draft};
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::timestamps::Scope;
@@ -334,13 +334,14 @@ impl Shard {
         operations: &[Operation<'_>],
         staged: &[Staged],
     ) -> Result<(), Halt<UpdateError>> {
+        let mut draft = Draft::default();
         for (operation, pieces) in operations.iter().zip(staged) {
             let checked = match operation {
                 Operation::Update { object, dkey, conditions, akeys, .. } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }
-                        .plan(tree, pieces)
+                        .plan(tree, pieces, &mut draft)
                         .map(|_| ())
                 }
                 Operation::Punch { object, scope, conditions } => {
@@ -416,8 +417,9 @@ impl Shard {
     ) -> Result<Vec<Change>, Halt<TransactionError>> {
         let mut versions = versions.iter();
         let mut changes = Vec::new();
+        let mut draft = Draft::default();
         for intent in &prepared.intents {
-            let planned = match intent {
+            let planned: Result<Vec<Change>, _> = match intent {
                 Intent::Punch { object, scope } => {
                     self.plan_punch(tree, number, *object, scope, prepared.epoch.0, Conditions::NONE)
                 }
@@ -432,8 +434,8 @@ impl Shard {
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }
-                        .plan(tree, &pieces)
-                        .map(|(changes, _)| changes)
+                        .plan(tree, &pieces, &mut draft)
+                        .map(|_| draft.changes().collect())
                 }
             };
             changes.extend(planned.map_err(|halt| halt.map(TransactionError::from))?);

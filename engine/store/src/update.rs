@@ -1,7 +1,6 @@
 //! Updates: data first, then one record that commits index changes and references.
 
 use crate::attribute::AttributeChange;
-use crate::catalog::entry_bytes;
 use crate::codec::{Malformed, crc32c};
 use crate::error::UpdateError;
 use crate::fetch::cached;
@@ -10,7 +9,7 @@ use crate::intents::{Intended, Slot};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::paging::Halt;
-use crate::record::Change;
+use crate::record::{Draft, Edit, growth};
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
@@ -18,6 +17,7 @@ use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload, Version};
 use core::ops::Range;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::{BLOCK, IoFuture, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value, validate};
@@ -33,6 +33,9 @@ pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes of a version beside its inline data, at most.
 pub(crate) const VERSION_OVERHEAD: usize = 16;
+
+/// Bytes of an akey's path beside dkey and akey, at most: container, object, two marks and the ends of two texts.
+const KEY_OVERHEAD: usize = 32;
 
 /// Data of an update: the values in the order of the akeys and, within one, of the extents.
 #[derive(Clone, Debug)]
@@ -159,9 +162,14 @@ impl Request<'_> {
     pub(crate) fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let (mut at, mut inline) = (0usize, 0usize);
-        let dkey = self.path().dkey(self.dkey);
         for (index, update) in self.akeys.iter().enumerate() {
-            let key_len = dkey.akey(&update.akey).as_bytes().len();
+            // Short keys are short however they are escaped.
+            let escaped = 2 * (self.dkey.as_bytes().len() + update.akey.as_bytes().len()) + KEY_OVERHEAD;
+            let key_len = if escaped <= ENTRY_MAX / 4 {
+                escaped
+            } else {
+                self.path().dkey(self.dkey).akey(&update.akey).as_bytes().len()
+            };
             let mut add = |slot, record_size, len: u64| {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 let small = len < inline_limit
@@ -226,12 +234,15 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Checks the conditions against the index and returns the changes that store the pieces.
+    /// Checks the conditions against the index and drafts the entries that store the pieces. Returns whether an akey
+    /// was there before.
     pub(crate) fn plan(
         &self,
         tree: &Tree,
         pieces: &[Piece],
-    ) -> Result<(Vec<Change>, bool), Halt<UpdateError>> {
+        draft: &mut Draft,
+    ) -> Result<bool, Halt<UpdateError>> {
+        draft.clear();
         let object_path = self.path();
         let object = life(tree, &object_path, Life::ALWAYS, self.epoch)?;
         let dkey_path = object_path.dkey(self.dkey);
@@ -245,10 +256,9 @@ impl Request<'_> {
         if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
             return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
         }
-        let mut changes = Vec::with_capacity(3 + pieces.len());
-        changes.extend(self.object_change(&object_path, object));
+        self.draft_object(&object_path, object, draft);
         if !dkey.exists {
-            changes.push(Change::put(&dkey_path.event(self.epoch), Event::Dkey.encode()));
+            draft.put(&dkey_path.event(self.epoch), |out| Event::Dkey.append(out));
         }
         let mut overwrites = false;
         let mut pieces = pieces.iter().peekable();
@@ -257,41 +267,34 @@ impl Request<'_> {
             let akey = life(tree, &path, dkey, self.epoch)?;
             self.check_akey(update, akey)?;
             overwrites |= akey.exists;
-            let start = changes.len();
-            let mut classes = 0;
+            let own = pieces.clone().take_while(|piece| piece.akey == index);
+            let classes = own.filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
+            self.draft_akey(&path, update, akey, classes, draft);
             while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
-                let version = Version { record_size: piece.record_size, payload: piece.payload.clone() };
                 let key = match piece.slot {
                     Slot::Single => path.single(self.epoch),
-                    Slot::Extent(extent) => {
-                        classes |= 1 << key::length_class(extent.count);
-                        path.extent(extent, self.epoch)
-                    }
+                    Slot::Extent(extent) => path.extent(extent, self.epoch),
                 };
-                let value = version.encode();
-                if key.len() + value.len() > ENTRY_MAX {
+                let encode = |out: &mut Vec<u8>| Version::append(piece.record_size, &piece.payload, out);
+                if draft.put(&key, encode) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
-                changes.push(Change::put(&key, value));
-            }
-            if let Some(change) = self.akey_change(&path, update, akey, classes) {
-                changes.insert(start, change);
             }
         }
-        Ok((changes, overwrites))
+        Ok(overwrites)
     }
 
-    fn object_change(&self, path: &Path, object: Life) -> Option<Change> {
+    fn draft_object(&self, path: &Path, object: Life, draft: &mut Draft) {
         let (at, newest) = match object.event {
-            Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return None,
+            Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        Some(Change::put(&path.event(at), Event::Object { newest }.encode()))
+        draft.put(&path.event(at), |out| Event::Object { newest }.append(out));
     }
 
-    fn akey_change(&self, path: &Path, update: &AkeyUpdate, akey: Life, classes: u32) -> Option<Change> {
+    fn draft_akey(&self, path: &Path, update: &AkeyUpdate, akey: Life, classes: u32, draft: &mut Draft) {
         let (kind, given) = match &update.value {
             Value::Single { .. } => (Kind::Single, 0),
             Value::Array { record_size, .. } => (Kind::Array, *record_size),
@@ -299,14 +302,14 @@ impl Request<'_> {
         let (at, event) = match (akey.event, akey.array_or_single()) {
             (Some((at, _)), Some((_, size, old))) => {
                 if (given == 0 || size == given) && old | classes == old {
-                    return None;
+                    return;
                 }
                 let record_size = if size == 0 { given } else { size };
                 (at, Event::Akey { kind, record_size, classes: old | classes })
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
         };
-        Some(Change::put(&path.event(at), event.encode()))
+        draft.put(&path.event(at), |out| event.append(out));
     }
 
     fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
@@ -599,7 +602,8 @@ impl Shard {
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
     async fn check_now(&self, request: &Request<'_>, pieces: &[Piece]) -> Result<(), UpdateError> {
-        let checked = self.core.ask(|tree| request.plan(tree, pieces).map(|_| ())).await;
+        let mut draft = Draft::default();
+        let checked = self.core.ask(|tree| request.plan(tree, pieces, &mut draft).map(|_| ())).await;
         if checked.is_err() {
             self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
             let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
@@ -617,22 +621,23 @@ impl Shard {
         reservation: Option<Reservation>,
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
+        let mut draft = Draft::default();
         let planned = self.core.ask(|tree| {
             // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
             request.epoch = clock().0;
             check_epoch(Epoch(request.epoch))?;
             self.check_write(&request.place(), Scope::Dkey(request.dkey), request.epoch)?;
-            let planned = request.plan(tree, pieces)?;
-            tree.reach(planned.0.iter().map(Change::key))?;
-            Ok(planned)
+            let overwrites = request.plan(tree, pieces, &mut draft)?;
+            tree.reach(draft.edits().map(|edit| edit.key))?;
+            Ok(overwrites)
         });
         let planned = planned.await;
         // The container may have gone while data was written or index nodes were read.
         if self.locate(id)? != request.container {
             return Err(UpdateError::ContainerMissing(id));
         }
-        let (mut changes, overwrites) = match planned {
-            Ok(planned) => planned,
+        let overwrites = match planned {
+            Ok(overwrites) => overwrites,
             Err(error) => {
                 drop(reservation);
                 self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
@@ -644,14 +649,12 @@ impl Shard {
         if let Some(reason) = self.core.failure() {
             return Err(UpdateError::Failed(reason));
         }
-        self.add_attributes(along, &mut changes);
-        let entry = |change: &Change| match change {
-            Change::Put { key, value } => entry_bytes(key.len(), value.len()),
-            Change::Remove { .. } => 0,
-        };
-        self.check_space(id, request.container, changes.iter().map(entry).sum(), 0)?;
+        let mut attributes = Vec::new();
+        self.add_attributes(along, &mut attributes);
+        let edits: SmallVec<[Edit<'_>; 8]> = draft.edits().chain(attributes.iter().map(Edit::from)).collect();
+        self.check_space(id, request.container, growth(&edits), 0)?;
         let object = (request.pool, request.container, request.object);
-        let record = self.core.commit(&changes, Some(object)).map_err(|malformed| {
+        let record = self.core.commit_edits(&edits, &[object], &[]).map_err(|malformed| {
             self.core.fail(&malformed.to_string());
             UpdateError::from(malformed)
         })?;

@@ -144,6 +144,12 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// Appends a version of these parts.
+    pub(crate) fn append(record_size: u32, payload: &Payload, out: &mut Vec<u8>) {
+        out.put_varint(u64::from(record_size));
+        payload.encode(out);
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let len = match &self.payload {
             Payload::Hole => 0,
@@ -151,8 +157,7 @@ impl Version {
             Payload::Blocks(blocks) => RUN_BYTES * (1 + blocks.runs.len()) + 4 * blocks.checksums.len(),
         };
         let mut out = Vec::with_capacity(len + VERSION_HEAD);
-        out.put_varint(u64::from(self.record_size));
-        self.payload.encode(&mut out);
+        Self::append(self.record_size, &self.payload, &mut out);
         out
     }
 
@@ -237,6 +242,12 @@ pub(crate) enum Event {
 impl Event {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
+        self.append(&mut out);
+        out
+    }
+
+    /// Appends the encoded event.
+    pub(crate) fn append(self, out: &mut Vec<u8>) {
         match self {
             Self::Punch => out.put_u8(0),
             Self::Object { newest } => {
@@ -250,7 +261,6 @@ impl Event {
                 out.put_varint(u64::from(classes));
             }
         }
-        out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {

@@ -18,7 +18,7 @@ pub(crate) use node::{
 };
 pub(crate) use packed::Packed;
 
-use crate::codec::Malformed;
+use crate::codec::{Malformed, shared_len};
 use core::cell::{Cell, RefCell};
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
@@ -42,12 +42,14 @@ pub(crate) struct Tree {
     ahead: Cell<usize>,
     hand: Hand,
     /// Leaves where the last scans were, the latest first: what belongs together is close together, and the entry of an
-    /// object itself is asked for between its dkeys. Let go before any change, which would have to copy the nodes
-    /// otherwise.
-    fingers: RefCell<[Option<Finger>; 2]>,
+    /// object itself is asked for between its dkeys. A leaf is let go before it is changed, since it would have to be
+    /// copied otherwise.
+    fingers: RefCell<Fingers>,
     /// Memory for the keys that a scan visits.
     key: RefCell<Vec<u8>>,
 }
+
+type Fingers = [Option<Finger>; 2];
 
 /// A leaf, and the entry of it that was looked at last.
 #[derive(Clone, Debug)]
@@ -64,8 +66,9 @@ impl Default for Tree {
     }
 }
 
-/// What keys had before they were set; `None` where there was nothing.
-pub(crate) type Olds = SmallVec<[Option<Vec<u8>>; 4]>;
+/// What keys had before they were set; `None` where there was nothing. What is overwritten again and again is an
+/// object's event, of nine bytes.
+pub(crate) type Olds = SmallVec<[Option<SmallVec<[u8; 16]>>; 4]>;
 
 /// The right part of a split node with its lowest key.
 type Split = Option<(Vec<u8>, Rc<Node>)>;
@@ -162,7 +165,9 @@ impl Tree {
             let child = match &node.body {
                 Body::Leaf(_) => return Ok(node),
                 Body::Branch(keys, children) => {
-                    children[Node::child_of(keys, key)].node().map_err(|page| Missing::one(key, page))?
+                    let at = Node::child_of(keys, key);
+                    node.trail.note(at);
+                    children[at].node().map_err(|page| Missing::one(key, page))?
                 }
             };
             node = child;
@@ -227,7 +232,7 @@ impl Tree {
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         let mut old = SmallVec::new();
         self.put_run(&[(key, value)], &mut old)?;
-        Ok(old.pop().flatten())
+        Ok(old.pop().flatten().map(SmallVec::into_vec))
     }
 
     /// Sets the values of as many keys, from the first on, as go to the same leaf, at least of one. Adds the values that
@@ -240,9 +245,8 @@ impl Tree {
                 key.len() + value.len()
             );
         }
-        self.let_go();
         let before = old.len();
-        let split = put(&mut self.root, run, old, &mut self.changes)?;
+        let split = put(&mut self.root, run, old, &mut self.changes, self.fingers.get_mut())?;
         let added = old[before..].iter().filter(|old| old.is_none()).count();
         self.len = self.len.saturating_add(added as u64);
         if let Some((separator, right)) = split {
@@ -338,7 +342,7 @@ pub(crate) fn dirty_nodes(root: &Rc<Node>) -> Vec<Rc<Node>> {
 
 /// The shortest bytes that are above `left` and at most `right`.
 fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
-    let shared = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    let shared = shared_len(left, right);
     right[..(shared + 1).min(right.len())].to_vec()
 }
 
@@ -348,31 +352,44 @@ fn put(
     run: &[(&[u8], &[u8])],
     old: &mut Olds,
     changes: &mut Changes,
+    fingers: &mut Fingers,
 ) -> Result<Split, Missing> {
+    let pointed = fingers
+        .iter()
+        .position(|finger| finger.as_ref().is_some_and(|finger| Rc::ptr_eq(&finger.leaf, node)));
+    let mut hint = pointed.and_then(|number| fingers[number].take()).map_or(0, |finger| finger.at);
     let owned = changes.own(node);
     let done = match &mut owned.body {
-        Body::Leaf(entries) => Ok(put_entries(entries, run, old, changes)),
-        Body::Branch(keys, children) => put_below(keys, children, run, old, changes),
+        Body::Leaf(entries) => Ok(put_entries(entries, run, old, changes, &mut hint)),
+        Body::Branch(..) => put_below(owned, run, old, changes, fingers),
     };
     owned.recharge();
+    if let (Some(number), Ok(None)) = (pointed, &done) {
+        fingers[number] = Some(Finger { leaf: Rc::clone(node), at: hint });
+    }
     done
 }
 
-fn put_entries(entries: &mut Packed, run: &[(&[u8], &[u8])], old: &mut Olds, changes: &mut Changes) -> Split {
-    let mut hint = 0;
+/// `near` is where the first entry is most likely to be; then, where the last one is.
+fn put_entries(
+    entries: &mut Packed,
+    run: &[(&[u8], &[u8])],
+    old: &mut Olds,
+    changes: &mut Changes,
+    near: &mut usize,
+) -> Split {
+    let mut hint = *near;
     for (number, (key, value)) in run.iter().enumerate() {
         // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
-        if number > 0 {
-            let room = entries.size() + packed::ENTRY_OVERHEAD + key.len() + value.len() <= NODE_MAX;
-            match entries.seek(key, hint) {
-                Some(at) if room => hint = at,
-                _ => break,
-            }
-        }
-        let found = if number > 0 { entries.at(hint, key) } else { entries.search(key) };
+        let room = || entries.size() + packed::ENTRY_OVERHEAD + key.len() + value.len() <= NODE_MAX;
+        let found = match entries.seek(key, hint) {
+            Some(at) if number == 0 || room() => entries.at(at, key),
+            _ if number == 0 => entries.search(key),
+            _ => break,
+        };
         let at = match found {
             Ok(at) => {
-                old.push(Some(entries.value(at).to_vec()));
+                old.push(Some(SmallVec::from_slice(entries.value(at))));
                 entries.replace(at, value);
                 at
             }
@@ -390,22 +407,24 @@ fn put_entries(entries: &mut Packed, run: &[(&[u8], &[u8])], old: &mut Olds, cha
             *entries = entries.range(0..middle);
             return Some((low, changes.added(Body::Leaf(right))));
         }
+        *near = at;
         hint = at + 1;
     }
     None
 }
 
 fn put_below(
-    keys: &mut Packed,
-    children: &mut Vec<Child>,
+    branch: &mut Node,
     run: &[(&[u8], &[u8])],
     old: &mut Olds,
     changes: &mut Changes,
+    fingers: &mut Fingers,
 ) -> Result<Split, Missing> {
+    let Node { body: Body::Branch(keys, children), trail, .. } = branch else { return Ok(None) };
     let Some((key, _)) = run.first() else { return Ok(None) };
-    let at = Node::child_of(keys, key);
+    let at = trail.child_of(keys, key);
     let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
-    let Some((low, right)) = put(child, run, old, changes)? else { return Ok(None) };
+    let Some((low, right)) = put(child, run, old, changes, fingers)? else { return Ok(None) };
     keys.insert(at + 1, &low, b"");
     children.insert(at + 1, Child::resident(right));
     if keys.size() + children.len() * node::CHILD_BYTES <= NODE_MAX {

@@ -177,6 +177,28 @@ pub(crate) struct Node {
     pub(super) used: Cell<u64>,
     /// The `used` that it had when it was last spared from eviction.
     pub(super) spared: Cell<u64>,
+    pub(super) trail: Trail,
+}
+
+/// Which children of a branch were gone to last, the latest first: a change goes where a question has just been.
+#[derive(Debug, Default)]
+pub(super) struct Trail(Cell<[u32; 2]>);
+
+impl Trail {
+    /// Takes note of a child that was gone to.
+    pub(super) fn note(&self, at: usize) {
+        let [last, _] = self.0.get();
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        if last != at {
+            self.0.set([at, last]);
+        }
+    }
+
+    /// The child that a key belongs to, as [`Node::child_of`], looking first where it has led before.
+    pub(super) fn child_of(&self, keys: &Packed, key: &[u8]) -> usize {
+        let known = self.0.get().map(|at| at as usize);
+        known.into_iter().find(|at| keys.covers(*at, key)).unwrap_or_else(|| Node::child_of(keys, key))
+    }
 }
 
 /// What the owner of a tree has to know about changes since the last checkpoint began.
@@ -204,7 +226,8 @@ impl Node {
     fn with_home(home: Rc<Home>, body: Body, meter: &Meter) -> Rc<Self> {
         let mut charge = Charge { meter: meter.clone(), bytes: 0 };
         charge.set(body.memory());
-        Rc::new(Self { home, body, charge, used: Cell::new(0), spared: Cell::new(u64::MAX) })
+        let (used, spared) = (Cell::new(0), Cell::new(u64::MAX));
+        Rc::new(Self { home, body, charge, used, spared, trail: Trail::default() })
     }
 
     pub(crate) fn is_dirty(&self) -> bool {

@@ -3,6 +3,7 @@
 //! A search looks at the heads of the keys first, which lie side by side: on most of its way it touches neither the
 //! heap nor the rest of the keys.
 
+use crate::codec::shared_len;
 use core::cmp::Ordering;
 
 /// Bytes that an entry takes beyond its key suffix and value: two lengths in the heap and a position. On the device
@@ -57,10 +58,6 @@ pub(crate) struct Packed {
     heap: Vec<u8>,
     /// Bytes of the heap that no entry uses.
     dead: usize,
-}
-
-fn common_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// A length as the heap stores it. Keys and values are bounded far below 2^16 by `ENTRY_MAX`.
@@ -162,6 +159,14 @@ impl Packed {
         (hint > 1 && self.compare(hint - 2, suffix, head) == Ordering::Less).then_some(hint - 1)
     }
 
+    /// Whether `key` is at or above the entry at `index` and below the next one, if there is one.
+    pub(super) fn covers(&self, index: usize, key: &[u8]) -> bool {
+        let Some(suffix) = key.strip_prefix(self.prefix.as_slice()) else { return false };
+        let head = head(suffix);
+        let is_at = |index: usize| self.compare(index, suffix, head) != Ordering::Greater;
+        index < self.slots.len() && is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
+    }
+
     /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
     /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
     pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
@@ -221,9 +226,8 @@ impl Packed {
         if self.slots.is_empty() {
             *self = Self::default();
         }
-        let shared = common_len(&self.prefix, key);
-        if shared < self.prefix.len() {
-            self.rebuild(shared);
+        if !key.starts_with(&self.prefix) {
+            self.rebuild(shared_len(&self.prefix, key));
         }
         let suffix = &key[self.prefix.len()..];
         let slot = self.append(suffix, value);
@@ -308,7 +312,7 @@ impl Packed {
             return Self::default();
         }
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
-        let shared = self.prefix.len() + if range.len() > 1 { common_len(first, last) } else { 0 };
+        let shared = self.prefix.len() + if range.len() > 1 { shared_len(first, last) } else { 0 };
         self.copy_range(range, shared)
     }
 
