@@ -195,6 +195,15 @@ fn ranks(list: &[u32]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
+fn down_targets(pool: &PoolInfo) -> String {
+    if pool.down_targets.is_empty() {
+        return "none".to_owned();
+    }
+    let named = pool.down_targets.iter().map(|down| format!("target {} of rank {}", down.target, down.rank));
+    let named: Vec<_> = named.collect();
+    format!("{} (devices are faulty, their data is unavailable; see `weir system query`)", named.join(", "))
+}
+
 fn describe(pool: &PoolInfo) -> String {
     let unreachable = if pool.unreachable_ranks.is_empty() {
         "none".to_owned()
@@ -213,6 +222,7 @@ fn describe(pool: &PoolInfo) -> String {
         ("Targets", pool.targets.to_string()),
         ("Ranks", ranks(&pool.ranks)),
         ("Unreachable ranks", unreachable),
+        ("Targets out of service", down_targets(pool)),
         ("Service ranks", ranks(&pool.service_ranks)),
         ("Map version", pool.map_version.to_string()),
         ("Containers", pool.containers.to_string()),
@@ -225,7 +235,11 @@ pub fn to_json(pool: &PoolInfo) -> Value {
     let engines = pool.ranks.len();
     let away = u32::try_from(pool.unreachable_ranks.len()).unwrap_or(u32::MAX);
     let per_engine = pool.targets.checked_div(u32::try_from(engines).unwrap_or(u32::MAX)).unwrap_or(0);
-    let disabled = per_engine.saturating_mul(away);
+    let up_there = |rank: u32| !pool.unreachable_ranks.contains(&rank);
+    let down = pool.down_targets.iter().filter(|down| up_there(down.rank)).count();
+    let down = u32::try_from(down).unwrap_or(u32::MAX);
+    let disabled = per_engine.saturating_mul(away).saturating_add(down);
+    let faulty = pool.down_targets.iter().map(|down| json!({"rank": down.rank, "target": down.target}));
     json!({
         "uuid": pool.uuid,
         "label": pool.label,
@@ -240,6 +254,7 @@ pub fn to_json(pool: &PoolInfo) -> Value {
         "svc_reps": pool.service_ranks,
         "enabled_ranks": pool.ranks,
         "unreachable_ranks": pool.unreachable_ranks,
+        "down_targets": faulty.collect::<Vec<_>>(),
         "containers": pool.containers,
         "object_class": pool.object_class,
         "tier_stats": [{"media_type": "nvme", "total": pool.size_bytes, "free": pool.free_bytes}],

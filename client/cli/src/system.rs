@@ -1,10 +1,11 @@
 //! `system` commands.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::json;
 use weir_management::v1::system_client::SystemClient;
 use weir_management::v1::{
-    AttachRequest, EngineHealth, EngineState, MemberState, SystemQueryRequest, SystemQueryResponse,
+    AttachRequest, ClearDeviceRequest, EngineHealth, EngineState, MemberState, SystemQueryRequest,
+    SystemQueryResponse,
 };
 
 use crate::error::CliError;
@@ -20,6 +21,17 @@ pub enum SystemCommand {
     Query,
     /// Show how clients reach the data path.
     Attach,
+    /// Say that a target's faulty device was repaired or replaced; the engine uses it from its next start on.
+    ClearDevice(TargetArguments),
+}
+
+/// Names a target.
+#[derive(Args, Debug, Clone)]
+pub struct TargetArguments {
+    /// Rank of the target's engine.
+    pub rank: u32,
+    /// Number of the target in its engine.
+    pub target: u32,
 }
 
 /// Performs a system command.
@@ -30,7 +42,26 @@ pub async fn run(command: SystemCommand, system: &System) -> Result<Answer, CliE
     match command {
         SystemCommand::Query => query(system).await,
         SystemCommand::Attach => attach(system).await,
+        SystemCommand::ClearDevice(arguments) => clear_device(arguments, system).await,
     }
+}
+
+async fn clear_device(arguments: TargetArguments, system: &System) -> Result<Answer, CliError> {
+    let TargetArguments { rank, target } = arguments;
+    let name = format!("target {target} of rank {rank}");
+    let request = ClearDeviceRequest { rank, target };
+    let call = system.call(format!("clear the device of {name}"), async |channel| {
+        SystemClient::new(channel).clear_device(request).await
+    });
+    let was_faulty = call.await?.was_faulty;
+    let text = if was_faulty {
+        format!(
+            "The device of {name} counts as good again: restart the engine of rank {rank} to have it used\n"
+        )
+    } else {
+        format!("The device of {name} was not marked as faulty\n")
+    };
+    Ok(Answer::new(json!({"rank": rank, "target": target, "was_faulty": was_faulty}), text))
 }
 
 /// The state of every engine as one of them knows it.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use uuid::Uuid;
+use weir_layout::Layout;
 use weir_proto::opcode;
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes,
@@ -25,6 +26,10 @@ use crate::{ObjectClass, Result};
 /// Object ids a context reserves at a time. One request pays for this many; what a context leaves unused is lost,
 /// of 2^64 numbers.
 pub(crate) const OID_RANGE: u64 = 1024;
+
+/// Object ids drawn for one that is laid out on targets in service. At least one in e is (`ObjectClass::around`): in all but
+/// one of ten billion cases one of these.
+const DRAWS_MAX: usize = 50;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ContainerState {
@@ -178,7 +183,8 @@ impl Container {
     }
 
     /// A fresh object id with this type, and with the given class or else the container's default one. Numbers are
-    /// reserved in ranges, so that most calls send nothing.
+    /// reserved in ranges, so that most calls send nothing. While targets of the pool are out of service the object is laid
+    /// out on others: one of a class with all targets gets as many as that takes.
     ///
     /// # Errors
     /// `INVAL` when the class is not supported; or as [`Container::allocate_oids`].
@@ -192,14 +198,26 @@ impl Container {
             Some(class) => class,
             None => self.default_class()?,
         };
-        let lo = if let Some(lo) = context.next_oid(self.id()) {
-            lo
-        } else {
-            let first = self.allocate_oids(context, OID_RANGE).await?;
-            context.keep_oids(self.id(), first + 1..first + OID_RANGE);
-            first
-        };
-        Ok(class.encode(ObjectId { hi: 0, lo }, kind))
+        let map = context.map_of(self.pool());
+        let class = class.around(&map);
+        for _ in 1..DRAWS_MAX {
+            let oid = class.encode(ObjectId { hi: 0, lo: self.next_oid(context).await? }, kind);
+            if Layout::of(oid, &map).is_ok_and(|layout| layout.is_served(&map)) {
+                return Ok(oid);
+            }
+        }
+        Ok(class.encode(ObjectId { hi: 0, lo: self.next_oid(context).await? }, kind))
+    }
+
+    /// A number that no other object of the container has.
+    async fn next_oid(&self, context: &Context) -> Result<u64> {
+        if let Some(lo) = context.next_oid(self.id()) {
+            return Ok(lo);
+        }
+        // Boxed, since it is rare and part of the future of every creation.
+        let first = Box::pin(self.allocate_oids(context, OID_RANGE)).await?;
+        context.keep_oids(self.id(), first + 1..first + OID_RANGE);
+        Ok(first)
     }
 
     /// The container's default object class.

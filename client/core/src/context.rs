@@ -11,7 +11,7 @@ use weir_fabric::{Buffer, Endpoint, MrMethod, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
-use weir_runtime::{Handle, real};
+use weir_runtime::{Handle, Instant, real};
 
 use crate::Result;
 use crate::attach::Attach;
@@ -61,6 +61,9 @@ pub trait Lender {
     fn sink(&self, memory: &mut [u8]) -> Buffer;
 }
 
+/// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// What a context has sent so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
@@ -78,6 +81,8 @@ struct Inner {
     deadline: Cell<Duration>,
     peers: RefCell<HashMap<(Rank, u32), Peer>>,
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
+    /// When a newer map was asked for because a target is out of service.
+    looked: RefCell<HashMap<PoolId, Instant>>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
     traffic: Cell<Traffic>,
     lender: RefCell<Option<Rc<dyn Lender>>>,
@@ -137,6 +142,7 @@ impl Context {
             options,
             peers: RefCell::default(),
             maps: RefCell::default(),
+            looked: RefCell::default(),
             oids: RefCell::default(),
             traffic: Cell::default(),
             lender: RefCell::default(),
@@ -248,6 +254,18 @@ impl Context {
                 map
             }
         }
+    }
+
+    /// Whether a newer map may be asked for: it wasn't a moment ago. Notes that it is.
+    pub(crate) fn may_look_for_map(&self, pool: &Pool) -> bool {
+        let now = self.runtime().now();
+        let mut looked = self.0.looked.borrow_mut();
+        let last = looked.get(&pool.id());
+        let may = last.is_none_or(|last| now.saturating_duration_since(*last) >= LOOK_INTERVAL);
+        if may {
+            looked.insert(pool.id(), now);
+        }
+        may
     }
 
     pub(crate) fn next_oid(&self, container: ContainerId) -> Option<u64> {

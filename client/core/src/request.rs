@@ -103,6 +103,9 @@ impl From<Error> for Refusal {
 /// Shortest and longest pause before a request that met a passing obstacle is sent again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
+/// Longest wait for a newer pool map when a target is out of service.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
 /// Longest wait for the answers of one round of asking engines for a pool; the next round waits twice as long.
 const ROUND: Duration = Duration::from_secs(2);
 
@@ -232,6 +235,17 @@ impl Context {
             }
             round = round.saturating_mul(2);
         }
+    }
+
+    /// Asks for a pool map newer than `version`, unless it did a moment ago: for who meets a target that is out of service and
+    /// must not wait. Whether there is a newer one.
+    pub(crate) async fn look_for_map(&self, pool: &Pool, version: u32) -> bool {
+        if self.may_look_for_map(pool) {
+            // Whoever runs the service may be away, too.
+            // Boxed, since it is rare and part of every request's future.
+            let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, pool.query(self))).await;
+        }
+        self.map_of(pool).version > version
     }
 
     /// Gets a pool map newer than `version`, or returns after a pause when there is none yet.

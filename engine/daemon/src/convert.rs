@@ -55,7 +55,10 @@ pub fn pool(record: &TargetPoolCreate, gathered: &Gathered, containers: usize) -
     ranks.sort_unstable();
     ranks.dedup();
     let unreachable: Vec<u32> = gathered.unreachable.iter().map(|rank| rank.0).collect();
-    let state = if unreachable.is_empty() { v1::PoolState::Ready } else { v1::PoolState::Degraded };
+    let down = record.map.down().map(|target| v1::TargetName { rank: target.rank.0, target: target.index.0 });
+    let down_targets: Vec<_> = down.collect();
+    let whole = unreachable.is_empty() && down_targets.is_empty();
+    let state = if whole { v1::PoolState::Ready } else { v1::PoolState::Degraded };
     v1::PoolInfo {
         uuid: record.pool.to_string(),
         label: record.label.clone(),
@@ -71,6 +74,7 @@ pub fn pool(record: &TargetPoolCreate, gathered: &Gathered, containers: usize) -
         object_class: record.object_class.clone(),
         service_ranks: vec![record.service.0],
         tenant: record.tenant.0,
+        down_targets,
     }
 }
 

@@ -286,6 +286,12 @@ impl Layout {
     }
 }
 
+/// Where it is remembered that the device of a target's file or link is faulty.
+#[must_use]
+pub fn verdict_of(target: &Path) -> PathBuf {
+    target.with_extension("faulty")
+}
+
 fn name(target: u32) -> String {
     format!("target-{target}.weir")
 }

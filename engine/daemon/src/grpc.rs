@@ -127,6 +127,7 @@ macro_rules! service {
 service!(System {
     attach(AttachRequest) -> AttachResponse = "System/Attach";
     query(SystemQueryRequest) -> SystemQueryResponse = "System/Query";
+    clear_device(ClearDeviceRequest) -> ClearDeviceResponse = "System/ClearDevice";
 });
 
 service!(Pools {

@@ -7,6 +7,7 @@
 pub mod config;
 mod convert;
 pub mod data;
+mod devices;
 pub mod engine;
 mod grpc;
 mod http;
@@ -17,6 +18,7 @@ mod process;
 pub mod snapshot;
 pub mod target;
 mod thread;
+pub mod verdict;
 
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

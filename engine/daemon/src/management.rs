@@ -107,6 +107,10 @@ impl Management {
             "Pools/Create" | "Pools/List" | "Pools/Resize" | "Pools/Destroy" => {
                 return Ok(self.pools.engines().directory_rank());
             }
+            "System/ClearDevice" => {
+                let request: v1::ClearDeviceRequest = convert::decode(method, request)?;
+                return self.place_of_target(request.rank, request.target);
+            }
             "Pools/Query" => convert::decode::<v1::PoolQueryRequest>(method, request)?.pool,
             "Containers/Create" => convert::decode::<v1::ContainerCreateRequest>(method, request)?.pool,
             "Containers/List" => convert::decode::<v1::ContainerListRequest>(method, request)?.pool,
@@ -128,6 +132,7 @@ impl Management {
         match method {
             "System/Attach" => Ok(self.attach().encode_to_vec()),
             "System/Query" => Ok(self.query_system().await.encode_to_vec()),
+            "System/ClearDevice" => self.clear_device(&convert::decode(method, request)?).await,
             "Pools/Create" => self.create_pool(convert::decode(method, request)?).await,
             "Pools/List" => self.list_pools().await,
             "Pools/Query" => self.query_pool(&convert::decode(method, request)?).await,
@@ -140,6 +145,30 @@ impl Management {
             "Containers/Destroy" => self.destroy_container(&convert::decode(method, request)?).await,
             _ => Err(Failure::new(Der::NOSYS, "", format!("there is no method \"{method}\""))),
         }
+    }
+
+    /// The rank, if it has such a target.
+    fn place_of_target(&self, rank: u32, target: u32) -> Result<Rank, Failure> {
+        let known = self.pools.engines().get(Rank(rank)).filter(|info| target < info.targets);
+        let missing = || {
+            let object = format!("target {target} of rank {rank}");
+            let message = format!("{object} does not exist; `weir system query` shows the engines");
+            Failure::new(Der::NONEXIST, object, message)
+        };
+        known.map(|info| info.rank).ok_or_else(missing)
+    }
+
+    /// Takes an operator's word that the device of one of this engine's targets was repaired or replaced.
+    async fn clear_device(&self, request: &v1::ClearDeviceRequest) -> Answer {
+        let engines = self.pools.engines();
+        let index = TargetIndex(request.target);
+        let asked = engines.ask(engines.own_rank(), index, opcode::DEVICE_CLEAR, &(), REPORT_LIMIT).await;
+        let object = format!("target {index} of rank {}", engines.own_rank());
+        let was_faulty = asked.map_err(|error| {
+            convert::failure(error.within(object, "forgetting that its device was faulty"))
+        })?;
+        tracing::info!(target = %index, was_faulty, "an operator says that a device is good");
+        Ok(v1::ClearDeviceResponse { was_faulty }.encode_to_vec())
     }
 
     fn attach(&self) -> v1::AttachResponse {
@@ -320,6 +349,7 @@ fn unused_capability(pool: PoolId) -> Capability {
 /// What a method does, for "… needs rank N".
 fn method_in_words(method: &str) -> &'static str {
     match method {
+        "System/ClearDevice" => "clearing a device",
         "Pools/Create" => "creating a pool",
         "Pools/List" => "listing pools",
         "Pools/Query" => "describing a pool",

@@ -621,6 +621,9 @@ impl Exporter {
             pool("weir_pool_unreachable_ranks", "Engines of the pool that do not answer", |pool| {
                 pool.unreachable as u64
             }),
+            pool("weir_pool_down_targets", "Targets of the pool that are out of service", |pool| {
+                pool.down as u64
+            }),
             pool("weir_pool_map_version", "Version of the pool map", |pool| pool.map_version.into()),
             pool("weir_pool_containers", "Containers of the pool", |pool| pool.containers.len() as u64),
             container("weir_container_quota_bytes", "The container's quota; 0 means none", |one| one.quota),

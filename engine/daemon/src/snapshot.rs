@@ -76,6 +76,8 @@ pub struct ServedPool {
     pub used: u64,
     /// Engines that did not answer.
     pub unreachable: usize,
+    /// Targets that are out of service.
+    pub down: usize,
     /// Version of its map.
     pub map_version: u32,
     /// Its containers.
@@ -249,6 +251,7 @@ async fn served(pool: &TargetPool) -> Option<ServedPool> {
         size: record.size.saturating_mul(record.map.targets.len() as u64),
         used: total.saturating_sub(free),
         unreachable: gathered.unreachable.len(),
+        down: record.map.down().count(),
         map_version: record.map.version,
         containers: containers.take(CONTAINERS_MAX).collect(),
     })

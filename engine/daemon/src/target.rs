@@ -19,11 +19,12 @@ use weir_rpc::group::Membership;
 pub use weir_rpc::group::swim::SwimConfig;
 use weir_rpc::{Keys, Rpc, RpcConfig};
 use weir_runtime::{Handle, join_all};
-use weir_store::{OpenError, Owner, PoolError, Store, StoreConfig};
+use weir_store::{FormatError, OpenError, Owner, PoolError, Store, StoreConfig};
 
 use crate::VERSION;
 use crate::management::Management;
-use crate::membership;
+use crate::verdict::Verdict;
+use crate::{devices, membership};
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
@@ -37,9 +38,6 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 /// Longest wait for the report of a target of the same engine.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
-const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Requests that a target has in flight to all others: it speaks for all its clients, so that their credits at the other
 /// engines are what bounds it.
 const REQUESTS_MAX: usize = 4096;
@@ -52,6 +50,8 @@ pub struct TargetContext {
     pub endpoint: Rc<dyn Endpoint>,
     /// A formatted device.
     pub device: Rc<dyn Device>,
+    /// What is remembered of that device.
+    pub verdict: Rc<dyn Verdict>,
     /// Whose data it holds.
     pub owner: Owner,
     /// How the store behaves.
@@ -80,6 +80,9 @@ pub enum StartError {
     /// The state of pools.
     #[error("{0}")]
     Pools(#[from] Failed),
+    /// What stands in for a faulty device.
+    #[error("{0}")]
+    StandIn(#[from] FormatError),
 }
 
 /// A target that serves.
@@ -100,9 +103,10 @@ impl Target {
     /// # Errors
     /// When the store can't be opened or its content makes no sense.
     pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
-        let TargetContext { rt, endpoint, device, owner, store, engines, membership, key, provider, started } =
-            context;
-        let store = Store::open(&rt, device, &owner, store).await?;
+        let store = open_store(&context).await?;
+        let TargetContext {
+            rt, endpoint, verdict, owner, engines, membership, key, provider, started, ..
+        } = context;
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
         let config = RpcConfig {
@@ -116,7 +120,7 @@ impl Target {
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         weir_probe::serve(&rpc);
         serve_report(&engines, &store, started);
-        rt.spawn(watch_device(rt.clone(), Rc::downgrade(&store)));
+        devices::serve_clear(&engines, &verdict);
         let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
         let members = membership.as_ref().map(Rc::downgrade);
         let spread = Spread::start(&engines, move |rank| {
@@ -124,6 +128,7 @@ impl Target {
             members.is_some_and(|members| members.state(rank) == MemberState::Dead)
         });
         let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), Rc::clone(&spread), clock)?;
+        rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), verdict));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {
             serve_clients(&rpc, &pools);
@@ -195,6 +200,22 @@ impl Target {
     }
 }
 
+/// Opens the store. A device that was found faulty in an earlier life is not touched, but for target 0's: without that one the
+/// engine has no membership, and its pools' services no state. It is read, and not used beyond that.
+async fn open_store(context: &TargetContext) -> Result<Rc<Store>, StartError> {
+    let TargetContext { rt, device, verdict, owner, store, .. } = context;
+    let verdict = verdict.read();
+    let device = match &verdict {
+        Some(_) if owner.target.0 != 0 => devices::stand_in(rt, owner).await?,
+        _ => Rc::clone(device),
+    };
+    let store = Store::open(rt, device, owner, store.clone()).await?;
+    if let Some(reason) = &verdict {
+        store.condemn_device(reason);
+    }
+    Ok(store)
+}
+
 /// Answers how this target is and, at target 0, how the whole engine is.
 fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
     let (weak, store) = (Rc::downgrade(engines), Rc::clone(store));
@@ -230,25 +251,6 @@ fn device_message(store: &Store) -> String {
             format!("the device is {}: {}", health.state.name(), health.reason)
         }
         _ => String::new(),
-    }
-}
-
-/// Logs each change of the device's state for as long as the store is open.
-async fn watch_device(rt: Handle, store: Weak<Store>) {
-    let mut last = DeviceState::Normal;
-    loop {
-        let Some(health) = store.upgrade().map(|store| store.device_health().unwrap_or_default()) else {
-            return;
-        };
-        let (state, reason) = (health.state.name(), &health.reason);
-        match health.state {
-            now if now == last => {}
-            DeviceState::Normal => tracing::info!(state, "the device is well again"),
-            DeviceState::Suspect => tracing::warn!(state, %reason, "the device is to be looked after"),
-            DeviceState::Faulty => tracing::error!(state, %reason, "the target is out of service"),
-        }
-        last = health.state;
-        rt.sleep(HEALTH_INTERVAL).await;
     }
 }
 

@@ -10,6 +10,7 @@ use weir_fabric::{AuthKey, FabricError, MrMethod, Options, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
+use weir_media::memory::MemoryDevice;
 use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
 use weir_proto::probe::ProbeListener;
@@ -20,6 +21,7 @@ use weir_store::{Owner, StoreConfig};
 
 use crate::data;
 use crate::target::{StartError, Target, TargetContext};
+use crate::verdict::{FileVerdict, Verdict};
 
 thread_local! {
     /// The target of this thread, for messages of other threads.
@@ -200,8 +202,16 @@ fn run(
 async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event)) -> Result<(), ThreadError> {
     let target = settings.owner.target.0;
     let rt = executor.handle();
-    let device =
-        data::open(&rt, &settings.path).await.map_err(|source| ThreadError::Media { target, source })?;
+    let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
+    let device = match data::open(&rt, &settings.path).await {
+        Ok(device) => device,
+        // It is not used anyway; the engine's other targets must not miss it.
+        Err(error) if target != 0 && verdict.read().is_some() => {
+            tracing::error!(%error, "a faulty device can't be opened");
+            Rc::new(MemoryDevice::new(0))
+        }
+        Err(source) => return Err(ThreadError::Media { target, source }),
+    };
     tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
@@ -219,6 +229,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         rt,
         endpoint,
         device,
+        verdict,
         owner: settings.owner,
         store: settings.store,
         engines: settings.engines,

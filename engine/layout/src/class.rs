@@ -7,6 +7,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use weir_proto::ObjectId;
+use weir_proto::pool::PoolMap;
 
 /// Group counts for which classes have registered names; `X` is the count "all".
 pub const PREDEFINED_GROUPS: [u16; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
@@ -132,6 +133,19 @@ impl ObjectClass {
     /// For classes with replication or erasure coding.
     pub const fn ensure_supported(self) -> Result<Self, ClassError> {
         if self.redundancy == NO_REDUNDANCY { Ok(self) } else { Err(ClassError::NotSupported(self)) }
+    }
+
+    /// The class that a new object gets instead while targets of the pool are down: with `d` of `n` targets down, as many
+    /// groups as one in `d + 1` targets. Then one in three object ids (1/e of them at least) has a layout without
+    /// those that are down. Without any it is the class itself, as with fewer groups.
+    #[must_use]
+    pub fn around(self, map: &PoolMap) -> Self {
+        let down = map.down().count();
+        if down == 0 || self.redundancy != NO_REDUNDANCY {
+            return self;
+        }
+        let most = u16::try_from(map.targets.len() / (down + 1)).unwrap_or(ALL_GROUPS - 1).max(1);
+        Self { groups: self.groups.min(most), ..self }
     }
 
     /// Parses a class name and checks that it is supported.

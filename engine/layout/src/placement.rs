@@ -54,6 +54,12 @@ impl Layout {
         Ok(Self { shards: occupants(salt, count, &map.targets), salt })
     }
 
+    /// Whether no target of the object is out of service.
+    #[must_use]
+    pub fn is_served(&self, map: &PoolMap) -> bool {
+        !map.down().any(|target| self.shards.contains(&target.id))
+    }
+
     /// Index in [`Layout::shards`] of the shard that holds a dkey of this hash ([`Key::hash`]).
     #[must_use]
     pub fn shard_index(&self, dkey_hash: u64) -> usize {
@@ -191,6 +197,30 @@ mod tests {
         let wide = layout("SX", 42, 10);
         let dealt: Vec<u32> = (0..8).map(|dkey| wide.target_of(&Key::from_u64(dkey))).collect();
         assert_eq!(dealt, [5, 0, 1, 2, 1, 4, 0, 6]);
+    }
+
+    #[test]
+    fn around_targets_that_are_down_there_is_a_layout_within_a_few_tries() {
+        for (targets, down) in [(2, 1), (4, 1), (12, 1), (12, 2), (64, 1), (64, 5)] {
+            let mut map = pool_of(targets);
+            for target in map.targets.iter_mut().take(down) {
+                target.state = TargetState::Down;
+            }
+            for class in [ObjectClass::SX, ObjectClass::S1] {
+                let class = class.around(&map);
+                let tries = |first: u64| {
+                    let served = |number: &u64| {
+                        let object = class.encode(ObjectId { hi: 0, lo: first + number }, 0);
+                        Layout::of(object, &map).expect("a supported class").is_served(&map)
+                    };
+                    (0..1000).find(served).expect("one of them") + 1
+                };
+                let worst = (0..200).map(|round| tries(round * 1000)).max().expect("some");
+                assert!(worst <= 40, "{targets} targets, {down} down, class {class}: {worst} tries");
+            }
+        }
+        let whole = pool_of(12);
+        assert_eq!(ObjectClass::SX.around(&whole), ObjectClass::SX, "nothing is down");
     }
 
     proptest! {

@@ -161,6 +161,11 @@ pub trait Device {
         None
     }
 
+    /// Takes the device out of use, as if it had just been found faulty for this reason: it was so before it was opened.
+    fn condemn(&self, reason: &str) {
+        let _ = reason;
+    }
+
     /// How the device is doing; `None` when nobody watches it ([`crate::health::Watched`]).
     fn health(&self) -> Option<DeviceHealth> {
         None

@@ -6,8 +6,9 @@
 //! errors, after a transfer that hung for long, or when the drive calls itself unreliable.
 //!
 //! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
-//! that nothing builds on what it may have lost. It stays so until it is opened again, repaired or as another one,
-//! because what it did once it does again.
+//! that nothing builds on what it may have lost. It stays so as long as it is open, because what it did once it does again;
+//! whoever opens devices remembers the verdict and repeats it ([`Device::condemn`]) until somebody says that the device was
+//! repaired or replaced.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError};
@@ -206,7 +207,9 @@ impl Judge {
             self.fault.get_or_insert_with(|| format!("a {name} did not end within {seconds} s"));
         }
         let fault = self.fault.as_ref()?;
-        Some(format!("{fault}; replace the device, or repair it, and restart the engine"))
+        Some(format!(
+            "{fault}; replace the device, or repair it, then say so with `weir system clear-device` and restart the engine"
+        ))
     }
 
     fn judge(&mut self, now: Instant, wear: Option<&Wear>) -> (DeviceState, String) {
@@ -360,6 +363,12 @@ impl Device for Watched {
         self.judge.borrow_mut().fault(self.handle.now())
     }
 
+    fn condemn(&self, reason: &str) {
+        // A reason that was remembered says already what to do.
+        let reason = reason.split("; replace the device").next().unwrap_or(reason).to_owned();
+        self.judge.borrow_mut().fault.get_or_insert(reason);
+    }
+
     fn health(&self) -> Option<DeviceHealth> {
         let wear = self.inner.wear();
         let mut judge = self.judge.borrow_mut();
@@ -439,6 +448,10 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(found.refused, 2);
+        let condemned = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
+        condemned.condemn(&found.reason);
+        assert_eq!(health(&condemned).reason, found.reason, "remembered as it was");
+        assert!(matches!(write(&world, &node, &condemned), Err(MediaError::Faulty { .. })));
         let again = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
         write(&world, &node, &again).expect("opened again, and sound");
         assert_eq!(health(&again).state, DeviceState::Normal);

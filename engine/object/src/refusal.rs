@@ -45,10 +45,12 @@ pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
 }
 
 /// The answer of a target whose device is faulty.
-pub fn out_of_service(pools: &TargetPools, reason: &str) -> Status {
+pub fn out_of_service(pools: &TargetPools, pool: PoolId, reason: &str) -> Status {
     let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
-    let message =
-        format!("target {index} of rank {rank} is out of service, because its device is faulty: {reason}");
+    let pool = pools.get(pool).map_or_else(|_| pool.to_string(), |pool| pool.label());
+    let message = format!(
+        "pool {pool}: target {index} of rank {rank} is out of service, because its device is faulty: {reason}"
+    );
     Status::new(Der::NVME_IO, message)
 }
 

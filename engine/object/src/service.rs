@@ -87,7 +87,14 @@ impl IoService {
         needed: Rights,
         map_version: u32,
     ) -> Result<Access, Status> {
-        let pool = self.pools.get(capability.pool)?;
+        let fault = self.pools.store().device_fault();
+        let pool = match (self.pools.get(capability.pool), &fault) {
+            // Which pools are on a device that can't be read is not known.
+            (Err(_), Some(reason)) => {
+                return Err(refusal::out_of_service(&self.pools, capability.pool, reason));
+            }
+            (known, _) => known?,
+        };
         if capability.tenant != request.tenant() {
             self.pools.engines().count_forged();
             let message = format!(
@@ -102,8 +109,8 @@ impl IoService {
             }
         })?;
         pool.check_map(map_version)?;
-        if let Some(reason) = self.pools.store().device_fault() {
-            return Err(refusal::out_of_service(&self.pools, &reason));
+        if let Some(reason) = fault {
+            return Err(refusal::out_of_service(&self.pools, pool.id(), &reason));
         }
         let container = pool.container(id).await?;
         container.touch(self.rt.now());

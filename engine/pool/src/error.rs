@@ -1,6 +1,6 @@
 //! Why a request to the pool service or to a target's pools fails.
 
-use weir_proto::{CapabilityError, ContainerId, Der, PoolId, Rank};
+use weir_proto::{CapabilityError, ContainerId, Der, PoolId, Rank, TargetIndex};
 use weir_store::{AttributeError, PoolError};
 
 /// What crosses the wire of an error: a number and a message, with the object it is about.
@@ -103,6 +103,16 @@ pub enum Failed {
         "the request is not sealed by an engine of this system; check that all engines have the same system key"
     )]
     NotSealed,
+    /// The device of this target is faulty.
+    #[error("target {index} of rank {rank} is out of service, because its device is faulty: {reason}")]
+    OutOfService {
+        /// The rank.
+        rank: Rank,
+        /// The target.
+        index: TargetIndex,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// A request goes by another version of the list of engines.
     #[error(
         "the request goes by version {theirs} of the list of engines, this engine by version {ours}; the newer one is to be fetched and the request repeated"
@@ -191,6 +201,7 @@ impl Failed {
             Self::Credential(_) | Self::NotSealed => Der::NO_PERM,
             Self::Capability(error) => capability_der(error),
             Self::Unreachable { .. } => Der::UNREACH,
+            Self::OutOfService { .. } => Der::NVME_IO,
             Self::StaleGroup { .. } => Der::GRPVER,
             Self::Target { der, .. } | Self::Collective { der, .. } => *der,
             Self::Clock(_) => Der::HLC_SYNC,
@@ -219,6 +230,7 @@ impl Failed {
             | Self::Target { object, .. } => object.clone(),
             Self::Capability(_)
             | Self::NotSealed
+            | Self::OutOfService { .. }
             | Self::StaleGroup { .. }
             | Self::Collective { .. }
             | Self::Clock(_)

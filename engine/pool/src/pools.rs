@@ -1,14 +1,16 @@
 //! The pools that a target holds shards of, and what the pool service and the directory ask of it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_proto::pool::{
-    GrantRequest, TargetContainer as ContainerName, TargetContainerState, TargetPool as PoolName,
-    TargetPoolDestroy, TargetPoolResize,
+    DeviceNotice, GrantRequest, TargetContainer as ContainerName, TargetContainerState,
+    TargetPool as PoolName, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
-use weir_proto::{Clock, PoolId, Rank, opcode};
+use weir_proto::{Clock, PoolId, Rank, TargetIndex, opcode};
+use weir_runtime::join_all;
 use weir_store::{Shard, Store};
 
 use crate::directory::SYSTEM_POOL;
@@ -18,6 +20,9 @@ use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
 use crate::service::PoolService;
 use crate::spread::Spread;
 use crate::target::TargetPool;
+
+/// Longest wait for a pool service to take note of a device: it writes its map down and does not wait for others.
+const NOTICE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The pools of one target.
 pub struct TargetPools {
@@ -121,7 +126,15 @@ impl TargetPools {
         Ok(pool)
     }
 
+    /// Refuses changes of pools on a device that is not used any more: they would be lost with it, or come back with it.
+    fn in_service(&self) -> Result<(), Failed> {
+        let Some(reason) = self.store.device_fault() else { return Ok(()) };
+        let (rank, index) = (self.engines.own_rank(), self.engines.own_index());
+        Err(Failed::OutOfService { rank, index, reason })
+    }
+
     async fn create(&self, record: PoolRecord) -> Result<(), Failed> {
+        self.in_service()?;
         if let Some(known) = self.pools.borrow().get(&record.pool)
             && *known.record.borrow() == record
         {
@@ -139,6 +152,7 @@ impl TargetPools {
     }
 
     async fn destroy(&self, request: TargetPoolDestroy) -> Result<(), Failed> {
+        self.in_service()?;
         let known = self.pools.borrow().get(&request.pool).map(Rc::clone);
         if let Some(pool) = known {
             if let Some(service) = pool.service() {
@@ -152,6 +166,7 @@ impl TargetPools {
     }
 
     async fn resize(&self, request: TargetPoolResize) -> Result<(), Failed> {
+        self.in_service()?;
         let pool = self.get(request.pool)?;
         self.store.resize_pool(request.pool, request.size).await?;
         let stored = {
@@ -161,6 +176,38 @@ impl TargetPools {
         };
         pool.shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
         Ok(())
+    }
+
+    /// Tells every pool's service that runs here what a target says of its device.
+    async fn judge_device(&self, rank: Rank, notice: DeviceNotice) -> Result<(), Failed> {
+        for pool in self.all() {
+            if let Some(service) = pool.service() {
+                service.judge_device(rank, &notice).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks with the services of the pools on this target; every rank when the pools are not known, because the device
+    /// can't be read.
+    #[must_use]
+    pub fn service_ranks(&self) -> Vec<Rank> {
+        let services: BTreeSet<Rank> = self.all().iter().map(|pool| pool.record.borrow().service).collect();
+        if services.is_empty() && self.store.device_fault().is_some() {
+            return self.engines.all().iter().map(|info| info.rank).collect();
+        }
+        services.into_iter().collect()
+    }
+
+    /// Says to the pool services of some ranks whether this target's device can be used. Returns those that have not heard.
+    pub async fn tell_of_device(&self, ranks: Vec<Rank>, fault: Option<String>) -> Vec<Rank> {
+        let pools = self.all().iter().map(|pool| pool.id()).collect();
+        let notice = DeviceNotice { index: self.engines.own_index(), fault, pools };
+        let asked = join_all(ranks.iter().map(|rank| {
+            self.engines.ask::<_, ()>(*rank, TargetIndex(0), opcode::TARGET_DEVICE, &notice, NOTICE_LIMIT)
+        }));
+        let heard = asked.await;
+        ranks.into_iter().zip(heard).filter(|(_, heard)| heard.is_err()).map(|(rank, _)| rank).collect()
     }
 
     /// Answers what the pool service and the directory ask of this target, and targets ask of services here.
@@ -182,6 +229,14 @@ impl TargetPools {
         answer!(TARGET_POOL_DESTROY, |pools, _, request: TargetPoolDestroy| pools.destroy(request).await);
         answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
         answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
+        answer!(TARGET_POOL_MAP, |pools, _, request: TargetPoolMap| {
+            match pools.get(request.pool) {
+                Ok(pool) => pool.set_map(request.map).await,
+                // Without a shard there is nothing to place.
+                Err(_) => Ok(()),
+            }
+        });
+        answer!(TARGET_DEVICE, |pools, from, notice: DeviceNotice| pools.judge_device(from, notice).await);
         answer!(TARGET_CONTAINER_CREATE, |pools, _, request: ContainerName| {
             pools.get(request.pool)?.container(request.container).await.map(drop)
         });

@@ -27,11 +27,12 @@ const TREE: Tree = Tree::Nomial(4);
 const TARGET_LIMIT: Duration = Duration::from_secs(8);
 
 /// Operations that change something on every target and answer nothing.
-const CHANGES: [u16; 4] = [
+const CHANGES: [u16; 5] = [
     opcode::TARGET_POOL_CREATE,
     opcode::TARGET_POOL_DESTROY,
     opcode::TARGET_POOL_RESIZE,
     opcode::TARGET_CONTAINER_DESTROY,
+    opcode::TARGET_POOL_MAP,
 ];
 
 /// Room that a merged result leaves in a long reply for the rest of a collective reply: failures of 16,384 engines.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::limits::HANDLE_LEASE_NS;
-use weir_proto::pool::{GrantRequest, TargetContainerState, TargetContainerUsage, TargetPoolSpace};
+use weir_proto::pool::{GrantRequest, PoolMap, TargetContainerState, TargetContainerUsage, TargetPoolSpace};
 use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rights, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
@@ -14,7 +14,7 @@ use weir_store::Shard;
 use crate::container::TargetContainer;
 use crate::engines::Engines;
 use crate::error::{Failed, Refusal, capability_der};
-use crate::record::{self, PoolRecord, SCOPE_LABEL};
+use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_LABEL, SCOPE_TARGET};
 use crate::service::PoolService;
 
 /// Longest wait for the pool service when a target learns of a container or asks for quota: within a client's
@@ -45,6 +45,8 @@ pub struct TargetPool {
     containers: RefCell<HashMap<ContainerId, Rc<TargetContainer>>>,
     learning: RefCell<HashMap<ContainerId, Rc<Learning>>>,
     pub(crate) service: RefCell<Option<Rc<PoolService>>>,
+    /// One map is stored at a time.
+    mapping: Semaphore,
 }
 
 impl TargetPool {
@@ -57,6 +59,7 @@ impl TargetPool {
             containers: RefCell::default(),
             learning: RefCell::default(),
             service: RefCell::new(None),
+            mapping: Semaphore::new(1),
         })
     }
 
@@ -125,6 +128,29 @@ impl TargetPool {
                 "the client's map of pool {label} has version {version}, now it is {known}; fetch it again"
             ),
         })
+    }
+
+    /// Takes over a newer pool map.
+    ///
+    /// # Errors
+    /// When it can't be stored. On a device that is out of use it goes by the map all the same.
+    pub(crate) async fn set_map(&self, map: PoolMap) -> Result<(), Failed> {
+        let _permit = self.mapping.acquire().await;
+        let mut record = self.record.borrow().clone();
+        if map.version <= record.map.version {
+            return Ok(());
+        }
+        record.map = map;
+        let own = (self.engines.own_rank(), self.engines.own_index());
+        let is_down = record.map.down().any(|target| (target.rank, target.index) == own);
+        let change = record::change(SCOPE_TARGET, NAME_POOL, Some(record::encode(&record)));
+        match self.shard.change_attributes(&[change]).await {
+            Err(error) if !is_down => return Err(error.into()),
+            _ => {}
+        }
+        tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
+        self.record.borrow_mut().map = record.map;
+        Ok(())
     }
 
     /// A container of the pool. One that this target doesn't know is asked for at the pool service, and created.

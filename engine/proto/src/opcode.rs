@@ -96,6 +96,13 @@ opcodes! {
     TARGET_CONTAINER_SET = 0x0407,
     /// Target → pool service: [`crate::pool::GrantRequest`] → [`crate::pool::TargetContainerState`]. Engines only.
     TARGET_CONTAINER_GRANT = 0x0408,
+    /// Pool service → target: [`crate::pool::TargetPoolMap`] → empty. Engines only.
+    TARGET_POOL_MAP = 0x0409,
+    /// Target → pool services of an engine: [`crate::pool::DeviceNotice`] → empty. Engines only.
+    TARGET_DEVICE = 0x040a,
+    /// Target 0 → target of the same engine: empty → whether its device was marked as faulty. The mark is gone then.
+    /// Engines only.
+    DEVICE_CLEAR = 0x040b,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,

@@ -47,6 +47,11 @@ impl PoolMap {
         let ranks: BTreeSet<Rank> = self.targets.iter().map(|target| target.rank).collect();
         ranks.into_iter().collect()
     }
+
+    /// Targets that are out of service, ascending by id.
+    pub fn down(&self) -> impl Iterator<Item = &PoolTarget> {
+        self.targets.iter().filter(|target| target.state == TargetState::Down)
+    }
 }
 
 /// Connects to a pool. Sent to any engine; one that does not run the pool's service answers with
@@ -374,6 +379,26 @@ pub struct TargetPoolResize {
     pub pool: PoolId,
     /// Bytes of this target.
     pub size: u64,
+}
+
+/// Tells a target of a newer pool map.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetPoolMap {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its map. A target that has a newer one keeps that.
+    pub map: PoolMap,
+}
+
+/// A target says whether its device can be used, to the services of the pools that it holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceNotice {
+    /// Index of the target in its engine; the seal names the rank.
+    pub index: TargetIndex,
+    /// Why the device is not used; `None`: it is.
+    pub fault: Option<String>,
+    /// Pools whose shards are on the device; not known when it can't be read.
+    pub pools: Vec<PoolId>,
 }
 
 /// Names a container's part of a pool's shard.

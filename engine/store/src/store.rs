@@ -322,6 +322,11 @@ impl Store {
         self.core.device.fault()
     }
 
+    /// Takes the device out of use for this reason; see [`weir_media::Device::condemn`].
+    pub fn condemn_device(&self, reason: &str) {
+        self.core.device.condemn(reason);
+    }
+
     /// What the scrubber did and found.
     #[must_use]
     pub fn scrub(&self) -> crate::scrub::ScrubReport {

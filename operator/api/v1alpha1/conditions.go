@@ -76,6 +76,8 @@ const (
 	ReasonPoolTooSmall = "PoolTooSmall"
 	// ReasonRanksUnreachable says that some engines of the pool do not answer.
 	ReasonRanksUnreachable = "RanksUnreachable"
+	// ReasonTargetsOutOfService says that devices of the pool are faulty.
+	ReasonTargetsOutOfService = "TargetsOutOfService"
 	// ReasonAllRanksReachable says that every engine of the pool answers.
 	ReasonAllRanksReachable = "AllRanksReachable"
 	// ReasonContainersExist says that the pool holds containers that would be lost.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -47,21 +48,38 @@ func (r *Reconciler) describe(ctx context.Context, pool *v1alpha1.Pool, info *ma
 		Used:  policy.Quantity(int64(info.GetUsedBytes())),
 		Free:  policy.Quantity(int64(info.GetFreeBytes())),
 	}
-	lost := ranks(info.GetUnreachableRanks())
-	if len(lost) > 0 || info.GetState() == managementv1.PoolState_POOL_STATE_DEGRADED {
-		message := fmt.Sprintf("engines of rank %v don't answer: their part of pool %s is unavailable until they are back, nothing is lost. See StorageCluster %s",
-			lost, info.GetLabel(), pool.Spec.ClusterRef.Name)
-		r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonRanksUnreachable, message))
-		if accepted {
-			r.notReady(ctx, pool, v1alpha1.ReasonRanksUnreachable, message)
-		}
-		return
-	}
-	r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAllRanksReachable,
-		fmt.Sprintf("all %d engines of pool %s answer", len(pool.Status.Ranks), info.GetLabel())))
-	if accepted {
+	degraded, usable := availability(info, pool.Spec.ClusterRef.Name)
+	r.report(ctx, pool, degraded)
+	switch {
+	case !accepted:
+	case !usable:
+		r.notReady(ctx, pool, degraded.Reason, degraded.Message)
+	default:
 		r.report(ctx, pool, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonAvailable,
 			fmt.Sprintf("pool %s has %s on %d engines", info.GetLabel(), policy.Bytes(int64(info.GetSizeBytes())), len(pool.Status.Ranks))))
+	}
+}
+
+// availability says whether part of the pool's data can't be reached, and whether the pool can be used all the same: it can
+// while devices are faulty, since new objects are laid out on others.
+func availability(info *managementv1.PoolInfo, cluster string) (degraded status.Condition, usable bool) {
+	lost, down := ranks(info.GetUnreachableRanks()), info.GetDownTargets()
+	switch {
+	case len(lost) > 0 || (len(down) == 0 && info.GetState() == managementv1.PoolState_POOL_STATE_DEGRADED):
+		return status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonRanksUnreachable, fmt.Sprintf(
+			"engines of rank %v don't answer: their part of pool %s is unavailable until they are back, nothing is lost. See StorageCluster %s",
+			lost, info.GetLabel(), cluster)), false
+	case len(down) > 0:
+		names := make([]string, 0, len(down))
+		for _, target := range down {
+			names = append(names, fmt.Sprintf("target %d of rank %d", target.GetTarget(), target.GetRank()))
+		}
+		return status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonTargetsOutOfService, fmt.Sprintf(
+			"devices are faulty: what pool %s has on %s is unavailable. Repair or replace them, say so with weir system clear-device, and restart their engines. See StorageCluster %s",
+			info.GetLabel(), strings.Join(names, ", "), cluster)), true
+	default:
+		return status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAllRanksReachable,
+			fmt.Sprintf("all %d engines of pool %s answer", len(info.GetRanks()), info.GetLabel())), true
 	}
 }
 

@@ -11,12 +11,13 @@ pub use update::AkeyWrite;
 use core::fmt;
 
 use weir_layout::Layout;
-use weir_proto::pool::PoolTarget;
+use weir_proto::pool::{PoolTarget, TargetState};
 use weir_proto::{Der, Epoch, Key, ObjectId};
 
 use crate::container::Container;
 use crate::context::Context;
 use crate::error::Error;
+use crate::pool::Pool;
 use crate::request::{Exchange, Question, Reach, Refusal};
 use crate::{ObjectClass, Result};
 
@@ -92,6 +93,7 @@ impl Object {
     ) -> core::result::Result<Exchange, Refusal> {
         let deadline = context.runtime().now() + context.deadline();
         let mut uncertain = false;
+        let pool = self.container.pool();
         loop {
             let map = context.map_of(self.container.pool());
             let layout = self.layout(&map)?;
@@ -103,12 +105,28 @@ impl Object {
                 },
             };
             let target = target_of(&map, id).ok_or_else(|| no_shard(question, id as usize))?;
+            if target.state == TargetState::Down {
+                // It may have come back: whoever uses this target only would never hear of it.
+                if context.look_for_map(pool, map.version).await {
+                    continue;
+                }
+                return Err(Refusal { error: out_of_service(question, pool, target), uncertain });
+            }
             let reach = Reach::Target(target.rank, target.index);
             let body = build(map.version);
             match context.exchange(reach, question, &body, payload, deadline).await {
                 Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
                     uncertain |= refusal.uncertain;
                     context.refresh_map(self.container.pool(), map.version, deadline).await?;
+                }
+                // The map may say by now that the target is out of service.
+                Err(refusal) if refusal.error.is(Der::NVME_IO) => {
+                    uncertain |= refusal.uncertain;
+                    context.look_for_map(pool, map.version).await;
+                    let newest = context.map_of(pool);
+                    let down = target_of(&newest, id).filter(|target| target.state == TargetState::Down);
+                    let error = down.map_or(refusal.error, |target| out_of_service(question, pool, target));
+                    return Err(Refusal { error, uncertain });
                 }
                 Err(refusal) => return Err(Refusal { uncertain: refusal.uncertain || uncertain, ..refusal }),
                 Ok(exchange) => return Ok(exchange),
@@ -130,6 +148,15 @@ fn target_of(map: &weir_proto::pool::PoolMap, id: u32) -> Option<&PoolTarget> {
 
 fn no_shard(question: &Question<'_>, shard: usize) -> Error {
     Error::invalid(question.operation, format!("{} has no shard {shard} in the pool map", question.subject))
+}
+
+/// What is said of a target that the pool map calls down.
+fn out_of_service(question: &Question<'_>, pool: &Pool, target: &PoolTarget) -> Error {
+    let PoolTarget { rank, index, .. } = target;
+    let message = format!(
+        "target {index} of rank {rank} is out of service in {pool}, because its device is faulty; data on it is unavailable. `weir system query` says what is wrong: repair or replace the device, then say so with `weir system clear-device {rank} {index}` and restart the engine"
+    );
+    Error::refused(question.operation, question.subject.to_string(), Der::NVME_IO, message)
 }
 
 /// Whether an engine says that the client's pool map is not the engine's.

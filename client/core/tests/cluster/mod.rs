@@ -11,6 +11,7 @@ use weir_client::{
     Rights,
 };
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
+use weir_daemon::verdict::Verdict;
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -109,6 +110,7 @@ impl Cluster {
                 device: disk.attach(&rt),
                 endpoint: self.fabric.endpoint(&engine.node, Some(port)),
                 rt,
+                verdict: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
                 store: StoreConfig::default(),
                 engines: self.infos().into(),
@@ -156,6 +158,7 @@ impl Cluster {
                 device: disk.attach(&rt),
                 endpoint: self.fabric.endpoint(&engine.node, Some(port)),
                 rt: rt.clone(),
+                verdict: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
                 store: StoreConfig::default(),
                 engines: self.infos().into(),
@@ -241,4 +244,21 @@ pub async fn open_container(context: &Context, properties: ContainerProperties) 
     Container::create(context, &pool, properties, false).await.expect("creates");
     let rights = Rights::READ.union(Rights::WRITE);
     Container::open(context, &pool, &label, rights).await.expect("opens")
+}
+
+/// A device of which nothing is remembered: those of these tests never fail.
+struct Unmarked;
+
+impl Verdict for Unmarked {
+    fn read(&self) -> Option<String> {
+        None
+    }
+
+    fn pass(&self, reason: &str) -> std::io::Result<()> {
+        Err(std::io::Error::other(reason.to_owned()))
+    }
+
+    fn lift(&self) -> std::io::Result<bool> {
+        Ok(false)
+    }
 }

@@ -2,6 +2,7 @@
 //! mutual TLS. They are killed under load, asked for nonsense and given data that isn't theirs.
 
 mod data;
+mod devices;
 mod hostile;
 mod kill;
 mod management;

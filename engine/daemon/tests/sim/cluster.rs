@@ -1,12 +1,14 @@
 //! Engines and clients in a simulated world.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
+use weir_daemon::verdict::Verdict;
 use weir_fabric::sim::Fabric;
 use weir_fabric::{AuthKey, Endpoint};
 use weir_management::{Failure, v1};
@@ -55,6 +57,8 @@ pub struct Cluster {
     admin: Node,
     /// Virtual networks of the engines; none: the one without a key.
     networks: Rc<Vec<AuthKey>>,
+    /// What is remembered of devices: rank and target of those that are marked as faulty.
+    verdicts: Rc<RefCell<BTreeMap<(u32, u32), String>>>,
     /// How many engines the configuration lists that is read now.
     listed: Rc<Cell<u32>>,
 }
@@ -65,6 +69,27 @@ fn host(rank: u32) -> String {
 
 fn owner(rank: u32, target: u32) -> Owner {
     Owner { system: "sim".to_owned(), rank: Rank(rank), target: TargetIndex(target) }
+}
+
+/// What is remembered of a device, in the place of a file of the data directory.
+struct Remembered {
+    all: Rc<RefCell<BTreeMap<(u32, u32), String>>>,
+    target: (u32, u32),
+}
+
+impl Verdict for Remembered {
+    fn read(&self) -> Option<String> {
+        self.all.borrow().get(&self.target).cloned()
+    }
+
+    fn pass(&self, reason: &str) -> std::io::Result<()> {
+        self.all.borrow_mut().insert(self.target, reason.to_owned());
+        Ok(())
+    }
+
+    fn lift(&self) -> std::io::Result<bool> {
+        Ok(self.all.borrow_mut().remove(&self.target).is_some())
+    }
 }
 
 impl Cluster {
@@ -126,8 +151,8 @@ impl Cluster {
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
         let networks = Rc::new(networks);
-        let listed = Rc::new(Cell::new(shape.engines));
-        Self { world, fabric, shape, engines, clients, admin, networks, listed }
+        let (listed, verdicts) = (Rc::new(Cell::new(shape.engines)), Rc::default());
+        Self { world, fabric, shape, engines, clients, admin, networks, verdicts, listed }
     }
 
     fn infos(&self) -> Vec<EngineInfo> {
@@ -158,6 +183,10 @@ impl Cluster {
                 rt: rt.clone(),
                 endpoint: self.endpoint(&engine.node, PORT + target),
                 device: Rc::new(Watched::new(&rt, disk.attach(&rt))),
+                verdict: Rc::new(Remembered {
+                    all: Rc::clone(&self.verdicts),
+                    target: (rank, u32::from(target)),
+                }),
                 owner: owner(rank, u32::from(target)),
                 store: StoreConfig::default(),
                 engines: self.infos()[..self.listed.get() as usize].to_vec().into(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_client::{Conditions, Context, Der, Kv, ObjectClass, kind};
+use weir_client::{Conditions, Container, Context, Der, Kv, ObjectClass, kind};
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 
@@ -37,12 +37,52 @@ fn message_of(cluster: &Cluster, rank: u32) -> String {
     state.message
 }
 
-/// A target whose device fails is out of service, also when the device seems well again, and all others serve on. After
-/// a restart with a sound device it's back, with everything that it had acknowledged.
+fn map_version(cluster: &Cluster, pool: &str) -> (u32, Vec<(u32, u32)>, v1::PoolState) {
+    let request = v1::PoolQueryRequest { pool: pool.to_owned() };
+    let reply: v1::PoolQueryResponse = cluster.manage(0, "Pools/Query", &request).expect("its service is up");
+    let pool = reply.pool.expect("an answer");
+    let down = pool.down_targets.iter().map(|down| (down.rank, down.target)).collect();
+    (pool.map_version, down, pool.state())
+}
+
+/// Crashes and restarts the engine of the victim.
+fn restart(cluster: &Cluster) {
+    cluster.crash(VICTIM.0, CrashKeeps::Everything);
+    cluster.world.run_for(Duration::from_millis(100));
+    cluster.restart(VICTIM.0);
+    cluster.settle();
+    cluster.world.run_for(NOTICED);
+}
+
+/// Says that the victim's device is good, and that of a target which doesn't exist.
+fn clear(cluster: &Cluster) {
+    let clear = v1::ClearDeviceRequest { rank: VICTIM.0, target: VICTIM.1 };
+    for was_faulty in [true, false] {
+        let cleared: v1::ClearDeviceResponse =
+            cluster.manage(0, "System/ClearDevice", &clear).expect("engine 1 is up");
+        assert_eq!(cleared.was_faulty, was_faulty);
+    }
+    let nobody = v1::ClearDeviceRequest { rank: VICTIM.0, target: 7 };
+    let refused = cluster.manage::<_, v1::ClearDeviceResponse>(0, "System/ClearDevice", &nobody);
+    assert_eq!(refused.expect_err("no such target").der, Der::NONEXIST);
+}
+
+/// Stores values through a new object, which is laid out on targets in service.
+async fn use_new_object(context: &Context, container: &Container, class: Option<ObjectClass>) {
+    let oid = container.new_object_id(context, kind::KV_HASHED, class).await.expect("an id");
+    let kv = Kv::open(container, oid).expect("a class without redundancy");
+    let (stored, errors) = put_all(context, &kv, 9).await;
+    assert!(stored.len() as u64 == KEYS, "{class:?}: {errors:?}");
+}
+
+/// A target whose device fails is out of service, also when the device seems well again and after a restart; the pool map says
+/// so, new objects are laid out on others, and all others serve on. When an operator has said that the device is good,
+/// and the engine has restarted, it's back with everything that it had acknowledged.
 pub fn turn_faulty_and_come_back(cluster: &Cluster, pool: &str) {
     let context = cluster.context(cluster.admin(), Duration::from_secs(5));
     let name = pool.to_owned();
-    let (kv, context, lost) = cluster.world.block_on(cluster.admin(), {
+    assert_eq!(map_version(cluster, pool), (1, Vec::new(), v1::PoolState::Ready));
+    let (kv, container, context, lost) = cluster.world.block_on(cluster.admin(), {
         let disk = cluster.disk(VICTIM);
         async move {
             let container = make_container(&context, &name, "box", 0).await.expect("room");
@@ -60,26 +100,43 @@ pub fn turn_faulty_and_come_back(cluster: &Cluster, pool: &str) {
             assert!(!lost.is_empty() && !stored.is_empty(), "{} stored", stored.len());
             for error in &errors {
                 let text = error.to_string();
-                let names_it = text.contains("target 1 of rank 1 is out of service");
+                let names_it =
+                    text.contains("target 1 of rank 1 is out of service") && text.contains("pool tank");
                 assert!(error.is(Der::NVME_IO) && names_it && text.contains("replace the device"), "{text}");
             }
             let read = kv.get(&context, &lost[0].to_le_bytes()).await.expect_err("nor read from");
             assert!(read.to_string().contains("out of service"), "{read}");
             let read = kv.get(&context, &stored[0].to_le_bytes()).await.expect("another target");
             assert_eq!(read, Some(3_u64.to_le_bytes().to_vec()));
-            (kv, context, lost)
+            (kv, container, context, lost)
         }
     });
     cluster.world.run_for(NOTICED);
     let message = message_of(cluster, VICTIM.0);
     assert!(message.contains("target 1: out of service, because its device is faulty"), "{message}");
     assert_eq!(message_of(cluster, 0), "", "the other engine is well");
-    cluster.crash(VICTIM.0, CrashKeeps::Everything);
-    cluster.world.run_for(Duration::from_millis(100));
-    cluster.restart(VICTIM.0);
-    cluster.settle();
-    cluster.world.run_for(NOTICED);
+    assert_eq!(map_version(cluster, pool), (2, vec![VICTIM], v1::PoolState::Degraded));
+    let (known, box_, first) = (context.clone(), container.clone(), lost[0]);
+    let held = kv.clone();
+    cluster.world.block_on(cluster.admin(), async move {
+        // Placed anew, without asking the target.
+        let read = held.get(&known, &first.to_le_bytes()).await.expect_err("its map says so");
+        assert!(read.is(Der::NVME_IO) && read.to_string().contains("weir system clear-device 1 1"), "{read}");
+        let before = known.traffic().requests;
+        held.get(&known, &first.to_le_bytes()).await.expect_err("and again");
+        assert_eq!(known.traffic().requests, before, "nobody is asked");
+        for class in [None, Some(ObjectClass::SX), Some(ObjectClass::S1)] {
+            use_new_object(&known, &box_, class).await;
+        }
+    });
+    restart(cluster);
+    let message = message_of(cluster, VICTIM.0);
+    assert!(message.contains("target 1: out of service"), "it is remembered: {message}");
+    assert_eq!(map_version(cluster, pool), (2, vec![VICTIM], v1::PoolState::Degraded));
+    clear(cluster);
+    restart(cluster);
     assert_eq!(message_of(cluster, VICTIM.0), "", "the device is opened anew");
+    assert_eq!(map_version(cluster, pool), (3, Vec::new(), v1::PoolState::Ready));
     cluster.world.block_on(cluster.admin(), async move {
         for key in lost {
             let found = kv.get(&context, &key.to_le_bytes()).await.expect("back in service");

@@ -7,6 +7,7 @@
 mod attributes;
 mod containers;
 mod destroy;
+mod devices;
 mod quota;
 mod snapshots;
 
@@ -102,6 +103,10 @@ pub struct PoolService {
     gathering: Semaphore,
     /// Something has to be destroyed.
     doomed: Notify,
+    /// One change of the map at a time.
+    mapping: Semaphore,
+    /// The map has changed since all targets were told.
+    mapped: Notify,
     stopped: Cell<bool>,
 }
 
@@ -125,6 +130,8 @@ impl PoolService {
             gathered: RefCell::default(),
             gathering: Semaphore::new(1),
             doomed: Notify::new(),
+            mapping: Semaphore::new(1),
+            mapped: Notify::new(),
             stopped: Cell::new(false),
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
@@ -133,6 +140,7 @@ impl PoolService {
             service.insert(Container::new(id, record));
         }
         destroy::start(&service);
+        devices::start(&service);
         Ok(service)
     }
 
@@ -158,6 +166,7 @@ impl PoolService {
         }
         self.stopped.set(true);
         self.doomed.notify_one();
+        self.mapped.notify_one();
         Ok(())
     }
 

@@ -144,7 +144,8 @@ type PoolState int32
 const (
 	PoolState_POOL_STATE_UNSPECIFIED PoolState = 0
 	PoolState_POOL_STATE_READY       PoolState = 1
-	// Some engine that holds the pool is not reachable; part of the data is unavailable until it is back.
+	// Some engine that holds the pool is not reachable, or some target's device is faulty; part of the data is unavailable
+	// until it is back.
 	PoolState_POOL_STATE_DEGRADED   PoolState = 2
 	PoolState_POOL_STATE_DESTROYING PoolState = 3
 )
@@ -717,6 +718,156 @@ func (x *EngineState) GetMembershipSeconds() uint64 {
 	return 0
 }
 
+// A target, by the number of its engine and its own number there.
+type TargetName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	Target        uint32                 `protobuf:"varint,2,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TargetName) Reset() {
+	*x = TargetName{}
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TargetName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TargetName) ProtoMessage() {}
+
+func (x *TargetName) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TargetName.ProtoReflect.Descriptor instead.
+func (*TargetName) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TargetName) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *TargetName) GetTarget() uint32 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+type ClearDeviceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	Target        uint32                 `protobuf:"varint,2,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearDeviceRequest) Reset() {
+	*x = ClearDeviceRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearDeviceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearDeviceRequest) ProtoMessage() {}
+
+func (x *ClearDeviceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearDeviceRequest.ProtoReflect.Descriptor instead.
+func (*ClearDeviceRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClearDeviceRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *ClearDeviceRequest) GetTarget() uint32 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+type ClearDeviceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the device was marked as faulty.
+	WasFaulty     bool `protobuf:"varint,1,opt,name=was_faulty,json=wasFaulty,proto3" json:"was_faulty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearDeviceResponse) Reset() {
+	*x = ClearDeviceResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearDeviceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearDeviceResponse) ProtoMessage() {}
+
+func (x *ClearDeviceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearDeviceResponse.ProtoReflect.Descriptor instead.
+func (*ClearDeviceResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ClearDeviceResponse) GetWasFaulty() bool {
+	if x != nil {
+		return x.WasFaulty
+	}
+	return false
+}
+
 type PoolCreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Label string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
@@ -736,7 +887,7 @@ type PoolCreateRequest struct {
 
 func (x *PoolCreateRequest) Reset() {
 	*x = PoolCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +899,7 @@ func (x *PoolCreateRequest) String() string {
 func (*PoolCreateRequest) ProtoMessage() {}
 
 func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +912,7 @@ func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateRequest.ProtoReflect.Descriptor instead.
 func (*PoolCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PoolCreateRequest) GetLabel() string {
@@ -815,7 +966,7 @@ type PoolCreateResponse struct {
 
 func (x *PoolCreateResponse) Reset() {
 	*x = PoolCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +978,7 @@ func (x *PoolCreateResponse) String() string {
 func (*PoolCreateResponse) ProtoMessage() {}
 
 func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +991,7 @@ func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateResponse.ProtoReflect.Descriptor instead.
 func (*PoolCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PoolCreateResponse) GetPool() *PoolInfo {
@@ -858,7 +1009,7 @@ type PoolListRequest struct {
 
 func (x *PoolListRequest) Reset() {
 	*x = PoolListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +1021,7 @@ func (x *PoolListRequest) String() string {
 func (*PoolListRequest) ProtoMessage() {}
 
 func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +1034,7 @@ func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListRequest.ProtoReflect.Descriptor instead.
 func (*PoolListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
 }
 
 type PoolListResponse struct {
@@ -895,7 +1046,7 @@ type PoolListResponse struct {
 
 func (x *PoolListResponse) Reset() {
 	*x = PoolListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1058,7 @@ func (x *PoolListResponse) String() string {
 func (*PoolListResponse) ProtoMessage() {}
 
 func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1071,7 @@ func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListResponse.ProtoReflect.Descriptor instead.
 func (*PoolListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PoolListResponse) GetPools() []*PoolInfo {
@@ -940,7 +1091,7 @@ type PoolQueryRequest struct {
 
 func (x *PoolQueryRequest) Reset() {
 	*x = PoolQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1103,7 @@ func (x *PoolQueryRequest) String() string {
 func (*PoolQueryRequest) ProtoMessage() {}
 
 func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1116,7 @@ func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryRequest.ProtoReflect.Descriptor instead.
 func (*PoolQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PoolQueryRequest) GetPool() string {
@@ -984,7 +1135,7 @@ type PoolQueryResponse struct {
 
 func (x *PoolQueryResponse) Reset() {
 	*x = PoolQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1147,7 @@ func (x *PoolQueryResponse) String() string {
 func (*PoolQueryResponse) ProtoMessage() {}
 
 func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1160,7 @@ func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryResponse.ProtoReflect.Descriptor instead.
 func (*PoolQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PoolQueryResponse) GetPool() *PoolInfo {
@@ -1029,7 +1180,7 @@ type PoolResizeRequest struct {
 
 func (x *PoolResizeRequest) Reset() {
 	*x = PoolResizeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1192,7 @@ func (x *PoolResizeRequest) String() string {
 func (*PoolResizeRequest) ProtoMessage() {}
 
 func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1205,7 @@ func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeRequest.ProtoReflect.Descriptor instead.
 func (*PoolResizeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PoolResizeRequest) GetPool() string {
@@ -1080,7 +1231,7 @@ type PoolResizeResponse struct {
 
 func (x *PoolResizeResponse) Reset() {
 	*x = PoolResizeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1243,7 @@ func (x *PoolResizeResponse) String() string {
 func (*PoolResizeResponse) ProtoMessage() {}
 
 func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1256,7 @@ func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeResponse.ProtoReflect.Descriptor instead.
 func (*PoolResizeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PoolResizeResponse) GetPool() *PoolInfo {
@@ -1126,7 +1277,7 @@ type PoolDestroyRequest struct {
 
 func (x *PoolDestroyRequest) Reset() {
 	*x = PoolDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1289,7 @@ func (x *PoolDestroyRequest) String() string {
 func (*PoolDestroyRequest) ProtoMessage() {}
 
 func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1302,7 @@ func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyRequest.ProtoReflect.Descriptor instead.
 func (*PoolDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PoolDestroyRequest) GetPool() string {
@@ -1176,7 +1327,7 @@ type PoolDestroyResponse struct {
 
 func (x *PoolDestroyResponse) Reset() {
 	*x = PoolDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1339,7 @@ func (x *PoolDestroyResponse) String() string {
 func (*PoolDestroyResponse) ProtoMessage() {}
 
 func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1352,7 @@ func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyResponse.ProtoReflect.Descriptor instead.
 func (*PoolDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
 }
 
 type PoolInfo struct {
@@ -1223,14 +1374,17 @@ type PoolInfo struct {
 	// Ranks that run the pool service; the first one leads.
 	ServiceRanks []uint32 `protobuf:"varint,13,rep,packed,name=service_ranks,json=serviceRanks,proto3" json:"service_ranks,omitempty"`
 	// Number of the tenant that the pool belongs to; 0 is the system.
-	Tenant        uint64 `protobuf:"varint,14,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant uint64 `protobuf:"varint,14,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Targets that are out of service, because their devices are faulty. What is on them is unavailable, and new objects are
+	// laid out on others.
+	DownTargets   []*TargetName `protobuf:"bytes,15,rep,name=down_targets,json=downTargets,proto3" json:"down_targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1396,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1409,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PoolInfo) GetUuid() string {
@@ -1356,6 +1510,13 @@ func (x *PoolInfo) GetTenant() uint64 {
 	return 0
 }
 
+func (x *PoolInfo) GetDownTargets() []*TargetName {
+	if x != nil {
+		return x.DownTargets
+	}
+	return nil
+}
+
 type ContainerCreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -1379,7 +1540,7 @@ type ContainerCreateRequest struct {
 
 func (x *ContainerCreateRequest) Reset() {
 	*x = ContainerCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1552,7 @@ func (x *ContainerCreateRequest) String() string {
 func (*ContainerCreateRequest) ProtoMessage() {}
 
 func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1565,7 @@ func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateRequest.ProtoReflect.Descriptor instead.
 func (*ContainerCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ContainerCreateRequest) GetPool() string {
@@ -1486,7 +1647,7 @@ type ContainerCreateResponse struct {
 
 func (x *ContainerCreateResponse) Reset() {
 	*x = ContainerCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1659,7 @@ func (x *ContainerCreateResponse) String() string {
 func (*ContainerCreateResponse) ProtoMessage() {}
 
 func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1672,7 @@ func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateResponse.ProtoReflect.Descriptor instead.
 func (*ContainerCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ContainerCreateResponse) GetContainer() *ContainerInfo {
@@ -1530,7 +1691,7 @@ type ContainerListRequest struct {
 
 func (x *ContainerListRequest) Reset() {
 	*x = ContainerListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1703,7 @@ func (x *ContainerListRequest) String() string {
 func (*ContainerListRequest) ProtoMessage() {}
 
 func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1716,7 @@ func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListRequest.ProtoReflect.Descriptor instead.
 func (*ContainerListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ContainerListRequest) GetPool() string {
@@ -1574,7 +1735,7 @@ type ContainerListResponse struct {
 
 func (x *ContainerListResponse) Reset() {
 	*x = ContainerListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1747,7 @@ func (x *ContainerListResponse) String() string {
 func (*ContainerListResponse) ProtoMessage() {}
 
 func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1760,7 @@ func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListResponse.ProtoReflect.Descriptor instead.
 func (*ContainerListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ContainerListResponse) GetContainers() []*ContainerInfo {
@@ -1620,7 +1781,7 @@ type ContainerQueryRequest struct {
 
 func (x *ContainerQueryRequest) Reset() {
 	*x = ContainerQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1793,7 @@ func (x *ContainerQueryRequest) String() string {
 func (*ContainerQueryRequest) ProtoMessage() {}
 
 func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1806,7 @@ func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryRequest.ProtoReflect.Descriptor instead.
 func (*ContainerQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ContainerQueryRequest) GetPool() string {
@@ -1671,7 +1832,7 @@ type ContainerQueryResponse struct {
 
 func (x *ContainerQueryResponse) Reset() {
 	*x = ContainerQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1844,7 @@ func (x *ContainerQueryResponse) String() string {
 func (*ContainerQueryResponse) ProtoMessage() {}
 
 func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1857,7 @@ func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryResponse.ProtoReflect.Descriptor instead.
 func (*ContainerQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ContainerQueryResponse) GetContainer() *ContainerInfo {
@@ -1717,7 +1878,7 @@ type ContainerSetQuotaRequest struct {
 
 func (x *ContainerSetQuotaRequest) Reset() {
 	*x = ContainerSetQuotaRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1890,7 @@ func (x *ContainerSetQuotaRequest) String() string {
 func (*ContainerSetQuotaRequest) ProtoMessage() {}
 
 func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1903,7 @@ func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ContainerSetQuotaRequest) GetPool() string {
@@ -1775,7 +1936,7 @@ type ContainerSetQuotaResponse struct {
 
 func (x *ContainerSetQuotaResponse) Reset() {
 	*x = ContainerSetQuotaResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1948,7 @@ func (x *ContainerSetQuotaResponse) String() string {
 func (*ContainerSetQuotaResponse) ProtoMessage() {}
 
 func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1961,7 @@ func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
@@ -1821,7 +1982,7 @@ type ContainerDestroyRequest struct {
 
 func (x *ContainerDestroyRequest) Reset() {
 	*x = ContainerDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1994,7 @@ func (x *ContainerDestroyRequest) String() string {
 func (*ContainerDestroyRequest) ProtoMessage() {}
 
 func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +2007,7 @@ func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyRequest.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ContainerDestroyRequest) GetPool() string {
@@ -1878,7 +2039,7 @@ type ContainerDestroyResponse struct {
 
 func (x *ContainerDestroyResponse) Reset() {
 	*x = ContainerDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2051,7 @@ func (x *ContainerDestroyResponse) String() string {
 func (*ContainerDestroyResponse) ProtoMessage() {}
 
 func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2064,7 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
 }
 
 type ContainerInfo struct {
@@ -1926,7 +2087,7 @@ type ContainerInfo struct {
 
 func (x *ContainerInfo) Reset() {
 	*x = ContainerInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2099,7 @@ func (x *ContainerInfo) String() string {
 func (*ContainerInfo) ProtoMessage() {}
 
 func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2112,7 @@ func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerInfo.ProtoReflect.Descriptor instead.
 func (*ContainerInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ContainerInfo) GetUuid() string {
@@ -2082,7 +2243,17 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"membership\x12 \n" +
 	"\vincarnation\x18\n" +
 	" \x01(\x04R\vincarnation\x12-\n" +
-	"\x12membership_seconds\x18\v \x01(\x04R\x11membershipSeconds\"\xc6\x01\n" +
+	"\x12membership_seconds\x18\v \x01(\x04R\x11membershipSeconds\"8\n" +
+	"\n" +
+	"TargetName\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\rR\x06target\"@\n" +
+	"\x12ClearDeviceRequest\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\rR\x06target\"4\n" +
+	"\x13ClearDeviceResponse\x12\x1d\n" +
+	"\n" +
+	"was_faulty\x18\x01 \x01(\bR\twasFaulty\"\xc6\x01\n" +
 	"\x11PoolCreateRequest\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
@@ -2109,7 +2280,7 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x12PoolDestroyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
-	"\x13PoolDestroyResponse\"\xc4\x03\n" +
+	"\x13PoolDestroyResponse\"\x87\x04\n" +
 	"\bPoolInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x123\n" +
@@ -2131,7 +2302,8 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"containers\x12!\n" +
 	"\fobject_class\x18\f \x01(\tR\vobjectClass\x12#\n" +
 	"\rservice_ranks\x18\r \x03(\rR\fserviceRanks\x12\x16\n" +
-	"\x06tenant\x18\x0e \x01(\x04R\x06tenant\"\xba\x03\n" +
+	"\x06tenant\x18\x0e \x01(\x04R\x06tenant\x12A\n" +
+	"\fdown_targets\x18\x0f \x03(\v2\x1e.weir.management.v1.TargetNameR\vdownTargets\"\xba\x03\n" +
 	"\x16ContainerCreateRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x125\n" +
@@ -2215,10 +2387,11 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\rContainerType\x12\x1e\n" +
 	"\x1aCONTAINER_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CONTAINER_TYPE_POSIX\x10\x01\x12\x19\n" +
-	"\x15CONTAINER_TYPE_OBJECT\x10\x022\xb3\x01\n" +
+	"\x15CONTAINER_TYPE_OBJECT\x10\x022\x93\x02\n" +
 	"\x06System\x12O\n" +
 	"\x06Attach\x12!.weir.management.v1.AttachRequest\x1a\".weir.management.v1.AttachResponse\x12X\n" +
-	"\x05Query\x12&.weir.management.v1.SystemQueryRequest\x1a'.weir.management.v1.SystemQueryResponse2\xbe\x03\n" +
+	"\x05Query\x12&.weir.management.v1.SystemQueryRequest\x1a'.weir.management.v1.SystemQueryResponse\x12^\n" +
+	"\vClearDevice\x12&.weir.management.v1.ClearDeviceRequest\x1a'.weir.management.v1.ClearDeviceResponse2\xbe\x03\n" +
 	"\x05Pools\x12W\n" +
 	"\x06Create\x12%.weir.management.v1.PoolCreateRequest\x1a&.weir.management.v1.PoolCreateResponse\x12Q\n" +
 	"\x04List\x12#.weir.management.v1.PoolListRequest\x1a$.weir.management.v1.PoolListResponse\x12T\n" +
@@ -2246,7 +2419,7 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 }
 
 var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
 	(MemberState)(0),                  // 1: weir.management.v1.MemberState
@@ -2259,78 +2432,84 @@ var file_management_v1_management_proto_goTypes = []any{
 	(*SystemQueryRequest)(nil),        // 8: weir.management.v1.SystemQueryRequest
 	(*SystemQueryResponse)(nil),       // 9: weir.management.v1.SystemQueryResponse
 	(*EngineState)(nil),               // 10: weir.management.v1.EngineState
-	(*PoolCreateRequest)(nil),         // 11: weir.management.v1.PoolCreateRequest
-	(*PoolCreateResponse)(nil),        // 12: weir.management.v1.PoolCreateResponse
-	(*PoolListRequest)(nil),           // 13: weir.management.v1.PoolListRequest
-	(*PoolListResponse)(nil),          // 14: weir.management.v1.PoolListResponse
-	(*PoolQueryRequest)(nil),          // 15: weir.management.v1.PoolQueryRequest
-	(*PoolQueryResponse)(nil),         // 16: weir.management.v1.PoolQueryResponse
-	(*PoolResizeRequest)(nil),         // 17: weir.management.v1.PoolResizeRequest
-	(*PoolResizeResponse)(nil),        // 18: weir.management.v1.PoolResizeResponse
-	(*PoolDestroyRequest)(nil),        // 19: weir.management.v1.PoolDestroyRequest
-	(*PoolDestroyResponse)(nil),       // 20: weir.management.v1.PoolDestroyResponse
-	(*PoolInfo)(nil),                  // 21: weir.management.v1.PoolInfo
-	(*ContainerCreateRequest)(nil),    // 22: weir.management.v1.ContainerCreateRequest
-	(*ContainerCreateResponse)(nil),   // 23: weir.management.v1.ContainerCreateResponse
-	(*ContainerListRequest)(nil),      // 24: weir.management.v1.ContainerListRequest
-	(*ContainerListResponse)(nil),     // 25: weir.management.v1.ContainerListResponse
-	(*ContainerQueryRequest)(nil),     // 26: weir.management.v1.ContainerQueryRequest
-	(*ContainerQueryResponse)(nil),    // 27: weir.management.v1.ContainerQueryResponse
-	(*ContainerSetQuotaRequest)(nil),  // 28: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 29: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 30: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 31: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 32: weir.management.v1.ContainerInfo
-	nil,                               // 33: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 34: weir.management.v1.ContainerInfo.AttributesEntry
+	(*TargetName)(nil),                // 11: weir.management.v1.TargetName
+	(*ClearDeviceRequest)(nil),        // 12: weir.management.v1.ClearDeviceRequest
+	(*ClearDeviceResponse)(nil),       // 13: weir.management.v1.ClearDeviceResponse
+	(*PoolCreateRequest)(nil),         // 14: weir.management.v1.PoolCreateRequest
+	(*PoolCreateResponse)(nil),        // 15: weir.management.v1.PoolCreateResponse
+	(*PoolListRequest)(nil),           // 16: weir.management.v1.PoolListRequest
+	(*PoolListResponse)(nil),          // 17: weir.management.v1.PoolListResponse
+	(*PoolQueryRequest)(nil),          // 18: weir.management.v1.PoolQueryRequest
+	(*PoolQueryResponse)(nil),         // 19: weir.management.v1.PoolQueryResponse
+	(*PoolResizeRequest)(nil),         // 20: weir.management.v1.PoolResizeRequest
+	(*PoolResizeResponse)(nil),        // 21: weir.management.v1.PoolResizeResponse
+	(*PoolDestroyRequest)(nil),        // 22: weir.management.v1.PoolDestroyRequest
+	(*PoolDestroyResponse)(nil),       // 23: weir.management.v1.PoolDestroyResponse
+	(*PoolInfo)(nil),                  // 24: weir.management.v1.PoolInfo
+	(*ContainerCreateRequest)(nil),    // 25: weir.management.v1.ContainerCreateRequest
+	(*ContainerCreateResponse)(nil),   // 26: weir.management.v1.ContainerCreateResponse
+	(*ContainerListRequest)(nil),      // 27: weir.management.v1.ContainerListRequest
+	(*ContainerListResponse)(nil),     // 28: weir.management.v1.ContainerListResponse
+	(*ContainerQueryRequest)(nil),     // 29: weir.management.v1.ContainerQueryRequest
+	(*ContainerQueryResponse)(nil),    // 30: weir.management.v1.ContainerQueryResponse
+	(*ContainerSetQuotaRequest)(nil),  // 31: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 32: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 33: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 34: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 35: weir.management.v1.ContainerInfo
+	nil,                               // 36: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 37: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
 	7,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
 	10, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
 	0,  // 2: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
 	1,  // 3: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
-	21, // 4: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	21, // 5: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
-	21, // 6: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
-	21, // 7: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	24, // 4: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	24, // 5: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
+	24, // 6: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
+	24, // 7: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
 	2,  // 8: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
-	3,  // 9: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	33, // 10: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	32, // 11: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	32, // 12: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	32, // 13: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	32, // 14: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	3,  // 15: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	34, // 16: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	5,  // 17: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	8,  // 18: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	11, // 19: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	13, // 20: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	15, // 21: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	17, // 22: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	19, // 23: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	22, // 24: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	24, // 25: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	26, // 26: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	28, // 27: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	30, // 28: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	6,  // 29: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	9,  // 30: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	12, // 31: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	14, // 32: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	16, // 33: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	18, // 34: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	20, // 35: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	23, // 36: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	25, // 37: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	27, // 38: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	29, // 39: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	31, // 40: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	29, // [29:41] is the sub-list for method output_type
-	17, // [17:29] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	11, // 9: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
+	3,  // 10: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
+	36, // 11: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	35, // 12: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	35, // 13: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	35, // 14: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	35, // 15: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	3,  // 16: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	37, // 17: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	5,  // 18: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	8,  // 19: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	12, // 20: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
+	14, // 21: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	16, // 22: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	18, // 23: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	20, // 24: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	22, // 25: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	25, // 26: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	27, // 27: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	29, // 28: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	31, // 29: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	33, // 30: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	6,  // 31: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	9,  // 32: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	13, // 33: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
+	15, // 34: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	17, // 35: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	19, // 36: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	21, // 37: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	23, // 38: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	26, // 39: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	28, // 40: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	30, // 41: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	32, // 42: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	34, // 43: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -2344,7 +2523,7 @@ func file_management_v1_management_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -27,8 +27,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	System_Attach_FullMethodName = "/weir.management.v1.System/Attach"
-	System_Query_FullMethodName  = "/weir.management.v1.System/Query"
+	System_Attach_FullMethodName      = "/weir.management.v1.System/Attach"
+	System_Query_FullMethodName       = "/weir.management.v1.System/Query"
+	System_ClearDevice_FullMethodName = "/weir.management.v1.System/ClearDevice"
 )
 
 // SystemClient is the client API for System service.
@@ -41,6 +42,9 @@ type SystemClient interface {
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (*AttachResponse, error)
 	// Query reports the state of every engine this engine knows.
 	Query(ctx context.Context, in *SystemQueryRequest, opts ...grpc.CallOption) (*SystemQueryResponse, error)
+	// ClearDevice takes the caller's word that the device of a target was repaired or replaced: the engine uses it again
+	// from its next start on. A device that was not faulty is left as it is, which succeeds.
+	ClearDevice(ctx context.Context, in *ClearDeviceRequest, opts ...grpc.CallOption) (*ClearDeviceResponse, error)
 }
 
 type systemClient struct {
@@ -71,6 +75,16 @@ func (c *systemClient) Query(ctx context.Context, in *SystemQueryRequest, opts .
 	return out, nil
 }
 
+func (c *systemClient) ClearDevice(ctx context.Context, in *ClearDeviceRequest, opts ...grpc.CallOption) (*ClearDeviceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClearDeviceResponse)
+	err := c.cc.Invoke(ctx, System_ClearDevice_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SystemServer is the server API for System service.
 // All implementations must embed UnimplementedSystemServer
 // for forward compatibility.
@@ -81,6 +95,9 @@ type SystemServer interface {
 	Attach(context.Context, *AttachRequest) (*AttachResponse, error)
 	// Query reports the state of every engine this engine knows.
 	Query(context.Context, *SystemQueryRequest) (*SystemQueryResponse, error)
+	// ClearDevice takes the caller's word that the device of a target was repaired or replaced: the engine uses it again
+	// from its next start on. A device that was not faulty is left as it is, which succeeds.
+	ClearDevice(context.Context, *ClearDeviceRequest) (*ClearDeviceResponse, error)
 	mustEmbedUnimplementedSystemServer()
 }
 
@@ -96,6 +113,9 @@ func (UnimplementedSystemServer) Attach(context.Context, *AttachRequest) (*Attac
 }
 func (UnimplementedSystemServer) Query(context.Context, *SystemQueryRequest) (*SystemQueryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Query not implemented")
+}
+func (UnimplementedSystemServer) ClearDevice(context.Context, *ClearDeviceRequest) (*ClearDeviceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClearDevice not implemented")
 }
 func (UnimplementedSystemServer) mustEmbedUnimplementedSystemServer() {}
 func (UnimplementedSystemServer) testEmbeddedByValue()                {}
@@ -154,6 +174,24 @@ func _System_Query_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _System_ClearDevice_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClearDeviceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SystemServer).ClearDevice(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: System_ClearDevice_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SystemServer).ClearDevice(ctx, req.(*ClearDeviceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // System_ServiceDesc is the grpc.ServiceDesc for System service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,6 +206,10 @@ var System_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Query",
 			Handler:    _System_Query_Handler,
+		},
+		{
+			MethodName: "ClearDevice",
+			Handler:    _System_ClearDevice_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,88 @@
+//! A target's device: what is remembered of it, and who is told when it can't be used.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use weir_media::Device;
+use weir_media::health::{DeviceState, Watched};
+use weir_media::memory::MemoryDevice;
+use weir_pool::{Engines, Failed, TargetPools};
+use weir_proto::{Rank, opcode};
+use weir_runtime::Handle;
+use weir_store::{FormatError, FormatOptions, Owner, Store};
+
+use crate::verdict::Verdict;
+
+/// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Bytes of what stands in for a device that can't be used: an empty store, which takes as much memory as it has written.
+const STAND_IN_BYTES: u64 = 64 << 20;
+
+/// An empty store in memory. A target whose device is out of use says so, and holds nothing; its engine's other targets serve.
+///
+/// # Errors
+/// When it can't be formatted.
+pub async fn stand_in(rt: &Handle, owner: &Owner) -> Result<Rc<dyn Device>, FormatError> {
+    let device: Rc<dyn Device> = Rc::new(Watched::new(rt, Rc::new(MemoryDevice::new(STAND_IN_BYTES))));
+    let options = FormatOptions { owner: owner.clone(), log_bytes: None };
+    Store::format(rt, &device, &options).await?;
+    Ok(device)
+}
+
+/// Lets an operator say that a device was repaired or replaced.
+pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>) {
+    let (own, index) = (engines.own_rank(), engines.own_index());
+    let verdict = Rc::clone(verdict);
+    engines.serve(opcode::DEVICE_CLEAR, move |_, (): ()| {
+        let lifted = verdict.lift();
+        async move {
+            lifted.map_err(|error| Failed::Busy {
+                object: format!("target {index} of rank {own}"),
+                reason: format!("still counts as faulty, because its mark can't be removed: {error}"),
+            })
+        }
+    });
+}
+
+/// Watches a target's device for as long as its pools are served.
+pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>) {
+    let mut last = DeviceState::Normal;
+    let mut remembered = verdict.read().is_some();
+    // What was said last of the device, and to whom it is still to be said.
+    let mut said = None;
+    let mut untold: Vec<Rank> = Vec::new();
+    loop {
+        let Some(strong) = pools.upgrade() else { return };
+        last = log_state(strong.store(), last);
+        let fault = strong.store().device_fault();
+        if let Some(reason) = fault.as_ref().filter(|_| !remembered) {
+            match verdict.pass(reason) {
+                Ok(()) => remembered = true,
+                Err(error) => tracing::warn!(%error, "that the device is faulty can't be written down"),
+            }
+        }
+        if said != Some(fault.is_some()) {
+            said = Some(fault.is_some());
+            untold = strong.service_ranks();
+        }
+        if !untold.is_empty() {
+            untold = strong.tell_of_device(untold, fault).await;
+        }
+        drop(strong);
+        rt.sleep(HEALTH_INTERVAL).await;
+    }
+}
+
+/// Logs a change of the device's state.
+fn log_state(store: &Store, last: DeviceState) -> DeviceState {
+    let health = store.device_health().unwrap_or_default();
+    let (state, reason) = (health.state.name(), &health.reason);
+    match health.state {
+        now if now == last => {}
+        DeviceState::Normal => tracing::info!(state, "the device is well again"),
+        DeviceState::Suspect => tracing::warn!(state, %reason, "the device is to be looked after"),
+        DeviceState::Faulty => tracing::error!(state, %reason, "the target is out of service"),
+    }
+    health.state
+}

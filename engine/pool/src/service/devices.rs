@@ -1,0 +1,93 @@
+//! Targets whose devices can't be used: out of the map, and back in it.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use weir_proto::pool::{DeviceNotice, TargetPoolMap, TargetState};
+use weir_proto::{Rank, opcode};
+use weir_runtime::race;
+
+use super::PoolService;
+use crate::error::Failed;
+
+/// Longest wait for all targets to take a map over: a write to the log of each.
+const MAP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause before targets that didn't take a map over are told again: an engine restarts in seconds.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+impl PoolService {
+    /// Takes note of what a target says of its device. One that can't be used is down in a new version of the map; one that
+    /// can, and has its shard, is up again. The map is durable before the target is answered; all others are told
+    /// in the background.
+    pub(crate) async fn judge_device(&self, rank: Rank, notice: &DeviceNotice) -> Result<(), Failed> {
+        let _permit = self.mapping.acquire().await;
+        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+        let mut map = pool.record.borrow().map.clone();
+        let said = if notice.fault.is_some() { TargetState::Down } else { TargetState::UpIn };
+        let named = |rank_and_index| rank_and_index == (rank, notice.index);
+        let Some(target) = map.targets.iter_mut().find(|target| named((target.rank, target.index))) else {
+            return Ok(());
+        };
+        // A device in place of the one that failed has none of the pool's data.
+        let empty = said == TargetState::UpIn && !notice.pools.contains(&pool.id());
+        if target.state == said || empty {
+            return Ok(());
+        }
+        target.state = said;
+        map.version += 1;
+        let (version, label) = (map.version, pool.label());
+        pool.set_map(map).await?;
+        let reason = notice.fault.as_deref().unwrap_or_default();
+        if said == TargetState::Down {
+            let what = "a target is out of the pool map, its data is unavailable";
+            tracing::error!(pool = label, %rank, target = %notice.index, version, reason, "{what}");
+        } else {
+            tracing::info!(pool = label, %rank, target = %notice.index, version, "a target is back in the pool map");
+        }
+        self.gathered.borrow_mut().take();
+        self.mapped.notify_one();
+        Ok(())
+    }
+
+    /// Tells all targets of the map. Whether every engine has heard.
+    async fn spread_map(&self) -> Result<bool, Failed> {
+        let record = self.pool()?;
+        let ranks = record.map.ranks();
+        let request = TargetPoolMap { pool: record.pool, map: record.map };
+        let left = self.spread.tell(&ranks, opcode::TARGET_POOL_MAP, &request, MAP_LIMIT).await;
+        for error in &left {
+            tracing::debug!(pool = record.label, %error, "an engine has an old pool map");
+        }
+        Ok(left.is_empty())
+    }
+}
+
+/// Starts the background work of a service. It ends with the service.
+pub(super) fn start(service: &Rc<PoolService>) {
+    let rt = service.engines.runtime().clone();
+    rt.clone().spawn(run(Rc::downgrade(service), rt));
+}
+
+async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
+    // A map that changed before a restart may not have reached everybody.
+    let mut told =
+        service.upgrade().is_none_or(|service| service.pool().is_ok_and(|pool| pool.map.version == 1));
+    loop {
+        let Some(strong) = service.upgrade() else { return };
+        if strong.stopped.get() {
+            return;
+        }
+        let wake = strong.mapped.notified();
+        if !told {
+            told = strong.spread_map().await.unwrap_or(false);
+        }
+        drop(strong);
+        if told {
+            wake.await;
+            told = false;
+        } else {
+            race(wake, rt.sleep(RETRY_PAUSE)).await;
+        }
+    }
+}
