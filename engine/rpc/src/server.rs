@@ -180,7 +180,17 @@ impl Inner {
         let greeting = greeting.and_then(Address::from_bytes);
         let (known, address) = match message.source() {
             Source::Peer(peer) => (Some(*peer), greeting),
-            Source::Address(address) => (None, Some(address.clone())),
+            Source::Address(address) => {
+                // What a client says of where it is stands under its seal. From elsewhere it is a recording: it must not
+                // have the client's name stand for the place of whoever plays it.
+                let sealed_hello = header.kind == Kind::Hello && self.ring.is_some() && !served;
+                let true_there = greeting.as_ref().map_or(!sealed_hello, |said| said == address);
+                if !true_there {
+                    add(&self.metrics.impostors, 1);
+                    return None;
+                }
+                (None, Some(address.clone()))
+            }
             Source::Unknown => (None, greeting),
         };
         let inserted = address.as_ref().and_then(|address| self.endpoint.insert(address).ok());

@@ -17,6 +17,11 @@ fn on_the_simulated_fabric() {
 }
 
 #[test]
+fn on_a_simulated_fabric_that_names_strangers() {
+    attacks::run_all(|| Stage::simulated_with_sources(37));
+}
+
+#[test]
 fn on_tcp() {
     attacks::run_all(|| Stage::real("tcp"));
 }

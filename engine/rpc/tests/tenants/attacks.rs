@@ -16,6 +16,7 @@ pub fn run_all(stage: impl Fn() -> Stage) {
     forged_requests_reach_no_handler(&stage());
     recorded_messages_change_nothing(&stage());
     recorded_messages_change_nothing_after_a_restart(&stage());
+    a_hello_is_worth_nothing_from_elsewhere(&stage());
     altered_messages_are_refused_whatever_was_altered(&stage());
     answers_are_taken_from_the_server_only(&stage());
     memory_is_reached_by_nobody_who_was_not_given_its_key(&stage());
@@ -142,6 +143,33 @@ fn recorded_messages_change_nothing_after_a_restart(stage: &Stage) {
     assert_eq!(stage.executed.borrow().len(), 3, "no request of before was executed again");
     stage.call(&stage.victim, COUNT, b"after", 30).expect("the victim gets in again");
     assert_eq!(stage.executed.borrow().len(), 4);
+}
+
+/// A recorded hello, played to a server that knows neither its client nor who plays it, must not take the client's name:
+/// the client itself could not get in any more.
+fn a_hello_is_worth_nothing_from_elsewhere(stage: &Stage) {
+    stage.call(&stage.victim, COUNT, b"before", 10).expect("a reply");
+    let hello = recorded(stage, Kind::Hello).pop().expect("it was sent");
+    stage.restart_server();
+    let to = stage.aim();
+    for _ in 0..3 {
+        stage.attack(to, std::slice::from_ref(&hello));
+    }
+    let sources = stage.mallory.capabilities().source_err;
+    if sources {
+        assert_eq!(stage.server_metric("impostors"), 3, "the provider says where it comes from");
+    }
+    let told = stage.inbox.messages.borrow();
+    let answered = told.iter().any(|bytes| {
+        wire::decode(bytes).is_ok_and(|(header, _)| header.kind == Kind::HelloReply && header.sealed)
+    });
+    assert!(!answered, "no session for Mallory");
+    drop(told);
+    let began = stage.rt.now();
+    stage.call(&stage.victim, COUNT, b"after", 30).expect("the victim gets in");
+    assert!(stage.rt.now() - began < Duration::from_secs(5), "and is not kept waiting");
+    assert_eq!(stage.victim.metrics().impostors.get(), 0);
+    assert_eq!(stage.executed.borrow().len(), 2);
 }
 
 /// A recorded message with one byte altered and, as far as the attacker can, put right again.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::rc::{Rc, Weak};
 
 use super::recorder::Recorder;
-use weir_fabric::sim::Fabric;
+use weir_fabric::sim::{Fabric, UnknownSource};
 use weir_fabric::{Endpoint, FabricError, Message, PeerId, Sink};
 use weir_fabric::{Options, open};
 use weir_proto::TenantId;
@@ -95,6 +95,15 @@ impl Stage {
     pub fn simulated(seed: u64) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
+        let home = world.node("everybody");
+        Self::assemble(home.handle(), 31_416, Time::Simulated { world, fabric, home })
+    }
+
+    /// The same on a network whose NICs name senders that they don't know by their addresses, and has no auth keys.
+    pub fn simulated_with_sources(seed: u64) -> Self {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        fabric.configure(|config| config.unknown_source = UnknownSource::Address);
         let home = world.node("everybody");
         Self::assemble(home.handle(), 31_416, Time::Simulated { world, fabric, home })
     }
