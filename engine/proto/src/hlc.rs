@@ -25,6 +25,7 @@ impl Epoch {
 
     /// Wall time of the epoch in nanoseconds since 1970, coarse to one tick.
     #[must_use]
+    #[inline]
     pub const fn wall_ns(self) -> u64 {
         self.0 & !((1 << LOGICAL_BITS) - 1)
     }
@@ -67,11 +68,13 @@ impl Clock {
 
     /// The newest epoch that this clock returned or saw.
     #[must_use]
+    #[inline]
     pub const fn latest(&self) -> Epoch {
         Epoch(self.last.get())
     }
 
     /// A fresh epoch, greater than every one this clock returned or saw.
+    #[inline]
     pub fn now(&self, wall_ns: u64) -> Epoch {
         let next = Epoch(wall_ns).wall_ns().max(self.last.get() + 1);
         self.last.set(next);
@@ -82,6 +85,7 @@ impl Clock {
     ///
     /// # Errors
     /// When it lies more than [`SKEW_MAX_NS`] ahead of the wall clock; the clock is then unchanged.
+    #[inline]
     pub fn observe(&self, seen: Epoch, wall_ns: u64) -> Result<(), ClockSkew> {
         let ahead_ns = seen.0.saturating_sub(wall_ns);
         if ahead_ns > SKEW_MAX_NS {

@@ -87,12 +87,14 @@ impl Handle {
 
     /// Monotonic time.
     #[must_use]
+    #[inline]
     pub fn now(&self) -> Instant {
         self.backend.now()
     }
 
     /// Wall time in nanoseconds since 1970-01-01; may step.
     #[must_use]
+    #[inline]
     pub fn wall_ns(&self) -> u64 {
         self.backend.wall_ns()
     }

@@ -13,24 +13,28 @@ impl Instant {
 
     /// The point `ns` nanoseconds after the start.
     #[must_use]
+    #[inline]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
     /// Nanoseconds since the start.
     #[must_use]
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Time from `earlier` to `self`; zero when `earlier` is later.
     #[must_use]
+    #[inline]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
 /// A duration in whole nanoseconds, capped at `u64::MAX`.
+#[inline]
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -39,12 +43,14 @@ impl Add<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at [`Instant::FAR_FUTURE`].
+    #[inline]
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 }
 
 impl AddAssign<Duration> for Instant {
+    #[inline]
     fn add_assign(&mut self, duration: Duration) {
         *self = *self + duration;
     }
@@ -54,6 +60,7 @@ impl Sub<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at the start.
+    #[inline]
     fn sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }
@@ -63,6 +70,7 @@ impl Sub for Instant {
     type Output = Duration;
 
     /// Like [`Instant::saturating_duration_since`].
+    #[inline]
     fn sub(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
