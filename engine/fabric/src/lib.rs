@@ -6,6 +6,7 @@
 mod address;
 mod auth_key;
 mod capabilities;
+mod checksum;
 mod counters;
 mod error;
 mod exposure;
@@ -28,6 +29,7 @@ pub use auth_key::{
     server_keys,
 };
 pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Wait};
+pub use checksum::crc32c;
 pub use counters::FabricCounters;
 pub use error::FabricError;
 pub use exposure::{Closed, Ending, Exposure, MrMethod};

@@ -131,6 +131,7 @@ impl Memory {
     }
 
     /// Copies bytes out. Panics never: the range is checked by the callers' buffers.
+    #[inline]
     pub(crate) fn slice(&self, range: Range<usize>) -> &[u8] {
         let range = range.start.min(self.len)..range.end.min(self.len);
         let len = range.end.saturating_sub(range.start);

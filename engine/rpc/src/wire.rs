@@ -187,9 +187,9 @@ impl<const LEN: usize> Fields<'_, LEN> {
     }
 }
 
+#[inline]
 fn checksum(bytes: &[u8]) -> u32 {
-    // The CRC of 32 bits comes in the low half.
-    u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) & 0xffff_ffff).unwrap_or(0)
+    weir_fabric::crc32c(bytes)
 }
 
 impl Header {
@@ -304,14 +304,23 @@ pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
         return Err(Malformed::Magic);
     }
     let flags = first[7];
-    let (header, mut at) = if flags & FLAG_SHORT != 0 {
+    if flags & FLAG_SHORT != 0 {
         if flags & !SHORT_FLAGS != 0 {
             return Err(Malformed::Field("flags"));
         }
-        (short::decode(first, flags & FLAG_SEALED != 0)?, SHORT_LEN)
-    } else {
-        (decode_full(message.first_chunk().ok_or(length)?)?, HEADER_LEN)
-    };
+        let header = short::decode(first, flags & FLAG_SEALED != 0)?;
+        let body_len = usize::try_from(header.body_len).map_err(|_| length)?;
+        // Sixteen bits of length: nothing here overflows.
+        let body = SHORT_LEN..SHORT_LEN + body_len;
+        let end = body.end + if header.sealed { TAG_LEN } else { 0 };
+        if end > message.len() || body_len > INLINE_MAX {
+            return Err(length);
+        }
+        let nothing = SHORT_LEN..SHORT_LEN;
+        return Ok((header, Layout { greeting: nothing.clone(), segments: nothing, body, end }));
+    }
+    let header = decode_full(message.first_chunk().ok_or(length)?)?;
+    let mut at = HEADER_LEN;
     let greeting = if header.greeting {
         let len = usize::from(*message.get(at).ok_or(length)?);
         if len == 0 || len > Address::MAX {
