@@ -12,8 +12,9 @@ use std::rc::{Rc, Weak};
 pub enum Source {
     /// A peer that was inserted.
     Peer(PeerId),
-    /// Somebody else; the provider says where it is.
-    Address(Address),
+    /// Somebody else; the provider says where it is. Boxed, because it comes once for each peer, and every message has
+    /// room for it.
+    Address(Box<Address>),
     /// Somebody else; the provider can't tell who.
     Unknown,
 }
@@ -21,6 +22,7 @@ pub enum Source {
 impl Source {
     /// The peer, where it is one that was inserted.
     #[must_use]
+    #[inline]
     pub fn peer(&self) -> Option<PeerId> {
         match self {
             Self::Peer(peer) => Some(*peer),
@@ -106,6 +108,7 @@ impl Message {
 
     /// Who sent it.
     #[must_use]
+    #[inline]
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -114,6 +117,7 @@ impl Message {
 impl Deref for Message {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.data {
             Data::Slab { lease, offset, len } => lease.memory.slice(*offset..*offset + *len),

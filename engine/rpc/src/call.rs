@@ -9,7 +9,7 @@ use crate::peer::Peer;
 use crate::pending::NoAnswer;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
-use crate::wire::{ClientId, Header, Kind};
+use crate::wire::{Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
 use core::time::Duration;
 use std::borrow::Cow;
@@ -54,6 +54,36 @@ struct Letter<'a> {
     wall_deadline: u64,
 }
 
+/// The memory that a call exposes, where it does.
+struct Lent<'a>(Option<Exposed<'a>>);
+
+impl<'a> Lent<'a> {
+    fn new(
+        inner: &'a Rc<Inner>,
+        state: &'a Rc<PeerState>,
+        request: u64,
+        bulk: Option<Bulk<'a>>,
+        deadline: Instant,
+    ) -> Result<Self, FabricError> {
+        let expose = |bulk| Exposed::new(inner, state, request, Some(bulk), deadline);
+        bulk.map(expose).transpose().map(Self)
+    }
+
+    /// See [`Exposed::settle`].
+    fn settle(&mut self) {
+        if let Some(exposed) = &mut self.0 {
+            exposed.settle();
+        }
+    }
+
+    /// See [`Exposed::withdraw`].
+    async fn withdraw(self) {
+        if let Some(exposed) = self.0 {
+            exposed.withdraw().await;
+        }
+    }
+}
+
 /// What to do after a try.
 enum Next {
     Done(Result<Reply, RpcError>),
@@ -70,14 +100,17 @@ pub(crate) async fn call(
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
     add(&inner.metrics.calls, 1);
-    let result = attempt_all(inner, to, opcode, body, bulk, options).await;
-    if let Err(error) = &result {
+    let result = if body.len() <= INLINE_MAX {
+        attempt_all(inner, to, opcode, body, bulk, options).await
+    } else {
+        Err(RpcError::TooLarge { len: body.len(), max: INLINE_MAX })
+    };
+    result.inspect_err(|error| {
         add(&inner.metrics.calls_failed, 1);
         if matches!(error, RpcError::TimedOut { .. }) {
             add(&inner.metrics.timeouts, 1);
         }
-    }
-    result
+    })
 }
 
 pub(crate) async fn attempt_all(
@@ -88,9 +121,6 @@ pub(crate) async fn attempt_all(
     bulk: Option<Bulk<'_>>,
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
-    if body.len() > INLINE_MAX {
-        return Err(RpcError::TooLarge { len: body.len(), max: INLINE_MAX });
-    }
     let start = inner.rt.now();
     let deadline = options.deadline;
     let state = inner.peer_state(to);
@@ -102,22 +132,28 @@ pub(crate) async fn attempt_all(
         last,
     };
     let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
-    let _exposing = if bulk.as_ref().is_some_and(|bulk| !bulk.is_empty()) {
+    let bulk = bulk.filter(|bulk| !bulk.is_empty());
+    let _exposing = if bulk.is_some() {
         let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
         Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
     } else {
         None
     };
-    let credit = inner.credit(&state, opcode, class, deadline).await;
-    let mut credit = credit.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
+    // Nearly always there is a credit.
+    let mut credit = inner.requests.try_acquire(state.lane, class).filter(|_| opcode != REQUEST_WITHDRAW);
+    if credit.is_none() {
+        let waited = inner.credit(&state, opcode, class, deadline).await;
+        credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
+    }
+    let mut now = inner.rt.now();
     let ticket = Ticket::new(inner, &state);
-    let mut exposed = Exposed::new(inner, &state, ticket.id, bulk, deadline)?;
-    let left = u64::try_from((deadline - inner.rt.now()).as_nanos()).unwrap_or(u64::MAX);
+    let mut exposed = Lent::new(inner, &state, ticket.id, bulk, deadline)?;
+    let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
     let wall_deadline = inner.wall_ns().saturating_add(left);
     let letter = Letter { opcode, body, options, wall_deadline };
     let mut course = Course::new(inner);
     loop {
-        if inner.rt.now() >= deadline {
+        if now >= deadline {
             let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
             if tries == 0 {
                 exposed.settle();
@@ -127,30 +163,30 @@ pub(crate) async fn attempt_all(
             exposed.withdraw().await;
             return Err(timed_out(tries, last));
         }
-        match course.attempt(&state, &ticket, &letter, &exposed).await {
+        match course.attempt(&state, &ticket, &letter, &exposed, now).await {
             Next::Done(Ok(reply)) => {
                 exposed.settle();
                 return Ok(reply);
             }
             Next::Done(Err(error)) => {
-                match error {
-                    RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. } => {
-                        exposed.settle();
-                    }
-                    _ if course.tries == 0 => exposed.settle(),
-                    _ => exposed.withdraw().await,
+                let refused =
+                    matches!(error, RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. });
+                if refused || course.tries == 0 {
+                    exposed.settle();
+                } else {
+                    exposed.withdraw().await;
                 }
                 return Err(error);
             }
             Next::Again(pause, why) => {
                 course.last = why;
-                if pause == Some(Duration::ZERO) {
-                    continue;
+                if pause != Some(Duration::ZERO) {
+                    drop(credit.take());
+                    course.rest(pause, deadline).await;
+                    let class = if class == Class::Urgent { class } else { Class::Retry };
+                    credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
                 }
-                drop(credit.take());
-                course.rest(pause, deadline).await;
-                let class = if class == Class::Urgent { class } else { Class::Retry };
-                credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
+                now = inner.rt.now();
             }
         }
     }
@@ -168,10 +204,6 @@ impl Inner {
     ) -> Result<Option<Permit>, Elapsed> {
         if opcode == REQUEST_WITHDRAW {
             return Ok(None);
-        }
-        // Nearly always there is one.
-        if let Some(credit) = self.requests.try_acquire(state.lane, class) {
-            return Ok(Some(credit));
         }
         self.turn(&self.requests, state.lane, class, deadline).await.map(Some)
     }
@@ -231,27 +263,34 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Makes contact, or says what to do without.
+    async fn contact(&self, state: &Rc<PeerState>, deadline: Instant) -> Result<Session, Next> {
+        self.inner.connect(state, deadline).await.map_err(|error| match error {
+            RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed => Next::Done(Err(error)),
+            error => Next::Again(None, error.to_string().into()),
+        })
+    }
+
     /// One try: contact, send, wait for the answer.
     async fn attempt(
         &mut self,
         state: &Rc<PeerState>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &Exposed<'_>,
+        exposed: &Lent<'_>,
+        mut now: Instant,
     ) -> Next {
         let inner = self.inner;
-        let contact = match state.session.get() {
-            Some(session) => Ok(session),
-            None => inner.connect(state, letter.options.deadline).await,
+        let session = match state.session.get() {
+            Some(session) => session,
+            None => match self.contact(state, letter.options.deadline).await {
+                Ok(session) => {
+                    now = inner.rt.now();
+                    session
+                }
+                Err(next) => return next,
+            },
         };
-        let session = match contact {
-            Ok(session) => session,
-            Err(error @ (RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed)) => {
-                return Next::Done(Err(error));
-            }
-            Err(error) => return Next::Again(None, error.to_string().into()),
-        };
-        let now = inner.rt.now();
         if self.silent.0 == 0 {
             self.silent.1 = now;
         }
@@ -260,7 +299,7 @@ impl<'a> Course<'a> {
             Retry::Never => letter.options.deadline,
         };
         inner.expect(ticket.id, session.id, state, session.proof(), until);
-        if let Err(error) = self.post(state, session, ticket, letter, exposed) {
+        if let Err(error) = self.post(state, session, ticket, letter, exposed, now) {
             return match error {
                 FabricError::UnknownPeer
                 | FabricError::NoBuffers { .. }
@@ -271,7 +310,9 @@ impl<'a> Course<'a> {
                 error => Next::Done(Err(error.into())),
             };
         }
-        exposed.sent_to(session.server);
+        if let Some(exposed) = &exposed.0 {
+            exposed.sent_to(session.server);
+        }
         if self.tries > 0 {
             add(&inner.metrics.retries, 1);
         }
@@ -326,14 +367,15 @@ impl<'a> Course<'a> {
         session: Session,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &Exposed<'_>,
+        exposed: &Lent<'_>,
+        now: Instant,
     ) -> Result<(), FabricError> {
         let inner = self.inner;
         let mut header = Header::new(Kind::Request, session.version, inner.id, ticket.id, inner.epoch());
         header.resend = self.tries > 0;
-        header.greeting = header.resend || inner.config.greet_always || state.wants_greeting(inner.rt.now());
+        header.greeting = header.resend || inner.config.greet_always || state.wants_greeting(now);
         header.opcode = letter.opcode;
-        header.segments = exposed.count();
+        header.segments = exposed.0.as_ref().map_or(0, Exposed::count);
         header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
         header.deadline = letter.wall_deadline;
         header.acked = state.acked(ticket.id);
@@ -342,25 +384,24 @@ impl<'a> Course<'a> {
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
         let key = session.key.as_ref();
         let company = state.outstanding.borrow().len();
-        let segments = exposed.descriptors();
+        let segments = exposed.0.as_ref().map_or(&[][..], Exposed::descriptors);
         inner.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
     }
 
     fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {
-        let Answer { header, message, body } = answer;
-        if header.kind == Kind::HelloReply {
+        let Answer { kind, status, server, epoch, pause, message, body } = answer;
+        if kind == Kind::HelloReply {
             // Another incarnation answers that doesn't speak this version: agree on one anew.
             self.inner.disconnect(state, session);
             return Next::Again(None, "the server's protocol version changed".into());
         }
-        if header.status == 0 {
-            let server = ClientId::new(header.deadline);
-            return Next::Done(Ok(Reply { message, body, server, epoch: header.epoch }));
+        if status == 0 {
+            return Next::Done(Ok(Reply { message, body, server, epoch }));
         }
-        let der = Der(header.status);
+        let der = Der(status);
         if der == Der::OVERLOAD_RETRY {
             add(&self.inner.metrics.overload_hints, 1);
-            let pause = Duration::from_nanos(header.acked).min(PAUSE_MAX);
+            let pause = Duration::from_nanos(pause).min(PAUSE_MAX);
             return Next::Again(Some(pause), "the server is overloaded".into());
         }
         let text = message.get(body).unwrap_or_default();

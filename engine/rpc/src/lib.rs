@@ -53,6 +53,7 @@ use pending::Pending;
 use proof::{Ring, Strangers};
 use quota::Quota;
 use replies::Clients;
+use request::Parts;
 use seal::SealKey;
 use server::Served;
 use session::PeerState;
@@ -72,9 +73,14 @@ enum Outcome {
     Failed(FabricError),
 }
 
-/// A reply or hello reply with its decoded header.
+/// A reply or hello reply, with what is asked of its header.
 struct Answer {
-    header: Header,
+    kind: Kind,
+    status: u32,
+    server: ClientId,
+    epoch: Epoch,
+    /// Overload replies: pause in nanoseconds.
+    pause: u64,
     message: Message,
     body: Range<usize>,
 }
@@ -97,6 +103,8 @@ pub(crate) struct Inner {
     /// More operations will be served in a moment.
     starting: Cell<bool>,
     clients: RefCell<Clients>,
+    /// Where requests were that have ended.
+    spare_requests: RefCell<Vec<Rc<Parts>>>,
     transfers: Semaphore,
     accesses: Ledger,
     requests: Quota,
@@ -139,6 +147,7 @@ impl Rpc {
             handlers: RefCell::default(),
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
+            spare_requests: RefCell::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
             requests: Quota::new(config.credits, config.requests_max),
@@ -186,15 +195,15 @@ impl Rpc {
     ///
     /// # Errors
     /// See [`RpcError`].
-    pub async fn call(
+    pub fn call(
         &self,
         to: &Peer,
         opcode: u16,
         body: &[u8],
         bulk: Option<Bulk<'_>>,
         options: CallOptions,
-    ) -> Result<Reply, RpcError> {
-        call::call(&self.inner, to, opcode, body, bulk, options).await
+    ) -> impl Future<Output = Result<Reply, RpcError>> {
+        call::call(&self.inner, to, opcode, body, bulk, options)
     }
 
     /// Page-aligned memory that the fabric can move data to and from.
@@ -315,7 +324,12 @@ impl Inner {
 
     /// Wall time in nanoseconds as the hybrid clock has it: never behind what any message said.
     fn wall_ns(&self) -> u64 {
-        self.clock.latest().wall_ns().max(self.rt.wall_ns())
+        self.no_earlier(self.rt.wall_ns())
+    }
+
+    /// This wall time, or what the hybrid clock has if that is later.
+    fn no_earlier(&self, wall_ns: u64) -> u64 {
+        self.clock.latest().wall_ns().max(wall_ns)
     }
 
     /// Sends one message: header, greeting, segments, body, and the tag where there is a key. `company`: how many requests
@@ -363,7 +377,7 @@ impl Inner {
     fn unsent(&self, context: u64, error: &FabricError) {
         add(&self.metrics.sends_failed, 1);
         for request in self.pending.fellows(context) {
-            self.pending.resolve(request, None, Outcome::Failed(error.clone()));
+            self.pending.resolve_with(request, None, || Outcome::Failed(error.clone()));
         }
     }
 
@@ -374,36 +388,37 @@ impl Inner {
         }
     }
 
-    fn resolve_pending(&self, header: Header, message: Message, body: Range<usize>) {
+    fn resolve_pending(&self, header: &Header, message: Message, body: Range<usize>) {
         // The answer must come from whom the request went to, where the provider names the sender.
         let from = message.source().peer();
-        let request = header.request;
-        let is_own = header.client == self.id;
-        let answer = Outcome::Answer(Answer { header, message, body });
-        if !is_own || !self.pending.resolve(request, from, answer) {
+        let Header { kind, status, epoch, acked: pause, .. } = *header;
+        let server = ClientId::new(header.deadline);
+        let answer = || Outcome::Answer(Answer { kind, status, server, epoch, pause, message, body });
+        if header.client != self.id || !self.pending.resolve_with(header.request, from, answer) {
             add(&self.metrics.stray_replies, 1);
         }
     }
 
     /// Deals with one message.
-    fn received(&self, header: Header, message: Message, layout: Layout) {
+    fn received(&self, header: &mut Header, message: Message, layout: &Layout) {
         // First of all: an unauthenticated message must not even move the clock.
-        if !self.is_authentic(&header, &message, &layout) {
+        if !self.is_authentic(header, &message, layout) {
             return;
         }
-        if let Err(skew) = self.clock.observe(header.epoch, self.rt.wall_ns()) {
+        let wall_ns = self.rt.wall_ns();
+        if let Err(skew) = self.clock.observe(header.epoch, wall_ns) {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");
             if header.kind == Kind::Request {
-                self.refuse_skewed(&header, &message, &layout, skew);
+                self.refuse_skewed(header, &message, layout, skew);
             }
             return;
         }
         match header.kind {
-            Kind::Hello => self.greeted(&header, &message, &layout),
-            Kind::Request => self.requested(header, message, layout),
-            Kind::Working => self.still_working(&header),
-            Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body),
+            Kind::Hello => self.greeted(header, &message, layout),
+            Kind::Request => self.requested(header, message, layout, wall_ns),
+            Kind::Working => self.still_working(header),
+            Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
         }
     }
 }
@@ -414,7 +429,7 @@ impl Sink for Inner {
         // Small messages of one sender may share a message of the fabric.
         loop {
             add(&self.metrics.messages_received, 1);
-            let (header, layout) = match wire::decode_first(&message) {
+            let (mut header, layout) = match wire::decode_first(&message) {
                 Ok(decoded) => decoded,
                 Err(error) => {
                     add(&self.metrics.malformed, 1);
@@ -424,11 +439,11 @@ impl Sink for Inner {
             };
             let end = layout.end;
             if end == message.len() {
-                self.received(header, message, layout);
+                self.received(&mut header, message, &layout);
                 return;
             }
             let rest = message.split_off(end);
-            self.received(header, message, layout);
+            self.received(&mut header, message, &layout);
             message = rest;
         }
     }
@@ -444,9 +459,8 @@ impl Sink for Inner {
 
 /// Time from now until a wall-clock deadline, as an instant of the local monotonic clock. It is the earlier of what
 /// the two clocks say, so that a server whose wall clock lags does not work past the client's patience.
-fn local_deadline(inner: &Inner, header: &Header) -> Instant {
-    let now = inner.rt.now();
+fn local_deadline(now: Instant, wall_ns: u64, header: &Header) -> Instant {
     let budget = header.deadline.saturating_sub(header.epoch.wall_ns());
-    let left = header.deadline.saturating_sub(inner.wall_ns());
+    let left = header.deadline.saturating_sub(wall_ns);
     now + core::time::Duration::from_nanos(budget.min(left))
 }

@@ -85,20 +85,15 @@ impl Outbox {
 impl Inner {
     /// Puts a message to others that go to the same peer. `company`: how many requests are under way with it.
     pub(crate) fn share(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize, company: usize) {
-        if !core::mem::replace(&mut self.outbox.state.borrow_mut().started, true) {
-            self.start_flusher();
-        }
-        let full = {
-            let mut state = self.outbox.state.borrow_mut();
-            let at = state.lot(to);
-            at.filter(|at| state.lots[*at].bytes.len() + len > LOT_MAX).map(|at| state.lots.swap_remove(at))
-        };
-        if let Some(lot) = full {
-            self.send_lot(lot);
-        }
-        let complete = {
+        let (start, full, complete) = {
             let state = &mut *self.outbox.state.borrow_mut();
-            let at = state.lot(to).unwrap_or_else(|| state.open(to, context));
+            let at = state.lot(to);
+            let is_full = |at: &usize| state.lots[*at].bytes.len() + len > LOT_MAX;
+            let (at, full) = match at.filter(is_full) {
+                Some(full) => (None, Some(state.lots.swap_remove(full))),
+                None => (at, None),
+            };
+            let at = at.unwrap_or_else(|| state.open(to, context));
             let lot = &mut state.lots[at];
             if lot.context == 0 {
                 lot.context = context;
@@ -108,8 +103,15 @@ impl Inner {
             }
             lot.messages += 1;
             let complete = company <= 1 || lot.messages >= LOT_MESSAGES;
-            complete.then(|| state.lots.swap_remove(at))
+            let complete = complete.then(|| state.lots.swap_remove(at));
+            (!core::mem::replace(&mut state.started, true), full, complete)
         };
+        if start {
+            self.start_flusher();
+        }
+        if let Some(lot) = full {
+            self.send_lot(lot);
+        }
         match complete {
             Some(lot) => self.send_lot(lot),
             None => self.outbox.wake(),

@@ -102,16 +102,21 @@ impl Pending {
         self.table.borrow().entries.get(request).map(|entry| Rc::clone(&entry.state))
     }
 
-    /// Hands over an answer. `from`: who sent it, where that is known; it must be who was asked. `false`: nobody waits
+    /// Hands over an answer, made where it stays. `from`: who sent it, where that is known; it must be who was asked. `false`: nobody waits
     /// for it, or it has been answered already.
-    pub(crate) fn resolve(&self, request: u64, from: Option<PeerId>, outcome: Outcome) -> bool {
+    pub(crate) fn resolve_with(
+        &self,
+        request: u64,
+        from: Option<PeerId>,
+        outcome: impl FnOnce() -> Outcome,
+    ) -> bool {
         let waker = {
             let mut table = self.table.borrow_mut();
             let Some(entry) = table.entries.get_mut(request) else { return false };
             if entry.outcome.is_some() || from.is_some_and(|from| from != entry.peer) {
                 return false;
             }
-            entry.outcome = Some(outcome);
+            entry.outcome = Some(outcome());
             entry.waker.take()
         };
         if let Some(waker) = waker {

@@ -191,7 +191,7 @@ impl Inner {
             Proof::Hello(ours) => message
                 .get(layout.body.clone())
                 .and_then(wire::decode_nonce)
-                .map(|theirs| self.session_key(ring, ours, header, theirs)),
+                .map(|theirs| self.session_key(ring, ours, wire::ClientId::new(header.deadline), theirs)),
         };
         let authentic = header.sealed && key.is_some_and(|key| key.opens(whole(message, layout)));
         if !authentic {
@@ -201,8 +201,13 @@ impl Inner {
     }
 
     /// The key of the session that a hello's reply opens.
-    pub(crate) fn session_key(&self, ring: &Ring, ours: Nonce, reply: &Header, theirs: Nonce) -> SealKey {
-        let server = wire::ClientId::new(reply.deadline);
+    pub(crate) fn session_key(
+        &self,
+        ring: &Ring,
+        ours: Nonce,
+        server: wire::ClientId,
+        theirs: Nonce,
+    ) -> SealKey {
         SealKey::of_session(ring.own(), (self.id, ours), (server, theirs))
     }
 
@@ -210,7 +215,7 @@ impl Inner {
     /// place, and all it brings about is a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
         let from = message.source().peer();
-        if self.pending.resolve(header.request, from, Outcome::Notice(Der(header.status))) {
+        if self.pending.resolve_with(header.request, from, || Outcome::Notice(Der(header.status))) {
             add(&self.metrics.notices, 1);
         }
     }
@@ -223,7 +228,7 @@ impl Inner {
         let known = self.endpoint.counters().peers_inserted.get();
         let address = match message.source() {
             Source::Peer(_) => None,
-            Source::Address(address) => Some(address.clone()),
+            Source::Address(address) => Some(Address::clone(address)),
             Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
         };
         let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());

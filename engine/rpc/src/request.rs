@@ -22,13 +22,41 @@ const PIECE_MAX: usize = 1 << 20;
 /// [`Request::release_body`] is called.
 pub struct Request {
     inner: Rc<Inner>,
-    header: Header,
+    parts: Rc<Parts>,
+}
+
+/// What a request is made of. It is handed on half a dozen times from where it arrives to its handler, and stays in one
+/// place meanwhile; that place serves later requests, so that none is allocated.
+#[derive(Default)]
+pub(crate) struct Parts {
+    header: Asked,
     message: Option<Message>,
     body: Range<usize>,
     segments: Vec<(RemoteRegion, Access)>,
     deadline: Instant,
     /// Its accesses to the client's memory, where it has exposed any.
     accesses: Option<Rc<Accesses>>,
+}
+
+/// Places of requests that are kept for the next ones: two clients with all their credits.
+const SPARE_MAX: usize = 64;
+
+/// What a handler may want to know of a request's header.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Asked {
+    client: ClientId,
+    request: u64,
+    acked: u64,
+    epoch: Epoch,
+    tenant: u64,
+    opcode: u16,
+}
+
+impl Asked {
+    pub(crate) fn new(header: &Header) -> Self {
+        let Header { client, request, acked, epoch, tenant, opcode, .. } = *header;
+        Self { client, request, acked, epoch, tenant, opcode }
+    }
 }
 
 /// Tries of a piece when contact breaks while it moves. A client that withdrew its memory looks the same on some
@@ -68,7 +96,7 @@ struct UnderWay<'a> {
 
 impl UnderWay<'_> {
     fn add(&mut self, moving: Moving) {
-        if let Some(accesses) = &self.request.accesses {
+        if let Some(accesses) = &self.request.parts.accesses {
             accesses.begin();
         }
         self.moving.push_back(moving);
@@ -77,7 +105,7 @@ impl UnderWay<'_> {
     /// Takes the oldest one, which has ended.
     fn take(&mut self) -> Option<Piece> {
         let moving = self.moving.pop_front()?;
-        if let Some(accesses) = &self.request.accesses {
+        if let Some(accesses) = &self.request.parts.accesses {
             accesses.end();
         }
         Some(moving.piece)
@@ -86,7 +114,7 @@ impl UnderWay<'_> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let Some(accesses) = self.request.accesses.clone().filter(|_| !self.moving.is_empty()) else {
+        let Some(accesses) = self.request.parts.accesses.clone().filter(|_| !self.moving.is_empty()) else {
             return;
         };
         let moving = core::mem::take(&mut self.moving);
@@ -108,14 +136,21 @@ fn is_transient(error: &FabricError) -> bool {
 impl Request {
     pub(crate) fn new(
         inner: Rc<Inner>,
-        header: Header,
+        header: Asked,
         message: Message,
         body: Range<usize>,
         segments: Vec<(RemoteRegion, Access)>,
         deadline: Instant,
         accesses: Option<Rc<Accesses>>,
     ) -> Self {
-        Self { inner, header, message: Some(message), body, segments, deadline, accesses }
+        let spare = inner.spare_requests.borrow_mut().pop();
+        let fresh = Parts { header, message: Some(message), body, segments, deadline, accesses };
+        let mut parts = spare.unwrap_or_default();
+        match Rc::get_mut(&mut parts) {
+            Some(place) => *place = fresh,
+            None => parts = Rc::new(fresh),
+        }
+        Self { inner, parts }
     }
 
     pub(crate) fn inner(&self) -> &Rc<Inner> {
@@ -125,55 +160,62 @@ impl Request {
     /// The operation.
     #[must_use]
     pub fn opcode(&self) -> u16 {
-        self.header.opcode
+        self.parts.header.opcode
     }
 
     /// The body, where it was received. Empty after [`Request::release_body`].
     #[must_use]
     pub fn body(&self) -> &[u8] {
-        self.message.as_ref().and_then(|message| message.get(self.body.clone())).unwrap_or_default()
+        self.parts
+            .message
+            .as_ref()
+            .and_then(|message| message.get(self.parts.body.clone()))
+            .unwrap_or_default()
     }
 
     /// Frees the receive memory of the body; for handlers that have decoded it and will take their time.
     pub fn release_body(&mut self) {
-        self.message = None;
+        // Nobody else has a request's parts.
+        if let Some(parts) = Rc::get_mut(&mut self.parts) {
+            parts.message = None;
+        }
     }
 
     /// When the client gives up.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.deadline
+        self.parts.deadline
     }
 
     /// Which incarnation of which client asks.
     #[must_use]
     pub fn client(&self) -> ClientId {
-        self.header.client
+        self.parts.header.client
     }
 
     /// The client's number of this request: the same when it is sent again.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.header.request
+        self.parts.header.request
     }
 
     /// The client has finished with all its requests of lower numbers than this: none of them is sent again.
     #[must_use]
     pub fn acked(&self) -> u64 {
-        self.header.acked
+        self.parts.header.acked
     }
 
     /// The client's clock when it sent the request.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.header.epoch
+        self.parts.header.epoch
     }
 
     /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's; where it has none,
     /// it is the client's VNI if the network tells, else what the client says.
     #[must_use]
     pub fn tenant(&self) -> TenantId {
-        TenantId(self.header.tenant)
+        TenantId(self.parts.header.tenant)
     }
 
     /// Bytes of client memory that can be pulled.
@@ -189,7 +231,7 @@ impl Request {
     }
 
     fn total(&self, access: Access) -> u64 {
-        self.segments.iter().filter(|segment| segment.1 == access).map(|segment| segment.0.len).sum()
+        self.parts.segments.iter().filter(|segment| segment.1 == access).map(|segment| segment.0.len).sum()
     }
 
     /// Page-aligned memory that the fabric can move data to and from; see [`crate::Rpc::alloc`].
@@ -290,7 +332,7 @@ impl Request {
 
     /// Where the client is now.
     fn peer(&self) -> Result<weir_fabric::PeerId, Status> {
-        let peer = self.inner.clients.borrow().peer(self.header.client);
+        let peer = self.inner.clients.borrow().peer(self.parts.header.client);
         peer.ok_or_else(|| Status::new(Der::UNREACH, "the client was forgotten while its request ran"))
     }
 
@@ -298,8 +340,10 @@ impl Request {
         if range.start <= range.end && range.end <= len {
             return Ok(());
         }
-        let text =
-            format!("operation {:#06x} moves bytes {range:?} of a buffer of {len} bytes", self.header.opcode);
+        let text = format!(
+            "operation {:#06x} moves bytes {range:?} of a buffer of {len} bytes",
+            self.parts.header.opcode
+        );
         Err(Status::new(Der::INVAL, text))
     }
 
@@ -315,7 +359,7 @@ impl Request {
         let mut parts = local.iter().cloned().enumerate().filter(|(_, range)| !range.is_empty());
         let mut next = parts.next();
         let mut skip = offset;
-        for (region, _) in self.segments.iter().filter(|segment| segment.1 == access) {
+        for (region, _) in self.parts.segments.iter().filter(|segment| segment.1 == access) {
             if skip >= region.len {
                 skip -= region.len;
                 continue;
@@ -354,9 +398,12 @@ impl Request {
             let slot = match (slot, under_way.moving.front_mut()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
-                    let pace =
-                        if paced { self.inner.pace(self.header.client, self.deadline).await } else { None };
-                    let slot = rt.timeout_at(self.deadline, self.inner.transfers.acquire()).await;
+                    let pace = if paced {
+                        self.inner.pace(self.parts.header.client, self.parts.deadline).await
+                    } else {
+                        None
+                    };
+                    let slot = rt.timeout_at(self.parts.deadline, self.inner.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
                     let slot = slot.map_err(|Elapsed| self.expired())?.map_err(closing)?;
                     self.may_go_on()?;
@@ -364,7 +411,7 @@ impl Request {
                 }
                 (None, Some(oldest)) => {
                     // Nothing can start, or is left to start: the oldest transfer has to end first.
-                    let done = rt.timeout_at(self.deadline, &mut oldest.transfer).await;
+                    let done = rt.timeout_at(self.parts.deadline, &mut oldest.transfer).await;
                     let done = done.map_err(|Elapsed| self.expired())?;
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
@@ -379,15 +426,15 @@ impl Request {
                 under_way.add(Moving { piece, transfer, _places: slot });
             }
         }
-        if rt.now() > self.deadline { Err(self.expired()) } else { Ok(()) }
+        if rt.now() > self.parts.deadline { Err(self.expired()) } else { Ok(()) }
     }
 
     /// Whether accesses to the client's memory may still begin.
     fn may_go_on(&self) -> Result<(), Status> {
-        if self.accesses.as_ref().is_some_and(|accesses| accesses.is_withdrawn()) {
+        if self.parts.accesses.as_ref().is_some_and(|accesses| accesses.is_withdrawn()) {
             return Err(Status::new(Der::CANCELED, "the client has given the request up"));
         }
-        if self.inner.rt.now() >= self.deadline { Err(self.expired()) } else { Ok(()) }
+        if self.inner.rt.now() >= self.parts.deadline { Err(self.expired()) } else { Ok(()) }
     }
 
     /// A place for the next piece, with its turn where transfers take turns, if both are to be had now.
@@ -395,7 +442,7 @@ impl Request {
         if pieces.is_empty() {
             return None;
         }
-        let pace = if paced { Some(self.inner.try_pace(self.header.client)?) } else { None };
+        let pace = if paced { Some(self.inner.try_pace(self.parts.header.client)?) } else { None };
         Some((self.inner.transfers.try_acquire()?, pace))
     }
 
@@ -406,7 +453,7 @@ impl Request {
             Err(error) if is_transient(&error) && piece.tries + 1 < PIECE_TRIES => {
                 add(&self.inner.metrics.bulk_retries, 1);
                 let pause = PIECE_PAUSE * 10u32.pow(piece.tries);
-                race(self.inner.rt.sleep(pause), self.inner.rt.sleep_until(self.deadline)).await;
+                race(self.inner.rt.sleep(pause), self.inner.rt.sleep_until(self.parts.deadline)).await;
                 piece.tries += 1;
                 Ok(Some(piece))
             }
@@ -416,15 +463,29 @@ impl Request {
 
     fn expired(&self) -> Status {
         add(&self.inner.metrics.bulk_expired, 1);
-        let text =
-            format!("the deadline of operation {:#06x} passed during its bulk transfer", self.header.opcode);
+        let text = format!(
+            "the deadline of operation {:#06x} passed during its bulk transfer",
+            self.parts.header.opcode
+        );
         Status::new(Der::TIMEDOUT, text)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(parts) = Rc::get_mut(&mut self.parts) else { return };
+        (parts.message, parts.accesses) = (None, None);
+        parts.segments.clear();
+        let mut spare = self.inner.spare_requests.borrow_mut();
+        if spare.len() < SPARE_MAX {
+            spare.push(Rc::clone(&self.parts));
+        }
     }
 }
 
 impl core::fmt::Debug for Request {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Request").field("header", &self.header).finish_non_exhaustive()
+        f.debug_struct("Request").field("header", &self.parts.header).finish_non_exhaustive()
     }
 }
 

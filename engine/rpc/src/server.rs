@@ -6,7 +6,7 @@ use crate::desk::{Counter, Handler};
 use crate::error::Status;
 use crate::metrics::{add, sub};
 use crate::replies::{Admission, Finished, ServedSession, Stranger};
-use crate::request::Request;
+use crate::request::{Asked, Request};
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
 use crate::wire::{self, ClientId, Header, Kind, Layout};
@@ -184,12 +184,12 @@ impl Inner {
                 // What a client says of where it is stands under its seal. From elsewhere it is a recording: it must not
                 // have the client's name stand for the place of whoever plays it.
                 let sealed_hello = header.kind == Kind::Hello && self.ring.is_some() && !served;
-                let true_there = greeting.as_ref().map_or(!sealed_hello, |said| said == address);
+                let true_there = greeting.as_ref().map_or(!sealed_hello, |said| said == &**address);
                 if !true_there {
                     add(&self.metrics.impostors, 1);
                     return None;
                 }
-                (None, Some(address.clone()))
+                (None, Some(Address::clone(address)))
             }
             Source::Unknown => (None, greeting),
         };
@@ -243,8 +243,8 @@ impl Inner {
     }
 
     /// A request arrived.
-    pub(crate) fn requested(&self, mut header: Header, message: Message, layout: Layout) {
-        let Some(peer) = self.sender(&header, &message, &layout) else {
+    pub(crate) fn requested(&self, header: &mut Header, message: Message, layout: &Layout, wall_ns: u64) {
+        let Some(peer) = self.sender(header, &message, layout) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
@@ -256,42 +256,37 @@ impl Inner {
         }
         if !self.config.versions.contains(&header.version) {
             add(&self.metrics.version_refused, 1);
-            self.answer_hello(peer, &header, None, None);
+            self.answer_hello(peer, header, None, None);
             return;
         }
-        let deadline = local_deadline(self, &header);
-        if deadline <= self.rt.now() {
+        let now = self.rt.now();
+        let deadline = local_deadline(now, self.no_earlier(wall_ns), header);
+        if deadline <= now {
             add(&self.metrics.expired, 1);
             if self.clients.borrow().is_running(header.client, header.request) {
                 // A repeat: the first one may be at the client's memory, and will answer.
                 return;
             }
             let text = "the request had expired when it was unpacked";
-            self.refuse(peer, &header, Der::TIMEDOUT, Duration::ZERO, text);
+            self.refuse(peer, header, Der::TIMEDOUT, Duration::ZERO, text);
             return;
         }
         let Ok(segments) = wire::decode_segments(message.get(layout.segments.clone()).unwrap_or_default())
         else {
             add(&self.metrics.malformed, 1);
-            self.refuse(
-                peer,
-                &header,
-                Der::PROTO,
-                Duration::ZERO,
-                "a bulk segment of the request is invalid",
-            );
+            self.refuse(peer, header, Der::PROTO, Duration::ZERO, "a bulk segment of the request is invalid");
             return;
         };
         let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
             if self.starting.get() {
-                self.refuse(peer, &header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
+                self.refuse(peer, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
                 return;
             }
             let text = format!("operation {:#06x} is not served here", header.opcode);
-            self.refuse(peer, &header, Der::NOSYS, Duration::ZERO, &text);
+            self.refuse(peer, header, Der::NOSYS, Duration::ZERO, &text);
             return;
         };
-        if !self.admit(&header, peer, served.urgent) {
+        if !self.admit(header, peer, served.urgent) {
             return;
         }
         // The context can't be gone while its sink is called.
@@ -305,7 +300,8 @@ impl Inner {
         let inner_of = Rc::clone(&inner);
         let running =
             Running { inner: inner_of, client, request, version, accesses: until, bulk, finished: false };
-        let request = Request::new(inner, header, message, layout.body, segments, deadline, accesses);
+        let asked = Asked::new(header);
+        let request = Request::new(inner, asked, message, layout.body.clone(), segments, deadline, accesses);
         served.counter.take(self, &served.handler, running, request);
     }
 

@@ -251,14 +251,13 @@ impl Inner {
         };
         let body = answer.message.get(answer.body.clone()).unwrap_or_default();
         let key = self.ring.as_ref().zip(wire::decode_nonce(body));
-        let key = key.map(|(ring, theirs)| self.session_key(ring, nonce, &answer.header, theirs));
+        let key = key.map(|(ring, theirs)| self.session_key(ring, nonce, answer.server, theirs));
         let theirs = wire::decode_versions(body).ok();
-        let Some(theirs) = theirs.filter(|_| answer.header.kind == Kind::HelloReply) else {
+        let Some(theirs) = theirs.filter(|_| answer.kind == Kind::HelloReply) else {
             add(&self.metrics.malformed, 1);
             return Err(unreachable("its answer to the hello is malformed"));
         };
-        let server = ClientId::new(answer.header.deadline);
-        common_version(ours, &theirs).map(|version| (version, server, key)).ok_or_else(|| {
+        common_version(ours, &theirs).map(|version| (version, answer.server, key)).ok_or_else(|| {
             add(&self.metrics.version_refused, 1);
             RpcError::Version { peer: state.peer.clone(), ours: ours.clone(), theirs }
         })

@@ -263,7 +263,7 @@ impl Core {
                     Some(key) => address.under(key),
                     None => address,
                 });
-                let source = address.map_or(Source::Unknown, Source::Address);
+                let source = address.map_or(Source::Unknown, |address| Source::Address(Box::new(address)));
                 self.received(lease, buf, failure.len, source);
             }
             return;

@@ -241,7 +241,7 @@ impl Network {
         let source = match (receiver.known_peer(&sender), unknown_source) {
             (_, UnknownSource::Always) | (None, UnknownSource::Nothing) => Source::Unknown,
             (Some(peer), _) => Source::Peer(peer),
-            (None, UnknownSource::Address) => Source::Address(sender),
+            (None, UnknownSource::Address) => Source::Address(Box::new(sender)),
         };
         receiver.deliver(source, parcel.bytes, hold);
     }
