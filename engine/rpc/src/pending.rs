@@ -11,6 +11,7 @@ use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use weir_fabric::PeerId;
 use weir_runtime::{Instant, Sleep};
@@ -25,9 +26,20 @@ struct Entry {
     waker: Option<Waker>,
 }
 
+/// Wakers that are kept: as many as a context of a client has requests under way.
+const SPARE_MAX: usize = 64;
+
 struct Table {
     entries: Recent<Entry>,
+    /// Wakers that have done their work, in its order, which is the one in which their tasks wait next. Making one anew for
+    /// each wait, and dropping it, takes two locked instructions.
+    spare: VecDeque<Waker>,
     closed: bool,
+}
+
+/// A waker of whoever waits: the one that woke it last, if it is its turn.
+fn waker_of(spare: &mut VecDeque<Waker>, cx: &Context<'_>) -> Waker {
+    spare.pop_front().filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
 
 /// The answers that a context waits for.
@@ -51,7 +63,7 @@ pub(crate) enum NoAnswer {
 impl Pending {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            table: RefCell::new(Table { entries: Recent::new(seed), closed: false }),
+            table: RefCell::new(Table { entries: Recent::new(seed), spare: VecDeque::new(), closed: false }),
             watch: Cell::new(Instant::FAR_FUTURE),
             watcher: RefCell::default(),
             watched: Cell::new(false),
@@ -120,7 +132,11 @@ impl Pending {
             entry.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            waker.wake_by_ref();
+            let spare = &mut self.table.borrow_mut().spare;
+            if spare.len() < SPARE_MAX {
+                spare.push_back(waker);
+            }
         }
         true
     }
@@ -232,11 +248,12 @@ impl Future for Wait<'_> {
         if table.closed {
             return Poll::Ready(Err(NoAnswer::Closed));
         }
-        let Some(entry) = table.entries.get_mut(self.request) else {
+        let Table { entries, spare, .. } = &mut *table;
+        let Some(entry) = entries.get_mut(self.request) else {
             return Poll::Ready(Err(NoAnswer::Closed));
         };
         if let Some(outcome) = entry.outcome.take() {
-            table.entries.discard(self.request);
+            entries.discard(self.request);
             return Poll::Ready(Ok(outcome));
         }
         if self.inner.rt.now() >= entry.due {
@@ -244,7 +261,7 @@ impl Future for Wait<'_> {
         }
         match &mut entry.waker {
             Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
+            none => *none = Some(waker_of(spare, cx)),
         }
         Poll::Pending
     }
