@@ -59,6 +59,9 @@ pub enum Ability {
     AvUserId,
     /// Small messages go out without a completion. Without: each has one.
     Inject,
+    /// A write has ended only when it has arrived. Without: it may have ended when the system has its bytes. Messages that
+    /// are sent then still arrive after it, unless the connection breaks between the two.
+    Delivery,
 }
 
 /// What the provider of an endpoint can do.
@@ -83,6 +86,10 @@ pub struct Capabilities {
     pub auth_keys: bool,
     /// Reads and writes of remote memory.
     pub rma: bool,
+    /// A write has ended only when it has arrived.
+    pub delivery: bool,
+    /// Writes and messages to a peer arrive in the order in which they were started: they go through one stream.
+    pub ordered_writes: bool,
     /// How to sleep.
     pub wait: Wait,
     /// What registration needs.
@@ -112,7 +119,7 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 12] {
+    pub fn flags(&self) -> [(&'static str, bool); 14] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
@@ -120,6 +127,8 @@ impl Capabilities {
             ("av-user-id", self.av_user_id),
             ("auth-keys", self.auth_keys),
             ("rma", self.rma),
+            ("delivery", self.delivery),
+            ("ordered-writes", self.ordered_writes),
             ("mr-local", self.mr.local),
             ("mr-virt-addr", self.mr.virt_addr),
             ("mr-prov-key", self.mr.prov_key),

@@ -113,6 +113,7 @@ pub trait Endpoint {
     /// future is dropped early the data may still arrive: the memory stays allocated, its content is undefined.
     fn read(&self, peer: PeerId, into: &mut Buffer, range: Range<usize>, from: RemoteRegion) -> Transfer;
 
-    /// Writes a part of a buffer to the start of a peer's region. Complete means that the peer sees it.
+    /// Writes a part of a buffer to the start of a peer's region. Complete means that the peer sees it, where
+    /// [`Capabilities::delivery`] says so.
     fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer;
 }

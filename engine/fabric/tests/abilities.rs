@@ -123,6 +123,44 @@ fn small_messages_get_through_with_and_without_a_completion() {
     }
 }
 
+/// Writes more than the system's buffers hold, says so in a message, and returns how much of it the peer has when the write
+/// has ended, and when the message is there.
+fn written(provider: &str, without: &[Ability]) -> [usize; 2] {
+    const LEN: usize = 16 << 20;
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let options = Options { without: without.to_vec(), ..Options::near(provider, "127.0.0.1", 1) };
+    let [one, other] =
+        [open(&rt, &options), open(&rt, &options)].map(|endpoint| endpoint.expect("an endpoint"));
+    assert_eq!(one.capabilities().delivery, !without.contains(&Ability::Delivery));
+    let (_one_inbox, inbox) = (listen(&one), listen(&other));
+    executor.block_on(async {
+        let to = one.insert(&other.address()).expect("an address");
+        let mut theirs = other.buffers().alloc(LEN).expect("memory");
+        theirs.fill(0);
+        let exposure = other.expose(&theirs, 0..LEN, Access::Write).expect("exposed");
+        let mut ours = one.buffers().alloc(LEN).expect("memory");
+        ours.fill(5);
+        let there = |buffer: &[u8]| buffer.iter().filter(|byte| **byte == 5).count();
+        let wait = Duration::from_secs(20);
+        let write = one.write(to, &ours, 0..LEN, exposure.region());
+        assert_eq!(rt.timeout(wait, write).await, Ok(Ok(())));
+        let ended = there(&theirs);
+        one.send(to, 0, &[b"written"]).expect("accepted");
+        rt.timeout(wait, inbox.notify.notified()).await.expect("the message");
+        [ended, there(&theirs)]
+    })
+}
+
+#[test]
+fn a_write_has_ended_when_it_has_arrived_and_else_before_any_message_that_was_sent_then() {
+    for provider in providers_within() {
+        assert_eq!(written(provider, &[]), [16 << 20; 2], "{provider}");
+        let [_, told] = written(provider, &[Ability::Delivery]);
+        assert_eq!(told, 16 << 20, "{provider}");
+    }
+}
+
 #[test]
 fn the_library_is_the_one_that_was_asked_for() {
     let found = probe("tcp").expect("built in").library;
@@ -135,6 +173,7 @@ fn the_library_is_the_one_that_was_asked_for() {
 fn abilities_are_asked_of_the_provider_and_those_without_hardware_are_named_in_errors() {
     let tcp = probe("tcp").expect("built in");
     assert!(tcp.multi_recv && tcp.source && tcp.rma && !tcp.source_err && tcp.wait == Wait::Fd, "{tcp}");
+    assert!(tcp.delivery && tcp.ordered_writes, "one stream: {tcp}");
     assert!(!tcp.auth_keys && !tcp.mr.virt_addr && tcp.mr_key_bytes == 8, "{tcp}");
     let shm = probe("shm").expect("built in");
     assert!(shm.rma && shm.mr.virt_addr && !shm.auth_keys && shm.wait == Wait::Doorbell, "{shm}");

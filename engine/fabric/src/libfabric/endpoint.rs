@@ -126,7 +126,8 @@ impl LibfabricEndpoint {
             return transfer;
         }
         let memory = Rc::clone(buffer.memory());
-        let op = Op::Transfer { peer, access, memory, at, len, remote, completer: Some(completer) };
+        let (completer, _attention) = (Some(completer), self.rt.attend());
+        let op = Op::Transfer { peer, access, memory, at, len, remote, completer, _attention };
         match self.core.start(peer, op) {
             Ok(()) => transfer,
             Err(error) => Transfer::failed(error),

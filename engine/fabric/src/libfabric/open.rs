@@ -228,6 +228,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         needs: facts.needs(),
         auth_keys: &options.auth_keys,
         wait_fd,
+        delivery: facts.delivery(),
         queue: QUEUE,
         min_multi_recv: MESSAGE_MAX as u64,
         mr_method: options.mr_method,

@@ -8,6 +8,7 @@ use crate::transfer::Completer;
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use std::rc::Rc;
+use weir_runtime::Attention;
 
 /// What an operation is, with everything it needs to be posted (again) and to be completed.
 pub(super) enum Op {
@@ -24,6 +25,8 @@ pub(super) enum Op {
         len: usize,
         remote: RemoteRegion,
         completer: Option<Completer>,
+        /// Its end is met awake.
+        _attention: Attention,
     },
 }
 

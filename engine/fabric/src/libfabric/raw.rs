@@ -42,6 +42,8 @@ pub(super) struct OpenArgs<'a> {
     pub(super) needs: sys::Needs,
     pub(super) auth_keys: &'a [AuthKey],
     pub(super) wait_fd: bool,
+    /// A write has ended only when it has arrived.
+    pub(super) delivery: bool,
     pub(super) queue: u64,
     pub(super) min_multi_recv: u64,
     pub(super) mr_method: MrMethod,
@@ -152,6 +154,7 @@ impl Raw {
                 &raw const needs,
                 key_ids.as_mut_ptr(),
                 i32::from(args.wait_fd),
+                i32::from(args.delivery),
                 args.queue,
                 args.min_multi_recv,
                 &raw const mr,

@@ -63,6 +63,8 @@ struct weir_needs {
 	uint32_t auth_keys;
 	const struct weir_auth_key *keys;
 	uint64_t key_count;
+	/* Flags that operations must be able to have. */
+	uint64_t op_flags;
 };
 
 /* How the cxi provider is to register memory. */
@@ -168,6 +170,7 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 	hints->caps = needs->caps;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
+	hints->tx_attr->op_flags = needs->op_flags;
 	hints->domain_attr->caps = needs->domain_caps;
 	hints->domain_attr->mr_mode = (int)needs->mr_mode;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
@@ -301,11 +304,12 @@ static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *need
 
 /*
  * Opens fabric, domain, address vector, completion queue and endpoint. `address`, if given, is the endpoint's own
- * name in the provider's format and replaces what the node and service resolve to.
+ * name in the provider's format and replaces what the node and service resolve to. With `delivery` a write has ended only
+ * when it has arrived.
  */
 int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
-			 const struct weir_needs *needs, uint64_t *key_ids, int wait_fd, uint64_t queue,
-			 uint64_t min_multi_recv, const struct weir_mr_settings *mr, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
+			 const struct weir_needs *needs, uint64_t *key_ids, int wait_fd, int delivery,
+			 uint64_t queue, uint64_t min_multi_recv, const struct weir_mr_settings *mr, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
 {
 	struct weir_fabric *f = calloc(1, sizeof *f);
 	size_t min = min_multi_recv;
@@ -324,8 +328,8 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 		f->info->src_addrlen = strlen(address) + 1;
 	}
 	describe(f->info, caps);
-	/* Where a later message could overtake a write, a write counts as done only when it has arrived. */
-	if (!caps->ordered_writes && strcmp(caps->provider, "shm"))
+	/* Nor may a later message overtake a write. What shm says to be done has been copied. */
+	if ((delivery || !caps->ordered_writes) && strcmp(caps->provider, "shm"))
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
 	ret = open_objects(f, needs, key_ids, wait_fd, queue, mr, error);
 	if (!ret && (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min)))
@@ -578,7 +582,8 @@ uint64_t weir_constant(uint32_t which)
 {
 	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_MSG, FI_RMA, FI_RECV,
 				       FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT,
-				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY };
+				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY,
+				       FI_DELIVERY_COMPLETE };
 
 	return which < sizeof constants / sizeof *constants ? constants[which] : 0;
 }

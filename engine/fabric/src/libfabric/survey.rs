@@ -25,6 +25,7 @@ pub(super) struct Facts {
     source_err: bool,
     av_user_id: bool,
     auth_keys: bool,
+    delivery: bool,
     wait_fd: bool,
 }
 
@@ -45,6 +46,7 @@ impl Facts {
         self.source &= !gone(Ability::Source);
         self.source_err &= self.source && !gone(Ability::SourceErr);
         self.av_user_id &= self.source && !gone(Ability::AvUserId);
+        self.delivery &= !gone(Ability::Delivery);
         self
     }
 
@@ -57,6 +59,11 @@ impl Facts {
     pub(super) fn with_auth_keys(mut self) -> Self {
         self.av_user_id = false;
         self
+    }
+
+    /// Whether writes can be waited for until they have arrived.
+    pub(super) fn delivery(self) -> bool {
+        self.delivery
     }
 
     pub(super) fn wait_fd(self) -> bool {
@@ -72,6 +79,7 @@ fn plain(caps: u64) -> sys::Needs {
         auth_keys: 0,
         keys: core::ptr::null(),
         key_count: 0,
+        op_flags: 0,
     }
 }
 
@@ -91,6 +99,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
         av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
         auth_keys: has(sys::Needs { auth_keys: 1, ..plain(caps) }),
+        delivery: has(sys::Needs { op_flags: sys::FI_DELIVERY_COMPLETE, ..plain(caps) }),
         wait_fd: false,
     };
     Ok(Facts { wait_fd: raw::probe_wait(provider, &facts.needs()).is_ok(), ..facts })
@@ -126,6 +135,8 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         av_user_id: facts.av_user_id,
         auth_keys: facts.auth_keys,
         rma: caps.abilities & sys::FI_RMA != 0,
+        delivery: facts.delivery,
+        ordered_writes: caps.ordered_writes != 0,
         wait: if facts.wait_fd { Wait::Fd } else { Wait::Doorbell },
         mr: MrMode {
             local: bit(sys::FI_MR_LOCAL),

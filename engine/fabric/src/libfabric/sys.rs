@@ -10,6 +10,7 @@ pub(super) const FI_AV_USER_ID: u64 = 1 << 41;
 pub(super) const FI_MSG: u64 = 1 << 1;
 pub(super) const FI_RMA: u64 = 1 << 2;
 pub(super) const FI_RECV: u64 = 1 << 10;
+pub(super) const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(super) const FI_MR_LOCAL: u32 = 1 << 2;
 pub(super) const FI_MR_VIRT_ADDR: u32 = 1 << 4;
 pub(super) const FI_MR_ALLOCATED: u32 = 1 << 5;
@@ -82,6 +83,8 @@ pub(super) struct Needs {
     pub(super) keys: *const RawAuthKey,
     /// How many.
     pub(super) key_count: u64,
+    /// Flags that operations must be able to have.
+    pub(super) op_flags: u64,
 }
 
 /// An auth key as the provider takes it.
@@ -176,6 +179,7 @@ unsafe extern "C" {
         needs: *const Needs,
         key_ids: *mut u64,
         wait_fd: c_int,
+        delivery: c_int,
         queue: u64,
         min_multi_recv: u64,
         mr: *const MrSettings,
@@ -291,6 +295,7 @@ mod tests {
             FI_EADDRNOTAVAIL.unsigned_abs().into(),
             FI_ECANCELED.unsigned_abs().into(),
             FI_ENOKEY.unsigned_abs(),
+            FI_DELIVERY_COMPLETE,
         ];
         for (which, ours) in (0u32..).zip(ours) {
             // SAFETY: the function only looks into a table.

@@ -47,6 +47,8 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         av_user_id: false,
         auth_keys: false,
         rma: true,
+        delivery: true,
+        ordered_writes: false,
         wait: Wait::Fd,
         mr: MrMode { virt_addr, ..MrMode::default() },
         mr_accounting: MrAccounting::Own,

@@ -195,6 +195,8 @@ impl SimEndpoint {
             av_user_id: false,
             auth_keys: !auth_keys.is_empty(),
             rma: true,
+            delivery: true,
+            ordered_writes: network.config.borrow().ordered_writes,
             wait: Wait::Simulated,
             mr: MrMode::default(),
             mr_accounting,

@@ -42,6 +42,10 @@ pub struct Config {
     pub transfer_timeout: Duration,
     /// How memory is registered.
     pub mr: MrModel,
+    /// What endpoints that are opened from now on say of the order of their writes
+    /// ([`crate::Capabilities::ordered_writes`]). A simulated write has arrived when it has ended, and is overtaken by
+    /// nothing that is sent then.
+    pub ordered_writes: bool,
 }
 
 /// What a provider reports about a sender that was not inserted.
@@ -69,6 +73,7 @@ impl Default for Config {
             receive_bytes: 8 << 20,
             transfer_timeout: Duration::from_secs(1),
             mr: MrModel::default(),
+            ordered_writes: false,
         }
     }
 }
