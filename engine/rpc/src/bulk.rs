@@ -15,7 +15,7 @@ use std::rc::Rc;
 use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, FabricError, MemoryHold, Transfer};
 use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::opcode::REQUEST_WITHDRAW;
-use weir_runtime::Instant;
+use weir_runtime::{Attention, Instant};
 
 /// How long after the deadline exposed memory of a failed call is kept from being used again when nobody says that the
 /// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and a piece of at most 1 MiB that it started just
@@ -124,6 +124,8 @@ pub(crate) struct Exposed<'a> {
     deadline: Instant,
     descriptors: Vec<u8>,
     seen: Cell<Seen>,
+    /// The reply comes when the server has moved the data, which takes less than to wake this thread.
+    _attention: Option<Attention>,
 }
 
 impl<'a> Exposed<'a> {
@@ -137,7 +139,18 @@ impl<'a> Exposed<'a> {
         let bulk = bulk.unwrap_or_default();
         let (exposures, descriptors) = (Vec::new(), Vec::new());
         let seen = Cell::new(Seen::Nobody);
-        let mut exposed = Self { inner, state, request, bulk, exposures, deadline, descriptors, seen };
+        let attention = (!bulk.is_empty()).then(|| inner.rt.attend());
+        let mut exposed = Self {
+            inner,
+            state,
+            request,
+            bulk,
+            exposures,
+            deadline,
+            descriptors,
+            seen,
+            _attention: attention,
+        };
         let count = exposed.bulk.len();
         if count > SEGMENTS_MAX {
             return Err(FabricError::OutOfRange { start: 0, end: count as u64, len: SEGMENTS_MAX as u64 });
