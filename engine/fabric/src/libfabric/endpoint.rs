@@ -126,8 +126,16 @@ impl LibfabricEndpoint {
             return transfer;
         }
         let memory = Rc::clone(buffer.memory());
-        let (completer, _attention) = (Some(completer), self.rt.attend());
-        let op = Op::Transfer { peer, access, memory, at, len, remote, completer, _attention };
+        let op = Op::Transfer {
+            peer,
+            access,
+            memory,
+            at,
+            len,
+            remote,
+            completer: Some(completer),
+            _attention: self.rt.attend(),
+        };
         match self.core.start(peer, op) {
             Ok(()) => transfer,
             Err(error) => Transfer::failed(error),

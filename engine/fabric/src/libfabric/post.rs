@@ -142,6 +142,7 @@ impl Core {
         else {
             return cancelled;
         };
+        let transfers = matches!(call, Call::Transfer { .. });
         // SAFETY (both): the operation in the table holds the memory and the slot until its completion or until the
         // endpoint is stopped; ranges were checked when it was added.
         let posted = match call {
@@ -158,9 +159,25 @@ impl Core {
             }
         };
         if let Some(ringer) = ringer {
-            self.ring(&ringer);
+            if transfers && posted == Posted::Yes {
+                self.unrung.borrow_mut().push((to, id));
+            } else {
+                self.ring(&ringer);
+            }
         }
         posted
+    }
+
+    /// Wakes the peers that transfers need. Most have ended when they were posted: the provider has copied, and whoever
+    /// the memory belongs to may sleep on.
+    pub(super) fn ring_for_transfers(&self) {
+        for (to, id) in self.unrung.take() {
+            let under_way = self.ops.with(id, |op| op.peer() == Some(to)).unwrap_or(false);
+            let ringer = self.peers.borrow().get(to).and_then(|peer| peer.ringer.clone());
+            if let Some(ringer) = ringer.filter(|_| under_way) {
+                self.ring(&ringer);
+            }
+        }
     }
 
     /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.

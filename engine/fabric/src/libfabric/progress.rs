@@ -11,7 +11,7 @@ use super::sys;
 use crate::counters::add;
 use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
-use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, Sink};
+use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, PeerId, Sink};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ffi::c_void;
 use core::time::Duration;
@@ -61,6 +61,8 @@ pub(super) struct Core {
     fd: Option<i32>,
     bell: Option<Bell>,
     armed: Cell<bool>,
+    /// Transfers whose peers were not woken yet, on providers with doorbells.
+    pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
     pub(super) returns: Rc<SlabReturns>,
     batch: Cell<Option<Box<Batch>>>,
     pub(super) posted: Cell<usize>,
@@ -105,6 +107,7 @@ impl Core {
             fd,
             bell,
             armed: Cell::new(false),
+            unrung: RefCell::default(),
             returns: Rc::default(),
             batch: Cell::default(),
             posted: Cell::new(0),
@@ -313,6 +316,9 @@ impl EventSource for Core {
             bell.disarm();
         }
         let progress = self.reap();
+        if !self.unrung.borrow().is_empty() {
+            self.ring_for_transfers();
+        }
         self.post_slabs();
         let retried = !self.peers.borrow().waiting.is_empty() && self.retry(progress);
         progress || retried
