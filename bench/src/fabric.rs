@@ -256,9 +256,9 @@ fn pingpong(provider: &str) -> Option<f64> {
     Some(1e6 / (2.0 * one_way))
 }
 
-/// Measures RPC beside the bare fabric on one provider.
-fn measure_provider(report: &mut Report, provider: &str) -> Result<(), BenchError> {
-    let bare = bare::Bare::start(provider)?;
+/// Measures small requests beside bare messages on one provider.
+fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> {
+    let bare = bare::Bare::start(provider, false)?;
     let plain = requests::Requests::start(provider, Mode::Rpc)?;
     let sealed = requests::Requests::start(provider, Mode::Sealed)?;
     let name = |what: &str| format!("fabric {provider}: {what}");
@@ -274,31 +274,66 @@ fn measure_provider(report: &mut Report, provider: &str) -> Result<(), BenchErro
     alone.time(report, &name("authenticated 64 B, round trip"), "not authenticated", None);
     let together = Pair::measure(&sealed, &plain, What::Together)?;
     together.rate(report, &name("authenticated 64 B, 16 in flight"), "op/s", "not authenticated", None);
-    for (what, row, reference) in [
-        (What::Read, "1 MiB client to server", "bare read"),
-        (What::Write, "1 MiB server to client", "bare write"),
-        (What::Reads, "1 MiB client to server, 4 in flight", "bare reads"),
-        (What::Writes, "1 MiB server to client, 4 in flight", "bare writes"),
+    Ok(())
+}
+
+/// Measures transfers of a MiB beside bare reads and writes on one provider. A reply says that the data has arrived, so
+/// that the writes beside it have to have arrived too before they count as done; those that need not are the second
+/// reference.
+fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
+    let plain = requests::Requests::start(provider, Mode::Rpc)?;
+    let bare = bare::Bare::start(provider, false)?;
+    let delivered = bare::Bare::start(provider, true)?;
+    let name = |what: &str| format!("fabric {provider}: {what}");
+    let goal = Some(">= 0.95");
+    for (what, row, side, reference, goal) in [
+        (What::Read, "1 MiB client to server", &bare, "bare read", goal),
+        (What::Write, "1 MiB server to client", &delivered, "bare write that has arrived", goal),
+        (What::Write, "1 MiB server to client, sent", &bare, "bare write that was sent", None),
+        (What::Reads, "1 MiB client to server, 4 in flight", &bare, "bare reads", goal),
+        (
+            What::Writes,
+            "1 MiB server to client, 4 in flight",
+            &delivered,
+            "bare writes that have arrived",
+            goal,
+        ),
+        (
+            What::Writes,
+            "1 MiB server to client, 4 in flight, sent",
+            &bare,
+            "bare writes that were sent",
+            goal,
+        ),
     ] {
-        // A lone bare write has no request and reply around it, and counts as done before it has arrived.
-        let goal = (what != What::Write).then_some(">= 0.95");
-        Pair::measure(&plain, &bare, what)?.rate(report, &name(row), "MiB/s", reference, goal);
+        Pair::measure(&plain, side, what)?.rate(report, &name(row), "MiB/s", reference, goal);
     }
     report.figure(&name("1 MiB exposed and withdrawn"), bare.registration()?, "us", Some("<= 2"));
     Ok(())
 }
 
-/// Measures RPC beside the bare fabric on these providers.
-pub fn measure(report: &mut Report, providers: &[String]) -> Result<(), BenchError> {
+/// Measures RPC beside the bare fabric on these providers. `only` names the parts to be measured; all of them when it is
+/// empty.
+pub fn measure(report: &mut Report, providers: &[String], only: &[String]) -> Result<(), BenchError> {
+    let wanted = |part: &str| only.is_empty() || only.iter().any(|name| name == part);
     pin::pin(0);
     let result = providers.iter().try_for_each(|provider| {
-        measure_provider(report, provider)?;
+        if wanted("small") {
+            measure_small(report, provider)?;
+        }
+        if wanted("bulk") {
+            measure_bulk(report, provider)?;
+        }
         #[cfg(feature = "mercury")]
-        mercury::measure(report, provider)?;
-        // Threads and their processes choose their cores themselves.
-        pin::release();
-        threads::measure(report, provider)?;
-        pin::pin(0);
+        if wanted("mercury") {
+            mercury::measure(report, provider)?;
+        }
+        if wanted("threads") {
+            // Threads and their processes choose their cores themselves.
+            pin::release();
+            threads::measure(report, provider)?;
+            pin::pin(0);
+        }
         Ok(())
     });
     pin::release();

@@ -72,6 +72,9 @@ struct Arguments {
     /// Providers of the fabric rows: those that need no special hardware.
     #[arg(long, value_delimiter = ',', default_value = "tcp,shm")]
     providers: Vec<String>,
+    /// Parts of the fabric group to measure: small, bulk, mercury, threads; all of them when none is named.
+    #[arg(long)]
+    fabric_part: Vec<String>,
     /// Leave out the rows that count instructions.
     #[arg(long)]
     without_instructions: bool,
@@ -134,7 +137,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         return receive::client(server);
     }
     if wanted(Group::Fabric) {
-        fabric::measure(&mut report, &arguments.providers)?;
+        fabric::measure(&mut report, &arguments.providers, &arguments.fabric_part)?;
         if !arguments.without_instructions {
             instructions::measure(&mut report, &arguments.providers);
         }

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use weir_fabric::{
-    Access, Address, Endpoint, Exposure, FabricError, Message, PeerId, RemoteRegion, Sink, Source,
+    Ability, Access, Address, Endpoint, Exposure, FabricError, Message, PeerId, RemoteRegion, Sink, Source,
 };
 use weir_fabric::{Options, open};
 use weir_runtime::real::Executor;
@@ -96,11 +96,13 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    pub(super) fn start(provider: &str) -> Result<Self, BenchError> {
+    /// `delivery`: a write counts as done only when it has arrived.
+    pub(super) fn start(provider: &str, delivery: bool) -> Result<Self, BenchError> {
         let server = Server::start(Mode::Bare, provider)?;
         let executor = Executor::new().map_err(|error| failed("executor", &error))?;
         let rt = executor.handle();
-        let options = Options::near(provider, "127.0.0.1", server.1);
+        let without = if delivery { Vec::new() } else { vec![Ability::Delivery] };
+        let options = Options { without, ..Options::near(provider, "127.0.0.1", server.1) };
         let endpoint = open(&rt, &options).map_err(|error| trouble(&error))?;
         let mirror = Rc::new(Mirror::default());
         let weak = Rc::downgrade(&mirror);
