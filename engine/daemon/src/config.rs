@@ -2,6 +2,7 @@
 
 mod memory;
 mod probes;
+mod spdk;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -10,16 +11,17 @@ use std::time::Duration;
 use clap::Parser;
 use memory::{mr_method, receive_mode};
 use serde::Deserialize;
+pub use spdk::SpdkConfig;
 use weir_fabric::libfabric::ReceiveMode;
 use weir_fabric::{AuthKey, Launch, MrMethod, configured_server_keys};
 use weir_management::TlsFiles;
 use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
+use weir_proto::probe::ProbeListener;
 use weir_rpc::group::swim::SwimConfig;
 use weir_store::ScrubConfig;
 
-use weir_proto::probe::ProbeListener;
 /// Where the configuration file is when no flag says otherwise.
 pub const CONFIG_DEFAULT: &str = "/etc/weir/engine.toml";
 
@@ -92,12 +94,12 @@ pub struct Flags {
     /// The NIC whose service is taken from `SLINGSHOT_SVC_IDS`.
     #[arg(long, env = "WEIR_FABRIC_DEVICE")]
     pub fabric_device: Option<String>,
-    /// Number of targets.
-    #[arg(long, env = "WEIR_TARGETS")]
-    pub targets: Option<u32>,
     /// Where measurements by other providers are answered: provider:port, separated by commas.
     #[arg(long, env = "WEIR_PROBES", value_delimiter = ',')]
     pub probes: Vec<String>,
+    /// Number of targets.
+    #[arg(long, env = "WEIR_TARGETS")]
+    pub targets: Option<u32>,
     /// Address and port of the management service.
     #[arg(long, env = "WEIR_MANAGEMENT_LISTEN")]
     pub management_listen: Option<String>,
@@ -113,6 +115,12 @@ pub struct Flags {
     /// Configuration of SPDK, when devices are its own.
     #[arg(long, env = "WEIR_SPDK_CONFIG")]
     pub spdk_config: Option<PathBuf>,
+    /// Memory that SPDK takes, e.g. 1GiB.
+    #[arg(long, env = "WEIR_SPDK_MEMORY")]
+    pub spdk_memory: Option<String>,
+    /// Whether that memory is huge pages, which drives need: true or false.
+    #[arg(long, env = "WEIR_SPDK_HUGE_PAGES")]
+    pub spdk_huge_pages: Option<bool>,
     /// Size of a target's file when it is made, e.g. 8GiB.
     #[arg(long, env = "WEIR_TARGET_SIZE")]
     pub target_size: Option<String>,
@@ -193,6 +201,8 @@ struct File {
     fabric_port: Option<u16>,
     fabric_auth_key: Option<String>,
     fabric_device: Option<String>,
+    #[serde(default)]
+    probes: Vec<String>,
     targets: Option<u32>,
     management_listen: Option<String>,
     metrics_listen: Option<String>,
@@ -200,10 +210,10 @@ struct File {
     #[serde(default)]
     devices: Vec<PathBuf>,
     spdk_config: Option<PathBuf>,
+    spdk_memory: Option<String>,
+    spdk_huge_pages: Option<bool>,
     target_size: Option<String>,
     index_memory: Option<String>,
-    #[serde(default)]
-    probes: Vec<String>,
     scrub_rate: Option<String>,
     scrub_interval: Option<u64>,
     log: Option<String>,
@@ -279,6 +289,8 @@ pub struct Config {
     pub fabric_port: u16,
     /// Auth keys of the fabric endpoints: a block of virtual networks, or none.
     pub auth_keys: Vec<AuthKey>,
+    /// Where measurements by other providers are answered.
+    pub probes: Vec<ProbeListener>,
     /// Number of targets.
     pub targets: u32,
     /// Where management listens.
@@ -289,10 +301,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Devices of the targets, in their order; without any the targets are files.
     pub devices: Vec<PathBuf>,
-    /// Configuration of SPDK, when devices are its own.
-    /// Where measurements by other providers are answered.
-    pub probes: Vec<ProbeListener>,
-    pub spdk_config: Option<PathBuf>,
+    /// How SPDK is started; `None`: not at all.
+    pub spdk: Option<SpdkConfig>,
     /// Bytes of a target's file when it is made.
     pub target_size: u64,
     /// Most bytes of memory that a target's index takes.
@@ -328,6 +338,7 @@ impl Config {
     }
 
     fn merge(flags: &Flags, file: File) -> Result<Self, ConfigError> {
+        let spdk = spdk::parse(flags, &file)?;
         let folder = flags.config.parent().unwrap_or(Path::new("")).to_owned();
         let rank = Rank(required(flags.rank.or(file.rank), "rank", "--rank or WEIR_RANK")?);
         let listed = file.engines.iter().find(|engine| engine.rank == rank.0);
@@ -359,6 +370,7 @@ impl Config {
             listen: bound,
             host,
             fabric_port,
+            probes: probes::parse(if flags.probes.is_empty() { &file.probes } else { &flags.probes })?,
             targets,
             management_listen: address(
                 "management_listen",
@@ -367,11 +379,10 @@ impl Config {
             metrics_listen: address("metrics_listen", metrics.as_deref().unwrap_or("0.0.0.0:10002"))?,
             data: flags.data.clone().or(file.data).unwrap_or_else(|| "/var/lib/weir".into()),
             devices: if flags.devices.is_empty() { file.devices } else { flags.devices.clone() },
-            spdk_config: flags.spdk_config.clone().or(file.spdk_config),
+            spdk,
             target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
             index_memory: parse_size("index_memory", index.as_deref().unwrap_or("1GiB"))?,
             scrub: scrub(
-            probes: probes::parse(if flags.probes.is_empty() { &file.probes } else { &flags.probes })?,
                 flags.scrub_rate.as_deref().or(file.scrub_rate.as_deref()).unwrap_or("32MiB"),
                 flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),
             )?,
@@ -413,6 +424,7 @@ impl Config {
             return Err(invalid("target_size", &self.target_size.to_string(), &reason));
         }
         self.check_devices()?;
+        self.check_probes()?;
         if self.index_memory < INDEX_MEMORY_MIN {
             let reason = format!("a target's index has at least {INDEX_MEMORY_MIN} bytes of memory");
             return Err(invalid("index_memory", &self.index_memory.to_string(), &reason));
@@ -425,7 +437,6 @@ impl Config {
         let refuse = |reason: &str| Err(invalid("devices", &listed.join(","), reason));
         if !self.devices.is_empty()
             && self.devices.len() != usize::try_from(self.targets).unwrap_or(usize::MAX)
-        self.check_probes()?;
         {
             return refuse("name as many devices as there are targets, or none for files");
         }
@@ -436,11 +447,11 @@ impl Config {
             return refuse("give absolute paths, or `spdk:` and the name of a device of SPDK");
         }
         let uses_spdk = self.devices.iter().any(|device| weir_media::spdk_name(device).is_some());
-        match &self.spdk_config {
+        match &self.spdk {
             None if uses_spdk => refuse("devices of SPDK need its configuration (`spdk_config`)"),
-            Some(config) if !cfg!(feature = "spdk") => {
+            Some(spdk) if !cfg!(feature = "spdk") => {
                 let reason = "this engine was built without SPDK: build it with the feature `spdk`";
-                Err(invalid("spdk_config", &config.display().to_string(), reason))
+                Err(invalid("spdk_config", &spdk.path.display().to_string(), reason))
             }
             _ => Ok(()),
         }
@@ -495,6 +506,11 @@ impl Config {
     }
 }
 
+/// Whether this is the name of a provider; the machine may not have it all the same.
+fn is_provider(name: &str) -> bool {
+    PROVIDERS.contains(&name) || name.starts_with("mercury/")
+}
+
 fn required<T>(value: Option<T>, key: &'static str, hint: &'static str) -> Result<T, ConfigError> {
     value.ok_or(ConfigError::Missing { key, hint })
 }
@@ -507,11 +523,6 @@ fn auth_keys(text: Option<&str>, provider: &str, device: Option<&str>) -> Result
     let keys = configured_server_keys(text, provider, device, &Launch::from_environment());
     keys.map_err(|error| invalid("fabric_auth_key", text.unwrap_or("0:0"), &error.to_string()))
 }
-/// Whether this is the name of a provider; the machine may not have it all the same.
-fn is_provider(name: &str) -> bool {
-    PROVIDERS.contains(&name) || name.starts_with("mercury/")
-}
-
 
 /// An address is listened at itself; a name may not resolve yet, so every address of its family is.
 fn listen_default(host: &str) -> String {

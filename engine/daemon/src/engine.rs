@@ -44,6 +44,10 @@ pub enum EngineError {
     /// Its data directory.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// SPDK.
+    #[cfg(feature = "spdk")]
+    #[error(transparent)]
+    Spdk(#[from] crate::spdk::SpdkError),
     /// Its certificates.
     #[error("TLS of the management service: {0}")]
     Tls(#[from] TlsError),
@@ -60,13 +64,13 @@ pub enum EngineError {
     /// A target.
     #[error(transparent)]
     Target(Box<ThreadError>),
+    /// What answers measurements.
+    #[error("{0}; remove it from `probes`, or give it a port that is free")]
+    Probe(#[from] ListenerError),
     /// The runtime.
     #[error("the management thread can't start: {0}")]
     Runtime(std::io::Error),
     /// The gRPC server.
-    /// What answers measurements.
-    #[error("{0}; remove it from `probes`, or give it a port that is free")]
-    Probe(#[from] ListenerError),
     #[error("the management service failed: {0}")]
     Server(#[from] tonic::transport::Error),
     /// It didn't end in time.
@@ -102,7 +106,8 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         // Probes are answered while targets recover, and a port that is taken is found before data is touched.
         let metrics = listen("metrics", config.metrics_listen).await?;
         let management = listen("management", config.management_listen).await?;
-        start_spdk(config)?;
+        #[cfg(feature = "spdk")]
+        config.spdk.as_ref().map_or(Ok(()), crate::spdk::run)?;
         layout.prepare()?;
         let mut engine = Engine::start(config, &layout, started)?;
         engine.serve_metrics(metrics, config);
@@ -110,28 +115,10 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
     })
 }
 
-/// Starts SPDK when the configuration names one for it.
-#[cfg(feature = "spdk")]
-fn start_spdk(config: &Config) -> Result<(), DataError> {
-    match &config.spdk_config {
-        Some(path) => Ok(weir_media::spdk::start(&weir_media::spdk::SpdkOptions::new(path.clone()))?),
-        None => Ok(()),
-    }
-}
-
-/// The configuration has been refused where it names one for SPDK.
-#[cfg(not(feature = "spdk"))]
-#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
-const fn start_spdk(_: &Config) -> Result<(), DataError> {
-    Ok(())
-}
-
 async fn listen(service: &'static str, address: SocketAddr) -> Result<TcpListener, EngineError> {
     TcpListener::bind(address).await.map_err(|source| EngineError::Listen { service, address, source })
 }
 
-    /// End when the engine does.
-    _probes: Vec<Listener>,
 /// How a target is, for probes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Health {
@@ -143,11 +130,12 @@ enum Health {
 type Healths = Arc<Mutex<Vec<Health>>>;
 
 struct Engine {
+    /// End when the engine does.
+    _probes: Vec<Listener>,
     targets: Vec<TargetThread>,
     events: mpsc::UnboundedReceiver<Event>,
     healths: Healths,
     methods: Methods,
-        let probes = probes(config)?;
     started: SystemTime,
 }
 
@@ -157,9 +145,9 @@ impl Engine {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let count = usize::try_from(config.targets).unwrap_or(0);
         let healths: Healths = Arc::new(Mutex::new(vec![Health::Starting; count]));
-                probes: config.probes.clone(),
         let mut targets = Vec::with_capacity(count);
         let auth_keys = libfabric::usable_keys(&config.provider, config.auth_keys.clone());
+        let probes = probes(config)?;
         for (target, processor) in (0..config.targets).zip(thread::own_processors(config.targets)) {
             let settings = Settings {
                 owner: layout.owner(target),
@@ -169,6 +157,7 @@ impl Engine {
                 auth_keys: auth_keys.clone(),
                 mr_method: config.mr_method,
                 listen: config.listen.clone(),
+                probes: config.probes.clone(),
                 // Checked with the configuration: ports end before 65536.
                 port: config.fabric_port + u16::try_from(target).unwrap_or(0),
                 engines: config.engines.clone(),
@@ -283,6 +272,17 @@ impl Engine {
                     self.set_health(target, Health::Ended);
                     if let Err(error) = ended {
                         tracing::error!(%error, "a target did not stop cleanly");
+                        outcome = Err(error.into());
+                    }
+                }
+                Ok(None) => break,
+                _ => {}
+            }
+        }
+        outcome
+    }
+}
+
 /// Answers measurements by the providers that the configuration lists.
 fn probes(config: &Config) -> Result<Vec<Listener>, ListenerError> {
     let started = config.probes.iter().map(|probe| {
@@ -294,17 +294,6 @@ fn probes(config: &Config) -> Result<Vec<Listener>, ListenerError> {
         Ok(listener)
     });
     started.collect()
-}
-
-                        outcome = Err(error.into());
-                    }
-                }
-                Ok(None) => break,
-                _ => {}
-            }
-        }
-        outcome
-    }
 }
 
 /// What the metrics port answers from.

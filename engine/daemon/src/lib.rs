@@ -16,6 +16,8 @@ mod membership;
 mod metrics;
 mod process;
 pub mod snapshot;
+#[cfg(feature = "spdk")]
+mod spdk;
 pub mod target;
 mod thread;
 pub mod verdict;

@@ -89,6 +89,15 @@ fn devices_are_one_for_each_target_and_of_a_kind_that_this_build_has() {
     let spdk = Flags { spdk_config: Some("/etc/weir/spdk.json".into()), ..ranked() };
     let outcome = load(GOOD, spdk);
     assert_eq!(outcome.is_ok(), cfg!(feature = "spdk"), "{outcome:?}");
+    for memory in ["1MiB", "1TiB", "much"] {
+        let flags = Flags {
+            spdk_config: Some("/etc/weir/spdk.json".into()),
+            spdk_memory: Some(memory.to_owned()),
+            ..ranked()
+        };
+        let refused = load(GOOD, flags).expect_err("impossible");
+        assert!(refused.contains("`spdk_memory`"), "{refused}");
+    }
 }
 
 #[test]

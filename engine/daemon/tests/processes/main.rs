@@ -9,5 +9,7 @@ mod management;
 mod membership;
 #[cfg(feature = "mercury")]
 mod mercury;
+#[cfg(feature = "spdk")]
+mod spdk;
 mod system;
 mod tenants;
