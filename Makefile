@@ -42,7 +42,7 @@ test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-
 	@setup/test.sh
 
 .PHONY: nvme
-nvme: ## Test a store on emulated NVMe drives, by passed-through commands, in a virtual machine
+nvme: ## Test a store and an engine on emulated NVMe drives, by passed-through commands, in a virtual machine
 	@setup/setup.sh machine
 	@e2e/nvme/run.sh
 

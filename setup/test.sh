@@ -9,7 +9,7 @@ say "Rust: units, properties, simulation, processes and mounts"
 cargo build --locked --workspace --bins
 # The binaries are current: tests that start them need not build them again.
 WEIR_BUILT=1 cargo test --locked --workspace --no-fail-fast
-say "NVMe: a store on emulated drives in a virtual machine"
+say "NVMe: a store and an engine on emulated drives in a virtual machine"
 e2e/nvme/run.sh
 say "Go: operator on a real API server, CSI driver with csi-sanity, chart"
 KUBEBUILDER_ASSETS=$(setup/setup.sh assets)
