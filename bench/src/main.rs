@@ -69,8 +69,8 @@ struct Arguments {
     /// Files made in the small-file rows.
     #[arg(long, default_value_t = 2000)]
     small_files: u32,
-    /// Providers of the fabric rows: those that need no special hardware.
-    #[arg(long, value_delimiter = ',', default_value = "tcp,shm")]
+    /// Providers of the fabric rows: those of this build that need no special hardware, unless others are named.
+    #[arg(long, value_delimiter = ',', default_values = weir_fabric::LOOPBACK)]
     providers: Vec<String>,
     /// Parts of the fabric group to measure: small, bulk, mercury, threads; all of them when none is named.
     #[arg(long)]

@@ -15,7 +15,7 @@ use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 
 use super::requests::{self, EMPTY, rate_of_tasks};
-use super::{SMALL, TURNS, failed, free_port, median, pin};
+use super::{SMALL, TURNS, failed, free_port, is_native, median, pin};
 use crate::report::{BenchError, Report};
 
 /// Requests per second of this thread to itself, once all threads are ready.
@@ -108,7 +108,7 @@ pub(super) fn measure(report: &mut Report, provider: &str) -> Result<(), BenchEr
     let reference = ("one", median(ones));
     let (two, pair) = (median(twos), median(pairs));
     let row = name("two threads, client and server each");
-    report.ratio(&row, two, "op/s", reference, median(of_threads), Some(">= 1.85"));
+    report.ratio(&row, two, "op/s", reference, median(of_threads), is_native(provider).then_some(">= 1.85"));
     let row = name("two processes, client and server each");
     report.ratio(&row, pair, "op/s", reference, median(of_processes), None);
     Ok(())
