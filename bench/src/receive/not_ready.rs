@@ -46,6 +46,8 @@ enum Protocol {
     Eager,
     /// Above the threshold the server fetches it.
     Rendezvous,
+    /// In the message, until the server turns messages away; then as with a rendezvous until it has room again.
+    Learning,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ struct Setup {
     clients: u32,
     /// Receive memory, of two slabs of this length.
     slab_bytes: u32,
+    /// What passes before anything is measured: the first messages find their way, and who learns has learned.
+    warm: Duration,
     span: Duration,
 }
 
@@ -128,7 +132,12 @@ impl Client {
         self.began.set(self.world.now());
         let mut header = [0u8; HEADER];
         let mut body: &[u8] = &self.memory;
-        if self.setup.protocol == Protocol::Rendezvous && self.setup.bytes > THRESHOLD {
+        let fetched = match self.setup.protocol {
+            Protocol::Eager => false,
+            Protocol::Rendezvous => true,
+            Protocol::Learning => endpoint.is_short_of_room(self.to),
+        };
+        if fetched && self.setup.bytes > THRESHOLD {
             body = &[];
             if let Ok(exposure) = endpoint.expose(&self.memory, 0..self.memory.len(), Access::Read) {
                 header[..8].copy_from_slice(&exposure.region().key.to_le_bytes());
@@ -201,7 +210,7 @@ fn run(setup: Setup, seed: u64) -> Reached {
         world.schedule(Duration::from_nanos(world.rng().below(200_000)), move || starter.ask());
         clients.push((client, endpoint));
     }
-    world.run_for(setup.span / 4);
+    world.run_for(setup.warm);
     tally.latencies.borrow_mut().clear();
     world.run_for(setup.span);
     let mut latencies = tally.latencies.borrow_mut();
@@ -225,11 +234,20 @@ const READY: Setup = Setup {
     bytes: SMALL,
     clients: 1,
     slab_bytes: 2 << 20,
+    warm: Duration::from_micros(500),
     span: Duration::from_millis(2),
 };
 
 /// One with room for a few large requests.
-const NOT_READY: Setup = Setup { slab_bytes: 64 << 10, span: Duration::from_millis(40), ..READY };
+const NOT_READY: Setup = Setup {
+    slab_bytes: 64 << 10,
+    warm: Duration::from_millis(100),
+    span: Duration::from_millis(40),
+    ..READY
+};
+
+/// Until everybody has learned: the first large messages, which were under way before, have been taken in or given up.
+const LEARNED: Duration = Duration::from_millis(600);
 
 /// Runs both halves.
 pub fn measure(report: &mut Report, folder: &Path) -> Result<(), BenchError> {
@@ -251,10 +269,13 @@ pub fn measure(report: &mut Report, folder: &Path) -> Result<(), BenchError> {
         ("64 B eager", Protocol::Eager, SMALL),
         ("16 KiB eager", Protocol::Eager, LARGE),
         ("16 KiB rendezvous", Protocol::Rendezvous, LARGE),
+        ("16 KiB eager that learns", Protocol::Learning, LARGE),
     ];
     let (mut lines, mut crowded) = (Vec::new(), Vec::new());
     for (name, protocol, bytes) in kinds {
-        let runs = CLIENTS.map(|clients| (clients, run(Setup { protocol, bytes, clients, ..NOT_READY }, 1)));
+        let warm = if protocol == Protocol::Learning { LEARNED } else { NOT_READY.warm };
+        let setup = Setup { protocol, bytes, warm, ..NOT_READY };
+        let runs = CLIENTS.map(|clients| (clients, run(Setup { clients, ..setup }, 1)));
         for (clients, reached) in &runs {
             println!(
                 "{name}, {clients} clients: median {:.0} µs, p99 {:.0} µs, {} answered, {} tries turned away, {} lost, at \
@@ -273,6 +294,9 @@ pub fn measure(report: &mut Report, folder: &Path) -> Result<(), BenchError> {
     }
     let name = "not ready simulated: 16 KiB eager, 13,312 clients, p99";
     report.beside(name, crowded[1].p99, "µs", ("rendezvous", crowded[2].p99), None);
+    let name = "not ready simulated: 16 KiB eager that learns, 13,312 clients, p99";
+    let goal = Some("no more than rendezvous");
+    report.beside(name, crowded[3].p99, "µs", ("rendezvous", crowded[2].p99), goal);
     #[expect(clippy::cast_precision_loss, reason = "a count that should be zero")]
     let lost = crowded.iter().map(|reached| reached.lost).sum::<u64>() as f64;
     report.figure("not ready simulated: requests lost", lost, "", Some("none"));
@@ -296,12 +320,33 @@ mod tests {
     }
 
     #[test]
+    fn who_learns_that_a_receiver_is_short_of_room_waits_no_longer_than_a_rendezvous() {
+        let reached = |protocol| {
+            let (warm, span) = (Duration::from_millis(60), Duration::from_millis(20));
+            run(Setup { protocol, bytes: LARGE, clients: 1664, warm, span, ..NOT_READY }, 3)
+        };
+        let [eager, rendezvous, learning] =
+            [Protocol::Eager, Protocol::Rendezvous, Protocol::Learning].map(reached);
+        println!(
+            "p99: eager {} µs, rendezvous {} µs, learning {} µs",
+            eager.p99, rendezvous.p99, learning.p99
+        );
+        assert!(learning.p99 <= 1.1 * rendezvous.p99, "{learning:?} {rendezvous:?}");
+        assert!(learning.p99 < eager.p99, "{learning:?} {eager:?}");
+        assert!(10 * learning.answers > 9 * rendezvous.answers, "{learning:?} {rendezvous:?}");
+        assert_eq!((learning.lost, learning.nic.entries_max), (0, 2));
+        let ready = |protocol| run(Setup { protocol, bytes: LARGE, ..READY }, 1).median;
+        let (learning, eager) = (ready(Protocol::Learning), ready(Protocol::Eager));
+        assert!((learning - eager).abs() < 0.01, "where there is room nothing changes: {learning} {eager}");
+    }
+
+    #[test]
     fn a_receiver_that_is_not_ready_loses_nothing_keeps_nothing_and_turns_away_in_bounded_steps() {
         for (protocol, bytes) in
             [(Protocol::Eager, LARGE), (Protocol::Rendezvous, LARGE), (Protocol::Eager, SMALL)]
         {
-            let setup =
-                Setup { protocol, bytes, clients: 1664, span: Duration::from_millis(10), ..NOT_READY };
+            let (warm, span) = (Duration::from_micros(2_500), Duration::from_millis(10));
+            let setup = Setup { protocol, bytes, clients: 1664, warm, span, ..NOT_READY };
             let reached = run(setup, 2);
             assert_eq!(reached.lost, 0, "{reached:?}");
             assert!(reached.answers > 1000, "{reached:?}");

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
-use weir_fabric::{Buffer, Endpoint, MrMethod, libfabric};
+use weir_fabric::{Buffer, Endpoint, MrMethod, Protocol, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
@@ -24,6 +24,9 @@ pub const OPERATION_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Environment variable with the method that memory is registered by ([`MrMethod::name`]).
 pub const REGISTRATION_VARIABLE: &str = "WEIR_MEMORY_REGISTRATION";
+
+/// Names the protocol of the provider; engines and clients must use the same.
+pub const PROTOCOL_VARIABLE: &str = "WEIR_FABRIC_PROTOCOL";
 
 /// Environment variable with the number of registrations that a context keeps for its next requests; none unless set.
 pub const REGISTRATIONS_KEPT_VARIABLE: &str = "WEIR_REGISTRATIONS_KEPT";
@@ -277,6 +280,18 @@ impl Context {
     }
 }
 
+/// How messages are sent, which must be as engines do.
+fn protocol() -> core::result::Result<Protocol, String> {
+    match std::env::var(PROTOCOL_VARIABLE) {
+        Ok(name) => Protocol::from_name(&name).ok_or_else(|| {
+            format!(
+                "{PROTOCOL_VARIABLE}={name} is no protocol; use default or receiver-not-ready, as engines do"
+            )
+        }),
+        Err(_) => Ok(Protocol::Usual),
+    }
+}
+
 /// How memory is registered for engines: a method, and how many registrations are kept for the next request.
 fn registration() -> core::result::Result<(MrMethod, usize), String> {
     let method = match std::env::var(REGISTRATION_VARIABLE) {
@@ -297,16 +312,24 @@ fn registration() -> core::result::Result<(MrMethod, usize), String> {
 /// all engines are away, on the interface of the default route.
 fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
     let (mr_method, mr_cache) = registration()?;
+    let protocol = protocol()?;
     let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
     for engine in &attach.engines {
         let near = weir_fabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        let options = weir_fabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, ..near };
+        let options =
+            weir_fabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, protocol, ..near };
         if let Ok(endpoint) = weir_fabric::open(runtime, &options) {
             return Ok(endpoint);
         }
     }
     let provider = attach.provider.clone();
-    let options =
-        weir_fabric::Options { provider, auth_keys, mr_method, mr_cache, ..weir_fabric::Options::default() };
+    let options = weir_fabric::Options {
+        provider,
+        auth_keys,
+        mr_method,
+        mr_cache,
+        protocol,
+        ..weir_fabric::Options::default()
+    };
     weir_fabric::open(runtime, &options).map_err(|error| error.to_string())
 }

@@ -49,6 +49,10 @@ pub(crate) const LEND_MIN: u64 = 64 * 1024;
 /// Pieces of memory that one request may name.
 pub(crate) const LEND_PIECES_MAX: usize = 64;
 
+/// Largest request with its data in the message to an engine that is short of room: above it the engine fetches the data. It is
+/// the threshold above which the cxi provider itself makes a rendezvous.
+pub(crate) const SHORT_INLINE_MAX: usize = 2048;
+
 /// A request's bytes and its memory for RMA.
 #[derive(Default)]
 pub(crate) struct Parcel {
@@ -60,13 +64,14 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    pub(crate) fn pack(context: &Context, body: &[u8], payload: &Payload<'_>) -> Self {
+    /// Packs a request, with its data behind the body where both together are at most `inline_max` bytes.
+    pub(crate) fn pack(context: &Context, body: &[u8], payload: &Payload<'_>, inline_max: usize) -> Self {
         match payload {
             Payload::None => Self::default(),
             Payload::Deliver(lent) => Self { lent: lent.take(), ..Self::default() },
             Payload::Send { pieces, len } => {
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
-                if body.len().saturating_add(len) <= INLINE_MAX {
+                if body.len().saturating_add(len) <= inline_max {
                     let mut joined = Vec::with_capacity(body.len() + len);
                     joined.extend_from_slice(body);
                     scatter::gather(pieces, &mut joined);

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_fabric::Buffer;
+use weir_proto::limits::INLINE_MAX;
 use weir_proto::{Der, Rank, TargetIndex, codec};
 use weir_rpc::{CallOptions, Reply, RpcError};
 use weir_runtime::Instant;
@@ -16,7 +17,7 @@ use weir_runtime::Instant;
 use crate::Result;
 use crate::context::Context;
 use crate::error::Error;
-use crate::payload::{LENGTH_LEN, Parcel, Payload, SERVICE_REPLY};
+use crate::payload::{LENGTH_LEN, Parcel, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
 use crate::pool::Pool;
 
 /// What is asked, for errors.
@@ -126,7 +127,8 @@ impl Context {
                 format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
             Error::refused(question.operation, question.subject, Der::UNREACH, reason)
         })?;
-        let mut parcel = Parcel::pack(self, body, payload);
+        let short = self.rpc().is_short_of_room(&peer);
+        let mut parcel = Parcel::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
         self.count(parcel.is_bulk());
         let started = self.runtime().now();
         let resent = self.rpc().metrics().retries.get();

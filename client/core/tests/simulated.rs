@@ -59,6 +59,41 @@ fn pools_and_containers_are_found_queried_and_destroyed() {
 }
 
 #[test]
+fn an_engine_short_of_room_fetches_data_that_it_would_else_get_in_the_message() {
+    let cluster = Cluster::start(11, 1, 1);
+    let context = cluster.context(MINUTE);
+    // Room for two such requests, for a crowd of forty.
+    cluster.fabric.configure(|config| config.receive_bytes = 20 << 10);
+    let fabric = cluster.fabric.clone();
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let class = Some(ObjectClass::S1);
+        let oid = container.new_object_id(&context, kind::KV_HASHED, class).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("a class without redundancy");
+        let put = async |number: u64| {
+            let value = vec![1; 8 << 10];
+            let done = kv.put(&context, &number.to_le_bytes(), &value, Conditions::NONE).await;
+            done.expect("there is room in the end");
+        };
+        let start = context.traffic().bulk;
+        put(0).await;
+        assert_eq!(context.traffic().bulk, start, "it has room");
+        weir_runtime::join_all((0..40).map(&put)).await;
+        assert!(fabric.stats().receiver_full > 4, "{:?}", fabric.stats());
+        let before = context.traffic().bulk;
+        put(1).await;
+        assert_eq!(context.traffic().bulk, before + 1, "it was short of room a moment ago");
+        context.runtime().sleep(Duration::from_secs(20)).await;
+        put(2).await;
+        assert_eq!(context.traffic().bulk, before + 1, "it has room again");
+        for number in 0..40_u64 {
+            let found = kv.get(&context, &number.to_le_bytes()).await.expect("it answers");
+            assert_eq!(found, Some(vec![1; 8 << 10]));
+        }
+    });
+}
+
+#[test]
 fn a_wrong_system_key_is_refused() {
     let cluster = Cluster::start(2, 1, 1);
     let mut attach = cluster.attach();

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use memory::{mr_method, receive_mode};
+use memory::{mr_method, protocol, receive_mode};
 use serde::Deserialize;
 pub use spdk::SpdkConfig;
 use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{AuthKey, Launch, MrMethod, configured_server_keys};
+use weir_fabric::{AuthKey, Launch, MrMethod, Protocol, configured_server_keys};
 use weir_management::TlsFiles;
 use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
@@ -82,6 +82,9 @@ pub struct Flags {
     /// How memory is registered for peers: match-events, uncached, optimized, persistent or key-cache.
     #[arg(long, env = "WEIR_MEMORY_REGISTRATION")]
     pub memory_registration: Option<String>,
+    /// How messages are sent: default or, on cxi, receiver-not-ready. The same on every engine and client.
+    #[arg(long, env = "WEIR_FABRIC_PROTOCOL")]
+    pub fabric_protocol: Option<String>,
     /// Address that fabric endpoints are bound to.
     #[arg(long, env = "WEIR_LISTEN")]
     pub listen: Option<String>,
@@ -203,6 +206,7 @@ struct File {
     fabric_device: Option<String>,
     #[serde(default)]
     probes: Vec<String>,
+    fabric_protocol: Option<String>,
     targets: Option<u32>,
     management_listen: Option<String>,
     metrics_listen: Option<String>,
@@ -281,6 +285,8 @@ pub struct Config {
     pub receive: ReceiveMode,
     /// How memory is registered for peers.
     pub mr_method: MrMethod,
+    /// How messages are sent.
+    pub protocol: Protocol,
     /// Name or address by which others reach this engine.
     pub host: String,
     /// Address that fabric endpoints are bound to.
@@ -361,6 +367,10 @@ impl Config {
         let config = Self {
             system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
             rank,
+            protocol: protocol(
+                flags.fabric_protocol.as_deref().or(file.fabric_protocol.as_deref()),
+                &provider,
+            )?,
             auth_keys: auth_keys(auth_key.as_deref(), &provider, device.as_deref())?,
             provider,
             mr_method: mr_method(

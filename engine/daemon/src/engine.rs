@@ -156,6 +156,7 @@ impl Engine {
                 receive: config.receive,
                 auth_keys: auth_keys.clone(),
                 mr_method: config.mr_method,
+                protocol: config.protocol,
                 listen: config.listen.clone(),
                 probes: config.probes.clone(),
                 // Checked with the configuration: ports end before 65536.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weir_fabric::{AuthKey, FabricError, MrMethod, Options, ReceiveMode};
+use weir_fabric::{AuthKey, FabricError, MrMethod, Options, Protocol, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -50,6 +50,8 @@ pub struct Settings {
     pub auth_keys: Vec<AuthKey>,
     /// How memory is registered for peers.
     pub mr_method: MrMethod,
+    /// How messages are sent.
+    pub protocol: Protocol,
     /// Address its endpoint is bound to.
     pub listen: String,
     /// Its port.
@@ -216,7 +218,9 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
-    let options = Options { receive, auth_keys, mr_method, ..Options::listen(&provider, &listen, port) };
+    let protocol = settings.protocol;
+    let options =
+        Options { receive, auth_keys, mr_method, protocol, ..Options::listen(&provider, &listen, port) };
     let endpoint = weir_fabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,

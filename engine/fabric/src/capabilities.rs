@@ -48,6 +48,29 @@ pub enum MrAccounting {
     Own,
 }
 
+/// How a provider sends messages, where it has several ways. Two endpoints must use the same to reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocol {
+    /// The provider's own choice.
+    #[default]
+    Usual,
+    /// All messages go out at once. Those that find no room are turned away, and their sender sends them again, in
+    /// growing steps and for a bounded time (`FI_PROTO_CXI_RNR`; paper §3.4).
+    ReceiverNotReady,
+}
+
+impl Protocol {
+    /// The protocol of this name: `default` or `receiver-not-ready`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "default" => Some(Self::Usual),
+            "receiver-not-ready" => Some(Self::ReceiverNotReady),
+            _ => None,
+        }
+    }
+}
+
 /// An ability that a provider may lack, and that an endpoint can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
@@ -84,6 +107,9 @@ pub struct Capabilities {
     pub av_user_id: bool,
     /// Several auth keys (VNIs) can be served by one endpoint.
     pub auth_keys: bool,
+    /// A message that finds no room is turned away and sent again by its sender, instead of being kept: the provider has
+    /// the protocol, or the endpoint uses it ([`Protocol::ReceiverNotReady`]).
+    pub receiver_not_ready: bool,
     /// Reads and writes of remote memory.
     pub rma: bool,
     /// A write has ended only when it has arrived.
@@ -119,13 +145,14 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 14] {
+    pub fn flags(&self) -> [(&'static str, bool); 15] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
             ("source-err", self.source_err),
             ("av-user-id", self.av_user_id),
             ("auth-keys", self.auth_keys),
+            ("receiver-not-ready", self.receiver_not_ready),
             ("rma", self.rma),
             ("delivery", self.delivery),
             ("ordered-writes", self.ordered_writes),

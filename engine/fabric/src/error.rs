@@ -29,6 +29,14 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The provider hasn't the protocol that was asked for.
+    #[error(
+        "the {provider} provider has no receiver-not-ready protocol, which cxi alone has from libfabric 1.21 on; leave the protocol away"
+    )]
+    NoProtocol {
+        /// The provider.
+        provider: String,
+    },
     /// The peer is in this process, and the library can't do that.
     #[error(
         "the {provider} provider of libfabric {library} crashes when two endpoints of one process talk; use another release, the tcp provider, or engines with one target"

@@ -19,6 +19,7 @@ mod message;
 mod monitor;
 mod mr_cache;
 mod pool;
+mod shortage;
 pub mod sim;
 mod transfer;
 mod transport;
@@ -28,7 +29,7 @@ pub use auth_key::{
     AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_server_keys,
     server_keys,
 };
-pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Wait};
+pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Protocol, Wait};
 pub use checksum::crc32c;
 pub use counters::FabricCounters;
 pub use error::FabricError;
@@ -92,6 +93,12 @@ pub trait Endpoint {
     /// Forgets a peer: its connection is given up and what is queued for it fails. The next [`Endpoint::insert`]
     /// starts afresh.
     fn remove(&self, peer: PeerId);
+
+    /// Whether a peer has turned messages away of late, so that small ones reach it sooner: it can fetch the rest when it has
+    /// room. Only known where the provider tells its sender of refusals.
+    fn is_short_of_room(&self, _peer: PeerId) -> bool {
+        false
+    }
 
     /// Sets who takes what arrives. Until then, messages stay in the provider.
     fn set_sink(&self, sink: Weak<dyn Sink>);

@@ -6,7 +6,9 @@ use core::time::Duration;
 use inbox::listen;
 use std::sync::mpsc;
 use weir_fabric::libfabric::probe;
-use weir_fabric::{Ability, Access, AuthKey, FabricError, LOOPBACK, Options, Source, Wait, open, providers};
+use weir_fabric::{
+    Ability, Access, AuthKey, FabricError, LOOPBACK, Options, Protocol, Source, Wait, open, providers,
+};
 use weir_runtime::real::Executor;
 
 /// Providers on which this process can talk to itself.
@@ -219,4 +221,20 @@ fn abilities_are_asked_of_the_provider_and_those_without_hardware_are_named_in_e
         assert!(offer.capabilities.is_some(), "{offer:?}");
     }
     assert!(offers.iter().all(|offer| offer.capabilities.is_none() != offer.missing.is_empty()));
+}
+
+#[test]
+fn the_receiver_not_ready_protocol_is_refused_where_the_provider_has_none() {
+    let executor = Executor::new().expect("an executor");
+    for provider in ["tcp", "shm"] {
+        let capabilities = probe(provider).expect("it is built in");
+        assert!(!capabilities.receiver_not_ready, "{provider}");
+        let options =
+            Options { protocol: Protocol::ReceiverNotReady, ..Options::near(provider, "127.0.0.1", 1) };
+        let refused = open(&executor.handle(), &options).err();
+        assert_eq!(refused, Some(FabricError::NoProtocol { provider: provider.to_owned() }));
+    }
+    assert_eq!(Protocol::from_name("receiver-not-ready"), Some(Protocol::ReceiverNotReady));
+    assert_eq!(Protocol::from_name("default"), Some(Protocol::Usual));
+    assert_eq!(Protocol::from_name("rnr"), None);
 }

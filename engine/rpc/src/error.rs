@@ -38,6 +38,7 @@ impl From<FabricError> for Status {
             | FabricError::Unreachable { .. } => Der::UNREACH,
             FabricError::Provider { .. }
             | FabricError::NoAuthKeys { .. }
+            | FabricError::NoProtocol { .. }
             | FabricError::OwnProcess { .. } => Der::HG,
         };
         Self::new(der, error.to_string())

@@ -220,6 +220,14 @@ impl Rpc {
         &self.inner.metrics
     }
 
+    /// Whether a server has turned messages of this context away of late: then data is better fetched by it than sent in the
+    /// message ([`weir_fabric::Endpoint::is_short_of_room`]).
+    #[must_use]
+    pub fn is_short_of_room(&self, peer: &Peer) -> bool {
+        let session = self.inner.peer_state(peer).session.get();
+        session.is_some_and(|session| self.inner.endpoint.is_short_of_room(session.id))
+    }
+
     /// Requests of this context that wait for their replies.
     #[must_use]
     pub fn in_flight(&self) -> usize {

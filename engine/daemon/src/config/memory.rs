@@ -1,7 +1,7 @@
 //! How memory is posted for messages and registered for peers: settings that are one word.
 
-use weir_fabric::MrMethod;
 use weir_fabric::libfabric::ReceiveMode;
+use weir_fabric::{MrMethod, Protocol};
 
 use super::{ConfigError, invalid};
 
@@ -9,6 +9,19 @@ pub(super) fn mr_method(text: Option<&str>) -> Result<MrMethod, ConfigError> {
     let Some(text) = text else { return Ok(MrMethod::default()) };
     let hint = "use match-events, uncached, optimized, persistent or key-cache";
     MrMethod::from_name(text).ok_or_else(|| invalid("memory_registration", text, hint))
+}
+
+pub(super) fn protocol(text: Option<&str>, provider: &str) -> Result<Protocol, ConfigError> {
+    let Some(text) = text else { return Ok(Protocol::Usual) };
+    match Protocol::from_name(text) {
+        None => Err(invalid("fabric_protocol", text, "use default or receiver-not-ready")),
+        Some(Protocol::ReceiverNotReady) if provider != "cxi" => {
+            let hint =
+                format!("the {provider} provider has its own protocol only; leave it away, or use cxi");
+            Err(invalid("fabric_protocol", text, &hint))
+        }
+        Some(protocol) => Ok(protocol),
+    }
 }
 
 pub(super) fn receive_mode(text: Option<&str>) -> Result<ReceiveMode, ConfigError> {

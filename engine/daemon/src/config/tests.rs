@@ -70,6 +70,22 @@ fn a_list_of_engines_has_its_length_as_version_unless_it_says_another() {
 }
 
 #[test]
+fn the_receiver_not_ready_protocol_is_for_cxi() {
+    let flags = |protocol: &str, provider: &str| Flags {
+        fabric_protocol: Some(protocol.to_owned()),
+        provider: Some(provider.to_owned()),
+        ..ranked()
+    };
+    let chosen = load(GOOD, flags("receiver-not-ready", "cxi")).expect("cxi has it");
+    assert_eq!(chosen.protocol, Protocol::ReceiverNotReady);
+    assert_eq!(load(GOOD, flags("default", "tcp")).expect("always").protocol, Protocol::Usual);
+    for (protocol, provider) in [("receiver-not-ready", "tcp"), ("rnr", "cxi")] {
+        let error = load(GOOD, flags(protocol, provider)).expect_err("not there");
+        assert!(error.contains("fabric_protocol"), "{error}");
+    }
+}
+
+#[test]
 fn devices_are_one_for_each_target_and_of_a_kind_that_this_build_has() {
     let with = |devices: &[&str]| {
         let devices = devices.iter().map(PathBuf::from).collect();

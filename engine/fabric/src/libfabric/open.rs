@@ -5,7 +5,7 @@ use super::endpoint::LibfabricEndpoint;
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::{resolve, survey};
-use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT};
+use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -107,6 +107,8 @@ pub struct Options {
     pub mr_cache: usize,
     /// Auth keys: none leaves it to the provider, a client has one, a server as many as its clients have together.
     pub auth_keys: Vec<AuthKey>,
+    /// How messages are sent, where the provider has several ways.
+    pub protocol: Protocol,
 }
 
 impl Default for Options {
@@ -121,6 +123,7 @@ impl Default for Options {
             mr_method: MrMethod::default(),
             mr_cache: 0,
             auth_keys: Vec::new(),
+            protocol: Protocol::Usual,
         }
     }
 }
@@ -208,6 +211,9 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
         return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
     }
+    let facts = facts
+        .with_protocol(options.protocol)
+        .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
     let wait_fd = facts.wait_fd();
     let (mut own, mut bell) = (Own { node: None, service: None }, None);

@@ -65,6 +65,8 @@ struct weir_needs {
 	uint64_t key_count;
 	/* Flags that operations must be able to have. */
 	uint64_t op_flags;
+	/* The receiver-not-ready protocol of cxi in the place of the provider's own choice. */
+	uint64_t receiver_not_ready;
 };
 
 /* How the cxi provider is to register memory. */
@@ -171,6 +173,8 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->tx_attr->op_flags = needs->op_flags;
+	if (needs->receiver_not_ready)
+		hints->ep_attr->protocol = FI_PROTO_CXI_RNR;
 	hints->domain_attr->caps = needs->domain_caps;
 	hints->domain_attr->mr_mode = (int)needs->mr_mode;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;

@@ -3,7 +3,7 @@
 
 use super::open::MESSAGE_MAX;
 use super::{raw, sys};
-use crate::{Ability, Capabilities, FabricError, MrAccounting, MrMode, Offer, Wait};
+use crate::{Ability, Capabilities, FabricError, MrAccounting, MrMode, Offer, Protocol, Wait};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -26,6 +26,10 @@ pub(super) struct Facts {
     av_user_id: bool,
     auth_keys: bool,
     delivery: bool,
+    /// It has the receiver-not-ready protocol.
+    receiver_not_ready: bool,
+    /// An endpoint is to use it.
+    turns_away: bool,
     wait_fd: bool,
 }
 
@@ -37,7 +41,13 @@ impl Facts {
             caps |= if has { bit } else { 0 };
         }
         let domain_caps = if self.av_user_id { sys::FI_AV_USER_ID } else { 0 };
-        sys::Needs { domain_caps, ..plain(caps) }
+        sys::Needs { domain_caps, receiver_not_ready: self.turns_away.into(), ..plain(caps) }
+    }
+
+    /// For an endpoint with this protocol; `None`: the provider doesn't have it.
+    pub(super) fn with_protocol(mut self, protocol: Protocol) -> Option<Self> {
+        self.turns_away = protocol == Protocol::ReceiverNotReady;
+        (self.receiver_not_ready || !self.turns_away).then_some(self)
     }
 
     /// The same provider without some of its abilities.
@@ -80,6 +90,7 @@ fn plain(caps: u64) -> sys::Needs {
         keys: core::ptr::null(),
         key_count: 0,
         op_flags: 0,
+        receiver_not_ready: 0,
     }
 }
 
@@ -100,6 +111,8 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
         auth_keys: has(sys::Needs { auth_keys: 1, ..plain(caps) }),
         delivery: has(sys::Needs { op_flags: sys::FI_DELIVERY_COMPLETE, ..plain(caps) }),
+        receiver_not_ready: has(sys::Needs { receiver_not_ready: 1, ..plain(caps) }),
+        turns_away: false,
         wait_fd: false,
     };
     Ok(Facts { wait_fd: raw::probe_wait(provider, &facts.needs()).is_ok(), ..facts })
@@ -134,6 +147,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         source_err: facts.source_err,
         av_user_id: facts.av_user_id,
         auth_keys: facts.auth_keys,
+        receiver_not_ready: facts.receiver_not_ready,
         rma: caps.abilities & sys::FI_RMA != 0,
         delivery: facts.delivery,
         ordered_writes: caps.ordered_writes != 0,

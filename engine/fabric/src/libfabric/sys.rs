@@ -85,6 +85,8 @@ pub(super) struct Needs {
     pub(super) key_count: u64,
     /// Flags that operations must be able to have.
     pub(super) op_flags: u64,
+    /// 1: the receiver-not-ready protocol of cxi; 0: what the provider takes by itself.
+    pub(super) receiver_not_ready: u64,
 }
 
 /// An auth key as the provider takes it.

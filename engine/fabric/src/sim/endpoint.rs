@@ -7,6 +7,7 @@ use crate::counters::add;
 use crate::exposure::Exposure;
 use crate::memory::{Access, Buffer, Memory, RemoteRegion};
 use crate::message::{Message, Source};
+use crate::shortage::Shortages;
 use crate::{
     Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrAccounting,
     MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
@@ -46,6 +47,8 @@ pub(super) struct EndpointState {
     sink: OnceCell<Weak<dyn Sink>>,
     peers: RefCell<Peers>,
     pub(super) regions: Regions,
+    /// Peers that turned its messages away.
+    pub(super) shortages: Shortages,
     world: World,
     /// When the thread has done what registrations took.
     busy: Cell<Instant>,
@@ -177,6 +180,7 @@ impl SimEndpoint {
             sink: OnceCell::new(),
             peers: RefCell::default(),
             regions: Regions::default(),
+            shortages: Shortages::default(),
             world: network.world.clone(),
             busy: Cell::default(),
         });
@@ -194,6 +198,7 @@ impl SimEndpoint {
                 || network.config.borrow().unknown_source == super::UnknownSource::Address,
             av_user_id: false,
             auth_keys: !auth_keys.is_empty(),
+            receiver_not_ready: true,
             rma: true,
             delivery: true,
             ordered_writes: network.config.borrow().ordered_writes,
@@ -303,7 +308,12 @@ impl Endpoint for SimEndpoint {
         self.state.network_to(&known)
     }
 
+    fn is_short_of_room(&self, peer: PeerId) -> bool {
+        self.state.shortages.is_short(peer, self.network.world.now())
+    }
+
     fn remove(&self, peer: PeerId) {
+        self.state.shortages.forget(peer);
         let peers = &mut *self.state.peers.borrow_mut();
         if let Some(address) = peers.addresses.remove(&peer) {
             peers.ids.remove(&address);

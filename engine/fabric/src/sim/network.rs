@@ -220,6 +220,7 @@ impl Network {
     /// The sender tries again later, a limited number of times.
     fn receiver_not_ready(self: &Rc<Self>, parcel: Parcel, tries: u64) {
         self.count(|stats| stats.receiver_full += 1);
+        parcel.from.shortages.refused(parcel.peer, self.world.now());
         if tries >= FULL_RETRIES_MAX {
             self.give_up(parcel, "the receiver has no room");
         } else {
