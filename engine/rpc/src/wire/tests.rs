@@ -49,9 +49,12 @@ fn the_short_header_has_the_documented_layout() {
     assert_eq!(bytes[44..48], checksum(&bytes[..44]).to_le_bytes());
 }
 
+/// What is changed about a header, in words and in deed.
+type Change = (&'static str, fn(&mut Header));
+
 #[test]
 fn what_the_short_header_cannot_say_is_sent_in_full() {
-    let changes: [(&str, fn(&mut Header)); 10] = [
+    let changes: [Change; 10] = [
         ("an older version", |header| header.version = 1),
         ("an address", |header| header.greeting = true),
         ("sent again", |header| header.resend = true),
