@@ -5,6 +5,7 @@ use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_tran
 use crate::features::Features;
 use crate::nvme::Watcher;
 use crate::pool::DmaPool;
+use crate::ringed::Ringed;
 use crate::uring::{Action, Descriptor, Request, Ring, Transfer, Wire};
 use crate::wear::Wear;
 use io_uring::{cqueue, opcode, squeue, types};
@@ -24,23 +25,12 @@ const FILE_MODE: u32 = 0o600;
 
 /// A file or block device of one target thread.
 pub struct FileDevice {
-    inner: Rc<Inner>,
+    inner: Rc<Ringed<FileWire>>,
+    is_file: bool,
     handle: Handle,
     sources: Vec<SourceId>,
     /// Of a block device, which may be that of an NVMe namespace.
     watcher: Option<Watcher>,
-}
-
-struct Inner {
-    name: String,
-    file: Rc<OwnedFd>,
-    size: u64,
-    is_file: bool,
-    is_read_only: bool,
-    /// For everything, or for flushes only when there is a polled one.
-    ring: Rc<Ring<FileWire>>,
-    /// For reads and writes of a device with poll queues: a polled ring knows no flush.
-    polled: Option<Rc<Ring<FileWire>>>,
 }
 
 /// Transfers as reads and writes of a file.
@@ -213,7 +203,8 @@ impl FileDevice {
         let ring = Rc::new(Ring::new(FileWire, &file, plain).map_err(|error| no_ring(path, &error))?);
         let polled = if may_poll { polled_ring(&file, wanted) } else { None };
         let mut device = Self {
-            inner: Rc::new(Inner { name, file, size, is_file, is_read_only, ring, polled }),
+            inner: Rc::new(Ringed { name, file, size, is_read_only, ring, polled }),
+            is_file,
             handle: handle.clone(),
             sources: Vec::new(),
             watcher: (!is_file).then(|| Watcher::start(path)),
@@ -349,67 +340,21 @@ fn end_of(file: &File) -> io::Result<u64> {
     seek(file.as_raw_fd(), 0, libc::SEEK_END)
 }
 
-impl Inner {
-    fn io_error(&self, operation: &'static str, offset: u64, len: u64, error: &io::Error) -> MediaError {
-        MediaError::Io { device: self.name.clone(), operation, offset, len, reason: advice(error) }
+/// The next range of a file at or after `from` that may hold data.
+fn next_data(file: &Ringed<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
+    if from >= file.size {
+        return Ok(None);
     }
-
-    /// The ring of reads and writes.
-    fn transfers(&self) -> &Ring<FileWire> {
-        self.polled.as_deref().unwrap_or(&self.ring)
-    }
-
-    /// The next range at or after `from` that may hold data.
-    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
-        if from >= self.size {
-            return Ok(None);
-        }
-        if !self.is_file {
-            return Ok(Some((from, self.size)));
-        }
-        let fail = |error: io::Error| self.io_error("search", from, 0, &error);
-        let start = match seek(self.file.as_raw_fd(), from, libc::SEEK_DATA) {
-            Ok(start) => start,
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
-            Err(error) => return Err(fail(error)),
-        };
-        let end = seek(self.file.as_raw_fd(), start, libc::SEEK_HOLE).map_err(fail)?;
-        let block = BLOCK as u64;
-        let (start, end) = (start - start % block, end.next_multiple_of(block).min(self.size));
-        Ok((start < end).then_some((start, end)))
-    }
-
-    fn read(self: &Rc<Self>, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        let len = buffer.len() as u64;
-        let pending = self.transfers().start(&self.file, Transfer::Read { offset, buffer });
-        let inner = Rc::clone(self);
-        Box::pin(async move {
-            match pending.await {
-                (Transfer::Read { buffer, .. }, Ok(())) => Ok(buffer),
-                (_, Err(error)) => Err(inner.io_error("read", offset, len, &error)),
-                (_, Ok(())) => Err(inner.io_error("read", offset, len, &io::ErrorKind::Other.into())),
-            }
-        })
-    }
-
-    fn write(self: &Rc<Self>, offset: u64, data: Vec<Slice>, stable: bool) -> IoFuture<()> {
-        let inner = Rc::clone(self);
-        let len = data.iter().map(|slice| slice.len() as u64).sum();
-        let checked = if data.iter().all(Slice::is_aligned) {
-            check_transfer(&inner.name, inner.size, offset, len)
-        } else {
-            Err(MediaError::Range { device: inner.name.clone(), offset, len, size: inner.size })
-        };
-        if let Err(error) = checked {
-            return Box::pin(core::future::ready(Err(error)));
-        }
-        if inner.is_read_only {
-            let error = inner.io_error("write", offset, len, &io::ErrorKind::ReadOnlyFilesystem.into());
-            return Box::pin(core::future::ready(Err(error)));
-        }
-        let pending = inner.transfers().start(&inner.file, Transfer::Write { offset, data, stable });
-        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("write", offset, len, &error)) })
-    }
+    let fail = |error: io::Error| file.error("search", from, 0, &error);
+    let start = match seek(file.file.as_raw_fd(), from, libc::SEEK_DATA) {
+        Ok(start) => start,
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
+        Err(error) => return Err(fail(error)),
+    };
+    let end = seek(file.file.as_raw_fd(), start, libc::SEEK_HOLE).map_err(fail)?;
+    let block = BLOCK as u64;
+    let (start, end) = (start - start % block, end.next_multiple_of(block).min(file.size));
+    Ok((start < end).then_some((start, end)))
 }
 
 impl Device for FileDevice {
@@ -422,9 +367,6 @@ impl Device for FileDevice {
     }
 
     fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        if let Err(error) = check_transfer(&self.inner.name, self.inner.size, offset, buffer.len() as u64) {
-            return Box::pin(core::future::ready(Err(error)));
-        }
         self.inner.read(offset, buffer)
     }
 
@@ -439,15 +381,13 @@ impl Device for FileDevice {
     /// Zeros what the file system has allocated to the file but never written: the first write to such a block takes a
     /// commit of the file system's journal, which makes a synchronous write more than twice as long.
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
-        let inner = Rc::clone(&self.inner);
+        let (inner, is_file) = (Rc::clone(&self.inner), self.is_file);
         Box::pin(async move {
-            if !inner.is_file
-                || inner.is_read_only
-                || check_transfer(&inner.name, inner.size, offset, len).is_err()
+            if !is_file || inner.is_read_only || check_transfer(&inner.name, inner.size, offset, len).is_err()
             {
                 return Ok(());
             }
-            let data = inner.next_data(offset)?;
+            let data = next_data(&inner, offset)?;
             let end = data.map_or(offset + len, |(start, _)| start.min(offset + len));
             if end <= offset {
                 return Ok(());
@@ -458,17 +398,19 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> IoFuture<()> {
-        let inner = Rc::clone(&self.inner);
-        let pending = inner.ring.start(&inner.file, Transfer::Flush);
-        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("flush", 0, 0, &error)) })
+        self.inner.flush()
     }
 
     fn first_data(&self) -> IoFuture<Option<u64>> {
-        let inner = Rc::clone(&self.inner);
+        let (inner, is_file) = (Rc::clone(&self.inner), self.is_file);
         Box::pin(async move {
+            let read = async |at, buffer| inner.read(at, buffer).await;
+            if !is_file {
+                return search(0, inner.size, read).await;
+            }
             let mut at = 0;
-            while let Some((start, end)) = inner.next_data(at)? {
-                let found = search(start, end, async |at, buffer| inner.read(at, buffer).await).await?;
+            while let Some((start, end)) = next_data(&inner, at)? {
+                let found = search(start, end, &read).await?;
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -479,8 +421,7 @@ impl Device for FileDevice {
     }
 
     fn stats(&self) -> DeviceStats {
-        let flushes = self.inner.ring.stats();
-        self.inner.polled.as_ref().map_or(flushes, |polled| polled.stats().and(&flushes))
+        self.inner.stats()
     }
 
     fn register(&self, pool: &DmaPool) {

@@ -21,6 +21,7 @@ pub mod memory;
 pub mod nvme;
 mod open;
 mod pool;
+mod ringed;
 pub mod sim;
 #[cfg(feature = "spdk")]
 pub mod spdk;

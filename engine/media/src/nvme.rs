@@ -8,10 +8,11 @@ mod command;
 mod watcher;
 
 use crate::buffer::{DmaBuf, Slice};
-use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError};
 use crate::features::Features;
 use crate::file::{advice, lock, no_ring, open_error, queue_polls, search};
 use crate::pool::DmaPool;
+use crate::ringed::Ringed;
 use crate::uring::{Ring, Transfer};
 use crate::wear::Wear;
 use command::{Identity, NvmeWire, identify};
@@ -26,21 +27,13 @@ use weir_runtime::{EventSource, Handle, SourceId};
 
 /// A namespace of an NVMe drive.
 pub struct NvmeDevice {
-    inner: Rc<Inner>,
+    inner: Rc<Ringed<NvmeWire>>,
+    identity: Identity,
     handle: Handle,
     source: SourceId,
     watcher: Watcher,
     /// Claims the block device of the same namespace, so that it can't be mounted, and isn't.
     _claim: Option<File>,
-}
-
-struct Inner {
-    name: String,
-    file: Rc<OwnedFd>,
-    size: u64,
-    is_read_only: bool,
-    identity: Identity,
-    ring: Rc<Ring<NvmeWire>>,
 }
 
 /// Whether this is the character device of an NVMe namespace.
@@ -134,21 +127,21 @@ impl NvmeDevice {
             .add_source(Rc::clone(&ring) as Rc<dyn EventSource>)
             .map_err(|error| refuse(error.to_string()))?;
         let name = path.display().to_string();
-        let inner = Rc::new(Inner { name, file, size, is_read_only, identity, ring });
+        let inner = Rc::new(Ringed { name, file, size, is_read_only, ring, polled: None });
         let watcher = Watcher::start(path);
-        Ok(Self { inner, handle: handle.clone(), source, watcher, _claim: claim })
+        Ok(Self { inner, identity, handle: handle.clone(), source, watcher, _claim: claim })
     }
 
     /// Model and serial number of the drive.
     #[must_use]
     pub fn drive(&self) -> (&str, &str) {
-        (&self.inner.identity.model, &self.inner.identity.serial)
+        (&self.identity.model, &self.identity.serial)
     }
 
     /// Bytes of a logical block of the namespace.
     #[must_use]
     pub fn logical_block(&self) -> u32 {
-        1 << self.inner.identity.block_shift
+        1 << self.identity.block_shift
     }
 }
 
@@ -191,46 +184,8 @@ impl core::fmt::Debug for NvmeDevice {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("NvmeDevice")
             .field("name", &self.inner.name)
-            .field("identity", &self.inner.identity)
+            .field("identity", &self.identity)
             .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    fn io_error(&self, operation: &'static str, offset: u64, len: u64, error: &io::Error) -> MediaError {
-        MediaError::Io { device: self.name.clone(), operation, offset, len, reason: advice(error) }
-    }
-
-    fn read(self: &Rc<Self>, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        let len = buffer.len() as u64;
-        let pending = self.ring.start(&self.file, Transfer::Read { offset, buffer });
-        let inner = Rc::clone(self);
-        Box::pin(async move {
-            match pending.await {
-                (Transfer::Read { buffer, .. }, Ok(())) => Ok(buffer),
-                (_, Err(error)) => Err(inner.io_error("read", offset, len, &error)),
-                (_, Ok(())) => Err(inner.io_error("read", offset, len, &io::ErrorKind::Other.into())),
-            }
-        })
-    }
-
-    fn write(self: &Rc<Self>, offset: u64, data: Vec<Slice>, stable: bool) -> IoFuture<()> {
-        let inner = Rc::clone(self);
-        let len = data.iter().map(|slice| slice.len() as u64).sum();
-        let checked = if data.iter().all(Slice::is_aligned) {
-            check_transfer(&inner.name, inner.size, offset, len)
-        } else {
-            Err(MediaError::Range { device: inner.name.clone(), offset, len, size: inner.size })
-        };
-        if let Err(error) = checked {
-            return Box::pin(core::future::ready(Err(error)));
-        }
-        if inner.is_read_only {
-            let error = inner.io_error("write", offset, len, &io::ErrorKind::ReadOnlyFilesystem.into());
-            return Box::pin(core::future::ready(Err(error)));
-        }
-        let pending = inner.ring.start(&inner.file, Transfer::Write { offset, data, stable });
-        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("write", offset, len, &error)) })
     }
 }
 
@@ -244,9 +199,6 @@ impl Device for NvmeDevice {
     }
 
     fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        if let Err(error) = check_transfer(&self.inner.name, self.inner.size, offset, buffer.len() as u64) {
-            return Box::pin(core::future::ready(Err(error)));
-        }
         self.inner.read(offset, buffer)
     }
 
@@ -256,7 +208,7 @@ impl Device for NvmeDevice {
 
     fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
         // Without a volatile cache every write is stable, and drives may take the flag amiss.
-        self.inner.write(offset, data, self.inner.identity.has_cache)
+        self.inner.write(offset, data, self.identity.has_cache)
     }
 
     fn prepare(&self, _: u64, _: u64) -> IoFuture<()> {
@@ -264,12 +216,10 @@ impl Device for NvmeDevice {
     }
 
     fn flush(&self) -> IoFuture<()> {
-        if !self.inner.identity.has_cache {
+        if !self.identity.has_cache {
             return Box::pin(core::future::ready(Ok(())));
         }
-        let inner = Rc::clone(&self.inner);
-        let pending = inner.ring.start(&inner.file, Transfer::Flush);
-        Box::pin(async move { pending.await.1.map_err(|error| inner.io_error("flush", 0, 0, &error)) })
+        self.inner.flush()
     }
 
     fn first_data(&self) -> IoFuture<Option<u64>> {
@@ -278,7 +228,7 @@ impl Device for NvmeDevice {
     }
 
     fn stats(&self) -> DeviceStats {
-        self.inner.ring.stats()
+        self.inner.stats()
     }
 
     fn register(&self, pool: &DmaPool) {
