@@ -17,26 +17,31 @@ fn combinations() -> impl Iterator<Item = Features> {
     })
 }
 
-/// A file of a mebibyte on the file system of the build, which takes `O_DIRECT`.
-fn device(executor: &Executor, folder: &tempfile::TempDir, wanted: Features) -> FileDevice {
-    let path = folder.path().join("target");
-    drop(FileDevice::create(&executor.handle(), &path, 1 << 20).expect("space for 1 MiB"));
-    FileDevice::open_with(&executor.handle(), &path, wanted).expect("the file")
+/// A device, the pool whose memory it knows, and what they stand on.
+struct Setup {
+    executor: Executor,
+    device: FileDevice,
+    pool: DmaPool,
+    _folder: tempfile::TempDir,
 }
 
-fn folder() -> tempfile::TempDir {
+/// A file of a mebibyte on the file system of the build, which takes `O_DIRECT`, with a pool of so many bytes.
+fn set_up(wanted: Features, pool_bytes: usize) -> Setup {
+    let executor = Executor::new().expect("an executor");
     let program = std::env::current_exe().expect("own path");
-    tempfile::tempdir_in(program.parent().expect("a directory")).expect("a scratch directory")
+    let folder = tempfile::tempdir_in(program.parent().expect("a directory")).expect("a scratch directory");
+    let path = folder.path().join("target");
+    drop(FileDevice::create(&executor.handle(), &path, 1 << 20).expect("space for 1 MiB"));
+    let device = FileDevice::open_with(&executor.handle(), &path, wanted).expect("the file");
+    let pool = DmaPool::new(pool_bytes);
+    device.register(&pool);
+    Setup { executor, device, pool, _folder: folder }
 }
 
 #[test]
 fn transfers_work_with_every_combination_of_features() {
     for wanted in combinations() {
-        let executor = Executor::new().expect("an executor");
-        let folder = folder();
-        let device = device(&executor, &folder, wanted);
-        let pool = DmaPool::new(1 << 20);
-        device.register(&pool);
+        let Setup { executor, device, pool, _folder } = set_up(wanted, 1 << 20);
         let in_use = device.features();
         assert!(wanted.has(in_use), "{in_use} of {wanted}");
         // Whoever may run the tests at all may have these; locked memory and old kernels limit the others.
@@ -65,11 +70,7 @@ fn transfers_work_with_every_combination_of_features() {
 fn what_is_begun_together_is_told_to_the_kernel_in_one_call() {
     let mut printed = Vec::new();
     for wanted in combinations() {
-        let executor = Executor::new().expect("an executor");
-        let folder = folder();
-        let device = device(&executor, &folder, wanted);
-        let pool = DmaPool::new(1 << 20);
-        device.register(&pool);
+        let Setup { executor, device, .. } = &set_up(wanted, 1 << 20);
         let submitted = executor.block_on(async {
             let offset = |index: usize| (index * BLOCK) as u64;
             let begun: Vec<_> = (0..WIDTH)
@@ -97,11 +98,7 @@ fn what_is_begun_together_is_told_to_the_kernel_in_one_call() {
 
 #[test]
 fn pool_memory_is_registered_chunk_by_chunk_and_named_by_index() {
-    let executor = Executor::new().expect("an executor");
-    let folder = folder();
-    let device = device(&executor, &folder, Features::DEFAULT);
-    let pool = DmaPool::new(3 * crate::pool::CHUNK);
-    device.register(&pool);
+    let Setup { executor, device, pool, _folder } = set_up(Features::DEFAULT, 3 * crate::pool::CHUNK);
     if !device.features().has(Features::BUFFERS) {
         return;
     }
