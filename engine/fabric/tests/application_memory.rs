@@ -31,6 +31,15 @@ fn map(at: *mut c_void, value: u8) -> NonNull<u8> {
     made
 }
 
+/// Two endpoints of one thread that keep few registrations.
+fn set_up() -> (Executor, [Rc<dyn Endpoint>; 2]) {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let options = Options { mr_cache: 8, ..Options::near("tcp", "127.0.0.1", 1) };
+    let endpoints = [open(&rt, &options), open(&rt, &options)].map(|made| made.expect("an endpoint"));
+    (executor, endpoints)
+}
+
 /// Exposes the application's memory for one read, and lets a peer do it.
 async fn lend(
     rt: &weir_runtime::Handle,
@@ -53,10 +62,8 @@ async fn lend(
 #[test]
 fn a_registration_serves_again_until_its_memory_is_freed_and_never_after() {
     let _turn = TURN.lock();
-    let executor = Executor::new().expect("an executor");
+    let (executor, [owner, reader]) = set_up();
     let rt = executor.handle();
-    let options = Options { mr_cache: 8, ..Options::near("tcp", "127.0.0.1", 1) };
-    let [owner, reader] = [open(&rt, &options), open(&rt, &options)].map(|made| made.expect("an endpoint"));
     let (_one, _other) = (listen(&owner), listen(&reader));
     let (registrations, hits) = (&owner.counters().registrations, &owner.counters().mr_hits);
     executor.block_on(async {
@@ -108,10 +115,8 @@ fn a_registration_serves_again_until_its_memory_is_freed_and_never_after() {
 #[test]
 fn threads_that_map_and_unmap_at_the_same_places_never_meet_an_old_registration() {
     let _turn = TURN.lock();
-    let executor = Executor::new().expect("an executor");
+    let (executor, [owner, reader]) = set_up();
     let rt = executor.handle();
-    let options = Options { mr_cache: 8, ..Options::near("tcp", "127.0.0.1", 1) };
-    let [owner, reader] = [open(&rt, &options), open(&rt, &options)].map(|made| made.expect("an endpoint"));
     let (_one, _other) = (listen(&owner), listen(&reader));
     // Others free and take memory of the same size meanwhile, so that places change hands.
     let end = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));
