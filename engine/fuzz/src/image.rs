@@ -114,7 +114,13 @@ pub fn base() -> MemoryDevice {
 pub fn checksum(bytes: &[u8], field: usize) -> u32 {
     let mut bytes = bytes.to_vec();
     bytes[field..field + 4].fill(0);
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes);
+    crc32c(&bytes)
+}
+
+/// CRC-32C.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     u32::try_from(crc & 0xffff_ffff).unwrap_or(0)
 }
 

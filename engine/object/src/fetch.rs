@@ -2,12 +2,11 @@
 
 use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
-use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, Value, validate};
+use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
 use weir_proto::{Der, Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::Fetch;
 
-use crate::checksum::of_pieces;
 use crate::refusal::{self, Place};
 use crate::service::IoService;
 use crate::update::check_conditions;
@@ -75,8 +74,9 @@ impl IoService {
             return Err(too_large());
         }
         let mut data = vec![0; len];
-        found.read(&mut data).await.map_err(|error| refusal::fetch(&error, place))?;
-        let mut body = codec::encode(&reply(akeys, found, &data, true));
+        let sums =
+            found.read_summed(akeys, &mut data).await.map_err(|error| refusal::fetch(&error, place))?;
+        let mut body = codec::encode(&reply(found, sums, true));
         if body.len() + data.len() > INLINE_MAX {
             if request.bulk_room() < len as u64 {
                 return Err(too_large());
@@ -97,8 +97,11 @@ impl IoService {
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
         let mut payload = self.memory.take(&self.rt, request, len).await?;
-        found.read(&mut payload.buffer).await.map_err(|error| refusal::fetch(&error, place))?;
-        let body = codec::encode(&reply(akeys, found, &payload.buffer, false));
+        let sums = found
+            .read_summed(akeys, &mut payload.buffer)
+            .await
+            .map_err(|error| refusal::fetch(&error, place))?;
+        let body = codec::encode(&reply(found, sums, false));
         request.push(0, &payload.buffer, len).await?;
         Ok(body)
     }
@@ -109,25 +112,9 @@ fn check(wanted: &FetchRequest) -> Result<(), Status> {
     check_conditions(wanted.conditions, WRITING, "a fetch")
 }
 
-/// Describes what was found, with checksums of the data as it is sent.
-fn reply(akeys: &[AkeyFetch], found: &Fetch, mut data: &[u8], inline: bool) -> FetchReply {
-    let mut described = Vec::with_capacity(akeys.len());
-    for (akey, part) in akeys.iter().zip(found.akeys()) {
-        let len = usize::try_from(part.len).unwrap_or(usize::MAX).min(data.len());
-        let (own, rest) = data.split_at(len);
-        data = rest;
-        let lengths = piece_lengths(&akey.value, &part.fetched, part.len);
-        let checksums = of_pieces(&lengths, own).unwrap_or_default();
-        described.push(Fetched { checksums, ..part.fetched.clone() });
-    }
-    FetchReply { akeys: described, data_len: found.data_len(), inline }
-}
-
-/// Lengths of the pieces of an akey's data: none when there is none.
-fn piece_lengths(value: &Value, fetched: &Fetched, len: u64) -> Vec<u64> {
-    match value {
-        _ if len == 0 => Vec::new(),
-        Value::Single { .. } => vec![len],
-        Value::Array { .. } => crate::checksum::pieces(value, fetched.size),
-    }
+/// Describes what was found, with the checksums that the store has for it.
+fn reply(found: &Fetch, sums: Vec<Vec<u32>>, inline: bool) -> FetchReply {
+    let described = found.akeys().iter().zip(sums);
+    let akeys = described.map(|(part, checksums)| Fetched { checksums, ..part.fetched.clone() }).collect();
+    FetchReply { akeys, data_len: found.data_len(), inline }
 }

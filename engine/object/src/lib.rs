@@ -3,7 +3,6 @@
 //! A request is decoded, checked (handle, pool map, limits), given an epoch of the target's clock and handed to the
 //! store; its data comes and goes inline or by RMA that this side drives. What is acknowledged is on stable media.
 
-mod checksum;
 mod fetch;
 mod keys;
 mod metrics;

@@ -5,14 +5,11 @@ use std::rc::Rc;
 use weir_media::Slice;
 use weir_pool::Operation;
 use weir_proto::limits::AKEYS_MAX;
-use weir_proto::object::{
-    AkeyUpdate, Conditions, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value, validate,
-};
-use weir_proto::{Der, Epoch, Rights, codec};
+use weir_proto::object::{Conditions, PunchRequest, PunchScope, UpdateReply, UpdateRequest, validate};
+use weir_proto::{Epoch, Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{Data, UpdateError};
 
-use crate::checksum::{of_pieces, pieces};
 use crate::refusal::{self, Place};
 use crate::repeats::Marks;
 use crate::service::{Access, IoService};
@@ -53,7 +50,6 @@ impl IoService {
                 return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), len));
             }
             let data = self.arrive(&request, inline, len).await?;
-            verify(&update.akeys, data.bytes(), place)?;
             let marks = self.repeats.marks(&self.rt, &access.pool, &request);
             let epoch = self.store(&access, &update, &data, &marks, place).await?;
             self.repeats.committed(&access.pool, &marks);
@@ -146,50 +142,10 @@ impl IoService {
     }
 }
 
-/// Compares the data with the client's checksums.
-fn verify(akeys: &[AkeyUpdate], mut data: &[u8], place: &Place<'_>) -> Result<(), Status> {
-    for akey in akeys {
-        let lengths = pieces(&akey.value, record_size(&akey.value));
-        let len = lengths.iter().sum::<u64>();
-        let split = usize::try_from(len).ok().and_then(|len| data.split_at_checked(len));
-        let Some((own, rest)) = split else { return Err(refusal::invalid("data is missing")) };
-        data = rest;
-        if akey.checksums.is_empty() {
-            continue;
-        }
-        if of_pieces(&lengths, own).as_ref() != Some(&akey.checksums) {
-            let message = format!(
-                "{place}: data of akey \"{}\" does not match the client's checksum; it was damaged on its way, send it again",
-                akey.akey
-            );
-            return Err(Status::new(Der::CSUM, message));
-        }
-    }
-    Ok(())
-}
-
-/// Bytes of a record in an update; 0 for a punch of extents.
-fn record_size(value: &Value) -> u64 {
-    match value {
-        Value::Single { .. } => 1,
-        Value::Array { record_size, .. } => u64::from(*record_size),
-    }
-}
-
 /// Checks an update's limits; returns its bytes of data.
 fn check(update: &UpdateRequest) -> Result<u64, Status> {
     let akeys = update.akeys.iter().map(|akey| (&akey.akey, &akey.value));
     let len = validate(akeys).map_err(refusal::invalid)?;
-    for akey in &update.akeys {
-        let expected = pieces(&akey.value, 1).len();
-        if !akey.checksums.is_empty() && akey.checksums.len() != expected {
-            return Err(refusal::invalid(format!(
-                "akey \"{}\" has {} checksums for {expected} pieces of data",
-                akey.akey,
-                akey.checksums.len()
-            )));
-        }
-    }
     let fetching = Conditions::DKEY_FETCH.union(Conditions::AKEY_FETCH).union(Conditions::PUNCH);
     check_conditions(update.conditions, fetching, "an update")?;
     Ok(len)

@@ -4,6 +4,7 @@
 //! that encoding. Everything decoded is bounded and checked: a hostile message gives an error, never a panic.
 
 pub mod capability;
+pub mod chunk;
 pub mod codec;
 pub mod der;
 pub mod group;

@@ -103,8 +103,8 @@ pub struct AkeyUpdate {
     pub value: Value,
     /// Conditions of this akey, read only under [`Conditions::PER_AKEY`].
     pub conditions: Conditions,
-    /// CRC-32C of this akey's data as the client saw it, one per extent (one for a single value); empty when the
-    /// container has checksums off.
+    /// CRC-32C of this akey's data as the client saw it, one for each chunk ([`crate::chunk`]), in the order of the data;
+    /// empty when the container has checksums off. They are compared when the data arrives, and stored as they are.
     pub checksums: Vec<u32>,
 }
 
@@ -170,8 +170,10 @@ pub struct Fetched {
     /// Which records of the requested extents are real, in the order of the request; holes are left out, and their
     /// bytes in the data are zero. Empty for a single value.
     pub present: Vec<Extent>,
-    /// CRC-32C of this akey's returned data, one per requested extent (one for a single value), computed by the
-    /// engine after it verified what is stored.
+    /// CRC-32C of this akey's returned data, one per requested extent (one for a single value). Made of the stored
+    /// checksums, which are the writer's, and not of the data: for a whole chunk it is the stored one, for several it is
+    /// what they imply for the bytes together. Only for a chunk of which a part is returned the engine computes one, and
+    /// verifies the stored one afterwards.
     pub checksums: Vec<u32>,
 }
 

@@ -45,7 +45,8 @@ pub struct ScrubConfig {
 /// Choices that may change at each open.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Values shorter than this many bytes live in log and index; from here on they take whole blocks of their own.
+    /// Values shorter than this many bytes, at most a block, live in log and index; from here on they take whole blocks
+    /// of their own.
     pub inline_limit: usize,
     /// Most bytes of memory that the index takes. What is beyond stays on the device and is read when it is needed.
     /// Nodes with pools, containers and attributes stay in memory whatever the limit; so do changed ones until the
@@ -70,6 +71,13 @@ pub struct StoreConfig {
     pub background_interval: Duration,
     /// Whether and how stored bytes are compared with their checksums in the background.
     pub scrub: Option<ScrubConfig>,
+}
+
+impl StoreConfig {
+    /// From this many bytes on, values take blocks.
+    pub(crate) fn inline_max(&self) -> usize {
+        self.inline_limit.min(weir_media::BLOCK)
+    }
 }
 
 impl Default for StoreConfig {

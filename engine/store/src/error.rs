@@ -405,6 +405,12 @@ pub enum FetchError {
         /// The records concerned, for an array.
         extent: Option<Extent>,
     },
+    /// A small value in memory doesn't match its checksum.
+    #[error("a small value{} was altered in this target's memory; it is not returned. Read another replica, and have the node's memory checked", extent_text(extent.as_ref()))]
+    Altered {
+        /// The records concerned, for an array.
+        extent: Option<Extent>,
+    },
     /// A part of the index is damaged on the device.
     #[error(
         "{location} is damaged: {reason}; what lies below it can't be found. Read another replica and rebuild this target from it"
@@ -663,7 +669,7 @@ impl FetchError {
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::Buffer { .. } => Der::REC2BIG,
             Self::Undecided { .. } => Der::INPROGRESS,
-            Self::Corrupt { .. } | Self::Index { .. } => Der::CSUM,
+            Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,
         }

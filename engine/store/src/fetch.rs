@@ -1,14 +1,16 @@
 //! Fetches: the index says where the data is, then it is read and checked.
 
-use crate::codec::{Malformed, crc32c};
+use crate::checksum::{join, of_zeros};
+use crate::codec::Malformed;
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
+use crate::read::{copy_inline, read_blocks};
 use crate::shard::Shard;
-use crate::state::{Core, add};
+use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
@@ -16,7 +18,6 @@ use crate::value::{Blocks, Event, Kind, Payload, Version};
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 use weir_runtime::join_all;
@@ -37,7 +38,7 @@ pub(crate) enum Reader {
 /// What a fetch found of one akey.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedAkey {
-    /// Size and presence, as the reply names them; the checksums are left empty.
+    /// Size and presence, as the reply names them; the checksums are left empty: [`Fetch::read_summed`] gives them.
     pub fetched: Fetched,
     /// Bytes this akey contributes to the data: the whole requested extents with holes as zeros, or the single value
     /// up to the size asked for; 0 when there is nothing (`fetched.size` is 0) or only the size was asked for.
@@ -135,14 +136,40 @@ impl Fetch {
         if given < needed {
             return Err(FetchError::Buffer { needed, given });
         }
+        self.read_all(into, &mut Sums::none()).await
+    }
+
+    /// Like [`Fetch::read`], and returns the checksums of what was read as the reply names them, for each of the akeys
+    /// that were asked for. They are made of the stored ones, not of the data, see [`Fetched::checksums`]: if bytes
+    /// change on their way from here on, or did so unnoticed before, the reader finds out.
+    ///
+    /// # Errors
+    /// As [`Fetch::read`].
+    pub async fn read_summed(
+        &self,
+        asked: &[AkeyFetch],
+        into: &mut [u8],
+    ) -> Result<Vec<Vec<u32>>, FetchError> {
+        let (needed, given) = (self.data_len(), into.len() as u64);
+        if given < needed {
+            return Err(FetchError::Buffer { needed, given });
+        }
+        let mut sums = Sums(Some(Vec::new()));
+        self.read_all(into, &mut sums).await?;
+        let mut sums = sums.0.unwrap_or_default().into_iter();
+        let found = self.found.akeys.iter().zip(&self.found.pieces).zip(asked);
+        Ok(found.map(|((found, pieces), asked)| sum_up(&asked.value, found, pieces, &mut sums)).collect())
+    }
+
+    async fn read_all(&self, into: &mut [u8], sums: &mut Sums) -> Result<(), FetchError> {
         let mut rest = into;
         let mut reads = Vec::new();
         for (found, pieces) in self.found.akeys.iter().zip(&self.found.pieces) {
             let (akey, after) = rest.split_at_mut(small(found.len));
-            fill(pieces, akey, &mut reads)?;
+            fill(pieces, akey, &mut reads, sums)?;
             rest = after;
         }
-        self.finish(reads).await
+        self.finish(reads, sums).await
     }
 
     /// Reads the data of one akey.
@@ -157,35 +184,103 @@ impl Fetch {
         if given < needed {
             return Err(FetchError::Buffer { needed, given });
         }
-        let mut reads = Vec::new();
-        fill(pieces, &mut into[..small(needed)], &mut reads)?;
-        self.finish(reads).await
+        let (mut reads, mut sums) = (Vec::new(), Sums::none());
+        fill(pieces, &mut into[..small(needed)], &mut reads, &mut sums)?;
+        self.finish(reads, &mut sums).await
     }
 
     /// Reads what is in blocks, all at once.
-    async fn finish(&self, mut reads: Vec<BlockRead<'_>>) -> Result<(), FetchError> {
+    async fn finish(&self, mut reads: Vec<BlockRead<'_>>, sums: &mut Sums) -> Result<(), FetchError> {
         let core = &self.guard.core;
+        let wants = sums.are_wanted();
         if reads.len() < 2 {
-            return match reads.pop() {
-                Some((blocks, from, extent, part)) => read_blocks(core, blocks, from, extent, part).await,
-                None => Ok(()),
-            };
+            let Some((slot, blocks, from, extent, part)) = reads.pop() else { return Ok(()) };
+            let sum = read_blocks(core, blocks, from, extent, part, wants).await?;
+            sums.set(slot, sum);
+            return Ok(());
         }
-        let reads = reads
-            .into_iter()
-            .map(|(blocks, from, extent, part)| read_blocks(core, blocks, from, extent, part));
-        join_all(reads).await.into_iter().collect()
+        let reads = reads.into_iter().map(async |(slot, blocks, from, extent, part)| {
+            read_blocks(core, blocks, from, extent, part, wants).await.map(|sum| (slot, sum))
+        });
+        for read in join_all(reads).await {
+            let (slot, sum) = read?;
+            sums.set(slot, sum);
+        }
+        Ok(())
     }
 }
 
-/// Bytes of a value to be read from its blocks: from where in it, for which records, and where they go.
-type BlockRead<'a> = (&'a Blocks, u64, Option<Extent>, &'a mut [u8]);
+/// The checksums of pieces in their order, if somebody wants them.
+struct Sums(Option<Vec<u32>>);
+
+impl Sums {
+    const fn none() -> Self {
+        Self(None)
+    }
+
+    const fn are_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Adds that of a piece that is known. Returns its place.
+    fn push(&mut self, sum: u32) -> usize {
+        self.0.as_mut().map_or(0, |sums| {
+            sums.push(sum);
+            sums.len() - 1
+        })
+    }
+
+    fn set(&mut self, slot: usize, sum: u32) {
+        if let Some(place) = self.0.as_mut().and_then(|sums| sums.get_mut(slot)) {
+            *place = sum;
+        }
+    }
+}
+
+/// The checksums of an akey's data, one for each extent that was asked for, from those of its pieces.
+fn sum_up(
+    asked: &Value,
+    found: &FetchedAkey,
+    pieces: &[Piece],
+    sums: &mut impl Iterator<Item = u32>,
+) -> Vec<u32> {
+    if found.len == 0 {
+        return Vec::new();
+    }
+    let mut pieces = pieces.iter().zip(sums.by_ref()).peekable();
+    let mut start = 0;
+    let mut sum_range = |len: u64| {
+        let (mut at, end) = (start, start + len);
+        start = end;
+        let mut sum = 0;
+        while let Some((piece, own)) = pieces.next_if(|(piece, _)| (piece.at as u64) < end) {
+            let gap = piece.at as u64 - at;
+            if gap > 0 {
+                sum = join(sum, of_zeros(gap), gap);
+            }
+            sum = join(sum, own, piece.len as u64);
+            at = (piece.at + piece.len) as u64;
+        }
+        if at < end { join(sum, of_zeros(end - at), end - at) } else { sum }
+    };
+    match asked {
+        Value::Single { .. } => vec![sum_range(found.len)],
+        Value::Array { extents, .. } => {
+            extents.iter().map(|extent| sum_range(extent.count * found.fetched.size)).collect()
+        }
+    }
+}
+
+/// Bytes of a value to be read from its blocks: the place of their checksum, from where in it, for which records, and
+/// where they go.
+type BlockRead<'a> = (usize, &'a Blocks, u64, Option<Extent>, &'a mut [u8]);
 
 /// Puts the data of pieces in its place, zeros where there is none, and notes what has to be read.
 fn fill<'a>(
     pieces: &'a [Piece],
     into: &'a mut [u8],
     reads: &mut Vec<BlockRead<'a>>,
+    sums: &mut Sums,
 ) -> Result<(), FetchError> {
     let (mut rest, mut at) = (into, 0);
     for piece in pieces {
@@ -193,115 +288,22 @@ fn fill<'a>(
         gap.fill(0);
         let (part, after) = after.split_at_mut(piece.len);
         match &*piece.payload {
-            Payload::Hole => part.fill(0),
-            Payload::Inline(bytes) => {
-                let from = small(piece.from);
-                match bytes.get(from..from + part.len()) {
-                    Some(bytes) => part.copy_from_slice(bytes),
-                    None => return Err(Malformed("a value is shorter than its extent").into()),
+            Payload::Hole => {
+                part.fill(0);
+                if sums.are_wanted() {
+                    sums.push(of_zeros(part.len() as u64));
                 }
             }
-            Payload::Blocks(blocks) => reads.push((blocks, piece.from, piece.extent, part)),
+            Payload::Inline(inline) => {
+                let sum = copy_inline(inline, piece.from, piece.extent, part, sums.are_wanted())?;
+                sums.push(sum);
+            }
+            Payload::Blocks(blocks) => reads.push((sums.push(0), blocks, piece.from, piece.extent, part)),
         }
         rest = after;
         at = piece.at + piece.len;
     }
     rest.fill(0);
-    Ok(())
-}
-
-/// Reads bytes of a value in blocks, with whole checksummed pieces around them. Holds one buffer at a time, so that
-/// fetches never wait for each other's.
-pub(crate) async fn read_blocks(
-    core: &Core,
-    blocks: &Blocks,
-    from: u64,
-    extent: Option<Extent>,
-    into: &mut [u8],
-) -> Result<(), FetchError> {
-    let chunk = blocks.chunk_len();
-    let end = from + into.len() as u64;
-    if end > blocks.len {
-        return Err(Malformed("a value is shorter than its extent").into());
-    }
-    let cached = cached(blocks);
-    if let Some((block, checksum)) = cached
-        && core.cache.read(block, checksum, small(from), into)
-    {
-        return Ok(());
-    }
-    let first = from / chunk * chunk;
-    let mut run_start = 0;
-    for run in &blocks.runs {
-        let (start, stop) = (run_start, run_start + run.bytes());
-        run_start = stop;
-        // A run ends on a block; a piece may go on in the next run, so runs are read piece by piece when they do.
-        let (low, high) = (first.max(start), end.next_multiple_of(chunk).min(blocks.len).min(stop));
-        if low < high && start.is_multiple_of(chunk) && (stop.is_multiple_of(chunk) || stop >= blocks.len) {
-            let offset = core.layout.data(run.block) + (low - start);
-            let wanted = small((high - low).next_multiple_of(BLOCK as u64));
-            let buffer = core.device.read(offset, core.dma.take(wanted).await).await?;
-            let data = &buffer[..small(high - low)];
-            check_and_copy(core, blocks, (low, data), offset, (from, &mut *into, extent))?;
-            if let Some((block, checksum)) = cached {
-                core.cache.insert(block, checksum, data);
-            }
-        } else if low < high {
-            return read_scattered(core, blocks, (from, into, extent)).await;
-        }
-    }
-    Ok(())
-}
-
-/// Block and checksum by which a value is known to the cache, if it is small enough.
-pub(crate) fn cached(blocks: &Blocks) -> Option<(u64, u32)> {
-    match (blocks.runs.as_slice(), blocks.checksums.as_slice()) {
-        ([run], [checksum]) if run.count == 1 => Some((run.block, *checksum)),
-        _ => None,
-    }
-}
-
-/// Reads a value whose checksummed pieces straddle runs: all of it, into memory of its own.
-async fn read_scattered(
-    core: &Core,
-    blocks: &Blocks,
-    (from, into, extent): (u64, &mut [u8], Option<Extent>),
-) -> Result<(), FetchError> {
-    let mut all = DmaBuf::new(small(blocks.len));
-    let mut at = 0;
-    for run in &blocks.runs {
-        let buffer = core.dma.take(small(run.bytes())).await;
-        let buffer = core.device.read(core.layout.data(run.block), buffer).await?;
-        let len = buffer.len().min(all.len() - at);
-        all[at..at + len].copy_from_slice(&buffer[..len]);
-        at += len;
-    }
-    let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
-    check_and_copy(core, blocks, (0, &all[..small(blocks.len)]), offset, (from, into, extent))
-}
-
-/// Checks the pieces in `data`, which starts at `low` of the value and stands at `offset` of the device, and copies
-/// what is wanted of them.
-fn check_and_copy(
-    core: &Core,
-    blocks: &Blocks,
-    (low, data): (u64, &[u8]),
-    offset: u64,
-    (from, into, extent): (u64, &mut [u8], Option<Extent>),
-) -> Result<(), FetchError> {
-    let chunk = blocks.chunk_len();
-    for (at, piece) in (0u64..).zip(data.chunks(small(chunk))) {
-        let start = low + at * chunk;
-        if blocks.checksums.get(small(start / chunk)) != Some(&crc32c(piece)) {
-            add(&core.counters.checksum_errors, 1);
-            return Err(FetchError::Corrupt { location: core.location("data", offset + at * chunk), extent });
-        }
-    }
-    let (begin, end) = (from.max(low), (from + into.len() as u64).min(low + data.len() as u64));
-    if begin < end {
-        into[small(begin - from)..small(end - from)]
-            .copy_from_slice(&data[small(begin - low)..small(end - low)]);
-    }
     Ok(())
 }
 
@@ -567,22 +569,6 @@ fn check_fetch(
         return Err(format!("conditions {:#x} make no sense for a fetch", conditions.0));
     }
     check_keys(object, [dkey], akeys.iter().map(|fetch| &fetch.akey))
-}
-
-/// A value read into memory, for lists. `None`: longer than `limit`.
-pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<Option<Vec<u8>>, FetchError> {
-    if payload.len() > limit {
-        return Ok(None);
-    }
-    match payload {
-        Payload::Hole => Ok(Some(Vec::new())),
-        Payload::Inline(bytes) => Ok(Some(bytes.clone())),
-        Payload::Blocks(blocks) => {
-            let mut bytes = vec![0; small(blocks.len)];
-            read_blocks(core, blocks, 0, None, &mut bytes).await?;
-            Ok(Some(bytes))
-        }
-    }
 }
 
 /// A guard for readers outside this file.

@@ -4,10 +4,11 @@
 
 use crate::error::FetchError;
 use crate::extents::{is_hole, newest_versions, paint};
-use crate::fetch::{hold_blocks, load, newest_single};
+use crate::fetch::{hold_blocks, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
+use crate::read::load;
 use crate::shard::Shard;
 use crate::state::Core;
 use crate::timestamps::Scope;

@@ -5,22 +5,25 @@
 //! readers at epochs before the horizon are those of snapshots.
 
 use crate::aggregate::ChoreError;
+use crate::checksum::of_chunks;
 use crate::codec::crc32c;
 use crate::extents::{Stored, is_hole, newest_versions, paint};
-use crate::fetch::{hold_blocks, read_blocks};
+use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, KeyBytes, Path, PoolNumber};
 use crate::paging::{Fault, Halt};
+use crate::read::{copy_inline, read_blocks};
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
 use crate::tree::{ENTRY_MAX, Tree};
-use crate::update::{EXTENT_BYTES_MAX, Reservation, VERSION_OVERHEAD};
-use crate::value::{Blocks, Event, Kind, Payload, Version};
+use crate::update::{Reservation, VERSION_OVERHEAD};
+use crate::value::{Blocks, Event, Inline, Kind, Payload, Version, is_regular};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf};
+use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::Extent;
 
 /// Fewest parts that are worth a merge.
@@ -63,8 +66,8 @@ pub(crate) async fn merge_akey(
         let planned = core.ask(|tree| Ok::<_, Halt<ChoreError>>(plan(tree, place, floor, horizon)?));
         let Some(plan) = planned.await? else { return Ok(()) };
         // Damaged parts stay as they are: a reader is told where.
-        let Some(bytes) = read_parts(core, &plan).await else { return Ok(()) };
-        let Some((payload, reservation)) = store(core, object, &place[2], &plan, bytes).await? else {
+        let Some(parts) = read_parts(core, &plan).await else { return Ok(()) };
+        let Some((payload, reservation)) = store(core, object, &place[2], &plan, parts).await? else {
             return Ok(());
         };
         let changes = core.ask(|tree| {
@@ -108,7 +111,7 @@ fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<P
         return Ok(None);
     }
     let size = u64::from(record_size);
-    let step = (EXTENT_BYTES_MAX / size).max(1);
+    let step = (chunk::PART_BYTES_MAX / size).max(1);
     let mut run: Vec<(Extent, usize)> = Vec::new();
     let worth = |run: &[(Extent, usize)]| {
         let records: u64 = run.iter().map(|(extent, _)| extent.count).sum();
@@ -149,37 +152,72 @@ fn small(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// The data of all parts, checked. `None`: some of it is damaged or can't be read.
-async fn read_parts(core: &Core, plan: &Plan) -> Option<Vec<u8>> {
+/// The data of all parts, and the checksum that each part has by those that are stored.
+struct Parts {
+    bytes: Vec<u8>,
+    /// Bytes of each part and their checksum.
+    sums: Vec<(usize, u32)>,
+}
+
+impl Parts {
+    /// Whether the data still is what was stored.
+    fn are_intact(&self) -> bool {
+        let mut rest = &self.bytes[..];
+        self.sums.iter().all(|(len, sum)| {
+            let Some((part, after)) = rest.split_at_checked(*len) else { return false };
+            rest = after;
+            crc32c(part) == *sum
+        })
+    }
+}
+
+/// Reads all parts. `None`: some of the data is damaged or can't be read.
+async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     let size = u64::from(plan.record_size);
     let mut bytes = vec![0; small(plan.extent.count * size)];
-    let mut rest = bytes.as_mut_slice();
+    let (mut rest, mut sums) = (bytes.as_mut_slice(), Vec::new());
     for (part, stored) in &plan.parts {
         let (into, after) = rest.split_at_mut(small(part.count * size));
         rest = after;
         let from = (part.index - stored.extent.index) * size;
-        match Version::decode(&stored.value).ok()?.payload {
+        let len = into.len();
+        let sum = match Version::decode(&stored.value).ok()?.payload {
             Payload::Hole => return None,
-            Payload::Inline(data) => into.copy_from_slice(data.get(small(from)..small(from) + into.len())?),
-            Payload::Blocks(blocks) => read_blocks(core, &blocks, from, Some(*part), into).await.ok()?,
-        }
+            Payload::Inline(inline) => copy_inline(&inline, from, Some(*part), into, true).ok()?,
+            Payload::Blocks(blocks) => {
+                read_blocks(core, &blocks, from, Some(*part), into, true).await.ok()?
+            }
+        };
+        sums.push((len, sum));
     }
-    Some(bytes)
+    Some(Parts { bytes, sums })
 }
 
-/// Writes the merged data. `None`: there is no room, which deletes will make.
+/// Writes the merged data. Its checksums are computed first, and then the data is compared with those of its parts a
+/// last time: no byte is without a checksum in between. `None`: it was altered in memory, or there is no room, which
+/// deletes will make.
 async fn store(
     core: &Rc<Core>,
     object: ObjectKey,
     akey: &Path,
     plan: &Plan,
-    bytes: Vec<u8>,
+    parts: Parts,
 ) -> Result<Option<(Payload, Option<Reservation>)>, String> {
-    let key_len = akey.extent(plan.extent, plan.epoch).len();
-    if bytes.len() < core.config.inline_limit && key_len + VERSION_OVERHEAD + bytes.len() <= ENTRY_MAX {
-        return Ok(Some((Payload::Inline(bytes), None)));
+    let len = parts.bytes.len() as u64;
+    let mut chunks = Chunks::of_part(plan.extent, plan.record_size, Grain::Fine);
+    if !core.keeps_all_checksums() && !is_regular(chunks) {
+        chunks = Chunks::of_single(len, Grain::Fine);
     }
-    let len = bytes.len() as u64;
+    let checksums = of_chunks(chunks, &parts.bytes);
+    if !parts.are_intact() {
+        return Ok(None);
+    }
+    let bytes = parts.bytes;
+    let key_len = akey.extent(plan.extent, plan.epoch).len();
+    if bytes.len() < core.config.inline_max() && key_len + VERSION_OVERHEAD + bytes.len() <= ENTRY_MAX {
+        let checksum = checksums.first().copied().filter(|_| core.keeps_all_checksums());
+        return Ok(Some((Payload::Inline(Inline { bytes, checksum }), None)));
+    }
     let count = len.div_ceil(BLOCK as u64);
     let free = core.catalog.borrow().pools.get(&object.0).map_or(0, crate::catalog::Pool::free);
     if !core.has_blocks(count) || free < count * BLOCK as u64 {
@@ -188,9 +226,7 @@ async fn store(
     let Some(runs) = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX) else {
         return Ok(None);
     };
-    let chunk_shift = Blocks::chunk_shift_for(len);
-    let mut blocks = Blocks { len, chunk_shift, runs, checksums: Vec::new() };
-    blocks.checksums = bytes.chunks(small(blocks.chunk_len())).map(crc32c).collect();
+    let blocks = Blocks { chunks, runs, checksums };
     let reservation = write_data(core, object.0, &blocks.runs, &bytes).await?;
     Ok(Some((Payload::Blocks(blocks), Some(reservation))))
 }

@@ -209,6 +209,7 @@ impl<'a> Opening<'a> {
             device: Rc::clone(self.device),
             config,
             id: self.superblock.id,
+            version: self.superblock.version,
             layout,
             tree: empty_tree(),
             space,

@@ -5,7 +5,7 @@
 //! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
 //! without them it is dropped: it was not acknowledged.
 
-use crate::codec::crc32c;
+use crate::checksum::are_of_chunks;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::RECORD_MAX;
@@ -221,7 +221,5 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
         let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
         data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
     }
-    data.truncate(usize::try_from(blocks.len).unwrap_or(usize::MAX));
-    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(usize::MAX);
-    Ok(data.chunks(chunk).map(crc32c).eq(blocks.checksums.iter().copied()))
+    Ok(are_of_chunks(&blocks.checksums, blocks.chunks, &data))
 }

@@ -245,9 +245,12 @@ struct BadPiece {
 
 /// Compares all pieces of a value with their checksums.
 async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
-    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(BLOCK);
-    let (mut bad, mut piece, mut piece_at, mut index) = (Vec::new(), Vec::with_capacity(chunk), 0, 0);
-    let mut left = blocks.len;
+    let chunk_len = |number: u64| {
+        let range = blocks.chunks.range(number);
+        usize::try_from(range.end - range.start).unwrap_or(BLOCK)
+    };
+    let (mut bad, mut piece, mut piece_at, mut index) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut left, mut chunk) = (blocks.len(), chunk_len(0));
     for run in &blocks.runs {
         let mut done = 0;
         while done < run.bytes() && left > 0 {
@@ -271,12 +274,16 @@ async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
                 let taken = (chunk - piece.len()).min(used - at);
                 piece.extend_from_slice(&buffer[at..at + taken]);
                 at += taken;
-                if piece.len() == chunk || (left == 0 && at == used) {
-                    if blocks.checksums.get(index) != Some(&crate::codec::crc32c(&piece)) {
+                if piece.len() == chunk {
+                    let expected = usize::try_from(index).ok().and_then(|at| blocks.checksums.get(at));
+                    if expected != Some(&crate::codec::crc32c(&piece)) {
                         let (len, reason) = (piece.len() as u64, "it does not match its checksum".to_owned());
                         bad.push(BadPiece { offset: piece_at, len, reason });
                     }
                     index += 1;
+                    if index < blocks.chunks.count() {
+                        chunk = chunk_len(index);
+                    }
                     piece.clear();
                 }
             }

@@ -6,7 +6,7 @@ use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
 use crate::config::StoreConfig;
 use crate::error::Location;
-use crate::format::Layout;
+use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey};
 use crate::key;
@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) device: Rc<dyn Device>,
     pub(crate) config: StoreConfig,
     pub(crate) id: Uuid,
+    /// Format version of the store.
+    pub(crate) version: u32,
     pub(crate) layout: Layout,
     pub(crate) dma: DmaPool,
     pub(crate) cache: Cache,
@@ -105,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) device: Rc<dyn Device>,
     pub(crate) config: StoreConfig,
     pub(crate) id: Uuid,
+    /// Format version of the store.
+    pub(crate) version: u32,
     pub(crate) layout: Layout,
     pub(crate) tree: Tree,
     pub(crate) space: Space,
@@ -124,6 +128,7 @@ impl Core {
             cache: Cache::new(parts.config.cache_bytes),
             config: parts.config,
             id: parts.id,
+            version: parts.version,
             layout: parts.layout,
             tree: RefCell::new(parts.tree),
             space: RefCell::new(parts.space),
@@ -141,6 +146,12 @@ impl Core {
             stopped: Cell::new(false),
             chores: Notify::new(),
         })
+    }
+
+    /// Whether every value can be stored with the checksums of its chunks. In a store of the first format small values
+    /// have none, and chunks begin where the value does: it stays readable for the release that made it.
+    pub(crate) fn keeps_all_checksums(&self) -> bool {
+        self.version >= VERSION_CHUNKS
     }
 
     /// Why the store takes no more changes, if it doesn't.

@@ -18,13 +18,14 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, TransactionTail};
 use crate::list::ListPage;
 use crate::paging::Halt;
+use crate::piece::Piece;
 use crate::punch::check_scope;
 use crate::record::{Change, Draft};
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
-use crate::update::{Data, Piece, Request, Reservation, Staging, check_epoch};
+use crate::update::{Data, Request, Reservation, Staging, check_epoch};
 use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -284,8 +285,8 @@ impl Shard {
                 akeys,
             };
             request.check(data.bytes())?;
-            request.verify(data.bytes())?;
-            let mut pieces = request.pieces(self.core.config.inline_limit);
+            let mut pieces = request.pieces(self.core.config.inline_max());
+            request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
             inline +=
                 pieces.iter().filter(|piece| !piece.in_blocks).map(|piece| piece.data.len()).sum::<usize>();
             if inline > INLINE_BYTES_MAX {

@@ -1,41 +1,32 @@
 //! Updates: data first, then one record that commits index changes and references.
 
 use crate::attribute::AttributeChange;
-use crate::codec::{Malformed, crc32c};
+use crate::codec::Malformed;
 use crate::error::UpdateError;
-use crate::fetch::cached;
 use crate::incarnation::{Life, life};
-use crate::intents::{Intended, Slot};
+use crate::intents::Slot;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::paging::Halt;
+use crate::piece::Piece;
+use crate::read::cached;
 use crate::record::{Draft, Edit, growth};
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
-use crate::value::{Blocks, Event, Kind, Payload, Version};
+use crate::value::{Blocks, Event, Inline, Kind, Payload, Version};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::{BLOCK, IoFuture, Slice};
-use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value, validate};
+use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 use weir_runtime::join_all;
 
-/// Most inline bytes of one update: bounds its log record. What comes beyond takes blocks.
-const INLINE_TOTAL_MAX: usize = 256 * 1024;
-
-/// Most data bytes of one stored extent. Longer ones are cut at multiples of it, so that overwrites of the same range
-/// meet the same pieces, and a piece fits a contiguous run even on a fragmented device.
-pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 20;
-
 /// Bytes of a version beside its inline data, at most.
-pub(crate) const VERSION_OVERHEAD: usize = 16;
-
-/// Bytes of an akey's path beside dkey and akey, at most: container, object, two marks and the ends of two texts.
-const KEY_OVERHEAD: usize = 32;
+pub(crate) const VERSION_OVERHEAD: usize = 20;
 
 /// Data of an update: the values in the order of the akeys and, within one, of the extents.
 #[derive(Clone, Debug)]
@@ -53,26 +44,6 @@ impl Data<'_> {
             Self::Borrowed(bytes) => bytes,
             Self::Shared(slice) => slice,
         }
-    }
-}
-
-/// A piece of an update: one version to be stored.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    /// Index of the akey in the request.
-    pub(crate) akey: usize,
-    pub(crate) slot: Slot,
-    pub(crate) record_size: u32,
-    pub(crate) data: Range<usize>,
-    pub(crate) payload: Payload,
-    pub(crate) in_blocks: bool,
-}
-
-impl Piece {
-    /// A version of a prepared transaction, whose data is in its place.
-    pub(crate) fn of_version(intended: &Intended, version: &Version) -> Self {
-        let Intended { akey, slot, record_size } = *intended;
-        Self { akey, slot, record_size, data: 0..0, payload: version.payload.clone(), in_blocks: false }
     }
 }
 
@@ -154,84 +125,8 @@ impl Request<'_> {
         (self.pool, self.container, self.object)
     }
 
-    fn path(&self) -> Path {
+    pub(crate) fn path(&self) -> Path {
         Path::object(self.pool, self.container, self.object)
-    }
-
-    /// Cuts the data into the versions to be stored.
-    pub(crate) fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let (mut at, mut inline) = (0usize, 0usize);
-        for (index, update) in self.akeys.iter().enumerate() {
-            // Short keys are short however they are escaped.
-            let escaped = 2 * (self.dkey.as_bytes().len() + update.akey.as_bytes().len()) + KEY_OVERHEAD;
-            let key_len = if escaped <= ENTRY_MAX / 4 {
-                escaped
-            } else {
-                self.path().dkey(self.dkey).akey(&update.akey).as_bytes().len()
-            };
-            let mut add = |slot, record_size, len: u64| {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let small = len < inline_limit
-                    && inline + len <= INLINE_TOTAL_MAX
-                    && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
-                inline += if small { len } else { 0 };
-                let (data, payload) = (at..at + len, Payload::Hole);
-                pieces.push(Piece { akey: index, slot, record_size, data, payload, in_blocks: !small });
-                at += len;
-            };
-            match &update.value {
-                Value::Single { size } => add(Slot::Single, 0, *size),
-                Value::Array { record_size: 0, extents } => {
-                    for extent in extents {
-                        add(Slot::Extent(*extent), 0, 0);
-                    }
-                }
-                Value::Array { record_size, extents } => {
-                    let size = u64::from(*record_size);
-                    let step = (EXTENT_BYTES_MAX / size).max(1);
-                    for extent in extents {
-                        let mut index = extent.index;
-                        while index < extent.end() {
-                            let end = ((index / step + 1) * step).min(extent.end());
-                            let part = Extent { index, count: end - index };
-                            add(Slot::Extent(part), *record_size, part.count * size);
-                            index = end;
-                        }
-                    }
-                }
-            }
-        }
-        pieces
-    }
-
-    /// Compares the data with the checksums that came with it.
-    pub(crate) fn verify(&self, data: &[u8]) -> Result<(), UpdateError> {
-        let mut at = 0;
-        if self.akeys.iter().all(|update| update.checksums.is_empty()) {
-            return Ok(());
-        }
-        for update in self.akeys {
-            let lens: Vec<u64> = match &update.value {
-                Value::Single { size } => vec![*size],
-                Value::Array { record_size, extents } => {
-                    extents.iter().map(|extent| extent.count * u64::from(*record_size)).collect()
-                }
-            };
-            if !update.checksums.is_empty() && update.checksums.len() != lens.len() {
-                let (expected, found) = (lens.len(), update.checksums.len());
-                let text = format!("akey \"{}\" has {expected} values but {found} checksums", update.akey);
-                return Err(UpdateError::Invalid(text));
-            }
-            for (index, len) in lens.into_iter().enumerate() {
-                let end = at + usize::try_from(len).unwrap_or(usize::MAX);
-                if update.checksums.get(index).is_some_and(|checksum| *checksum != crc32c(&data[at..end])) {
-                    return Err(UpdateError::Checksum { akey: update.akey.clone() });
-                }
-                at = end;
-            }
-        }
-        Ok(())
     }
 
     /// Checks the conditions against the index and drafts the entries that store the pieces. Returns whether an akey
@@ -453,9 +348,8 @@ impl Shard {
             let runs = self.core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX);
             let runs = runs.ok_or_else(|| UpdateError::Fragmented(request.dkey.clone()))?;
             reservation.runs.extend(&runs);
-            let len = piece.data.len() as u64;
-            let chunk_shift = Blocks::chunk_shift_for(len);
-            piece.payload = Payload::Blocks(Blocks { len, chunk_shift, runs, checksums: Vec::new() });
+            let checksums = core::mem::take(&mut piece.checksums);
+            piece.payload = Payload::Blocks(Blocks { chunks: piece.chunks, runs, checksums });
         }
         if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.number) {
             pool.reserved += bytes;
@@ -464,21 +358,20 @@ impl Shard {
         Ok(reservation)
     }
 
-    /// Fills in inline data and checksums, and begins the writes of what goes to blocks.
+    /// Fills in inline data, and begins the writes of what goes to blocks.
     pub(crate) async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<IoFuture<()>> {
         let mut writes = Vec::new();
         let bytes = data.bytes();
         for piece in pieces {
             let range = piece.data.clone();
-            let Payload::Blocks(blocks) = &mut piece.payload else {
+            let Payload::Blocks(blocks) = &piece.payload else {
                 // A single value without bytes and records without size are holes.
                 if !range.is_empty() {
-                    piece.payload = Payload::Inline(bytes[range].to_vec());
+                    let checksum = piece.checksums.first().copied();
+                    piece.payload = Payload::Inline(Inline { bytes: bytes[range].to_vec(), checksum });
                 }
                 continue;
             };
-            let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(usize::MAX);
-            blocks.checksums = bytes[range.clone()].chunks(chunk).map(crc32c).collect();
             if let Some((block, checksum)) = cached(blocks) {
                 self.core.cache.insert(block, checksum, &bytes[range.clone()]);
             }
@@ -555,9 +448,9 @@ impl Shard {
         let epoch = clock().0;
         let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
         request.check(data.bytes())?;
-        request.verify(data.bytes())?;
+        let mut pieces = request.pieces(self.core.config.inline_max());
+        request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
         self.core.admit().await.map_err(UpdateError::Failed)?;
-        let mut pieces = request.pieces(self.core.config.inline_limit);
         let (mut reservation, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.

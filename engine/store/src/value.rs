@@ -1,25 +1,34 @@
 //! Values of the index: incarnations and what a version of an akey's value consists of.
 
+use crate::checksum::Checksums;
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::space::{RUNS_MAX, Run};
 use weir_media::BLOCK;
+use weir_proto::chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunks};
 use weir_proto::limits::PAYLOAD_MAX;
-
-/// Smallest piece of stored data with a checksum of its own: one block, because nothing smaller is read.
-const CHUNK_SHIFT_MIN: u8 = 12;
-
-/// Largest such piece: what a small read of a large value has to read and check.
-const CHUNK_SHIFT_MAX: u8 = 15;
-
-/// Values up to this many bytes have the smallest pieces; larger ones the largest, so that their index entries stay
-/// small.
-const SMALL_CHUNKS_MAX: u64 = 64 * 1024;
 
 /// Tag of a version whose data follows.
 const INLINE: u8 = 1;
 
-/// Bytes of a version before data or blocks, at most: record size and tag.
-const VERSION_HEAD: usize = 6;
+/// Tag of a version whose bytes are in blocks, in chunks of a power of two from its start.
+const BLOCKS: u8 = 2;
+
+/// Tag of a version whose data follows behind its checksum.
+const INLINE_SUMMED: u8 = 3;
+
+/// Tag of a version whose bytes are in blocks, in chunks that are described.
+const BLOCKS_CUT: u8 = 4;
+
+/// Smallest and largest chunk, as powers of two, that [`BLOCKS`] can describe.
+const SHIFT_MIN: u8 = 12;
+const SHIFT_MAX: u8 = 15;
+const _: () = assert!(CHUNK_BYTES_MIN == 1 << SHIFT_MIN && CHUNK_BYTES_MAX == 1 << SHIFT_MAX);
+
+/// Smallest step of chunks: a record doesn't go twice into a chunk if it is larger than half of it.
+const STEP_MIN: u64 = CHUNK_BYTES_MIN / 2;
+
+/// Bytes of a version before data or blocks, at most: record size, tag and checksum.
+const VERSION_HEAD: usize = 10;
 
 /// Bytes of a run, or of the lengths before the runs, in nearly all cases.
 const RUN_BYTES: usize = 8;
@@ -27,32 +36,74 @@ const RUN_BYTES: usize = 8;
 /// Data in blocks of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {
-    /// Bytes of data; the last block may be filled in part.
-    pub(crate) len: u64,
-    /// Bytes under one checksum, as a power of two.
-    pub(crate) chunk_shift: u8,
+    /// What has a checksum each. The last block may be filled in part.
+    pub(crate) chunks: Chunks,
     pub(crate) runs: Vec<Run>,
-    /// One for each piece.
-    pub(crate) checksums: Vec<u32>,
+    /// One for each chunk.
+    pub(crate) checksums: Checksums,
 }
 
 impl Blocks {
-    /// The size of pieces for data of this many bytes.
-    pub(crate) fn chunk_shift_for(len: u64) -> u8 {
-        if len <= SMALL_CHUNKS_MAX { CHUNK_SHIFT_MIN } else { CHUNK_SHIFT_MAX }
+    /// Bytes of data.
+    pub(crate) const fn len(&self) -> u64 {
+        self.chunks.len()
     }
 
-    pub(crate) fn chunk_len(&self) -> u64 {
-        1 << self.chunk_shift
+    /// Chunks of all the data with their bytes and checksums.
+    pub(crate) fn pieces<'a>(&'a self, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8], Option<u32>)> {
+        let small = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
+        self.chunks.ranges().enumerate().map(move |(number, range)| {
+            let bytes = &data[small(range.start)..small(range.end)];
+            (range.start, bytes, self.checksums.get(number).copied())
+        })
     }
 
-    fn chunks(&self) -> u64 {
-        self.len.div_ceil(self.chunk_len())
+    fn encode(&self, out: &mut Vec<u8>) {
+        let shift = shift_of(self.chunks);
+        out.put_u8(if shift.is_some() { BLOCKS } else { BLOCKS_CUT });
+        out.put_varint(self.chunks.len());
+        if let Some(shift) = shift {
+            out.put_u8(shift);
+        } else {
+            out.put_varint(self.chunks.first());
+            out.put_varint(self.chunks.step());
+        }
+        out.put_varint(self.runs.len() as u64);
+        for run in &self.runs {
+            out.put_varint(run.block);
+            out.put_varint(run.count);
+        }
+        self.checksums.iter().for_each(|checksum| out.put_u32(*checksum));
     }
 }
 
-/// Tag of a version whose bytes are in blocks.
-const BLOCKS: u8 = 2;
+/// Whether chunks are such as the first version of the format can describe: of one power of two from the start.
+pub(crate) fn is_regular(chunks: Chunks) -> bool {
+    shift_of(chunks).is_some()
+}
+
+/// The size of chunks as a power of two, if they can be described so.
+fn shift_of(chunks: Chunks) -> Option<u8> {
+    if chunks.first() == chunks.len() {
+        return match chunks.len() {
+            len if len <= CHUNK_BYTES_MIN => Some(SHIFT_MIN),
+            len if len <= CHUNK_BYTES_MAX => Some(SHIFT_MAX),
+            _ => None,
+        };
+    }
+    let fits = chunks.first() == chunks.step()
+        && chunks.step().is_power_of_two()
+        && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunks.step());
+    fits.then(|| u8::try_from(chunks.step().trailing_zeros()).ok()).flatten()
+}
+
+/// Data in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inline {
+    pub(crate) bytes: Vec<u8>,
+    /// What the client computed, if it did. One chunk has always room for it: it is shorter than a block.
+    pub(crate) checksum: Option<u32>,
+}
 
 /// What a version holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +111,7 @@ pub(crate) enum Payload {
     /// Nothing: the value or the records were punched.
     Hole,
     /// Bytes in the index.
-    Inline(Vec<u8>),
+    Inline(Inline),
     /// Bytes in blocks.
     Blocks(Blocks),
 }
@@ -69,46 +120,58 @@ impl Payload {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Hole => 0,
-            Self::Inline(bytes) => bytes.len() as u64,
-            Self::Blocks(blocks) => blocks.len,
+            Self::Inline(inline) => inline.bytes.len() as u64,
+            Self::Blocks(blocks) => blocks.len(),
         }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hole => out.put_u8(0),
-            Self::Inline(bytes) => {
+            Self::Inline(Inline { bytes, checksum: None }) => {
                 out.put_u8(INLINE);
                 out.extend_from_slice(bytes);
             }
-            Self::Blocks(blocks) => {
-                out.put_u8(BLOCKS);
-                out.put_varint(blocks.len);
-                out.put_u8(blocks.chunk_shift);
-                out.put_varint(blocks.runs.len() as u64);
-                for run in &blocks.runs {
-                    out.put_varint(run.block);
-                    out.put_varint(run.count);
-                }
-                blocks.checksums.iter().for_each(|checksum| out.put_u32(*checksum));
+            Self::Inline(Inline { bytes, checksum: Some(checksum) }) => {
+                out.put_u8(INLINE_SUMMED);
+                out.put_u32(*checksum);
+                out.extend_from_slice(bytes);
             }
+            Self::Blocks(blocks) => blocks.encode(out),
         }
     }
 
     fn decode(mut decoder: Decoder<'_>) -> Result<Self, Malformed> {
         match decoder.u8()? {
             0 if decoder.is_empty() => Ok(Self::Hole),
-            INLINE => Ok(Self::Inline(decoder.rest().to_vec())),
-            BLOCKS => decode_blocks(decoder).map(Self::Blocks),
+            INLINE => Ok(Self::Inline(Inline { bytes: decoder.rest().to_vec(), checksum: None })),
+            INLINE_SUMMED => {
+                let checksum = Some(decoder.u32()?);
+                Ok(Self::Inline(Inline { bytes: decoder.rest().to_vec(), checksum }))
+            }
+            BLOCKS => {
+                let (len, shift) = (decoder.varint()?, decoder.u8()?);
+                if !(SHIFT_MIN..=SHIFT_MAX).contains(&shift) {
+                    return Err(Malformed("a value has an impossible length"));
+                }
+                decode_blocks(Chunks::new(len, 1 << shift, 1 << shift), decoder).map(Self::Blocks)
+            }
+            BLOCKS_CUT => {
+                let (len, first, step) = (decoder.varint()?, decoder.varint()?, decoder.varint()?);
+                let is_lone = first == len && step == len && len <= CHUNK_BYTES_MAX;
+                let is_cut = first > 0 && first <= step && (STEP_MIN..=CHUNK_BYTES_MAX).contains(&step);
+                if !is_lone && !is_cut {
+                    return Err(Malformed("a value has impossible chunks"));
+                }
+                decode_blocks(Chunks::new(len, first, step), decoder).map(Self::Blocks)
+            }
             _ => Err(Malformed("a value is of unknown kind")),
         }
     }
 }
 
-fn decode_blocks(mut decoder: Decoder<'_>) -> Result<Blocks, Malformed> {
-    let len = decoder.varint()?;
-    let chunk_shift = decoder.u8()?;
-    if len == 0 || len > PAYLOAD_MAX || !(CHUNK_SHIFT_MIN..=CHUNK_SHIFT_MAX).contains(&chunk_shift) {
+fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Malformed> {
+    if chunks.is_empty() || chunks.len() > PAYLOAD_MAX {
         return Err(Malformed("a value has an impossible length"));
     }
     let mut runs = Vec::new();
@@ -122,14 +185,14 @@ fn decode_blocks(mut decoder: Decoder<'_>) -> Result<Blocks, Malformed> {
         bytes += run.bytes();
         runs.push(run);
     }
-    let mut blocks = Blocks { len, chunk_shift, runs, checksums: Vec::new() };
-    if bytes != len.next_multiple_of(BLOCK as u64) {
+    if bytes != chunks.len().next_multiple_of(BLOCK as u64) {
         return Err(Malformed("the blocks of a value don't add up to its length"));
     }
+    let mut blocks = Blocks { chunks, runs, checksums: Checksums::new() };
     blocks
         .checksums
-        .reserve_exact(usize::try_from(blocks.chunks()).unwrap_or(0).min(decoder.rest().len() / 4));
-    for _ in 0..blocks.chunks() {
+        .reserve_exact(usize::try_from(chunks.count()).unwrap_or(0).min(decoder.rest().len() / 4));
+    for _ in 0..chunks.count() {
         blocks.checksums.push(decoder.u32()?);
     }
     if decoder.is_empty() { Ok(blocks) } else { Err(Malformed("a value has bytes behind its end")) }
@@ -153,7 +216,7 @@ impl Version {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let len = match &self.payload {
             Payload::Hole => 0,
-            Payload::Inline(bytes) => bytes.len(),
+            Payload::Inline(inline) => inline.bytes.len(),
             Payload::Blocks(blocks) => RUN_BYTES * (1 + blocks.runs.len()) + 4 * blocks.checksums.len(),
         };
         let mut out = Vec::with_capacity(len + VERSION_HEAD);
@@ -171,26 +234,28 @@ impl Version {
     /// Whether a stored version refers to blocks, without decoding it.
     pub(crate) fn has_blocks(bytes: &[u8]) -> bool {
         let mut decoder = Decoder::new(bytes);
-        decoder.varint().is_ok() && decoder.u8() == Ok(BLOCKS)
+        decoder.varint().is_ok() && matches!(decoder.u8(), Ok(BLOCKS | BLOCKS_CUT))
     }
 
     /// The payload of a stored version, in the memory that the version had where that is possible.
     pub(crate) fn into_payload(mut bytes: Vec<u8>) -> Result<Payload, Malformed> {
         let mut decoder = Decoder::new(&bytes);
         u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))?;
-        if decoder.u8()? != INLINE {
-            return Ok(Self::decode(&bytes)?.payload);
-        }
+        let checksum = match decoder.u8()? {
+            INLINE => None,
+            INLINE_SUMMED => Some(decoder.u32()?),
+            _ => return Ok(Self::decode(&bytes)?.payload),
+        };
         let head = bytes.len() - decoder.rest().len();
         bytes.drain(..head);
-        Ok(Payload::Inline(bytes))
+        Ok(Payload::Inline(Inline { bytes, checksum }))
     }
 
     /// The runs of blocks a stored version refers to.
     pub(crate) fn runs(bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
         let mut decoder = Decoder::new(bytes);
         decoder.varint()?;
-        if decoder.u8()? == INLINE {
+        if matches!(decoder.u8()?, INLINE | INLINE_SUMMED) {
             return Ok(Vec::new());
         }
         match Self::decode(bytes)?.payload {
@@ -288,18 +353,58 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn blocks(chunks: Chunks, runs: &[Run]) -> Payload {
+        let checksums = (0..chunks.count()).map(|number| u32::try_from(number).expect("few")).collect();
+        Payload::Blocks(Blocks { chunks, runs: runs.to_vec(), checksums })
+    }
+
     #[test]
     fn versions_survive_encoding() {
-        let runs = vec![Run { block: 70_000, count: 2 }, Run { block: 9, count: 1 }];
-        let blocks = Blocks { len: 9000, chunk_shift: 12, runs: runs.clone(), checksums: vec![1, 2, 3] };
-        for payload in [Payload::Hole, Payload::Inline(b"weir".to_vec()), Payload::Blocks(blocks)] {
+        let runs = [Run { block: 70_000, count: 2 }, Run { block: 9, count: 1 }];
+        let cut = Chunks::new(9000, 100, 4000);
+        let lone = Chunks::new(9000, 9000, 9000);
+        let payloads = [
+            (0, Payload::Hole),
+            (1, Payload::Inline(Inline { bytes: b"weir".to_vec(), checksum: None })),
+            (3, Payload::Inline(Inline { bytes: b"weir".to_vec(), checksum: Some(77) })),
+            (2, blocks(Chunks::new(9000, 4096, 4096), &runs)),
+            (2, blocks(lone, &runs)),
+            (4, blocks(cut, &runs)),
+        ];
+        for (tag, payload) in payloads {
             let version = Version { record_size: 4, payload };
-            assert_eq!(Version::decode(&version.encode()), Ok(version));
+            let bytes = version.encode();
+            assert_eq!(bytes[1], tag);
+            assert_eq!(Version::decode(&bytes).as_ref(), Ok(&version));
+            assert_eq!(Version::has_blocks(&bytes), tag == 2 || tag == 4);
+            assert_eq!(
+                Version::runs(&bytes).map(|runs| runs.len()),
+                Ok(if tag % 2 == 0 && tag > 0 { 2 } else { 0 })
+            );
+            assert_eq!(Version::into_payload(bytes), Ok(version.payload));
         }
-        let cut = Blocks { len: 9000, chunk_shift: 12, runs: runs[..1].to_vec(), checksums: vec![1, 2, 3] };
-        assert!(
-            Version::decode(&Version { record_size: 1, payload: Payload::Blocks(cut) }.encode()).is_err()
-        );
+        for payload in [
+            blocks(cut, &runs[..1]),
+            blocks(Chunks::new(9000, 100, 64), &runs),
+            blocks(Chunks::new(9000, 5000, 4096), &runs),
+        ] {
+            assert!(Version::decode(&Version { record_size: 1, payload }.encode()).is_err());
+        }
+    }
+
+    #[test]
+    fn chunks_of_any_records_can_be_stored() {
+        use weir_proto::chunk::Grain;
+        use weir_proto::object::Extent;
+        for size in [1, 3, 333, 2049, 4095, 4096, 4097, 16_385, 32_768, 40_000] {
+            for (index, count) in [(0, 1), (7, 30), (123_457, 25)] {
+                let part = Extent { index, count };
+                let chunks = Chunks::of_part(part, size, Grain::Fine);
+                let runs = [Run { block: 5, count: chunks.len().div_ceil(BLOCK as u64) }];
+                let version = Version { record_size: size, payload: blocks(chunks, &runs) };
+                assert_eq!(Version::decode(&version.encode()), Ok(version), "{part:?} of {size} bytes");
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Updates and punches.
 
+use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{
     AkeyUpdate, Conditions, Extent, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value,
@@ -8,7 +9,7 @@ use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
 use super::{AkeyRead, Object, Place};
-use crate::checksum::crc32c_of;
+use crate::checksum::crc32c_of_runs;
 use crate::context::Context;
 use crate::error::Error;
 use crate::payload::Payload;
@@ -54,20 +55,12 @@ impl<'a> AkeyWrite<'a> {
         Self { conditions, ..self }
     }
 
-    fn checksums(&self) -> Vec<u32> {
-        match &self.value {
-            Value::Single { .. } => vec![crc32c_of(self.data.iter().copied())],
-            Value::Array { record_size, extents } => {
-                let mut from = 0;
-                let mut checksums = Vec::with_capacity(extents.len());
-                for extent in extents {
-                    let len = usize::try_from(extent.count * u64::from(*record_size)).unwrap_or(usize::MAX);
-                    checksums.push(crc32c_of(scatter::part(&self.data, from, len)));
-                    from += len;
-                }
-                checksums
-            }
-        }
+    /// The checksum of each chunk of the data.
+    fn checksums(&self, grain: Grain) -> Vec<u32> {
+        let lens = chunk::chunks(&self.value, grain)
+            .flat_map(Chunks::ranges)
+            .map(|range| usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+        crc32c_of_runs(&self.data, lens)
     }
 }
 
@@ -102,13 +95,14 @@ impl Object {
                 return Err(Error::Size { operation: question.operation, reason, der: Der::REC2BIG });
             }
         }
+        let grain = Grain::of(writes.iter().map(|write| &write.value));
         let akeys: Vec<AkeyUpdate> = writes
             .iter()
             .map(|write| AkeyUpdate {
                 akey: write.akey.clone(),
                 value: write.value.clone(),
                 conditions: write.conditions,
-                checksums: write.checksums(),
+                checksums: write.checksums(grain),
             })
             .collect();
         let build = |map_version| {

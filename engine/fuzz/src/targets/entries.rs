@@ -157,7 +157,12 @@ fn object_value(source: &mut Source<'_>, key: &[u8], out: &mut Vec<u8>) {
     match source.pick(&[1, 2, 0]) {
         0 => out.push(0),
         1 => {
-            out.push(1);
+            if source.chance(128) {
+                out.push(3);
+                out.extend(source.number32().to_le_bytes());
+            } else {
+                out.push(1);
+            }
             let len = if is_extent && !source.chance(20) { len.min(5000) } else { source.below(300) };
             out.resize(out.len() + usize::try_from(len).unwrap_or(0), source.byte());
         }
@@ -169,16 +174,8 @@ fn object_value(source: &mut Source<'_>, key: &[u8], out: &mut Vec<u8>) {
 }
 
 fn blocks(source: &mut Source<'_>, len: u64, out: &mut Vec<u8>) {
-    out.push(2);
-    put_varint(out, len);
-    let shift = if source.chance(20) {
-        source.byte()
-    } else if len <= 65_536 {
-        12
-    } else {
-        15
-    };
-    out.push(shift);
+    let pieces =
+        if source.chance(128) { chunks_by_shift(source, len, out) } else { chunks_cut(source, len, out) };
     let total = len.div_ceil(4096).min(2048);
     let mut left = if source.chance(20) { source.below(20) } else { total };
     let mut runs = Vec::new();
@@ -193,10 +190,35 @@ fn blocks(source: &mut Source<'_>, len: u64, out: &mut Vec<u8>) {
         put_varint(out, block);
         put_varint(out, if source.chance(4) { source.number() } else { count });
     }
-    let pieces = len.checked_shr(shift.into()).unwrap_or(0).saturating_add(1).min(300);
-    for _ in 0..pieces {
+    for _ in 0..pieces.min(300) {
         out.extend(source.number32().to_le_bytes());
     }
+}
+
+/// Chunks of a power of two. Returns how many checksums they have.
+fn chunks_by_shift(source: &mut Source<'_>, len: u64, out: &mut Vec<u8>) -> u64 {
+    out.push(2);
+    put_varint(out, len);
+    let shift = if source.chance(20) {
+        source.byte()
+    } else if len <= 65_536 {
+        12
+    } else {
+        15
+    };
+    out.push(shift);
+    len.checked_shr(shift.into()).unwrap_or(0).saturating_add(1)
+}
+
+/// Chunks that begin and end somewhere. Returns how many checksums they have.
+fn chunks_cut(source: &mut Source<'_>, len: u64, out: &mut Vec<u8>) -> u64 {
+    let step = if source.chance(20) { source.number() } else { 2048 + source.below(2049) };
+    let first = if source.chance(20) { source.number() } else { 1 + source.below(step.max(1)) };
+    out.push(4);
+    put_varint(out, len);
+    put_varint(out, first);
+    put_varint(out, step);
+    len.saturating_sub(first).div_ceil(step.max(1)).saturating_add(1)
 }
 
 /// The entries of a pool and a container, under which the others are found.

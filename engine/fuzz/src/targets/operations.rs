@@ -1,12 +1,13 @@
 //! Requests to a store, as a client that knows no rule would make them.
 
 use crate::image::{
-    ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT, base, config, owner, run as run_in_world, update_of,
+    ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT, base, config, crc32c, owner, run as run_in_world, update_of,
 };
 use crate::source::Source;
 use std::rc::Rc;
 use weir_media::Device;
-use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
+use weir_proto::chunk::{self, Chunks, Grain};
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_store::{Data, Depth, Inspector, Shard, Store};
 
@@ -131,8 +132,26 @@ async fn update(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
     let needed = updates.iter().try_fold(0u64, |sum, update| sum.checked_add(update.value.data_len()?));
     let len = if source.chance(10) { source.below(100) } else { needed.unwrap_or(0).min(DATA_MAX * 8) };
     let bytes = vec![source.byte(); usize::try_from(len).unwrap_or(0)];
+    if source.chance(100) {
+        put_checksums(&mut updates, &bytes);
+    }
     let (epoch, conditions) = (epoch(source), conditions(source));
     let _ = shard.update(CONTAINER, object, &dkey, epoch, conditions, &updates, Data::Borrowed(&bytes)).await;
+}
+
+/// Gives updates the checksums of their data, as far as there is data.
+fn put_checksums(updates: &mut [AkeyUpdate], bytes: &[u8]) {
+    let grain = Grain::of(updates.iter().map(|update| &update.value));
+    let mut rest = bytes;
+    for update in updates {
+        let chunks = chunk::chunks(&update.value, grain).flat_map(Chunks::ranges);
+        let lens = chunks.map_while(|range| {
+            let (own, behind) = rest.split_at_checked(usize::try_from(range.end - range.start).ok()?)?;
+            rest = behind;
+            Some(crc32c(own))
+        });
+        update.checksums = lens.collect();
+    }
 }
 
 async fn fetch(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
@@ -146,6 +165,25 @@ async fn fetch(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
     if let Ok(fetch) = shard.fetch(CONTAINER, object, &dkey, epoch, conditions, &akeys).await {
         let mut into = vec![0xee; usize::try_from(fetch.data_len()).unwrap_or(0)];
         // Nothing on this device is damaged, so that what was promised must be there.
-        fetch.read(&mut into).await.expect("sound data");
+        let sums = fetch.read_summed(&akeys, &mut into).await.expect("sound data");
+        let mut rest = &into[..];
+        for ((asked, found), sums) in akeys.iter().zip(fetch.akeys()).zip(&sums) {
+            let (data, behind) = rest.split_at(usize::try_from(found.len).unwrap_or(0));
+            rest = behind;
+            let lens: Vec<u64> = match &asked.value {
+                _ if data.is_empty() => Vec::new(),
+                Value::Single { .. } => vec![found.len],
+                Value::Array { extents, .. } => {
+                    extents.iter().map(|extent| extent.count * found.fetched.size).collect()
+                }
+            };
+            let mut data = data;
+            let expected = lens.into_iter().map(|len| {
+                let (own, behind) = data.split_at(usize::try_from(len).unwrap_or(0));
+                data = behind;
+                crc32c(own)
+            });
+            assert_eq!(*sums, expected.collect::<Vec<_>>());
+        }
     }
 }

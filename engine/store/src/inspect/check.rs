@@ -376,7 +376,7 @@ impl Check<'_> {
     /// Counts a data extent and compares it with its checksums.
     async fn extent(&mut self, blocks: &Blocks, subject: &dyn core::fmt::Display) {
         self.data.extents += 1;
-        self.data.bytes += blocks.len;
+        self.data.bytes += blocks.len();
         if self.depth < Depth::Everything {
             return;
         }

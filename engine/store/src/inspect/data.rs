@@ -53,17 +53,15 @@ pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared 
             }
         }
     }
-    let len = usize::try_from(blocks.len).unwrap_or(usize::MAX).min(bytes.len());
+    let len = usize::try_from(blocks.len()).unwrap_or(usize::MAX).min(bytes.len());
     let (value, tail) = bytes.split_at(len);
-    let chunk = usize::try_from(blocks.chunk_len()).unwrap_or(BLOCK);
-    for (index, piece) in value.chunks(chunk).enumerate() {
+    for (start, piece, checksum) in blocks.pieces(value) {
         compared.pieces += 1;
-        let start = (index * chunk) as u64;
         let failed =
             unreadable.iter().find(|(from, to, _)| start < *to && start + piece.len() as u64 > *from);
         let reason = match failed {
             Some((_, _, reason)) => reason.clone(),
-            None if blocks.checksums.get(index) == Some(&crc32c(piece)) => continue,
+            None if checksum == Some(crc32c(piece)) => continue,
             None => "it does not match its checksum".to_owned(),
         };
         let offset = place_of(inspector, &blocks.runs, start);
@@ -71,7 +69,7 @@ pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared 
     }
     if unreadable.is_empty() && tail.iter().any(|byte| *byte != 0) {
         compared.tail = Some(
-            place_of(inspector, &blocks.runs, blocks.len.saturating_sub(1)) / BLOCK as u64 * BLOCK as u64,
+            place_of(inspector, &blocks.runs, blocks.len().saturating_sub(1)) / BLOCK as u64 * BLOCK as u64,
         );
     }
     compared

@@ -335,15 +335,19 @@ impl Inspector {
         match item.payload() {
             None => {}
             Some(Payload::Hole) => line.push(("data", text("hole"))),
-            Some(Payload::Inline(bytes)) => {
+            Some(Payload::Inline(inline)) => {
                 line.push(("data", text("inline")));
-                line.push(("bytes", Field::Number(bytes.len() as u64)));
+                line.push(("bytes", Field::Number(inline.bytes.len() as u64)));
+                line.extend(inline.checksum.map(|checksum| ("checksums", text(format!("{checksum:08x}")))));
             }
             Some(Payload::Blocks(blocks)) => {
                 line.push(("data", text("blocks")));
-                line.push(("bytes", Field::Number(blocks.len)));
+                let sums: Vec<String> = blocks.checksums.iter().map(|sum| format!("{sum:08x}")).collect();
+                line.push(("bytes", Field::Number(blocks.len())));
                 line.push(("at", text(self.places(blocks))));
-                line.push(("piece_bytes", Field::Number(blocks.chunk_len())));
+                line.push(("first_chunk_bytes", Field::Number(blocks.chunks.first())));
+                line.push(("chunk_bytes", Field::Number(blocks.chunks.step())));
+                line.push(("checksums", text(sums.join(","))));
             }
         }
     }

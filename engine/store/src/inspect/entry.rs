@@ -242,6 +242,7 @@ pub(super) fn event_name(event: Event) -> String {
 mod tests {
     use super::*;
     use crate::key::Path;
+    use crate::value::Inline;
     use proptest::prelude::*;
 
     #[test]
@@ -256,7 +257,10 @@ mod tests {
         };
         assert_eq!((found.object, found.dkey, item.epoch()), (object, None, 5));
         let extent = Extent { index: 7, count: 3 };
-        let version = Version { record_size: 2, payload: Payload::Inline(vec![1; 6]) };
+        let version = Version {
+            record_size: 2,
+            payload: Payload::Inline(Inline { bytes: vec![1; 6], checksum: None }),
+        };
         let entry = decode(&below.extent(extent, 8), &version.encode());
         let Entry::Object { path: found, item } = entry else { panic!("not an object's entry") };
         assert_eq!((found.dkey, found.akey), (Some(dkey), Some(akey)));
@@ -269,7 +273,7 @@ mod tests {
         assert!(Entry::decode(&[9, 0, 0, 0, 1], b"").is_err());
         let id = TransactionId(Uuid::from_u128(4));
         let stored = key::transaction((1, 2, id), TransactionTail::Version(3));
-        let payload = Payload::Inline(vec![7; 9]);
+        let payload = Payload::Inline(Inline { bytes: vec![7; 9], checksum: Some(5) });
         let version = Version { record_size: 0, payload: payload.clone() }.encode();
         let part = TransactionPart::Version { number: 3, payload };
         assert_eq!(decode(&stored, &version), Entry::Transaction { pool: 1, container: 2, id, part });

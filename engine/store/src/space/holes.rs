@@ -4,11 +4,11 @@
 //! extent; free blocks of the others are holes.
 
 use super::{GROUP_BLOCKS, Run, Space};
-use crate::update::EXTENT_BYTES_MAX;
 use weir_media::BLOCK;
+use weir_proto::chunk::PART_BYTES_MAX;
 
 /// Blocks of a segment: those of the longest extent. Groups have a whole number of segments.
-pub(crate) const SEGMENT: u64 = EXTENT_BYTES_MAX / BLOCK as u64;
+pub(crate) const SEGMENT: u64 = PART_BYTES_MAX / BLOCK as u64;
 const _: () = assert!(GROUP_BLOCKS.is_multiple_of(SEGMENT));
 
 /// How free blocks are spread over the segments that data goes to.

@@ -6,12 +6,17 @@ use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
-use weir_proto::object::{Extent, PunchScope};
-use weir_proto::{ContainerId, Epoch, ObjectId, PoolId};
-use weir_store::{AttributeChange, Depth, Inspector, Report, Store};
+use weir_proto::object::{Conditions, Extent, PunchScope};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
+use weir_runtime::{Handle, join_all};
+use weir_store::{
+    AttributeChange, Data, Decision, Depth, Inspector, Operation, Report, Shard, Store, TransactionId,
+};
 
 /// Versions of which there is an image.
-const VERSIONS: [u32; 1] = [1];
+pub const VERSIONS: [u32; 2] = [1, 2];
+/// First version whose image has what [`write_more`] writes.
+const MORE: u32 = 2;
 
 pub const SIZE: u64 = 16 << 20;
 const SECTOR: usize = 512;
@@ -73,6 +78,198 @@ pub fn inspect(device: &MemoryDevice, depth: Depth) -> Report {
     run(78, async move |_| Inspector::open(disk).await.expect("a store").report(depth).await)
 }
 
+/// Keys whose entries fill several nodes, so that a small memory can't hold them.
+const MANY: ObjectId = ObjectId { hi: 0, lo: 11 };
+const MANY_KEYS: u64 = 900;
+/// What transactions write.
+const SHARED: ObjectId = ObjectId { hi: 0, lo: 12 };
+/// Every kind of punch.
+const PUNCHED: ObjectId = ObjectId { hi: 0, lo: 13 };
+
+const fn transaction(number: u128) -> TransactionId {
+    TransactionId(Uuid::from_u128(0x7a00 + number))
+}
+
+async fn put_to(
+    shard: &Shard,
+    container: ContainerId,
+    object: ObjectId,
+    dkey: &str,
+    epoch: u64,
+    value: &[u8],
+) {
+    let update = [summed_at(epoch, single("a", value), value)];
+    let (dkey, data) = (key(dkey), Data::Borrowed(value));
+    shard
+        .update(container, object, &dkey, Epoch(epoch), Conditions::NONE, &update, data)
+        .await
+        .expect("stored");
+}
+
+async fn get_from(
+    shard: &Shard,
+    container: ContainerId,
+    object: ObjectId,
+    (dkey, akey): (&str, &str),
+    epoch: u64,
+) -> Option<Vec<u8>> {
+    let value = weir_proto::object::Value::Single { size: u64::MAX };
+    let asked = [weir_proto::object::AkeyFetch { akey: key(akey), value, conditions: Conditions::NONE }];
+    let fetch = shard.fetch(container, object, &key(dkey), Epoch(epoch), Conditions::NONE, &asked).await;
+    let fetch = fetch.expect("found");
+    let is_there = fetch.akeys()[0].fetched.size > 0;
+    let mut data = vec![0xee; fetch.data_len() as usize];
+    let sums = fetch.read_summed(&asked, &mut data).await.expect("read");
+    assert!(!is_there || sums == [[crc(&data)]]);
+    is_there.then_some(data)
+}
+
+fn many(number: u64) -> Vec<u8> {
+    format!("value {number} {}", "x".repeat(number as usize % 50)).into_bytes()
+}
+
+/// A transaction that stores a small and a large value and removes a dkey, all named after it.
+async fn prepare(shard: &Shard, number: u8, epoch: u64) {
+    let (small, large, dkey) = (value(number, 50), value(number, 40_000), format!("t{number}"));
+    let update = |akey: &str, value: &[u8]| summed(single(akey, value), value);
+    let operation = |akey: &str, data| Operation::Update {
+        object: SHARED,
+        dkey: key(&dkey),
+        conditions: Conditions::NONE,
+        akeys: vec![update(akey, data)],
+        data: Data::Borrowed(data),
+    };
+    let operations = [
+        operation("small", &small),
+        operation("large", &large),
+        Operation::Punch {
+            object: SHARED,
+            scope: PunchScope::Dkeys(vec![key(&format!("old{number}"))]),
+            conditions: Conditions::NONE,
+        },
+    ];
+    shard.prepare(CONTAINER, transaction(number.into()), Epoch(epoch), &operations).await.expect("prepared");
+}
+
+/// Prepared transactions and decisions, data in a second pool, punches at every level, chunks that begin anywhere, and
+/// an index of many nodes, some of which later checkpoints have replaced.
+async fn write_more(handle: &Handle, device: &MemoryDevice) {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let store = Store::open(handle, disk, &owner(), quiet()).await.expect("it opens");
+    let shard = store.pool(POOL).expect("the pool");
+    let other = store.pool(OTHER_POOL).expect("the pool");
+    other.create_container(CONTAINER).await.expect("created");
+    for (number, len) in [0, 60, 5000, 70_000].into_iter().enumerate() {
+        let epoch = 40 + number as u64;
+        put_to(&other, CONTAINER, OBJECT, &format!("d{number}"), epoch, &value(number as u8, len)).await;
+    }
+    other.set_snapshots(CONTAINER, &[Epoch(41), Epoch(43)]).await.expect("kept");
+    let values: Vec<(String, Vec<u8>)> =
+        (0..MANY_KEYS).map(|number| (format!("m{number}"), many(number))).collect();
+    // At once, so that they share a few batches of the log and the image stays small.
+    join_all(
+        (100..)
+            .zip(&values)
+            .map(|(epoch, (dkey, value))| put_to(&shard, CONTAINER, MANY, dkey, epoch, value)),
+    )
+    .await;
+    for dkey in ["akey", "hole", "value", "dkey"] {
+        put_to(&shard, CONTAINER, PUNCHED, dkey, 2000, b"before").await;
+    }
+    let records = value(7, 12_000);
+    let written = summed(array("data", 3, &[(1001, 4000)]), &records);
+    let dkey = Key::from_u64(9);
+    shard
+        .update(CONTAINER, ARRAY, &dkey, Epoch(2002), Conditions::NONE, &[written], Data::Borrowed(&records))
+        .await
+        .expect("stored");
+    let now = handle.wall_ns();
+    for number in 1..=4u8 {
+        put_to(&shard, CONTAINER, SHARED, &format!("old{number}"), 2003, b"there").await;
+        prepare(&shard, number, now + 1000 + u64::from(number)).await;
+    }
+    shard.commit_transaction(CONTAINER, transaction(1)).await.expect("committed");
+    shard.abort_transaction(CONTAINER, transaction(2)).await.expect("aborted");
+    store.checkpoint().await.expect("written");
+    put_to(&shard, CONTAINER, MANY, "m450", 3000, b"in a node of a later checkpoint").await;
+    store.checkpoint().await.expect("written");
+    prepare(&shard, 5, now + 2000).await;
+    shard.commit_transaction(CONTAINER, transaction(3)).await.expect("committed");
+    let hole = array("data", 0, &[(1500, 100)]);
+    let none = Data::Borrowed(b"");
+    shard
+        .update(CONTAINER, ARRAY, &dkey, Epoch(3001), Conditions::NONE, &[hole], none)
+        .await
+        .expect("stored");
+    let akeys = PunchScope::Akeys(key("akey"), vec![key("a")]);
+    punch(&shard, PUNCHED, akeys, 3002).await.expect("punched");
+    put_to(&shard, CONTAINER, PUNCHED, "value", 3003, b"").await;
+    punch(&shard, PUNCHED, PunchScope::Dkeys(vec![key("dkey")]), 3004).await.expect("punched");
+}
+
+/// What [`write_more`] wrote, found by a store whose memory holds only a part of the index.
+async fn find_more(handle: &Handle, device: &MemoryDevice) {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let store = Store::open(handle, disk, &owner(), cramped()).await.expect("it opens");
+    let shard = store.pool(POOL).expect("the pool");
+    let other = store.pool(OTHER_POOL).expect("the pool");
+    for (number, len) in [0, 60, 5000, 70_000].into_iter().enumerate() {
+        let found = get_from(&other, CONTAINER, OBJECT, (&format!("d{number}"), "a"), u64::MAX).await;
+        assert!(found.unwrap_or_default() == value(number as u8, len), "value {number}");
+    }
+    assert_eq!(other.snapshots(CONTAINER).expect("found"), [Epoch(41), Epoch(43)]);
+    for number in 0..MANY_KEYS {
+        let found = get_from(&shard, CONTAINER, MANY, (&format!("m{number}"), "a"), 2000).await;
+        assert!(found == Some(many(number)), "key {number}");
+    }
+    let newest = get_from(&shard, CONTAINER, MANY, ("m450", "a"), u64::MAX).await;
+    assert_eq!(newest.as_deref(), Some(&b"in a node of a later checkpoint"[..]));
+    assert!(store.stats().index.faults > 10, "nodes come and go: {:?}", store.stats().index);
+    for (dkey, is_there) in [("akey", false), ("hole", true), ("value", false), ("dkey", false)] {
+        for (epoch, is_there) in [(3001, true), (u64::MAX, is_there)] {
+            let found = get_from(&shard, CONTAINER, PUNCHED, (dkey, "a"), epoch).await;
+            assert_eq!(found.is_some(), is_there, "{dkey} at {epoch}");
+        }
+    }
+    let dkey = Key::from_u64(9);
+    let asked = array("data", 3, &[(1001, 4000)]);
+    let asked = [weir_proto::object::AkeyFetch {
+        akey: asked.akey,
+        value: asked.value,
+        conditions: asked.conditions,
+    }];
+    let fetch =
+        shard.fetch(CONTAINER, ARRAY, &dkey, Epoch::MAX, Conditions::NONE, &asked).await.expect("found");
+    let present = [Extent { index: 1001, count: 499 }, Extent { index: 1600, count: 3401 }];
+    assert_eq!(fetch.akeys()[0].fetched.present, present);
+    let mut data = vec![0xee; 12_000];
+    let sums = fetch.read_summed(&asked, &mut data).await.expect("read");
+    let mut expected = value(7, 12_000);
+    expected[499 * 3..599 * 3].fill(0);
+    assert!(data == expected && sums == [[crc(&data)]]);
+    drop(fetch);
+    let undecided = shard.undecided(CONTAINER).expect("found");
+    assert_eq!(undecided.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [transaction(4), transaction(5)]);
+    let committed = |number| {
+        let decision = shard.decision(CONTAINER, transaction(number)).expect("found");
+        decision.map(|decision| matches!(decision, Decision::Committed(_)))
+    };
+    assert_eq!([1, 2, 3, 4].map(committed), [Some(true), Some(false), Some(true), None]);
+    shard.commit_transaction(CONTAINER, transaction(4)).await.expect("committed");
+    shard.abort_transaction(CONTAINER, transaction(5)).await.expect("aborted");
+    for (number, is_there) in [(1, true), (2, false), (3, true), (4, true), (5, false)] {
+        let dkey = format!("t{number}");
+        for (akey, len) in [("small", 50), ("large", 40_000)] {
+            let found = get_from(&shard, CONTAINER, SHARED, (&dkey, akey), u64::MAX).await;
+            assert!(found == is_there.then(|| value(number, len)), "{akey} of {dkey}");
+        }
+        let old = get_from(&shard, CONTAINER, SHARED, (&format!("old{number}"), "a"), u64::MAX).await;
+        assert_eq!(old.is_some(), number < 5 && !is_there, "old{number}");
+    }
+    assert_eq!(store.audit().await.problems, Vec::<String>::new());
+    store.close().await.expect("closed");
+}
+
 /// What the image of this release's version holds.
 fn write_image(version: u32) {
     let device = MemoryDevice::new(SIZE);
@@ -118,6 +315,10 @@ fn write_image(version: u32) {
         shard.destroy_container(GONE).await.expect("destroyed");
         shard.change_attributes(&[attribute("short", None)]).await.expect("stored");
     });
+    if version >= MORE {
+        let written = device.clone();
+        run(79, async move |handle| write_more(&handle, &written).await);
+    }
     save(&device, version);
 }
 
@@ -134,6 +335,10 @@ fn images_of_all_versions_are_sound_and_hold_what_was_stored() {
         assert_eq!(report.owner, owner());
         assert!(report.log.records > 5 && report.checkpoint.is_some_and(|found| found.entries > 30));
         assert_eq!(report.pools.len(), 2);
+        if version >= MORE {
+            let held = device.clone();
+            run(80, async move |handle| find_more(&handle, &held).await);
+        }
         on(&device, async |store| {
             let shard = store.pool(POOL).expect("the pool");
             let sizes: Vec<u64> = store.pools().iter().map(|pool| pool.size).collect();

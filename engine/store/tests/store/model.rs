@@ -61,6 +61,7 @@ impl Change {
             Self::PunchObject => return punch(shard, OBJECT, PunchScope::Object, epoch).await,
         };
         let (dkey, none) = (key(&dkey_name(*dkey)), Conditions::NONE);
+        let update = summed_at(epoch, update, &data);
         shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), none, &[update], Data::Borrowed(&data)).await
     }
 }

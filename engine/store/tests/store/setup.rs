@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 use weir_media::Device;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
+use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, PunchScope, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
@@ -145,6 +146,36 @@ pub fn array(akey: &str, record_size: u32, extents: &[(u64, u64)]) -> AkeyUpdate
     }
 }
 
+pub fn crc(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Gives the akeys of an update the checksums that a client computes.
+pub fn put_checksums(akeys: &mut [AkeyUpdate], data: &[u8]) {
+    let grain = Grain::of(akeys.iter().map(|update| &update.value));
+    let mut rest = data;
+    for update in akeys {
+        let lens = chunk::chunks(&update.value, grain).flat_map(Chunks::ranges);
+        let checksums = lens.map(|range| {
+            let (own, behind) = rest.split_at((range.end - range.start) as usize);
+            rest = behind;
+            crc(own)
+        });
+        update.checksums = checksums.collect();
+    }
+}
+
+/// The only akey of an update, with its checksums.
+pub fn summed(mut update: AkeyUpdate, data: &[u8]) -> AkeyUpdate {
+    put_checksums(core::slice::from_mut(&mut update), data);
+    update
+}
+
+/// Like [`summed`] for every other epoch, so that values with and without a client's checksums lie side by side.
+pub fn summed_at(epoch: u64, update: AkeyUpdate, data: &[u8]) -> AkeyUpdate {
+    if epoch.is_multiple_of(2) { summed(update, data) } else { update }
+}
+
 pub async fn put(
     shard: &Shard,
     dkey: &str,
@@ -152,7 +183,7 @@ pub async fn put(
     epoch: u64,
     value: &[u8],
 ) -> Result<Epoch, UpdateError> {
-    let update = [single(akey, value)];
+    let update = [summed_at(epoch, single(akey, value), value)];
     shard
         .update(CONTAINER, OBJECT, &key(dkey), Epoch(epoch), Conditions::NONE, &update, Data::Borrowed(value))
         .await
@@ -165,7 +196,7 @@ pub async fn write(
     index: u64,
     data: &[u8],
 ) -> Result<Epoch, UpdateError> {
-    let update = [array("data", 1, &[(index, data.len() as u64)])];
+    let update = [summed_at(epoch, array("data", 1, &[(index, data.len() as u64)]), data)];
     let dkey = Key::from_u64(dkey);
     shard.update(CONTAINER, ARRAY, &dkey, Epoch(epoch), Conditions::NONE, &update, Data::Borrowed(data)).await
 }

@@ -1,7 +1,7 @@
 //! Requests drawn at random: few keys, so that they meet, in all forms that keys have, and values of all sizes.
 
 use super::model::{Change, Search};
-use crate::setup::pattern;
+use crate::setup::{pattern, put_checksums};
 use std::rc::Rc;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, ListScope, PunchScope, Value};
 use weir_proto::{Key, ObjectId};
@@ -146,6 +146,9 @@ impl Draw<'_> {
         }
         let len: u64 = akeys.iter().filter_map(|update| update.value.data_len()).sum();
         let data = Rc::new(pattern(epoch, len as usize));
+        if self.one_in(2) {
+            put_checksums(&mut akeys, &data);
+        }
         Change::Update { object, dkey, conditions, akeys, data }
     }
 

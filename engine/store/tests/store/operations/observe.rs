@@ -111,10 +111,15 @@ pub async fn check_fetch(
         }
         (Ok(_), Err(refusal)) => return Err(Trouble::Wrong(format!("a fetch isn't refused as {refusal:?}"))),
     };
+    let mut data = vec![0xee; fetch.data_len() as usize];
+    let sums = fetch.read_summed(akeys, &mut data).await?;
+    let mut rest = &data[..];
     for (at, expected) in expected.unwrap_or_default().iter().enumerate() {
         let found = fetch.akeys()[at].clone();
-        let mut bytes = vec![0xee; found.len as usize];
-        fetch.read_akey(at, &mut bytes).await?;
+        let (own, behind) = rest.split_at(found.len as usize);
+        rest = behind;
+        equal("checksums", &sums[at], &sums_of(&akeys[at].value, found.fetched.size, own))?;
+        let bytes = own.to_vec();
         if is_empty(&akeys[at].akey) {
             equal(
                 "holes",
@@ -127,6 +132,23 @@ pub async fn check_fetch(
         equal(&format!("{object} {dkey} {} at {epoch}", akeys[at].akey), &found, expected)?;
     }
     Ok(())
+}
+
+/// The checksums that a reply has for the data of an akey.
+fn sums_of(asked: &Value, record_size: u64, data: &[u8]) -> Vec<u32> {
+    match asked {
+        _ if data.is_empty() => Vec::new(),
+        Value::Single { .. } => vec![crc(data)],
+        Value::Array { extents, .. } => {
+            let mut rest = data;
+            let mut sum = |extent: &Extent| {
+                let (own, behind) = rest.split_at((extent.count * record_size) as usize);
+                rest = behind;
+                crc(own)
+            };
+            extents.iter().map(&mut sum).collect()
+        }
+    }
 }
 
 pub async fn check_search(

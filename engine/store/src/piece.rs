@@ -1,0 +1,150 @@
+//! Pieces of an update: the versions that it stores, with their checksums.
+
+use crate::checksum::{self, Checksums};
+use crate::error::UpdateError;
+use crate::intents::{Intended, Slot};
+use crate::tree::ENTRY_MAX;
+use crate::update::{Request, VERSION_OVERHEAD};
+use crate::value::{Payload, Version, is_regular};
+use core::ops::Range;
+use weir_proto::chunk::{self, Chunks, Grain};
+use weir_proto::object::Value;
+
+/// Most inline bytes of one update: bounds its log record. What comes beyond takes blocks.
+const INLINE_TOTAL_MAX: usize = 256 * 1024;
+
+/// Bytes of an akey's path beside dkey and akey, at most: container, object, two marks and the ends of two texts.
+const KEY_OVERHEAD: usize = 32;
+
+/// One version to be stored.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Index of the akey in the request.
+    pub(crate) akey: usize,
+    pub(crate) slot: Slot,
+    pub(crate) record_size: u32,
+    pub(crate) data: Range<usize>,
+    pub(crate) chunks: Chunks,
+    /// What is stored for the chunks; none for inline data whose client computed none.
+    pub(crate) checksums: Checksums,
+    pub(crate) payload: Payload,
+    pub(crate) in_blocks: bool,
+}
+
+impl Piece {
+    /// A version of a prepared transaction, whose data is in its place.
+    pub(crate) fn of_version(intended: &Intended, version: &Version) -> Self {
+        let Intended { akey, slot, record_size } = *intended;
+        Self {
+            akey,
+            slot,
+            record_size,
+            data: 0..0,
+            chunks: Chunks::of_single(0, Grain::Fine),
+            checksums: Checksums::new(),
+            payload: version.payload.clone(),
+            in_blocks: false,
+        }
+    }
+
+    /// Takes the client's checksums, compared with the data, or computes what blocks need. They are stored as they came,
+    /// so that whatever happens to the data from here on doesn't go unnoticed; only `regular_only`, in a store of the
+    /// first format, others have to do for chunks that it can't describe. They are computed before the comparison.
+    fn seal(&mut self, given: Option<&[u32]>, data: &[u8], regular_only: bool) -> bool {
+        let bytes = &data[self.data.clone()];
+        let Some(given) = given else {
+            if self.in_blocks {
+                self.checksums = checksum::of_chunks(self.chunks, bytes);
+            }
+            return true;
+        };
+        let compared = self.chunks;
+        if !regular_only || (self.in_blocks && is_regular(self.chunks)) {
+            self.checksums = Checksums::from_slice(given);
+        } else if self.in_blocks {
+            self.chunks = Chunks::of_single(self.chunks.len(), Grain::Fine);
+            self.checksums = checksum::of_chunks(self.chunks, bytes);
+        }
+        checksum::are_of_chunks(given, compared, bytes)
+    }
+}
+
+impl Request<'_> {
+    /// Cuts the data into the versions to be stored.
+    pub(crate) fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (mut at, mut inline) = (0usize, 0usize);
+        let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
+        for (index, update) in self.akeys.iter().enumerate() {
+            // Short keys are short however they are escaped.
+            let escaped = 2 * (self.dkey.as_bytes().len() + update.akey.as_bytes().len()) + KEY_OVERHEAD;
+            let key_len = if escaped <= ENTRY_MAX / 4 {
+                escaped
+            } else {
+                self.path().dkey(self.dkey).akey(&update.akey).as_bytes().len()
+            };
+            let mut add = |slot, record_size, chunks: Chunks| {
+                let len = usize::try_from(chunks.len()).unwrap_or(usize::MAX);
+                let small = len < inline_limit
+                    && inline + len <= INLINE_TOTAL_MAX
+                    && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
+                inline += if small { len } else { 0 };
+                let (data, payload) = (at..at + len, Payload::Hole);
+                let checksums = Checksums::new();
+                pieces.push(Piece {
+                    akey: index,
+                    slot,
+                    record_size,
+                    data,
+                    chunks,
+                    checksums,
+                    payload,
+                    in_blocks: !small,
+                });
+                at += len;
+            };
+            match &update.value {
+                Value::Single { size } => add(Slot::Single, 0, Chunks::of_single(*size, grain)),
+                Value::Array { record_size, extents } => {
+                    for part in extents.iter().flat_map(|extent| chunk::parts(*extent, *record_size)) {
+                        add(Slot::Extent(part), *record_size, Chunks::of_part(part, *record_size, grain));
+                    }
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Compares the data with the checksums that came with it, in the only pass over it, and sees to it that the pieces
+    /// have those that are stored.
+    pub(crate) fn seal(
+        &self,
+        pieces: &mut [Piece],
+        data: &[u8],
+        regular_only: bool,
+    ) -> Result<(), UpdateError> {
+        let mut pieces = pieces.iter_mut().peekable();
+        for (index, update) in self.akeys.iter().enumerate() {
+            let mut rest = &update.checksums[..];
+            let (is_given, mut needed) = (!rest.is_empty(), 0);
+            while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
+                let count = usize::try_from(piece.chunks.count()).unwrap_or(usize::MAX);
+                needed += count;
+                let Some((own, behind)) = rest.split_at_checked(if is_given { count } else { 0 }) else {
+                    rest = &[];
+                    continue;
+                };
+                rest = behind;
+                if !piece.seal(is_given.then_some(own), data, regular_only) {
+                    return Err(UpdateError::Checksum { akey: update.akey.clone() });
+                }
+            }
+            if is_given && update.checksums.len() != needed {
+                let found = update.checksums.len();
+                let text = format!("akey \"{}\" has {needed} chunks but {found} checksums", update.akey);
+                return Err(UpdateError::Invalid(text));
+            }
+        }
+        Ok(())
+    }
+}

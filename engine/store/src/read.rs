@@ -1,0 +1,191 @@
+//! Reading of values: from the index, the cache or the device, compared with their checksums.
+
+use crate::checksum::join;
+use crate::codec::{Malformed, crc32c};
+use crate::error::FetchError;
+use crate::state::{Core, add};
+use crate::value::{Blocks, Inline, Payload};
+use weir_media::{BLOCK, DmaBuf};
+use weir_proto::object::Extent;
+
+fn small(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Copies bytes of a value in the index. Returns their checksum, if it is wanted: the stored one as it is for the whole
+/// value, which the reader compares. That of a part is computed before the value is compared with its own.
+pub(crate) fn copy_inline(
+    inline: &Inline,
+    from: u64,
+    extent: Option<Extent>,
+    into: &mut [u8],
+    wants_sum: bool,
+) -> Result<u32, FetchError> {
+    let Inline { bytes, checksum } = inline;
+    let range = small(from)..small(from).saturating_add(into.len());
+    let part = bytes.get(range).ok_or(Malformed("a value is shorter than its extent"))?;
+    into.copy_from_slice(part);
+    if !wants_sum {
+        return Ok(0);
+    }
+    let Some(stored) = *checksum else { return Ok(crc32c(into)) };
+    if into.len() == bytes.len() {
+        return Ok(stored);
+    }
+    let sum = crc32c(part);
+    if crc32c(bytes) == stored { Ok(sum) } else { Err(FetchError::Altered { extent }) }
+}
+
+/// Reads bytes of a value in blocks, with whole checksummed pieces around them. Holds one buffer at a time, so that
+/// fetches never wait for each other's. Returns the checksum of the bytes, if it is wanted.
+pub(crate) async fn read_blocks(
+    core: &Core,
+    blocks: &Blocks,
+    from: u64,
+    extent: Option<Extent>,
+    into: &mut [u8],
+    wants_sum: bool,
+) -> Result<u32, FetchError> {
+    let end = from + into.len() as u64;
+    if end > blocks.len() || into.is_empty() {
+        return Err(Malformed("a value is shorter than its extent").into());
+    }
+    let cached = cached(blocks);
+    if let Some(sum) = cached.and_then(|place| read_cached(core, blocks.len(), place, from, into, wants_sum))
+    {
+        return Ok(sum);
+    }
+    let chunks = blocks.chunks;
+    let wanted = chunks.range(chunks.at(from)).start..chunks.range(chunks.at(end - 1)).end;
+    let is_boundary = |at: u64| at == blocks.len() || chunks.range(chunks.at(at)).start == at;
+    let (mut run_start, mut sum) = (0, 0);
+    for run in &blocks.runs {
+        let (start, stop) = (run_start, (run_start + run.bytes()).min(blocks.len()));
+        run_start += run.bytes();
+        let (low, high) = (wanted.start.max(start), wanted.end.min(stop));
+        if low >= high {
+            continue;
+        }
+        // A run ends on a block; a chunk may go on in the next run.
+        if !is_boundary(low) || !is_boundary(high) {
+            return read_scattered(core, blocks, (from, into, extent), wants_sum).await;
+        }
+        let before = (low - start) % BLOCK as u64;
+        let offset = core.layout.data(run.block) + (low - start - before);
+        let len = small((before + high - low).next_multiple_of(BLOCK as u64));
+        let buffer = core.device.read(offset, core.dma.take(len).await).await?;
+        let data = &buffer[small(before)..small(before + high - low)];
+        let checked = check_and_copy(
+            core,
+            blocks,
+            (low, data),
+            offset + before,
+            (from, &mut *into, extent),
+            wants_sum,
+        )?;
+        sum = join(sum, checked, end.min(high) - from.max(low));
+        if let Some((block, checksum)) = cached {
+            core.cache.insert(block, checksum, data);
+        }
+    }
+    Ok(sum)
+}
+
+/// Block and checksum by which a value is known to the cache, if it is small enough.
+pub(crate) fn cached(blocks: &Blocks) -> Option<(u64, u32)> {
+    match (blocks.runs.as_slice(), blocks.checksums.as_slice()) {
+        ([run], [checksum]) if run.count == 1 => Some((run.block, *checksum)),
+        _ => None,
+    }
+}
+
+/// Copies bytes of a value of `len` from the cache. Returns their checksum as [`copy_inline`] does; `None` when they
+/// aren't there, or were altered there.
+fn read_cached(
+    core: &Core,
+    len: u64,
+    (block, checksum): (u64, u32),
+    from: u64,
+    into: &mut [u8],
+    wants_sum: bool,
+) -> Option<u32> {
+    if into.len() as u64 == len || !wants_sum {
+        return core.cache.read(block, checksum, small(from), into).then_some(checksum);
+    }
+    let mut bytes = vec![0; small(len)];
+    let inline = core.cache.read(block, checksum, 0, &mut bytes).then_some(bytes)?;
+    copy_inline(&Inline { bytes: inline, checksum: Some(checksum) }, from, None, into, true).ok()
+}
+
+/// Reads a value whose checksummed chunks straddle runs: all of it, into memory of its own.
+async fn read_scattered(
+    core: &Core,
+    blocks: &Blocks,
+    (from, into, extent): (u64, &mut [u8], Option<Extent>),
+    wants_sum: bool,
+) -> Result<u32, FetchError> {
+    let mut all = DmaBuf::new(small(blocks.len()));
+    let mut at = 0;
+    for run in &blocks.runs {
+        let buffer = core.dma.take(small(run.bytes())).await;
+        let buffer = core.device.read(core.layout.data(run.block), buffer).await?;
+        let len = buffer.len().min(all.len() - at);
+        all[at..at + len].copy_from_slice(&buffer[..len]);
+        at += len;
+    }
+    let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
+    let data = &all[..small(blocks.len())];
+    check_and_copy(core, blocks, (0, data), offset, (from, into, extent), wants_sum)
+}
+
+/// Checks the chunks in `data`, which starts at `low` of the value and stands at `offset` of the device, and copies
+/// what is wanted of them. Returns the checksum of that, if it is wanted: made of the chunks' own, and for a part of a
+/// chunk computed before the chunk is compared with its own, so that no byte is without one at any time.
+fn check_and_copy(
+    core: &Core,
+    blocks: &Blocks,
+    (low, data): (u64, &[u8]),
+    offset: u64,
+    (from, into, extent): (u64, &mut [u8], Option<Extent>),
+    wants_sum: bool,
+) -> Result<u32, FetchError> {
+    let (chunks, high) = (blocks.chunks, low + data.len() as u64);
+    let (begin, end) = (from.max(low), (from + into.len() as u64).min(high));
+    let bytes = |range: core::ops::Range<u64>| &data[small(range.start - low)..small(range.end - low)];
+    let mut sum = 0;
+    for number in chunks.at(low)..=chunks.at(high - 1) {
+        let range = chunks.range(number);
+        let stored = blocks.checksums.get(small(number)).copied();
+        let wanted = range.start.max(begin)..range.end.min(end);
+        if wants_sum && !wanted.is_empty() {
+            let is_whole = wanted == range;
+            let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(bytes(wanted.clone())));
+            sum = join(sum, own, wanted.end - wanted.start);
+        }
+        if stored != Some(crc32c(bytes(range.clone()))) {
+            add(&core.counters.checksum_errors, 1);
+            let location = core.location("data", offset + (range.start - low));
+            return Err(FetchError::Corrupt { location, extent });
+        }
+    }
+    if begin < end {
+        into[small(begin - from)..small(end - from)].copy_from_slice(bytes(begin..end));
+    }
+    Ok(sum)
+}
+
+/// A value read into memory, for lists. `None`: longer than `limit`.
+pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<Option<Vec<u8>>, FetchError> {
+    if payload.len() > limit {
+        return Ok(None);
+    }
+    match payload {
+        Payload::Hole => Ok(Some(Vec::new())),
+        Payload::Inline(inline) => Ok(Some(inline.bytes.clone())),
+        Payload::Blocks(blocks) => {
+            let mut bytes = vec![0; small(blocks.len())];
+            read_blocks(core, blocks, 0, None, &mut bytes, false).await?;
+            Ok(Some(bytes))
+        }
+    }
+}
