@@ -14,6 +14,10 @@ const STEPS_MAX: u32 = 8;
 /// Number of length classes.
 const CLASSES: u8 = 32;
 
+/// Entries of one length class that one step of a walk over a long array looks at, unless more reach into its first
+/// record: about as many as four nodes hold, and at most a few hundred microseconds' work.
+pub(crate) const STEP_LOOKS: usize = 512;
+
 /// A stored version of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
@@ -32,8 +36,8 @@ pub(crate) struct Visible {
     pub(crate) stored: usize,
 }
 
-/// Visits the newest version up to `epoch` of each stored extent that reaches into `range`, of the given classes.
-/// Versions before the akey's present life are left out.
+/// The newest version up to `epoch` of each stored extent that reaches into `range`, of the given classes. Versions
+/// before the akey's present life are left out.
 pub(crate) fn newest_versions(
     tree: &Tree,
     akey: &Path,
@@ -42,20 +46,76 @@ pub(crate) fn newest_versions(
     range: Extent,
     classes: u32,
 ) -> Result<SmallVec<[Stored; 1]>, Fault> {
+    Ok(first_versions(tree, akey, life, epoch, range, classes, usize::MAX)?.0)
+}
+
+/// Like [`newest_versions`], for as much from the start of the range on as takes looks at up to `looks` entries of each
+/// class, and at least one record. Returns also the first record that was not looked at.
+pub(crate) fn first_versions(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    epoch: u64,
+    range: Extent,
+    classes: u32,
+    looks: usize,
+) -> Result<(SmallVec<[Stored; 1]>, u64), Fault> {
     let mut found = SmallVec::new();
     let mut left = classes;
+    let mut end = range.end();
     while left != 0 {
         let class = u8::try_from(left.trailing_zeros()).unwrap_or(CLASSES);
         left &= left - 1;
         let first = range.index.saturating_sub(key::class_length_max(class));
         let mut from = akey.extents_from(class, first);
         let prefix_len = from.len() - size_of::<u64>();
+        let within = Extent { index: range.index, count: end - range.index };
+        let mut budget = Budget { left: looks, end };
         // Each scan ends at the end of the class, or where it is quicker to search anew.
-        while let Some(next) = scan_class(tree, akey, prefix_len, &from, (life, epoch, range), &mut found)? {
+        while let Some(next) =
+            scan_class(tree, akey, prefix_len, &from, (life, epoch, within), &mut budget, &mut found)?
+        {
             from = next;
         }
+        end = budget.end;
     }
-    Ok(found)
+    found.retain(|stored: &mut Stored| stored.extent.index < end);
+    Ok((found, end))
+}
+
+/// A record such that at most `looks` entries of each class begin between it and `below`; 0 when there are no more.
+pub(crate) fn last_window(
+    tree: &Tree,
+    akey: &Path,
+    below: u64,
+    classes: u32,
+    looks: usize,
+) -> Result<u64, Fault> {
+    let (mut start, mut left) = (0, classes);
+    while left != 0 {
+        let class = u8::try_from(left.trailing_zeros()).unwrap_or(CLASSES);
+        left &= left - 1;
+        let bound = akey.extents_from(class, below);
+        let prefix = &bound[..bound.len() - size_of::<u64>()];
+        let mut seen = 0;
+        let at = tree.scan_back(&bound, |key, _| {
+            let Some(rest) = key.strip_prefix(prefix) else { return ControlFlow::Break(Ok(0)) };
+            seen += 1;
+            if seen < looks {
+                return ControlFlow::Continue(());
+            }
+            ControlFlow::Break(key::extent_tail(class, rest).map(|(extent, _)| extent.index))
+        })?;
+        start = start.max(at.unwrap_or(Ok(0))?);
+    }
+    Ok(start)
+}
+
+/// How much of a class is still looked at.
+struct Budget {
+    left: usize,
+    /// The first record that isn't.
+    end: u64,
 }
 
 fn scan_class(
@@ -64,6 +124,7 @@ fn scan_class(
     prefix_len: usize,
     from: &[u8],
     (life, epoch, range): (Life, u64, Extent),
+    budget: &mut Budget,
     found: &mut SmallVec<[Stored; 1]>,
 ) -> Result<Option<KeyBytes>, Fault> {
     let mut done: Option<Extent> = None;
@@ -76,6 +137,11 @@ fn scan_class(
         if extent.index >= range.end() {
             return ControlFlow::Break(Ok(None));
         }
+        if budget.left == 0 && extent.index > range.index {
+            budget.end = extent.index;
+            return ControlFlow::Break(Ok(None));
+        }
+        budget.left = budget.left.saturating_sub(1);
         if done == Some(extent) {
             steps += 1;
             let skip = steps > STEPS_MAX;
@@ -191,6 +257,77 @@ mod tests {
                 prop_assert_eq!(seen[at], model[at], "record {}", record);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn windows_one_after_another_show_what_the_whole_range_shows(
+            writes in proptest::collection::vec((0u64..400, prop_oneof![1u64..4, 1u64..60]), 0..120),
+            looks in 1usize..20, epoch in 1u64..150,
+        ) {
+            let path = Path::object(1, 1, ObjectId { hi: 0, lo: 1 });
+            let akey = path.dkey(&Key::new(b"d").expect("a key")).akey(&Key::new(b"a").expect("a key"));
+            let (mut tree, mut classes) = (Tree::default(), 0);
+            for (at, (index, count)) in (1u64..).zip(&writes) {
+                classes |= 1 << key::length_class(*count);
+                tree.put(&akey.extent(Extent { index: *index, count: *count }, at), b"x").expect("in memory");
+            }
+            let life = Life { exists: true, low: 0, event: None };
+            let all = Extent { index: 0, count: 600 };
+            let records = |range: Extent, stored: &[Stored]| {
+                let mut shown = Vec::new();
+                for part in paint(stored, range) {
+                    shown.extend((part.extent.index..part.extent.end()).map(|at| (at, stored[part.stored].epoch)));
+                }
+                shown
+            };
+            let whole = newest_versions(&tree, &akey, life, epoch, all, classes).expect("sound");
+            let expected = records(all, &whole);
+            let (mut from, mut shown) = (0, Vec::new());
+            while from < all.end() {
+                let rest = Extent { index: from, count: all.end() - from };
+                let (stored, end) = first_versions(&tree, &akey, life, epoch, rest, classes, looks).expect("sound");
+                prop_assert!(end > from);
+                shown.extend(records(Extent { index: from, count: end - from }, &stored));
+                from = end;
+            }
+            prop_assert_eq!(&shown, &expected);
+            let (mut below, mut shown) = (all.end(), Vec::new());
+            while below > 0 {
+                let start = last_window(&tree, &akey, below, classes, looks).expect("sound");
+                prop_assert!(start < below);
+                let range = Extent { index: start, count: below - start };
+                let begun = writes.iter().filter(|(index, _)| range.index < *index && *index < below);
+                prop_assert!(begun.count() <= looks * classes.count_ones() as usize);
+                let stored = newest_versions(&tree, &akey, life, epoch, range, classes).expect("sound");
+                let mut part = records(range, &stored);
+                part.append(&mut shown);
+                (shown, below) = (part, start);
+            }
+            prop_assert_eq!(shown, expected);
+        }
+    }
+
+    #[test]
+    fn a_step_over_a_long_array_holds_few_extents() {
+        let path = Path::object(1, 1, ObjectId { hi: 0, lo: 1 });
+        let akey = path.dkey(&Key::new(b"d").expect("a key")).akey(&Key::new(b"a").expect("a key"));
+        let mut tree = Tree::default();
+        let count = 50_000;
+        for index in 0..count {
+            tree.put(&akey.extent(Extent { index: index * 2, count: 1 }, 1), b"x").expect("in memory");
+        }
+        let life = Life { exists: true, low: 0, event: None };
+        let (mut from, mut steps) = (0, 0);
+        while from < count * 2 {
+            let rest = Extent { index: from, count: count * 2 - from };
+            let (stored, end) = first_versions(&tree, &akey, life, 9, rest, 1, STEP_LOOKS).expect("sound");
+            assert!(stored.len() <= STEP_LOOKS);
+            (from, steps) = (end, steps + 1);
+        }
+        assert_eq!(steps, (count as usize).div_ceil(STEP_LOOKS));
+        let start = last_window(&tree, &akey, count * 2, 1, STEP_LOOKS).expect("sound");
+        assert_eq!(start, (count - STEP_LOOKS as u64) * 2);
     }
 
     #[test]

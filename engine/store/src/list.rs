@@ -3,7 +3,7 @@
 //! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages.
 
 use crate::error::FetchError;
-use crate::extents::{is_hole, newest_versions, paint};
+use crate::extents::{STEP_LOOKS, first_versions, is_hole, paint};
 use crate::fetch::{hold_blocks, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path};
@@ -286,31 +286,54 @@ async fn list_extents(
     anchor: &[u8],
     page: &mut Filling,
 ) -> Result<(), FetchError> {
-    let first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
-    let range = Extent { index: first, count: INDEX_END - first };
-    let found = core.ask(|tree| {
-        let above = life(tree, path, Life::ALWAYS, epoch)?;
-        let path = path.dkey(dkey);
-        let above = life(tree, &path, above, epoch)?;
-        let path = path.akey(akey);
-        let found = life(tree, &path, above, epoch)?;
-        let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
-        let stored = newest_versions(tree, &path, found, epoch, range, classes)?;
-        Ok::<_, Halt<FetchError>>(Some((record_size, stored)))
-    });
-    let Some((record_size, stored)) = found.await? else { return Ok(()) };
-    for part in paint(&stored, range) {
-        let version = &stored[part.stored];
-        if is_hole(&version.value) {
-            continue;
+    let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
+    // The part that was found last, with the extent that it belongs to: the next step may find more of it.
+    let mut last: Option<(Listed, Extent)> = None;
+    while first < INDEX_END {
+        let range = Extent { index: first, count: INDEX_END - first };
+        let found = core.ask(|tree| {
+            let above = life(tree, path, Life::ALWAYS, epoch)?;
+            let path = path.dkey(dkey);
+            let above = life(tree, &path, above, epoch)?;
+            let path = path.akey(akey);
+            let found = life(tree, &path, above, epoch)?;
+            let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
+            let (stored, end) = first_versions(tree, &path, found, epoch, range, classes, STEP_LOOKS)?;
+            Ok::<_, Halt<FetchError>>(Some((record_size, stored, end)))
+        });
+        let Some((record_size, stored, end)) = found.await? else { break };
+        for part in paint(&stored, Extent { index: first, count: end - first }) {
+            let version = &stored[part.stored];
+            if is_hole(&version.value) {
+                continue;
+            }
+            let new = (part.extent, record_size, Epoch(version.epoch));
+            if let Some((Listed { extent: Some((known, _, epoch)), .. }, whole)) = &mut last
+                && (*whole, *epoch, known.end()) == (version.extent, new.2, part.extent.index)
+            {
+                known.count += part.extent.count;
+                continue;
+            }
+            let new = (Listed { key: Vec::new(), value: None, extent: Some(new) }, version.extent);
+            if !last.replace(new).is_none_or(|(listed, _)| add_extent(listed, page)) {
+                return Ok(());
+            }
         }
-        let extent = Some((part.extent, record_size, Epoch(version.epoch)));
-        if !page.add(Listed { key: Vec::new(), value: None, extent }, None) {
-            page.next = Some(part.extent.index.to_be_bytes().to_vec());
-            return Ok(());
-        }
+        first = end;
+        core.rt.yield_now().await;
     }
+    last.map(|(listed, _)| add_extent(listed, page));
     Ok(())
+}
+
+/// Adds an extent to a page. When it is full, the next one begins there.
+fn add_extent(listed: Listed, page: &mut Filling) -> bool {
+    let index = listed.extent.map_or(0, |(extent, ..)| extent.index);
+    let is_added = page.add(listed, None);
+    if !is_added {
+        page.next = Some(index.to_be_bytes().to_vec());
+    }
+    is_added
 }
 
 fn check_list(

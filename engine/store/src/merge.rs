@@ -7,7 +7,7 @@
 use crate::aggregate::ChoreError;
 use crate::checksum::of_chunks;
 use crate::codec::crc32c;
-use crate::extents::{Stored, is_hole, newest_versions, paint};
+use crate::extents::{STEP_LOOKS, Stored, first_versions, is_hole, paint};
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
@@ -60,11 +60,11 @@ pub(crate) async fn merge_akey(
     place: &Place,
     horizon: u64,
 ) -> Result<(), ChoreError> {
+    let mut from = 0;
     for _ in 0..MERGES_MAX {
         let guard = hold_blocks(core);
         let Some(floor) = newest_snapshot(core, object, horizon) else { return Ok(()) };
-        let planned = core.ask(|tree| Ok::<_, Halt<ChoreError>>(plan(tree, place, floor, horizon)?));
-        let Some(plan) = planned.await? else { return Ok(()) };
+        let Some(plan) = next_plan(core, place, floor, horizon, &mut from).await? else { return Ok(()) };
         // Damaged parts stay as they are: a reader is told where.
         let Some(parts) = read_parts(core, &plan).await else { return Ok(()) };
         let Some((payload, reservation)) = store(core, object, &place[2], &plan, parts).await? else {
@@ -102,13 +102,43 @@ fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Fault> {
     place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, horizon))
 }
 
-/// Finds the first run of parts that is worth a merge.
-fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<Plan>, Fault> {
+/// Finds the next run of parts that is worth a merge, step by step. `from` goes on behind it.
+async fn next_plan(
+    core: &Rc<Core>,
+    place: &Place,
+    floor: u64,
+    horizon: u64,
+    from: &mut u64,
+) -> Result<Option<Plan>, ChoreError> {
+    while *from < ALL_RECORDS.end() {
+        let start = *from;
+        let step = core.ask(|tree| Ok::<_, Halt<ChoreError>>(plan(tree, place, floor, horizon, start)?));
+        let Some((plan, end)) = step.await? else { return Ok(None) };
+        *from = end;
+        if plan.is_some() {
+            return Ok(plan);
+        }
+        core.rt.yield_now().await;
+    }
+    Ok(None)
+}
+
+/// Finds the first run of parts that is worth a merge in the next step from a record on, and where to go on. `None`: it
+/// isn't an array.
+fn plan(
+    tree: &Tree,
+    place: &Place,
+    floor: u64,
+    horizon: u64,
+    from: u64,
+) -> Result<Option<(Option<Plan>, u64)>, Fault> {
     let life = akey_life(tree, place, horizon)?;
     let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
-    let stored = newest_versions(tree, &place[2], life, horizon, ALL_RECORDS, classes)?;
+    let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
+    let (stored, end) = first_versions(tree, &place[2], life, horizon, rest, classes, STEP_LOOKS)?;
+    let range = Extent { index: from, count: end - from };
     if stored.len() < PARTS_MIN {
-        return Ok(None);
+        return Ok(Some((None, end)));
     }
     let size = u64::from(record_size);
     let step = (chunk::PART_BYTES_MAX / size).max(1);
@@ -117,7 +147,7 @@ fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<P
         let records: u64 = run.iter().map(|(extent, _)| extent.count).sum();
         run.len() >= PARTS_MIN && records * size / run.len() as u64 <= PART_BYTES_MAX
     };
-    for part in paint(&stored, ALL_RECORDS) {
+    for part in paint(&stored, range) {
         let version = &stored[part.stored];
         let usable = !is_hole(&version.value) && version.epoch > floor;
         // Parts that reach over a boundary belong to extents that were cut there already, or to one large record.
@@ -135,7 +165,10 @@ fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<P
         }
     }
     if !worth(&run) {
-        return Ok(None);
+        // A run that the step has cut short begins the next one.
+        let cut = run.first().filter(|(first, _)| first.index > from);
+        let cut = cut.filter(|_| run.last().is_some_and(|(last, _)| last.end() == end));
+        return Ok(Some((None, cut.map_or(end, |(first, _)| first.index))));
     }
     let first = run[0].0.index;
     let extent = Extent { index: first, count: run[run.len() - 1].0.end() - first };
@@ -145,7 +178,7 @@ fn plan(tree: &Tree, place: &Place, floor: u64, horizon: u64) -> Result<Option<P
     let replaced = stored.iter().filter(inside).filter(|found| !is_hole(&found.value)).cloned().collect();
     let epoch = run.iter().map(|(_, at)| stored[*at].epoch).max().unwrap_or(0);
     let parts = run.into_iter().map(|(part, at)| (part, stored[at].clone())).collect();
-    Ok(Some(Plan { extent, epoch, record_size, parts, replaced }))
+    Ok(Some((Some(Plan { extent, epoch, record_size, parts, replaced }), extent.end())))
 }
 
 fn small(value: u64) -> usize {

@@ -1,7 +1,7 @@
 //! The greatest and smallest keys and records.
 
 use crate::error::FetchError;
-use crate::extents::{is_hole, newest_versions, paint};
+use crate::extents::{STEP_LOOKS, first_versions, is_hole, last_window, newest_versions, paint};
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
 use crate::paging::{Fault, Halt};
@@ -173,10 +173,32 @@ impl Search<'_> {
             return Ok(Some((Some(akey.clone()), None)));
         }
         let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
-        let stored = newest_versions(self.tree, path, found, self.epoch, ALL_RECORDS, classes)?;
-        let parts = paint(&stored, ALL_RECORDS);
-        let mut real = parts.iter().filter(|part| !is_hole(&stored[part.stored].value));
-        let part = if self.max { real.next_back() } else { real.next() };
-        Ok(part.map(|part| (Some(akey.clone()), Some((part.extent, record_size)))))
+        let extent = self.outermost(path, found, classes)?;
+        Ok(extent.map(|extent| (Some(akey.clone()), Some((extent, record_size)))))
+    }
+
+    /// The visible part of an extent with the greatest or smallest record, found step by step from there on.
+    fn outermost(&self, path: &Path, found: Life, classes: u32) -> Result<Option<Extent>, Fault> {
+        let mut left = ALL_RECORDS;
+        while left.count > 0 {
+            let (stored, range) = if self.max {
+                let start = last_window(self.tree, path, left.end(), classes, STEP_LOOKS)?;
+                let range = Extent { index: start, count: left.end() - start };
+                left.count = start;
+                (newest_versions(self.tree, path, found, self.epoch, range, classes)?, range)
+            } else {
+                let (stored, end) =
+                    first_versions(self.tree, path, found, self.epoch, left, classes, STEP_LOOKS)?;
+                let range = Extent { index: left.index, count: end - left.index };
+                left = Extent { index: end, count: left.end() - end };
+                (stored, range)
+            };
+            let parts = paint(&stored, range);
+            let mut real = parts.iter().filter(|part| !is_hole(&stored[part.stored].value));
+            if let Some(part) = if self.max { real.next_back() } else { real.next() } {
+                return Ok(Some(part.extent));
+            }
+        }
+        Ok(None)
     }
 }
