@@ -1,7 +1,7 @@
 //! The offline inspector: a sound store is called sound, any damage is found and named with its place, and nothing that
 //! stands on a device makes it fail.
 
-use crate::golden::inspect;
+use crate::golden::{VERSIONS, inspect, load, value};
 use crate::setup::*;
 use std::rc::Rc;
 use weir_media::Device;
@@ -125,6 +125,63 @@ fn a_flipped_bit_is_found_and_named_with_its_place() {
     assert!(tried > 60 && found * 10 > tried * 8, "{found} of {tried} flips were found");
 }
 
+fn dump(device: &MemoryDevice, part: Part) -> Vec<weir_store::Line> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(7, async move |_| {
+        let store = Inspector::open(disk).await.expect("a store");
+        store.dump(part, &Filter { limit: 10_000, ..Filter::default() }).await.expect("dumped").0
+    })
+}
+
+fn number(line: &weir_store::Line, name: &str) -> u64 {
+    match line.iter().find(|(found, _)| *found == name) {
+        Some((_, Field::Number(number))) => *number,
+        other => panic!("no {name}: {other:?}"),
+    }
+}
+
+#[test]
+fn golden_images_are_inspected_checked_and_dumped_and_so_are_damaged_copies() {
+    for version in VERSIONS {
+        let device = load(version);
+        let report = inspect(&device, Depth::Everything);
+        assert_eq!((report.version, report.damages), (version, 0), "{:?}", report.findings);
+        let entries = dump(&device, Part::Entries);
+        let shows = |text: &str| entries.iter().any(|line| format!("{line:?}").contains(text));
+        assert!(shows("punched") && shows("hole") && shows("inline") && shows("blocks"));
+        assert_eq!(shows("transaction"), version > 1);
+        for part in [Part::Log, Part::Map, Part::Bytes { offset: 0 }] {
+            assert!(!dump(&device, part).is_empty());
+        }
+        let is_named = |offset: u64, what: &str| {
+            let damaged = device.copy(SIZE);
+            damaged.flip_bit(offset, 3);
+            let report = inspect(&damaged, Depth::Everything);
+            let near = |finding: &weir_store::Finding| {
+                finding.what == what
+                    && finding.offset <= offset
+                    && offset < finding.offset + finding.len.max(4096)
+            };
+            for part in [Part::Entries, Part::Nodes, Part::Log, Part::Map] {
+                dump(&damaged, part);
+            }
+            report.findings.into_iter().find(near)
+        };
+        let nodes = dump(&device, Part::Nodes);
+        for node in nodes.iter().step_by(nodes.len().div_ceil(6)) {
+            assert!(is_named(number(node, "offset") + 60, "index node").is_some(), "{node:?}");
+        }
+        assert!(is_named(130, "superblock").is_some());
+        let Some(large) = (version > 1).then(|| value(4, 40_000)) else { continue };
+        // Its third block, because smaller values begin alike.
+        let block =
+            (0..SIZE / 4096).map(|at| at * 4096).find(|at| device.bytes(*at, 4096) == large[8192..12_288]);
+        let finding =
+            is_named(block.expect("data of a prepared transaction") + 5, "data").expect("it is found");
+        assert!(finding.subject.is_some_and(|subject| subject.contains("transaction")));
+    }
+}
+
 #[test]
 fn a_damaged_leaf_costs_its_own_entries_only() {
     let device = filled();
@@ -134,10 +191,6 @@ fn a_damaged_leaf_costs_its_own_entries_only() {
         let filter = Filter { limit: 1000, ..Filter::default() };
         store.dump(Part::Nodes, &filter).await.expect("dumped").0
     });
-    let number = |line: &weir_store::Line, name| match line.iter().find(|(found, _)| *found == name) {
-        Some((_, Field::Number(number))) => *number,
-        other => panic!("no {name}: {other:?}"),
-    };
     let leaf =
         nodes.iter().rfind(|line| line.contains(&("kind", Field::Text("leaf".to_owned())))).expect("a leaf");
     let (offset, entries) = (number(leaf, "offset"), number(leaf, "entries"));
