@@ -51,6 +51,7 @@ mod transaction;
 mod tree;
 mod update;
 mod value;
+mod writer;
 
 pub use attribute::AttributeChange;
 pub use audit::Audit;

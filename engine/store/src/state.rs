@@ -16,6 +16,7 @@ use crate::space::{Run, Space};
 use crate::timestamps::Timestamps;
 use crate::tree::{Missing, NODE_BYTES, Olds, Tree};
 use crate::value::Version;
+use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -86,6 +87,7 @@ pub(crate) struct Core {
     pub(crate) space: RefCell<Space>,
     pub(crate) catalog: RefCell<Catalog>,
     pub(crate) journal: Journal,
+    pub(crate) writer: Writer,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) aggregation: RefCell<crate::aggregate::Queue>,
     pub(crate) defragmentation: RefCell<crate::defragment::Defragmentation>,
@@ -134,6 +136,7 @@ impl Core {
             space: RefCell::new(parts.space),
             catalog: RefCell::new(parts.catalog),
             journal: parts.journal,
+            writer: Writer::default(),
             checkpoints: parts.checkpoints,
             aggregation: RefCell::default(),
             defragmentation: RefCell::default(),

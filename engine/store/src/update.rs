@@ -17,13 +17,13 @@ use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Inline, Kind, Payload, Version};
+use crate::writer::Part;
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_media::{BLOCK, IoFuture, Slice};
+use weir_media::{BLOCK, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
-use weir_runtime::join_all;
 
 /// Bytes of a version beside its inline data, at most.
 pub(crate) const VERSION_OVERHEAD: usize = 20;
@@ -358,9 +358,9 @@ impl Shard {
         Ok(reservation)
     }
 
-    /// Fills in inline data, and begins the writes of what goes to blocks.
-    pub(crate) async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<IoFuture<()>> {
-        let mut writes = Vec::new();
+    /// Fills in inline data, and returns what goes to blocks.
+    pub(crate) async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<Part> {
+        let mut parts = Vec::new();
         let bytes = data.bytes();
         for piece in pieces {
             let range = piece.data.clone();
@@ -377,11 +377,11 @@ impl Shard {
             }
             let mut slices = self.slices(data, range).await;
             for run in &blocks.runs {
-                let part = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
-                writes.push(self.core.device.write(self.core.layout.data(run.block), part));
+                let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+                parts.push(Part { offset: self.core.layout.data(run.block), slices });
             }
         }
-        writes
+        parts
     }
 
     /// Block-aligned memory with these bytes of the data, zeros up to the next whole block.
@@ -478,19 +478,8 @@ impl Shard {
         data: &Data<'_>,
     ) -> Result<Reservation, UpdateError> {
         let held = self.reserve(container, request, pieces)?;
-        let writes = self.stage(pieces, data).await;
-        // The task owns the reservation: blocks aren't given out again before the device is done with them, even
-        // when the caller gives up.
-        let task = self.core.rt.spawn(async move {
-            let result = match <[IoFuture<()>; 1]>::try_from(writes) {
-                Ok([write]) => write.await,
-                Err(writes) => join_all(writes).await.into_iter().collect(),
-            };
-            (held, result)
-        });
-        let (held, result) = task.await.map_err(|aborted| UpdateError::Failed(aborted.to_string()))?;
-        result?;
-        Ok(held)
+        let parts = self.stage(pieces, data).await;
+        Ok(self.core.writer.write(&self.core, held, parts).await?)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.

@@ -1,0 +1,209 @@
+//! Writes of data extents: what is ready together and lies together goes to the device in one transfer.
+//!
+//! Small extents get their blocks one behind the other, so that a crowd of updates takes one transfer instead of as
+//! many as they are.
+
+use crate::state::Core;
+use crate::update::Reservation;
+use core::cell::RefCell;
+use core::task::{Poll, Waker};
+use std::rc::Rc;
+use weir_media::{MediaError, Slice};
+
+/// Bytes after which a transfer takes no more neighbours: enough for full bandwidth, and large extents stay apart, so
+/// that none waits for another one.
+const TRANSFER_BYTES_MAX: usize = 1 << 20;
+
+/// Most pieces of memory in one transfer: as many blocks as make the bytes above. Systems take 1024 (`IOV_MAX`).
+const TRANSFER_SLICES_MAX: usize = 256;
+
+/// Data of an extent, or of a part of one that lies by itself.
+pub(crate) struct Part {
+    /// On the device, in bytes.
+    pub(crate) offset: u64,
+    /// Whole blocks.
+    pub(crate) slices: Vec<Slice>,
+}
+
+/// Collects the writes that begin in one turn of the executor.
+#[derive(Default)]
+pub(crate) struct Writer {
+    gathering: RefCell<Option<Rc<Group>>>,
+}
+
+/// Writes that were begun together.
+#[derive(Default)]
+struct Group {
+    members: RefCell<Vec<Member>>,
+    /// The parts with the members that they belong to, until they are begun.
+    parts: RefCell<Vec<(usize, Part)>>,
+}
+
+/// A write of one or several parts.
+struct Member {
+    /// The blocks aren't given out again before the device is done with them, even when nobody waits any more.
+    held: Option<Reservation>,
+    /// Transfers that it waits for.
+    left: usize,
+    error: Option<MediaError>,
+    waker: Option<Waker>,
+}
+
+/// What goes to the device at once.
+struct Transfer {
+    offset: u64,
+    len: usize,
+    slices: Vec<Slice>,
+    members: Vec<usize>,
+}
+
+fn len_of(slices: &[Slice]) -> usize {
+    slices.iter().map(|slice| slice.len()).sum()
+}
+
+/// Joins parts that lie one behind the other.
+fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
+    parts.sort_unstable_by_key(|(_, part)| part.offset);
+    let mut transfers: Vec<Transfer> = Vec::new();
+    for (member, Part { offset, slices }) in parts {
+        let len = len_of(&slices);
+        let fits = |last: &&mut Transfer| {
+            last.offset + last.len as u64 == offset
+                && last.len + len <= TRANSFER_BYTES_MAX
+                && last.slices.len() + slices.len() <= TRANSFER_SLICES_MAX
+        };
+        match transfers.last_mut().filter(fits) {
+            Some(last) => {
+                last.len += len;
+                last.slices.extend(slices);
+                last.members.push(member);
+            }
+            None => transfers.push(Transfer { offset, len, slices, members: vec![member] }),
+        }
+    }
+    transfers
+}
+
+impl Writer {
+    /// Writes parts, which `held` has reserved, and gives that back. The data is on the device then, not yet stable. A
+    /// caller that gives up leaves the write running. When a transfer fails, everything in it does.
+    ///
+    /// # Errors
+    /// When the device fails; the blocks are free again then.
+    pub(crate) async fn write(
+        &self,
+        core: &Rc<Core>,
+        held: Reservation,
+        parts: Vec<Part>,
+    ) -> Result<Reservation, MediaError> {
+        let group = Rc::clone(self.gathering.borrow_mut().get_or_insert_with(|| {
+            let group = Rc::new(Group::default());
+            core.rt.spawn(begin(Rc::clone(core), Rc::clone(&group)));
+            group
+        }));
+        let number = group.members.borrow().len();
+        let member = Member { held: Some(held), left: parts.len(), error: None, waker: None };
+        group.members.borrow_mut().push(member);
+        group.parts.borrow_mut().extend(parts.into_iter().map(|part| (number, part)));
+        core::future::poll_fn(|cx| {
+            let member = &mut group.members.borrow_mut()[number];
+            if member.left > 0 {
+                member.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let closed = || MediaError::Closed { device: core.device.name().to_owned() };
+            Poll::Ready(match member.error.take() {
+                Some(error) => Err(error),
+                None => member.held.take().ok_or_else(closed),
+            })
+        })
+        .await
+    }
+}
+
+/// Begins the transfers of a group. By the time it runs, all who were woken together have added theirs.
+async fn begin(core: Rc<Core>, group: Rc<Group>) {
+    core.writer.gathering.take();
+    let mut transfers = join(group.parts.take());
+    {
+        let mut members = group.members.borrow_mut();
+        members.iter_mut().for_each(|member| member.left = 0);
+        for number in transfers.iter().flat_map(|transfer| &transfer.members) {
+            members[*number].left += 1;
+        }
+    }
+    let last = transfers.pop();
+    for transfer in transfers {
+        core.rt.spawn(run(Rc::clone(&core), Rc::clone(&group), transfer));
+    }
+    if let Some(last) = last {
+        run(core, group, last).await;
+    }
+}
+
+async fn run(core: Rc<Core>, group: Rc<Group>, Transfer { offset, slices, members, .. }: Transfer) {
+    let result = core.device.write(offset, slices).await;
+    let mut wakers = Vec::with_capacity(members.len());
+    for number in members {
+        let member = &mut group.members.borrow_mut()[number];
+        member.left -= 1;
+        if let Err(error) = &result {
+            member.error.get_or_insert_with(|| error.clone());
+        }
+        if member.left == 0 {
+            wakers.extend(member.waker.take());
+        }
+    }
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use weir_media::{BLOCK, DmaBuf};
+
+    proptest! {
+        #[test]
+        fn transfers_put_all_parts_where_they_belong(lens in proptest::collection::vec((1usize..400, 0u64..3), 1..30)) {
+            let mut parts = Vec::new();
+            let mut wanted = BTreeMap::new();
+            let mut offset = 0;
+            for (member, (blocks, gap)) in lens.into_iter().enumerate() {
+                offset += gap * BLOCK as u64;
+                let mut buffer = DmaBuf::new(blocks * BLOCK);
+                buffer.fill(u8::try_from(member).expect("few"));
+                for block in 0..blocks as u64 {
+                    wanted.insert(offset + block * BLOCK as u64, member);
+                }
+                parts.push((member, Part { offset, slices: vec![buffer.into()] }));
+                offset += (blocks * BLOCK) as u64;
+            }
+            parts.reverse();
+            let mut found = BTreeMap::new();
+            for transfer in join(parts) {
+                prop_assert_eq!(transfer.len, len_of(&transfer.slices));
+                prop_assert!(transfer.len <= TRANSFER_BYTES_MAX || transfer.members.len() == 1);
+                let bytes: Vec<u8> = transfer.slices.iter().flat_map(|slice| slice.to_vec()).collect();
+                for (at, block) in (transfer.offset..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
+                    let member = usize::from(block[0]);
+                    prop_assert!(transfer.members.contains(&member));
+                    prop_assert!(found.insert(at, member).is_none());
+                }
+            }
+            prop_assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn neighbours_share_a_transfer_until_it_is_full() {
+        let part = |number: u64, blocks: usize| {
+            (0, Part { offset: number * BLOCK as u64, slices: vec![DmaBuf::new(blocks * BLOCK).into()] })
+        };
+        assert_eq!(join((0..32).map(|number| part(number, 1)).collect()).len(), 1);
+        assert_eq!(join(vec![part(0, 256), part(256, 256)]).len(), 2);
+        assert_eq!(join(vec![part(0, 1), part(2, 1)]).len(), 2);
+        assert_eq!(join((0..300).map(|number| part(number, 1)).collect()).len(), 2);
+    }
+}
