@@ -22,4 +22,5 @@ mod scrub;
 mod setup;
 mod snapshots;
 mod space;
+mod together;
 mod transactions;
