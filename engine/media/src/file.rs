@@ -20,6 +20,9 @@ use weir_runtime::{Handle, SourceId};
 /// Bytes read at once when a device is searched for data: large enough for full bandwidth.
 const SEARCH_CHUNK: usize = 1 << 20;
 
+/// Bytes of zeros that are written over and over to prepare a range.
+const ZEROS: usize = 64 << 10;
+
 /// Permissions of a created file: the data is the engine's alone.
 const FILE_MODE: u32 = 0o600;
 
@@ -392,8 +395,14 @@ impl Device for FileDevice {
             if end <= offset {
                 return Ok(());
             }
-            let zeros = DmaBuf::new(usize::try_from(end - offset).unwrap_or(BLOCK));
-            inner.write(offset, vec![zeros.into()], false).await
+            // The same memory again and again: as much as the range would take longer to get than to write.
+            let zeros = Slice::from(DmaBuf::new(ZEROS));
+            let (mut all, mut left) = (Vec::new(), usize::try_from(end - offset).unwrap_or(BLOCK));
+            while left > 0 {
+                all.extend(zeros.part(0..left.min(ZEROS)));
+                left = left.saturating_sub(ZEROS);
+            }
+            inner.write(offset, all, false).await
         })
     }
 

@@ -45,6 +45,7 @@ pub(crate) struct PoolState {
     used: Cell<usize>,
     chunks: RefCell<Vec<Chunk>>,
     waiting: RefCell<Vec<Waker>>,
+    waits: Cell<u64>,
 }
 
 /// Contiguous memory, and which parts of it are free.
@@ -176,6 +177,7 @@ impl DmaPool {
             used: Cell::new(0),
             chunks: RefCell::new(Vec::new()),
             waiting: RefCell::new(Vec::new()),
+            waits: Cell::new(0),
         };
         Self { state: Rc::new(state) }
     }
@@ -190,6 +192,18 @@ impl DmaPool {
     #[must_use]
     pub fn held(&self) -> usize {
         self.state.chunks.borrow().len() * CHUNK
+    }
+
+    /// Most bytes it hands out at once.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.state.limit
+    }
+
+    /// How often somebody had to wait for memory.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.state.waits.get()
     }
 
     /// Memory of `len` bytes rounded up to whole blocks; `None` when the pool's limit is reached, or what is left is in
@@ -214,14 +228,27 @@ impl DmaPool {
 
     /// Like [`DmaPool::try_take`], waiting until there is room.
     pub async fn take(&self, len: usize) -> DmaBuf {
+        let mut has_waited = false;
         core::future::poll_fn(|cx| {
             if let Some(buffer) = self.try_take(len) {
                 return Poll::Ready(buffer);
+            }
+            if !core::mem::replace(&mut has_waited, true) {
+                self.state.waits.set(self.state.waits.get() + 1);
             }
             self.state.waiting.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
         .await
+    }
+
+    /// Memory with these bytes at its start and zeros behind them, waiting until there is room.
+    pub async fn copy_of(&self, bytes: &[u8]) -> DmaBuf {
+        let mut buffer = self.take(bytes.len()).await;
+        let (start, rest) = buffer.split_at_mut(bytes.len());
+        start.copy_from_slice(bytes);
+        rest.fill(0);
+        buffer
     }
 
     /// Number of its chunks. It only grows.
@@ -313,5 +340,6 @@ mod tests {
         let task = handle.spawn(async move { waiting.take(1).await.len() });
         drop(first);
         assert_eq!(world.block_on(&node, task).expect("not aborted"), BLOCK);
+        assert_eq!((pool.waits(), pool.limit(), pool.used()), (1, BLOCK, 0));
     }
 }

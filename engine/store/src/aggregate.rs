@@ -21,8 +21,8 @@ use std::rc::Rc;
 use weir_proto::object::Extent;
 use weir_proto::{Key, ObjectId};
 
-/// Most index entries removed by one record.
-const REMOVALS_MAX: usize = 256;
+/// Most index entries removed by one record: some 200 µs of work.
+const REMOVALS_MAX: usize = 64;
 
 /// All records that can be named.
 const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
@@ -152,7 +152,7 @@ struct Visit<'a> {
     newer: Option<u64>,
 }
 
-/// Visits an object and removes what nobody can see. Others run between dkeys.
+/// Visits an object and removes what nobody can see. Others run between its parts.
 pub(crate) async fn visit_object(
     core: &Rc<Core>,
     object: ObjectKey,
@@ -171,7 +171,6 @@ pub(crate) async fn visit_object(
     let mut visit =
         Visit { object: object.2, path, dkey: None, snapshots: &snapshots, floor, horizon, newer: None };
     let mut from = visit.path.below().to_vec();
-    let begin = core::cell::Cell::new(core.rt.now());
     loop {
         core.admit().await?;
         // A step that is asked again begins where it began.
@@ -195,12 +194,7 @@ pub(crate) async fn visit_object(
             Some(next) => from = next,
             None => break,
         }
-        // Others come between any two steps, and time stands still for whom lets nobody else run.
-        core.rt.yield_now().await;
-        if core.rt.now() - begin.get() >= core.config.slice {
-            core.rt.sleep(core.config.slice).await;
-            begin.set(core.rt.now());
-        }
+        core.breathe().await;
     }
     if let Some(newer) = visit.newer {
         core.aggregation.borrow_mut().add_again(object, newer, horizon);

@@ -3,6 +3,7 @@
 use crate::codec::{Malformed, crc32c};
 use crate::format::{Checkpoint, checkpoint_offset, encode_map, encode_node};
 use crate::journal::Ring;
+use crate::pace::{Convoy, PIECE};
 use crate::space::{Bits, Purpose, Run};
 use crate::state::{Core, add};
 use crate::stats::CheckpointHistogram;
@@ -10,15 +11,13 @@ use crate::tree::{NODE_HEADER, Node, dirty_nodes};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf, IoFuture, MediaError};
+use weir_media::{BLOCK, MediaError};
 use weir_runtime::sync::Notify;
 use weir_runtime::{Either, join_all, race};
 
-/// Bytes of nodes that go into one write.
-const WRITE_BYTES_MAX: usize = 1 << 20;
-
-/// Writes in flight at once: enough to keep a disk busy, few enough to leave it to others.
-const WRITES_MAX: usize = 4;
+/// Part of the log's room at its begin that may be used up before a checkpoint has to be written; the same of the room
+/// for changed nodes. What is left is for its flushes, and for the next one's begin.
+const ROOM_DIVISOR: u64 = 2;
 
 /// State of checkpointing.
 #[derive(Debug)]
@@ -166,8 +165,9 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     }
     let begin = core.rt.now();
     let frozen = freeze(core)?;
-    let mut bytes = write_nodes(core, &frozen).await?;
-    bytes += write_maps(core, &frozen).await?;
+    let course = Course::new(core, &frozen);
+    let mut bytes = write_nodes(core, &frozen, &course).await?;
+    bytes += write_maps(core, &frozen, &course).await?;
     core.device.flush().await?;
     let root = frozen.root.home.page.get().ok_or(Malformed("the root has no place"))?;
     let header = Checkpoint {
@@ -208,12 +208,12 @@ pub(crate) async fn renew_header(core: &Rc<Core>, known: u64) -> Result<(), Medi
 
 async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {
     let bytes = header.encode(core.id);
-    let copies = [0, 1].map(|copy| {
-        let offset = checkpoint_offset(header.generation, copy);
-        core.device.write(offset, vec![DmaBuf::copy_of(&bytes).into()])
+    let buffers = [core.dma.copy_of(&bytes).await, core.dma.copy_of(&bytes).await];
+    let copies = [0, 1].into_iter().zip(buffers).map(|(copy, buffer)| {
+        core.device.write(checkpoint_offset(header.generation, copy), vec![buffer.into()])
     });
-    for copy in copies {
-        copy.await?;
+    for result in join_all(copies).await {
+        result?;
     }
     core.device.flush().await?;
     core.checkpoints.generation.set(header.generation);
@@ -266,55 +266,103 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
     })
 }
 
+/// How far a checkpoint is, compared with what it makes room for.
+struct Course<'a> {
+    core: &'a Core,
+    /// Bytes that it writes, and those that it has begun to write.
+    total: u64,
+    begun: Cell<u64>,
+    /// Bytes that the log had written, and its room, when the checkpoint began.
+    log_written: u64,
+    log_room: u64,
+}
+
+impl<'a> Course<'a> {
+    fn new(core: &'a Core, frozen: &Frozen) -> Self {
+        let nodes: u64 = frozen.nodes.iter().map(|(_, run)| run.bytes()).sum();
+        let Ring { len, written, .. } = frozen.ring;
+        Self {
+            core,
+            total: nodes + (frozen.maps.len() * BLOCK) as u64,
+            begun: Cell::new(0),
+            log_written: written,
+            log_room: len - frozen.ring.used(),
+        }
+    }
+
+    /// Whether clients would have to wait for it if it went on waiting for them.
+    fn is_late(&self) -> bool {
+        let journal = &self.core.journal;
+        let behind = |grown: u64, room: u64| {
+            u128::from(grown) * u128::from(self.total) > u128::from(self.begun.get()) * u128::from(room)
+        };
+        let logged = journal.ring.borrow().written - self.log_written;
+        behind(logged, self.log_room / ROOM_DIVISOR)
+            || behind(self.core.dirty_blocks(), self.core.dirty_blocks_max() / ROOM_DIVISOR)
+            || journal.is_congested()
+    }
+
+    fn begin(&self, bytes: usize) {
+        self.begun.set(self.begun.get() + bytes as u64);
+    }
+}
+
+/// Nodes from the front, with their bytes, that stand one behind the other and make up one piece at most.
+fn neighbours(nodes: &[(Rc<Node>, Run)]) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for (_, run) in nodes {
+        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+        let follows = run.block == nodes[0].1.block + (bytes / BLOCK) as u64;
+        if count > 0 && (!follows || bytes + len > PIECE) {
+            break;
+        }
+        bytes += len;
+        count += 1;
+    }
+    (count, bytes)
+}
+
 /// Writes all nodes, neighbours together, and returns the bytes.
-async fn write_nodes(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, CheckpointError> {
-    let mut writes: Vec<IoFuture<()>> = Vec::new();
-    let (mut at, mut bytes) = (0, 0u64);
-    while at < frozen.nodes.len() {
-        let start = frozen.nodes[at].1.block;
-        let mut buffer = DmaBuf::new(WRITE_BYTES_MAX);
-        let mut used = 0;
-        while let Some((node, run)) = frozen.nodes.get(at) {
+async fn write_nodes(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result<u64, CheckpointError> {
+    let mut convoy = Convoy::new(core, || course.is_late());
+    let (mut rest, mut written) = (frozen.nodes.as_slice(), 0);
+    while let Some((_, Run { block: start, .. })) = rest.first() {
+        let (count, bytes) = neighbours(rest);
+        let (nodes, after) = rest.split_at(count);
+        let passage = convoy.way(bytes).await?;
+        let mut buffer = convoy.buffer(bytes).await?;
+        let mut at = 0;
+        for (node, run) in nodes {
             let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
-            if run.block != start + (used / BLOCK) as u64 || used + len > WRITE_BYTES_MAX {
-                break;
-            }
-            let page = &mut buffer[used..used + len];
+            let page = &mut buffer[at..at + len];
             node.home.page.set(Some(encode_node(node, run.block, frozen.number, core.id, page)?));
-            used += len;
-            at += 1;
+            at += len;
         }
-        buffer.truncate(used);
-        core.rt.yield_now().await;
-        bytes += used as u64;
-        writes.push(core.device.write(core.layout.data(start), vec![buffer.into()]));
-        if writes.len() == WRITES_MAX {
-            for result in join_all(core::mem::take(&mut writes)).await {
-                result?;
-            }
-        }
+        course.begin(bytes);
+        convoy.write(&passage, core.layout.data(*start), buffer);
+        written += bytes as u64;
+        rest = after;
+        core.turn().await;
     }
-    for result in join_all(writes).await {
-        result?;
-    }
-    Ok(bytes)
+    convoy.end().await?;
+    Ok(written)
 }
 
 /// Writes the bitmaps that changed beside their present versions, and returns the bytes.
-async fn write_maps(core: &Rc<Core>, frozen: &Frozen) -> Result<u64, CheckpointError> {
-    for part in frozen.maps.chunks(WRITES_MAX * 16) {
-        let writes: Vec<IoFuture<()>> = part
-            .iter()
-            .map(|(group, bits)| {
-                let page = encode_map(*group as u64, frozen.number, bits, core.id);
-                let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
-                core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
-                core.device.write(core.layout.map(*group as u64, slot), vec![DmaBuf::copy_of(&page).into()])
-            })
-            .collect();
-        for result in join_all(writes).await {
-            result?;
+async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result<u64, CheckpointError> {
+    let mut convoy = Convoy::new(core, || course.is_late());
+    for part in frozen.maps.chunks(PIECE / BLOCK) {
+        let passage = convoy.way(part.len() * BLOCK).await?;
+        for (group, bits) in part {
+            let mut buffer = convoy.buffer(BLOCK).await?;
+            buffer.copy_from_slice(&encode_map(*group as u64, frozen.number, bits, core.id));
+            let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
+            core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
+            convoy.write(&passage, core.layout.map(*group as u64, slot), buffer);
         }
+        course.begin(part.len() * BLOCK);
+        core.turn().await;
     }
+    convoy.end().await?;
     Ok((frozen.maps.len() * BLOCK) as u64)
 }

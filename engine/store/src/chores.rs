@@ -17,16 +17,13 @@ use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_runtime::race;
 
 /// Index entries that one step of reclaim removes: some 100 µs of work.
-const RECLAIM_STEP: usize = 256;
+const RECLAIM_STEP: usize = 32;
 
 /// How long the decision of a transaction is remembered: as long as a client or another target may come back to it.
 const DECISIONS_KEPT: Duration = Duration::from_mins(5);
 
 /// Decisions that are remembered at most: some 10 MiB of memory.
 const DECISIONS_MAX: usize = 64 * 1024;
-
-/// Pieces of work in one slice, however quick they are: objects that need nothing take some 10 µs each.
-const SLICE_PIECES: u32 = 64;
 
 /// Works until the store stops. Idle, it sleeps until something is queued, but for a look at the free space now and then.
 pub(crate) async fn run(core: Rc<Core>) {
@@ -35,12 +32,14 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.is_stopped() || core.has_failed() {
             return;
         }
-        let worked = match work_slice(&core).await {
+        let worked = match work(&core).await {
+            // What is damaged was counted where it was met, and stays as it is; the rest is worked on.
             Ok(worked) => worked,
-            Err(reason) => return core.fail(&reason),
+            Err(ChoreError::Page(_)) => true,
+            Err(ChoreError::Failed(reason)) => return core.fail(&reason),
         };
         if worked {
-            core.rt.sleep(core.config.slice).await;
+            core.breathe().await;
         } else if core.aggregation.borrow().is_empty() {
             // Free space may lie scattered all the same.
             race(core.chores.notified(), core.rt.sleep(crate::defragment::REST)).await;
@@ -62,26 +61,6 @@ impl Core {
         }
         queue.add_object(object, epoch);
     }
-}
-
-/// Works until a slice of time or the pieces that belong in one are used up. Returns whether there was anything to do.
-/// `Err`: the store must fail.
-async fn work_slice(core: &Rc<Core>) -> Result<bool, String> {
-    let begin = core.rt.now();
-    for done in 0..SLICE_PIECES {
-        match work(core).await {
-            // What is damaged was counted where it was met, and stays as it is; the rest is worked on.
-            Ok(true) | Err(ChoreError::Page(_)) => {}
-            Ok(false) => return Ok(done > 0),
-            Err(ChoreError::Failed(reason)) => return Err(reason),
-        }
-        // Time stands still for whom lets nobody else run.
-        core.rt.yield_now().await;
-        if core.rt.now() - begin >= core.config.slice || core.is_stopped() || core.has_failed() {
-            break;
-        }
-    }
-    Ok(true)
 }
 
 /// After an open it isn't known what was overwritten.
@@ -162,7 +141,7 @@ async fn visit_container(
             visited => visited?,
         }
         from = key::after(Path::object(pool, container, object).as_bytes());
-        core.rt.yield_now().await;
+        core.breathe().await;
         if core.is_stopped() {
             break;
         }

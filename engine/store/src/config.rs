@@ -65,7 +65,8 @@ pub struct StoreConfig {
     pub retention: Duration,
     /// Whether the background task runs aggregation and reclaim by itself.
     pub background: bool,
-    /// Longest time of one slice of background work, before others run.
+    /// Shortest rest between two slices of background work, which take about as long; while there are clients it is
+    /// four times as long.
     pub slice: Duration,
     /// Pause between two passes of background work that found little to do.
     pub background_interval: Duration,
@@ -94,7 +95,7 @@ impl Default for StoreConfig {
             checkpoint_log_percent: 50,
             retention: Duration::from_secs(5),
             background: true,
-            slice: Duration::from_micros(500),
+            slice: Duration::from_micros(100),
             background_interval: Duration::from_millis(500),
             scrub: None,
         }

@@ -11,8 +11,8 @@ use crate::error::PoolError;
 use crate::fetch::hold_blocks;
 use crate::key::{self, OBJECT, PoolNumber};
 use crate::merge::write_data;
+use crate::pace::read_blocks_behind;
 use crate::paging::Halt;
-use crate::read::read_blocks;
 use crate::record::Change;
 use crate::space::{Purpose, Run, SEGMENT};
 use crate::state::{Core, add};
@@ -204,11 +204,11 @@ async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Res
     let guard = hold_blocks(core);
     let mut bytes = vec![0; usize::try_from(blocks.len()).unwrap_or(0)];
     // What is damaged stays where it is: a reader is told.
-    if read_blocks(core, &blocks, 0, None, &mut bytes, false).await.is_err() {
+    if read_blocks_behind(core, &blocks, 0, None, &mut bytes).await.is_err() {
         return Ok(false);
     }
     let Some(run) = allocate(core, pass, &blocks) else { return Ok(false) };
-    let mut reservation = write_data(core, pool, &[run], &bytes).await?;
+    let mut reservation = write_data(core, pool, &[run], bytes).await?;
     blocks.runs = vec![run];
     let moved = Version { record_size, payload: Payload::Blocks(blocks) }.encode();
     let is_current = core.ask(|tree| {

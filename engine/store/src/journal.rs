@@ -41,6 +41,10 @@ const GATHER_DIVISOR: u64 = 2;
 /// Longest such wait, on slow devices.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
+/// Longest time that records wait which nobody waits for: those of background work don't begin a batch but go with the
+/// next one. What they free is free that much later.
+const UNWANTED_MAX: Duration = Duration::from_millis(5);
+
 /// The ring is prepared for writing this far ahead of the next batch, in steps of as much: a batch or more, and far
 /// less than what a log holds.
 const PREPARE_STEP: u64 = 1 << 20;
@@ -122,10 +126,12 @@ pub(crate) struct Journal {
     placed: Cell<u64>,
     /// Number of the last record that is durable.
     durable: Cell<u64>,
+    /// Number of the last record that somebody waits for.
+    wanted: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
     preparation: RefCell<Preparation>,
     pub(crate) incarnation: Cell<u64>,
-    /// Something is pending.
+    /// Somebody waits for something that is pending, or a batch is full.
     work: Notify,
     /// Something was written or trimmed, or the store failed.
     pub(crate) progress: Notify,
@@ -152,6 +158,7 @@ impl Journal {
             last: Cell::new(0),
             placed: Cell::new(0),
             durable: Cell::new(0),
+            wanted: Cell::new(0),
             preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
             incarnation: Cell::new(incarnation),
@@ -193,6 +200,38 @@ impl Journal {
         self.last.get() - self.durable.get()
     }
 
+    /// Whether clients wait for the log, or soon will.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_wanted() || self.staging.get() > 0
+    }
+
+    /// Whether somebody waits for a record.
+    fn is_wanted(&self) -> bool {
+        self.wanted.get() > self.durable.get()
+    }
+
+    /// Whether there is a whole batch.
+    fn is_full(&self) -> bool {
+        self.pending.borrow().front().is_some_and(|batch| batch.bytes.len() >= BATCH_BYTES_MAX)
+    }
+
+    /// Waits until the next batch is worth beginning: somebody waits for a record, or one has waited long enough.
+    async fn next_work(&self, core: &Core) {
+        if self.is_wanted() || self.is_full() {
+            return;
+        }
+        if self.depth() == 0 {
+            self.work.notified().await;
+        }
+        let longest = core.rt.sleep(UNWANTED_MAX);
+        let wanted = async {
+            while self.depth() > 0 && !self.is_wanted() && !self.is_full() {
+                self.work.notified().await;
+            }
+        };
+        race(wanted, longest).await;
+    }
+
     /// Whether updates have to wait before they begin.
     pub(crate) fn is_congested(&self) -> bool {
         let pending: usize = self.pending.borrow().iter().map(|pending| pending.bytes.len()).sum();
@@ -218,7 +257,10 @@ impl Journal {
             self.touched.borrow_mut().insert(*object, number);
             self.touched_order.borrow_mut().push_back((number, *object));
         }
-        self.work.notify_one();
+        drop(pending);
+        if number == self.durable.get() + 1 || self.is_full() {
+            self.work.notify_one();
+        }
         number
     }
 
@@ -300,6 +342,10 @@ impl Journal {
 
     /// Waits until a record is durable. `false`: the store failed first.
     pub(crate) async fn wait(&self, core: &Core, record: u64) -> bool {
+        if record > self.durable.get().max(self.wanted.get()) {
+            self.wanted.set(record);
+            self.work.notify_one();
+        }
         core::future::poll_fn(|cx| {
             if self.durable.get() >= record {
                 return Poll::Ready(true);
@@ -404,6 +450,7 @@ async fn await_preparation(core: &Core, batch: core::ops::Range<u64>) {
 /// Writes batches until the store closes or fails.
 pub(crate) async fn run(core: Rc<Core>) {
     loop {
+        core.journal.next_work(&core).await;
         if core.journal.depth() > 0 {
             core.journal.gather(&core).await;
         }
@@ -412,9 +459,7 @@ pub(crate) async fn run(core: Rc<Core>) {
             if core.is_stopped() && core.journal.depth() == 0 {
                 return;
             }
-            if core.journal.depth() == 0 {
-                core.journal.work.notified().await;
-            } else {
+            if core.journal.depth() > 0 {
                 // The ring is full: a checkpoint makes room.
                 let progress = core.journal.progress.notified();
                 core.checkpoints.request.notify_one();

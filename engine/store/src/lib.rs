@@ -32,6 +32,7 @@ mod journal;
 mod key;
 mod list;
 mod merge;
+mod pace;
 mod paging;
 mod piece;
 mod punch;
@@ -69,8 +70,8 @@ pub use list::ListPage;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{
-    CHECKPOINT_BOUNDS_MS, CacheStats, CheckpointHistogram, CommitStats, ContainerSummary, IndexStats,
-    LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
+    CHECKPOINT_BOUNDS_MS, CacheStats, CheckpointHistogram, CommitStats, ContainerSummary, DmaStats,
+    IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
 pub use transaction::{Operation, View};

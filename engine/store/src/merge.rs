@@ -12,8 +12,9 @@ use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, KeyBytes, Path, PoolNumber};
+use crate::pace::{PIECE, read_blocks_behind};
 use crate::paging::{Fault, Halt};
-use crate::read::{copy_inline, read_blocks};
+use crate::read::copy_inline;
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::Core;
@@ -22,7 +23,7 @@ use crate::update::{Reservation, VERSION_OVERHEAD};
 use crate::value::{Blocks, Event, Inline, Kind, Payload, Version, is_regular};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf};
+use weir_media::BLOCK;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::Extent;
 
@@ -218,7 +219,7 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
             Payload::Hole => return None,
             Payload::Inline(inline) => copy_inline(&inline, from, Some(*part), into, true).ok()?,
             Payload::Blocks(blocks) => {
-                read_blocks(core, &blocks, from, Some(*part), into, true).await.ok()?
+                read_blocks_behind(core, &blocks, from, Some(*part), into).await.ok()?
             }
         };
         sums.push((len, sum));
@@ -260,34 +261,40 @@ async fn store(
         return Ok(None);
     };
     let blocks = Blocks { chunks, runs, checksums };
-    let reservation = write_data(core, object.0, &blocks.runs, &bytes).await?;
+    let reservation = write_data(core, object.0, &blocks.runs, bytes).await?;
     Ok(Some((Payload::Blocks(blocks), Some(reservation))))
 }
 
-/// Writes data to blocks that were allocated for it. `Err`: the device failed.
+/// Writes data to blocks that were allocated for it, as background work. `Err`: the device failed.
 pub(crate) async fn write_data(
     core: &Rc<Core>,
     pool: PoolNumber,
     runs: &[Run],
-    bytes: &[u8],
+    bytes: Vec<u8>,
 ) -> Result<Reservation, String> {
     let reservation = Reservation::of_runs(core, pool, runs.to_vec());
-    let mut writes = Vec::new();
-    let mut at = 0;
-    for run in runs {
-        let end = (at + small(run.bytes())).min(bytes.len());
-        let part = DmaBuf::copy_of(&bytes[at..end]);
-        writes.push(core.device.write(core.layout.data(run.block), vec![part.into()]));
-        at = end;
-    }
+    let (core_of_task, runs) = (Rc::clone(core), runs.to_vec());
     // The task owns the blocks until the device is done with them, even when nobody waits any more.
     let task = core.rt.spawn(async move {
-        for write in writes {
-            write.await?;
-        }
+        write_runs(&core_of_task, &runs, &bytes).await?;
         Ok::<_, weir_media::MediaError>(reservation)
     });
     task.await.map_err(|aborted| aborted.to_string())?.map_err(|error| error.to_string())
+}
+
+async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_media::MediaError> {
+    let mut rest = bytes;
+    for run in runs {
+        let (part, after) = rest.split_at(small(run.bytes()).min(rest.len()));
+        let begin = core.layout.data(run.block);
+        for (offset, piece) in (begin..).step_by(PIECE).zip(part.chunks(PIECE)) {
+            let passage = core.make_way(piece.len()).await;
+            core.device.write(offset, vec![core.dma.copy_of(piece).await.into()]).await?;
+            drop(passage);
+        }
+        rest = after;
+    }
+    Ok(())
 }
 
 /// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.

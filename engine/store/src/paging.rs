@@ -14,7 +14,7 @@ use crate::state::{Core, add};
 use crate::tree::{Body, Child, Missing, NODE_BYTES, PageRef, Tree};
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use weir_media::{BLOCK, DmaBuf, MediaError};
+use weir_media::{BLOCK, MediaError};
 use weir_runtime::join_all;
 use weir_runtime::sync::Notify;
 
@@ -214,7 +214,7 @@ impl Core {
         if !self.space.borrow().contains(Run::from(page)) || len > NODE_BYTES || !len.is_multiple_of(BLOCK) {
             return Err(corrupt("its parent gives it an impossible place"));
         }
-        let bytes = self.device.read(offset, DmaBuf::new(len)).await?;
+        let bytes = self.device.read(offset, self.dma.take(len).await).await?;
         match decode_node(&bytes, page, self.id).map_err(|malformed| corrupt(malformed.0))? {
             StoredNode::Leaf(entries) => Ok(Body::Leaf(entries)),
             StoredNode::Branch(keys, places) => {
@@ -253,7 +253,7 @@ impl Core {
     pub(crate) async fn relieve_all_memory(&self) {
         self.paging.rest_until.set(0);
         while self.relieve_memory() {
-            self.rt.yield_now().await;
+            self.turn().await;
         }
     }
 

@@ -16,6 +16,7 @@ use crate::fetch::hold_blocks;
 use crate::format::ScrubPosition;
 use crate::inspect::subject_of;
 use crate::key;
+use crate::pace::PIECE;
 use crate::paging::{Halt, PageError};
 use crate::state::Core;
 use crate::tree::{Body, Child, LEVELS_MAX, Packed, PageRef};
@@ -24,11 +25,8 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf};
+use weir_media::BLOCK;
 use weir_runtime::Instant;
-
-/// Most bytes read at once: enough for full bandwidth, and a foreground request behind it waits for a millisecond.
-const READ_MAX: u64 = 1 << 20;
 
 /// How often a node that a newer checkpoint replaced is looked for again before the pass goes on behind it.
 const TRIES_MAX: u32 = 8;
@@ -254,9 +252,9 @@ async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
     for run in &blocks.runs {
         let mut done = 0;
         while done < run.bytes() && left > 0 {
-            let (offset, len) = (core.layout.data(run.block) + done, READ_MAX.min(run.bytes() - done));
+            let (offset, len) = (core.layout.data(run.block) + done, (PIECE as u64).min(run.bytes() - done));
             let wanted = usize::try_from(len).unwrap_or(BLOCK);
-            let buffer = match core.device.read(offset, DmaBuf::new(wanted)).await {
+            let buffer = match core.read_behind(offset, wanted).await {
                 Ok(buffer) => buffer,
                 // What can't be read can't be compared either: the rest of the value is left to the next pass.
                 Err(error) => {

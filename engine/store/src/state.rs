@@ -10,6 +10,7 @@ use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey};
 use crate::key;
+use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
 use crate::record::{Change, Edit};
 use crate::space::{Run, Space};
@@ -93,6 +94,7 @@ pub(crate) struct Core {
     pub(crate) defragmentation: RefCell<crate::defragment::Defragmentation>,
     pub(crate) counters: Counters,
     pub(crate) paging: Paging,
+    pub(crate) pace: Pace,
     pub(crate) scrub: crate::scrub::Scrub,
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
@@ -142,6 +144,7 @@ impl Core {
             defragmentation: RefCell::default(),
             counters: Counters::default(),
             paging: Paging::default(),
+            pace: Pace::default(),
             scrub: crate::scrub::Scrub::default(),
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
@@ -197,7 +200,7 @@ impl Core {
 
     /// Dirty blocks beyond which updates wait for a checkpoint. Two checkpoints' worth must fit in what is free: one
     /// being written while the next one's nodes become dirty. They can't be evicted, so memory bounds them, too.
-    fn dirty_blocks_max(&self) -> u64 {
+    pub(crate) fn dirty_blocks_max(&self) -> u64 {
         let room = (self.reserve_blocks() / 2).max(self.space.borrow().free() / 8);
         let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
         room.min(memory as u64)

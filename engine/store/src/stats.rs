@@ -157,10 +157,25 @@ pub struct IndexStats {
 pub struct CacheStats {
     /// Bytes of the values in it.
     pub bytes: u64,
+    /// Bytes that it may take.
+    pub limit: u64,
     /// Reads that found their value there, since open.
     pub hits: u64,
     /// Reads of values of its size that didn't.
     pub misses: u64,
+}
+
+/// Figures of the pool of transfer buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DmaStats {
+    /// Bytes in use now.
+    pub used: u64,
+    /// Bytes that the pool holds, in use or not.
+    pub held: u64,
+    /// Most bytes that may be in use.
+    pub limit: u64,
+    /// Transfers that had to wait for a buffer since open.
+    pub waits: u64,
 }
 
 /// Everything a daemon exports about a store.
@@ -192,6 +207,8 @@ pub struct StoreStats {
     pub index: IndexStats,
     /// Small values in memory.
     pub cache: CacheStats,
+    /// Transfer buffers.
+    pub dma: DmaStats,
     /// Records waiting for the log now.
     pub queue_depth: u64,
     /// Space.

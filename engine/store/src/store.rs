@@ -15,7 +15,7 @@ use crate::recover::Opening;
 use crate::shard::Shard;
 use crate::space::{Purpose, Space};
 use crate::state::{Core, reserve_blocks};
-use crate::stats::{CacheStats, CommitStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
+use crate::stats::{CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
 use crate::tree::{Body, Meter, Node, Packed};
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -297,8 +297,15 @@ impl Store {
             },
             cache: CacheStats {
                 bytes: core.cache.bytes() as u64,
+                limit: core.config.cache_bytes as u64,
                 hits: core.cache.hits.get(),
                 misses: core.cache.misses.get(),
+            },
+            dma: DmaStats {
+                used: core.dma.used() as u64,
+                held: core.dma.held() as u64,
+                limit: core.dma.limit() as u64,
+                waits: core.dma.waits(),
             },
             queue_depth: core.journal.depth(),
             space: self.space(),

@@ -18,7 +18,7 @@ pub(super) async fn check(core: &Rc<Core>, budget: &mut Budget) {
 }
 
 async fn read(core: &Core, offset: u64, len: usize) -> Result<DmaBuf, String> {
-    core.device.read(offset, DmaBuf::new(len)).await.map_err(|error| error.to_string())
+    core.read_behind(offset, len).await.map_err(|error| error.to_string())
 }
 
 fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: String) {

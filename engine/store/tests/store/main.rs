@@ -14,6 +14,7 @@ mod inspect;
 mod model;
 mod open;
 mod operations;
+mod pace;
 mod paging;
 mod pools;
 mod real;
