@@ -325,7 +325,7 @@ mod tests {
             assert!(stored.len() <= STEP_LOOKS);
             (from, steps) = (end, steps + 1);
         }
-        assert_eq!(steps, (count as usize).div_ceil(STEP_LOOKS));
+        assert_eq!(steps, count.div_ceil(STEP_LOOKS as u64));
         let start = last_window(&tree, &akey, count * 2, 1, STEP_LOOKS).expect("sound");
         assert_eq!(start, (count - STEP_LOOKS as u64) * 2);
     }
