@@ -5,6 +5,7 @@ mod keys;
 mod latency;
 mod load;
 mod memory;
+mod turns;
 
 pub use counts::run as count;
 

@@ -9,6 +9,7 @@ use weir_runtime::Handle;
 use weir_store::{Shard, Store, StoreConfig};
 
 use super::load::{CONTAINER, Load, float, new_file_store};
+use super::turns::Turns;
 use super::{FILE_BYTES, OPERATIONS, WIDTH, failed};
 use crate::report::{BenchError, Report};
 
@@ -44,8 +45,11 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     // Warm: the first updates make the index grow.
     p99_us(&load, epochs(1)).await?;
     let goal = Some("at most 2");
+    let turns = Turns::watch(handle)?;
     for (round, what) in [(2, "checkpoints"), (5, "aggregation")] {
+        turns.take();
         let idle = p99_us(&load, epochs(round)).await?;
+        let (idle_longest, _) = turns.take();
         let before = store.stats();
         let (store_of_task, handle_of_task) = (Rc::clone(&store), handle.clone());
         let task = if what == "checkpoints" {
@@ -55,8 +59,13 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
         };
         let busy = p99_us(&load, epochs(round + 1)).await;
         task.abort();
+        let (longest, most) = turns.take();
         let name = format!("store: p99 of 4 KiB updates during {what}");
         report.beside(&name, busy?, "us", ("p99 while idle", idle), goal);
+        let name = format!("store: longest CPU time between two looks at the device during {what}");
+        report.beside(&name, longest, "us", ("while idle", idle_longest), None);
+        let name = format!("store: CPU time that 999 of 1000 looks at it are apart during {what}");
+        report.figure(&name, most, "us", None);
         let after = store.stats();
         let (done, unit) = if what == "checkpoints" {
             (after.checkpoints - before.checkpoints, "checkpoints")
