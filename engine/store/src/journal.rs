@@ -301,8 +301,22 @@ impl Journal {
         if touched.is_empty() { 0 } else { touched.get(object).copied().unwrap_or(0) }
     }
 
+    /// Memory of the next batch; the least there is when nothing is pending.
+    async fn buffer(&self, core: &Core) -> DmaBuf {
+        let len = || self.pending.borrow().front().map_or(1, |batch| BATCH_HEADER + batch.bytes.len());
+        loop {
+            // Transfers give it back when the device is done with them, whatever the log does.
+            let buffer = core.dma.take(len()).await;
+            // The batch grows while it waits.
+            if buffer.len() >= len() {
+                return buffer;
+            }
+        }
+    }
+
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
-    fn take(&self, store: uuid::Uuid) -> Option<Placed> {
+    fn take(&self, core: &Core, mut buffer: DmaBuf) -> Option<Placed> {
+        let store = core.id;
         let mut pending = self.pending.borrow_mut();
         let ring = &mut *self.ring.borrow_mut();
         let len = BATCH_HEADER + pending.front()?.bytes.len();
@@ -323,14 +337,17 @@ impl Journal {
         let skip = ring.skip(padded);
         let mut wrap = None;
         if skip > 0 {
-            let mut buffer = DmaBuf::new(BLOCK);
+            // Once in a round of the ring; a block more than the pool has is no reason to wait.
+            let mut buffer = core.dma.try_take(BLOCK).unwrap_or_else(|| DmaBuf::new(BLOCK));
+            buffer[BATCH_HEADER..].fill(0);
             buffer[..BATCH_HEADER]
                 .copy_from_slice(&batch_header(&header(ring, BatchKind::Wrap, BATCH_HEADER), store));
             ring.previous = seal_batch(&mut buffer[..BATCH_HEADER]);
             wrap = Some((ring.position, buffer));
             ring.advance(skip);
         }
-        let mut buffer = DmaBuf::new(len);
+        buffer.truncate(len);
+        buffer[len..].fill(0);
         buffer[..BATCH_HEADER].copy_from_slice(&batch_header(&header(ring, BatchKind::Records, len), store));
         buffer[BATCH_HEADER..len].copy_from_slice(&batch.bytes);
         let crc = seal_batch(&mut buffer[..len]);
@@ -454,7 +471,8 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.journal.depth() > 0 {
             core.journal.gather(&core).await;
         }
-        let placed = core.journal.take(core.id);
+        let buffer = core.journal.buffer(&core).await;
+        let placed = core.journal.take(&core, buffer);
         let Some(placed) = placed else {
             if core.is_stopped() && core.journal.depth() == 0 {
                 return;
