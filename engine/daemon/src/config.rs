@@ -1,5 +1,6 @@
 //! Configuration: a TOML file, overridden by flags and `WEIR_*` variables (`docs/reference/engine-config.md`).
 
+mod cache;
 mod memory;
 mod probes;
 mod spdk;
@@ -8,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cache::cache_memory;
 use clap::Parser;
 use memory::{mr_method, protocol, receive_mode};
 use serde::Deserialize;
@@ -130,6 +132,9 @@ pub struct Flags {
     /// Memory that a target's index may take, e.g. 1GiB.
     #[arg(long, env = "WEIR_INDEX_MEMORY")]
     pub index_memory: Option<String>,
+    /// Memory for small values that were written or read lately, of all targets together, e.g. 512MiB; 0 for none.
+    #[arg(long, env = "WEIR_CACHE_MEMORY")]
+    pub cache_memory: Option<String>,
     /// Most bytes a second that each target's scrubber reads, e.g. 32MiB; 0 turns it off.
     #[arg(long, env = "WEIR_SCRUB_RATE")]
     pub scrub_rate: Option<String>,
@@ -218,6 +223,7 @@ struct File {
     spdk_huge_pages: Option<bool>,
     target_size: Option<String>,
     index_memory: Option<String>,
+    cache_memory: Option<String>,
     scrub_rate: Option<String>,
     scrub_interval: Option<u64>,
     log: Option<String>,
@@ -313,6 +319,8 @@ pub struct Config {
     pub target_size: u64,
     /// Most bytes of memory that a target's index takes.
     pub index_memory: u64,
+    /// Most bytes of small values that all targets together keep in memory; 0 for none.
+    pub cache_memory: u64,
     /// How stored bytes are compared with their checksums in the background; `None`: not at all.
     pub scrub: Option<ScrubConfig>,
     /// What is logged.
@@ -361,6 +369,7 @@ impl Config {
         let auth_key = flags.fabric_auth_key.clone().or(file.fabric_auth_key);
         let size = flags.target_size.clone().or(file.target_size);
         let index = flags.index_memory.clone().or(file.index_memory);
+        let cache = flags.cache_memory.clone().or(file.cache_memory);
         let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
         let auth = required(file.auth, "auth", "an [auth] section with system_key")?;
         let bound = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
@@ -392,6 +401,7 @@ impl Config {
             spdk,
             target_size: parse_size("target_size", size.as_deref().unwrap_or("8GiB"))?,
             index_memory: parse_size("index_memory", index.as_deref().unwrap_or("1GiB"))?,
+            cache_memory: cache_memory(cache.as_deref(), targets)?,
             scrub: scrub(
                 flags.scrub_rate.as_deref().or(file.scrub_rate.as_deref()).unwrap_or("32MiB"),
                 flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),

@@ -169,6 +169,8 @@ impl Engine {
                     scrub: config.scrub,
                     // Checked with the configuration; more than an address space holds means all there is.
                     index_bytes: usize::try_from(config.index_memory).unwrap_or(usize::MAX),
+                    cache_bytes: usize::try_from(config.cache_memory / u64::from(config.targets.max(1)))
+                        .unwrap_or(usize::MAX),
                     ..StoreConfig::default()
                 },
                 processor,

@@ -86,6 +86,17 @@ fn the_receiver_not_ready_protocol_is_for_cxi() {
 }
 
 #[test]
+fn the_cache_is_as_large_as_flag_or_file_say() {
+    let cache = |flag: Option<&str>| {
+        let flags = Flags { cache_memory: flag.map(str::to_owned), ..ranked() };
+        load(&GOOD.replace("log = ", "cache_memory = \"64MiB\"\nlog = "), flags)
+            .map(|config| config.cache_memory)
+    };
+    assert_eq!(cache(None), Ok(64 << 20));
+    assert_eq!(cache(Some("0")), Ok(0));
+}
+
+#[test]
 fn devices_are_one_for_each_target_and_of_a_kind_that_this_build_has() {
     let with = |devices: &[&str]| {
         let devices = devices.iter().map(PathBuf::from).collect();
@@ -152,6 +163,7 @@ fn errors_name_the_key() {
         (GOOD.replace("8GiB", "8 bananas"), "`target_size` = \"8 bananas\""),
         (GOOD.replace("8GiB", "99999999999TiB"), "`target_size`"),
         (GOOD.replace("log = \"info\"", "index_memory = \"1MiB\""), "`index_memory` = \"1048576\""),
+        (GOOD.replace("log = ", "cache_memory = \"1MiB\"\nlog = "), "`cache_memory` = \"1MiB\""),
         (GOOD.replace("0.0.0.0:10001", "somewhere"), "`management_listen`"),
         (GOOD.replace("system.key", "no.key"), "`auth.system_key`"),
         (GOOD.replace("rank = 1", "rank = 0"), "listed twice"),
