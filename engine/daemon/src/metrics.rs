@@ -156,6 +156,7 @@ impl Collector for Exporter {
         metrics.extend(self.operations());
         metrics.extend(self.log());
         metrics.extend(self.index());
+        metrics.extend(self.buffers());
         metrics.extend(self.media());
         metrics.extend(self.capabilities());
         metrics.extend(self.health());
@@ -382,6 +383,36 @@ impl Exporter {
         ]
     }
 
+    /// Memory beside the index's: of the cache and of transfers.
+    fn buffers(&self) -> Vec<Metric> {
+        vec![
+            self.by_target("weir_engine_cache_bytes", "Small values kept in memory", |figures| {
+                Value::Gauge(figures.store.cache.bytes)
+            }),
+            self.by_target("weir_engine_cache_limit_bytes", "Memory that they may take", |figures| {
+                Value::Gauge(figures.store.cache.limit)
+            }),
+            self.by_target("weir_engine_cache_hits", "Reads that found their value there", |figures| {
+                Value::Counter(figures.store.cache.hits)
+            }),
+            self.by_target("weir_engine_cache_misses", "Reads of small values that didn't", |figures| {
+                Value::Counter(figures.store.cache.misses)
+            }),
+            self.by_target("weir_engine_dma_bytes", "Transfer buffers in use", |figures| {
+                Value::Gauge(figures.store.dma.used)
+            }),
+            self.by_target("weir_engine_dma_held_bytes", "Memory of transfer buffers", |figures| {
+                Value::Gauge(figures.store.dma.held)
+            }),
+            self.by_target("weir_engine_dma_limit_bytes", "Transfer buffers that may be in use", |figures| {
+                Value::Gauge(figures.store.dma.limit)
+            }),
+            self.by_target("weir_engine_dma_waits", "Transfers that waited for a buffer", |figures| {
+                Value::Counter(figures.store.dma.waits)
+            }),
+        ]
+    }
+
     fn media(&self) -> Vec<Metric> {
         let (mut checksums, mut space, mut pending) = (vec![], vec![], vec![]);
         for (index, figures) in self.serving() {
@@ -419,6 +450,9 @@ impl Exporter {
             }),
             metric("weir_engine_space_bytes", "The pool's share on the target", space),
             metric("weir_engine_reclaim_pending_bytes", "Space that is still to be reclaimed", pending),
+            self.by_target("weir_engine_relocated", "Values moved by defragmentation", |figures| {
+                Value::Counter(figures.store.relocated)
+            }),
         ]
     }
 
