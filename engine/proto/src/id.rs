@@ -3,6 +3,7 @@
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::limits::KEY_MAX;
@@ -119,7 +120,10 @@ impl fmt::Debug for ObjectId {
 /// endian, so that bytewise order is numeric order.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "serde_bytes::ByteBuf", into = "serde_bytes::ByteBuf")]
-pub struct Key(Box<[u8]>);
+pub struct Key(SmallVec<[u8; KEY_WITHIN]>);
+
+/// Bytes of a key that takes no memory of its own: integers, and most names of attributes.
+const KEY_WITHIN: usize = 16;
 
 /// A key has an impossible length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -135,19 +139,19 @@ impl Key {
         if bytes.is_empty() || bytes.len() > KEY_MAX {
             return Err(KeyLength(bytes.len()));
         }
-        Ok(Self(bytes.into()))
+        Ok(Self(SmallVec::from_slice(bytes)))
     }
 
     /// An integer key.
     #[must_use]
     pub fn from_u64(value: u64) -> Self {
-        Self(Box::new(value.to_be_bytes()))
+        Self(SmallVec::from_slice(&value.to_be_bytes()))
     }
 
     /// The integer of an integer key.
     #[must_use]
     pub fn to_u64(&self) -> Option<u64> {
-        Some(u64::from_be_bytes(self.0.as_ref().try_into().ok()?))
+        Some(u64::from_be_bytes(self.as_bytes().try_into().ok()?))
     }
 
     /// The bytes of the key.
