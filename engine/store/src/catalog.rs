@@ -158,10 +158,9 @@ impl Pool {
         self.size.saturating_sub(self.total.total().saturating_add(self.reserved))
     }
 
-    /// The container that isn't being destroyed.
-    pub(crate) fn container(&self, id: ContainerId) -> Option<(ContainerNumber, &Container)> {
-        let number = *self.numbers.get(&id)?;
-        Some((number, self.containers.get(&number)?))
+    /// Number of the container that isn't being destroyed.
+    pub(crate) fn number(&self, id: ContainerId) -> Option<ContainerNumber> {
+        self.numbers.get(&id).copied()
     }
 
     /// The change that stores the pool.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use weir_proto::object::Extent;
 
 /// Hidden versions of one extent that are stepped over before the next extent is searched for from the root.
-const STEPS_MAX: u32 = 8;
+pub(crate) const STEPS_MAX: u32 = 8;
 
 /// Number of length classes.
 const CLASSES: u8 = 32;

@@ -10,11 +10,13 @@ use crate::key::{self, ContainerNumber, Path};
 use crate::paging::{Fault, Halt};
 use crate::read::{copy_inline, read_blocks};
 use crate::shard::Shard;
+use crate::spelling::Spelling;
 use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
-use crate::value::{Blocks, Event, Kind, Payload, Version};
+use crate::value::{Blocks, Kind, Payload, Version};
+use crate::walk::{self, Covering, Wanted};
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -61,20 +63,31 @@ struct Piece {
 /// Keeps blocks from being given out again while they may be read.
 struct ReadGuard {
     core: Rc<Core>,
-    number: u64,
+    /// `None`: nothing of what is read is in blocks.
+    number: Option<u64>,
 }
 
 impl ReadGuard {
     fn new(core: &Rc<Core>) -> Self {
         let number = core.space.borrow_mut().begin_read();
-        Self { core: Rc::clone(core), number }
+        Self { core: Rc::clone(core), number: Some(number) }
+    }
+
+    /// For what was found just now, without letting others run in between.
+    fn of(core: &Rc<Core>, found: &Found) -> Self {
+        let has_blocks = |piece: &Piece| matches!(*piece.payload, Payload::Blocks(_));
+        if found.pieces.iter().flatten().any(has_blocks) {
+            return Self::new(core);
+        }
+        Self { core: Rc::clone(core), number: None }
     }
 }
 
 impl Drop for ReadGuard {
     fn drop(&mut self) {
+        let Some(number) = self.number else { return };
         let space = &mut *self.core.space.borrow_mut();
-        space.end_read(self.number);
+        space.end_read(number);
         space.settle(self.core.journal.durable());
     }
 }
@@ -92,6 +105,35 @@ struct Found {
     akeys: SmallVec<[FetchedAkey; 1]>,
     /// In the order of their position, for each akey.
     pieces: SmallVec<[Pieces; 1]>,
+}
+
+impl Found {
+    /// Takes a version in that covers all that is wanted of the only akey. Returns whether it is such as it should be.
+    fn take_in(&mut self, wanted: Wanted, found: &Covering<'_>) -> bool {
+        let Ok(Version { payload, .. }) = Version::decode(found.value) else { return false };
+        let stored = payload.len();
+        let (size, present, from, len) = match (wanted, found.extent) {
+            (Wanted::Records(range, size), Some(extent)) => {
+                let size = u64::from(size);
+                if extent.count.checked_mul(size) != Some(stored) {
+                    return false;
+                }
+                (size, vec![range], (range.index - extent.index) * size, range.count * size)
+            }
+            (Wanted::Single(limit), None) => (stored, Vec::new(), 0, stored.min(limit)),
+            _ => return false,
+        };
+        let extent = present.first().copied();
+        self.pieces.push(Pieces::from_buf([Piece {
+            at: 0,
+            len: small(len),
+            payload: Rc::new(payload),
+            from,
+            extent,
+        }]));
+        self.akeys.push(FetchedAkey { fetched: Fetched { size, present, checksums: Vec::new() }, len });
+        len > 0
+    }
 }
 
 /// Parts of an akey's data. Nearly always there is one.
@@ -426,6 +468,17 @@ impl Shard {
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
         let number = self.locate(container)?;
+        if let ([akey], Conditions::NONE) = (akeys, conditions)
+            && let Some(wanted) = Wanted::of(&akey.value)
+        {
+            let place = (self.number, number, object);
+            if let Some(found) = self.walk_to(reader, &place, (dkey, &akey.akey), epoch.0, wanted)? {
+                let guard = ReadGuard::of(&self.core, &found);
+                // As below.
+                self.see(number, object).await?;
+                return Ok(Fetch { guard, found });
+            }
+        }
         check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
         let guard = ReadGuard::new(&self.core);
         let plan = |tree: &Tree| {
@@ -437,6 +490,31 @@ impl Shard {
         // What the answer rests on must not vanish in a crash.
         self.see(number, object).await?;
         Ok(Fetch { guard, found: planned? })
+    }
+
+    /// What one walk through the index finds, where that is enough; what else is to be done for a read has been done
+    /// then.
+    fn walk_to(
+        &self,
+        reader: Reader,
+        place: &ObjectKey,
+        (dkey, akey): (&Key, &Key),
+        epoch: u64,
+        wanted: Wanted,
+    ) -> Result<Option<Found>, FetchError> {
+        let Some(mut spelling) = Spelling::dkey(place, dkey) else { return Ok(None) };
+        self.begin_read(reader, place, Scope::Dkey(dkey), Epoch(epoch))?;
+        let tree = self.core.tree.borrow();
+        tree.begin(0);
+        let Some(life) = self.core.lives.newest(&tree, place, epoch) else { return Ok(None) };
+        let mut found = Found::default();
+        let is_simple = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
+            found.take_in(wanted, &covering)
+        });
+        if is_simple && reader == Reader::Plain {
+            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(life.newest()));
+        }
+        Ok(is_simple.then_some(found))
     }
 
     /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
@@ -474,6 +552,9 @@ impl Shard {
     /// Waits until everything that a reader of this object has seen is durable.
     pub(crate) async fn see(&self, number: ContainerNumber, object: ObjectId) -> Result<(), FetchError> {
         let seen = self.core.journal.touched(&(self.number, number, object));
+        if seen <= self.core.journal.durable() {
+            return Ok(());
+        }
         self.core.make_durable(seen).await.map_err(FetchError::Failed)
     }
 
@@ -492,12 +573,7 @@ impl Shard {
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
         if reader == Reader::Plain {
             // It sees nothing newer than the newest change of the object.
-            let newest = match above.event {
-                Some((_, Event::Object { newest })) => newest,
-                Some((at, _)) => at,
-                None => 0,
-            };
-            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(newest));
+            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(above.newest()));
         }
         let dkey_path = path.dkey(dkey);
         let above = life(tree, &dkey_path, above, epoch)?;

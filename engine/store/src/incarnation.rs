@@ -24,6 +24,15 @@ impl Life {
     /// Of what is above all objects.
     pub(crate) const ALWAYS: Self = Self { exists: true, low: 0, event: None };
 
+    /// The newest change that it tells of: of an object, at it or below.
+    pub(crate) fn newest(&self) -> u64 {
+        match self.event {
+            Some((_, Event::Object { newest })) => newest,
+            Some((at, _)) => at,
+            None => 0,
+        }
+    }
+
     /// Whether the newest event up to the epoch is a punch at exactly this epoch.
     pub(crate) fn punched_at(&self, epoch: u64) -> bool {
         matches!(self.event, Some((at, Event::Punch)) if at == epoch)

@@ -31,11 +31,11 @@ pub(crate) const SNAPSHOT: u8 = 6;
 pub(crate) const TRANSACTION: u8 = 7;
 
 /// Behind an object, dkey or akey: its incarnations.
-const EVENT: u8 = 0;
+pub(crate) const EVENT: u8 = 0;
 /// Behind an object or dkey: the keys below it. Behind an akey: its single values.
 pub(crate) const BELOW: u8 = 1;
 /// Behind an akey: its extents.
-const EXTENT: u8 = 2;
+pub(crate) const EXTENT: u8 = 2;
 
 /// Number of a pool within a store; never used again for another one.
 pub(crate) type PoolNumber = u32;
@@ -47,18 +47,32 @@ const INTEGER_DKEYS: [u8; 6] = [2, 4, 9, 11, 12, 13];
 /// Object types whose akeys are integers.
 const INTEGER_AKEYS: [u8; 2] = [3, 4];
 
+/// A set of object types, all below 64, as bits.
+const fn kinds<const COUNT: usize>(list: [u8; COUNT]) -> u64 {
+    let (mut set, mut at) = (0, 0);
+    while at < COUNT {
+        set |= 1 << list[at];
+        at += 1;
+    }
+    set
+}
+
+fn is_among(object: ObjectId, kinds: u64) -> bool {
+    kinds.checked_shr(u32::from(object.kind())).is_some_and(|kinds| kinds & 1 == 1)
+}
+
 /// Whether dkeys of this object are 8-byte integers.
 pub(crate) fn has_integer_dkeys(object: ObjectId) -> bool {
-    INTEGER_DKEYS.contains(&object.kind())
+    is_among(object, const { kinds(INTEGER_DKEYS) })
 }
 
 /// Whether akeys of this object are 8-byte integers.
 pub(crate) fn has_integer_akeys(object: ObjectId) -> bool {
-    INTEGER_AKEYS.contains(&object.kind())
+    is_among(object, const { kinds(INTEGER_AKEYS) })
 }
 
 /// Has the pieces of an escaped text appended, one after the other.
-fn put_escaped(mut append: impl FnMut(&[u8]), text: &[u8]) {
+pub(crate) fn put_escaped(mut append: impl FnMut(&[u8]), text: &[u8]) {
     let mut rest = text;
     while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
         append(&rest[..=zero]);

@@ -44,6 +44,7 @@ mod replay;
 mod scrub;
 mod shard;
 mod space;
+mod spelling;
 mod state;
 mod stats;
 mod store;
@@ -52,6 +53,7 @@ mod transaction;
 mod tree;
 mod update;
 mod value;
+mod walk;
 mod writer;
 
 pub use attribute::AttributeChange;

@@ -9,7 +9,6 @@ use crate::shard::Shard;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
-use crate::value::Event;
 use core::cell::RefCell;
 use core::ops::ControlFlow;
 use weir_proto::object::{Extent, KeyQuery, QueryKeyReply};
@@ -85,11 +84,7 @@ fn search(
     query: &KeyQuery,
     resume: &RefCell<Option<Vec<u8>>>,
 ) -> Result<QueryKeyReply, Fault> {
-    let newest = match life(tree, path, Life::ALWAYS, epoch)?.event {
-        Some((_, Event::Object { newest })) => newest,
-        Some((at, _)) => at,
-        None => 0,
-    };
+    let newest = life(tree, path, Life::ALWAYS, epoch)?.newest();
     let mut reply = QueryKeyReply { max_epoch: Epoch(newest), ..QueryKeyReply::default() };
     let KeyQuery::Search { max, dkey, akey, extent } = query else { return Ok(reply) };
     let search = Search { tree, object, epoch, max: *max, extent: *extent };

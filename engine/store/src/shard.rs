@@ -92,10 +92,10 @@ impl Shard {
 
     /// Number of a container that can be used.
     pub(crate) fn locate(&self, container: ContainerId) -> Result<ContainerNumber, Absent> {
-        self.check_pool()?;
         let catalog = self.core.catalog.borrow();
-        let pool = catalog.pools.get(&self.number).ok_or(Absent::Pool(self.id))?;
-        if let Some((number, _)) = pool.container(container) {
+        let pool = catalog.pools.get(&self.number).filter(|pool| !pool.destroying);
+        let pool = pool.ok_or(Absent::Pool(self.id))?;
+        if let Some(number) = pool.number(container) {
             return Ok(number);
         }
         let destroying = pool.containers.values().any(|found| found.id == container);

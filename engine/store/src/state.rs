@@ -98,6 +98,7 @@ pub(crate) struct Core {
     pub(crate) scrub: crate::scrub::Scrub,
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
+    pub(crate) lives: crate::walk::Lives,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -148,6 +149,7 @@ impl Core {
             scrub: crate::scrub::Scrub::default(),
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
+            lives: crate::walk::Lives::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),

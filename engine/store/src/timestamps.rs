@@ -116,7 +116,7 @@ fn slot(hash: u64, slots: usize) -> usize {
     usize::try_from(hash >> 20).unwrap_or(usize::MAX) % slots
 }
 
-fn hash_object((pool, container, object): &ObjectKey) -> u64 {
+pub(crate) fn hash_object((pool, container, object): &ObjectKey) -> u64 {
     let place = (u64::from(*pool) << 32) | u64::from(*container);
     mix(mix(mix(SEED, place), object.hi), object.lo)
 }

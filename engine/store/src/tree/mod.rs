@@ -34,6 +34,8 @@ pub(crate) struct Tree {
     root: Rc<Node>,
     changes: Changes,
     len: u64,
+    /// Counts changes of entries.
+    version: u64,
     /// Counts questions.
     tick: Cell<u64>,
     /// Counts nodes that questions pass.
@@ -94,6 +96,7 @@ impl Tree {
             root,
             changes,
             len,
+            version: 0,
             tick,
             visits,
             ahead,
@@ -106,6 +109,11 @@ impl Tree {
     /// Number of entries.
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Grows with each change of entries: what was found at a version is so as long as the tree has it.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Upper bound of the nodes that a checkpoint would write.
@@ -158,7 +166,7 @@ impl Tree {
     }
 
     /// The leaf that a key belongs to.
-    fn leaf(&self, key: &[u8]) -> Result<Rc<Node>, Missing> {
+    pub(crate) fn leaf(&self, key: &[u8]) -> Result<Rc<Node>, Missing> {
         let mut node = Rc::clone(&self.root);
         loop {
             self.touch(&node);
@@ -245,6 +253,7 @@ impl Tree {
                 key.len() + value.len()
             );
         }
+        self.version += 1;
         let before = old.len();
         let split = put(&mut self.root, run, old, &mut self.changes, self.fingers.get_mut())?;
         let added = old[before..].iter().filter(|old| old.is_none()).count();
@@ -267,6 +276,7 @@ impl Tree {
             return Ok(None);
         }
         self.let_go();
+        self.version += 1;
         let old = take(&mut self.root, key, &mut self.changes)?;
         // The count comes from a checkpoint, which may lie.
         self.len = self.len.saturating_sub(u64::from(old.is_some()));

@@ -243,7 +243,7 @@ impl Node {
     }
 
     /// The entries of a leaf.
-    pub(super) fn entries(&self) -> Option<&Packed> {
+    pub(crate) fn entries(&self) -> Option<&Packed> {
         match &self.body {
             Body::Leaf(entries) => Some(entries),
             Body::Branch(..) => None,

@@ -61,6 +61,18 @@ pub(crate) struct Packed {
     dead: usize,
 }
 
+/// The first eight bytes as a number, zeros behind fewer. Words are in the order of their bytes; only equal ones have to
+/// be compared in full.
+fn word(bytes: &[u8]) -> u64 {
+    if let Some(first) = bytes.first_chunk() {
+        return u64::from_be_bytes(*first);
+    }
+    bytes
+        .iter()
+        .zip([56, 48, 40, 32, 24, 16, 8])
+        .fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
+}
+
 /// A length as the heap stores it. Keys and values are bounded far below 2^16 by `ENTRY_MAX`.
 fn short(len: usize) -> [u8; 2] {
     debug_assert!(u16::try_from(len).is_ok(), "an entry of {len} bytes");
@@ -94,13 +106,28 @@ impl Packed {
 
     /// The key of an entry without the prefix.
     pub(crate) fn suffix(&self, index: usize) -> &[u8] {
-        let (at, suffix, _) = self.parts(index);
-        &self.heap[at..at + suffix]
+        let rest = &self.heap[self.slots[index].position as usize..];
+        let len = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
+        &rest[LENGTHS..LENGTHS + len]
     }
 
     pub(crate) fn value(&self, index: usize) -> &[u8] {
         let (at, suffix, value) = self.parts(index);
         &self.heap[at + suffix..at + suffix + value]
+    }
+
+    /// Suffix and value of an entry; `None` behind the last one.
+    pub(crate) fn entry(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let rest = self.heap.get(self.slots.get(index)?.position as usize..)?;
+        let (lengths, rest) = rest.split_first_chunk::<LENGTHS>()?;
+        let [suffix, value] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]].map(u16::from_le_bytes);
+        let (suffix, rest) = rest.split_at_checked(usize::from(suffix))?;
+        Some((suffix, rest.get(..usize::from(value))?))
+    }
+
+    /// The first entry whose suffix isn't below this one.
+    pub(crate) fn first_from(&self, suffix: &[u8]) -> usize {
+        self.search_suffix(suffix, head(suffix)).unwrap_or_else(|at| at)
     }
 
     /// Puts the whole key of an entry into `key`.
@@ -137,10 +164,33 @@ impl Packed {
         let mut high = low + equal;
         if equal == EQUAL_HEADS_MAX {
             high += self.slots[high..].partition_point(|slot| slot.head == head);
+            return self.search_alike(low, high, suffix);
         }
         while low < high {
             let middle = usize::midpoint(low, high);
             match self.suffix(middle).cmp(suffix) {
+                Ordering::Equal => return Ok(middle),
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    /// Searches among many entries that have the same head, and so more in common, most likely, as those of a branch have
+    /// the ids above them all: what they share is compared once, and what follows eight bytes at a time.
+    fn search_alike(&self, mut low: usize, mut high: usize, suffix: &[u8]) -> Result<usize, usize> {
+        let (first, last) = (self.suffix(low), self.suffix(high - 1));
+        let shared = shared_len(first, last);
+        let Some(rest) = suffix.strip_prefix(&first[..shared]) else {
+            // It is on the same side of all of them.
+            return Err(if suffix < first { low } else { high });
+        };
+        let wanted = word(rest);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let found = &self.suffix(middle)[shared..];
+            match word(found).cmp(&wanted).then_with(|| found.cmp(rest)) {
                 Ordering::Equal => return Ok(middle),
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
@@ -361,6 +411,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn alike_keys_are_found_as_in_a_sorted_map(
+            keys in proptest::collection::btree_set(proptest::collection::vec(0u8..2, 0..16), 1..200),
+            asked in proptest::collection::vec(proptest::collection::vec(0u8..2, 0..16), 40),
+            start in prop_oneof![Just(&b"alike"[..]), Just(&b"ab"[..]), Just(&b""[..])],
+            lead in any::<bool>(),
+        ) {
+            let whole = |key: &Vec<u8>| [start, key].concat();
+            let mut keys: Vec<_> = keys.iter().map(whole).collect();
+            let mut packed = Packed::default();
+            if lead && !keys[0].is_empty() {
+                // A branch has it, so that its keys have no prefix.
+                keys.insert(0, Vec::new());
+            }
+            for key in &keys {
+                packed.push(key, b"");
+            }
+            for packed in [&packed, &packed.range(0..packed.len())] {
+                for key in asked.iter().map(whole).chain(asked.iter().cloned()).chain(keys.iter().cloned()) {
+                    prop_assert_eq!(packed.search(&key), keys.binary_search(&key), "{:?}", key);
+                }
+            }
+        }
+
         #[test]
         fn behaves_like_a_sorted_map(steps in proptest::collection::vec(
             (proptest::collection::vec(0u8..3, 0..6), proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40))), 0..200)) {
