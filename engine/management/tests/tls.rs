@@ -10,7 +10,10 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use weir_management::v1::system_client::SystemClient;
 use weir_management::v1::system_server::{System, SystemServer};
-use weir_management::v1::{AttachRequest, AttachResponse, SystemQueryRequest, SystemQueryResponse};
+use weir_management::v1::{
+    AttachRequest, AttachResponse, ClearDeviceRequest, ClearDeviceResponse, SystemQueryRequest,
+    SystemQueryResponse,
+};
 use weir_management::{Failure, RotatingServer, TlsError, TlsFiles, failure_of, incoming};
 use weir_proto::Der;
 
@@ -45,6 +48,13 @@ impl System for Answer {
 
     async fn query(&self, _: Request<SystemQueryRequest>) -> Result<Response<SystemQueryResponse>, Status> {
         Err(Failure::new(Der::NONEXIST, "pool tank", "pool tank does not exist").into())
+    }
+
+    async fn clear_device(
+        &self,
+        _: Request<ClearDeviceRequest>,
+    ) -> Result<Response<ClearDeviceResponse>, Status> {
+        Ok(Response::new(ClearDeviceResponse { was_faulty: false }))
     }
 }
 

@@ -129,7 +129,7 @@ fn pool_memory_is_registered_chunk_by_chunk_and_named_by_index() {
 
 #[test]
 fn a_device_without_poll_queues_is_not_polled() {
-    let executor = Executor::new().expect("an executor");
+    let Setup { executor, device, pool: _, _folder } = set_up(Features::DEFAULT, 1 << 20);
     let memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
     let file = Rc::new(OwnedFd::from(memory));
     let wire = crate::file::FileWire;
@@ -138,8 +138,6 @@ fn a_device_without_poll_queues_is_not_polled() {
         ring.drain().expect("the kernel refuses at once");
         assert!(read.taken().expect("ended").is_err(), "memory has nothing to poll");
     }
-    let folder = folder();
-    let device = device(&executor, &folder, Features::DEFAULT);
     let polls = device.features().has(Features::POLLED);
     executor.block_on(device.read(0, DmaBuf::new(BLOCK))).expect("polled or not");
     executor.block_on(device.flush()).expect("polled or not");
