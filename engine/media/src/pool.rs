@@ -338,6 +338,7 @@ mod tests {
         let handle = node.handle();
         let waiting = pool.clone();
         let task = handle.spawn(async move { waiting.take(1).await.len() });
+        world.run_for(core::time::Duration::from_millis(1));
         drop(first);
         assert_eq!(world.block_on(&node, task).expect("not aborted"), BLOCK);
         assert_eq!((pool.waits(), pool.limit(), pool.used()), (1, BLOCK, 0));

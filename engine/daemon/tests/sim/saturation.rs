@@ -25,6 +25,12 @@ pub fn probes_are_answered(cluster: &Cluster) {
     let (container, oid) = cluster.world.block_on(cluster.admin(), async move {
         let container = make_container(&context, "tank", "box", 0).await.expect("nothing is wrong yet");
         let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("nothing is wrong");
+        // Every target learns of the container before a disk stalls; learning takes several records.
+        let kv = Kv::open(&container, oid).expect("no redundancy");
+        for key in 0..WIDTH {
+            let put = kv.put(&context, &key.to_le_bytes(), b"value", Conditions::NONE).await;
+            put.expect("nothing is wrong");
+        }
         (container, oid)
     });
     cluster.world.run_for(Duration::from_secs(10));
