@@ -167,9 +167,10 @@ fn check_and_copy(
             let location = core.location("data", offset + (range.start - low));
             return Err(FetchError::Corrupt { location, extent });
         }
-    }
-    if begin < end {
-        into[small(begin - from)..small(end - from)].copy_from_slice(bytes(begin..end));
+        // While it is in the processor's cache.
+        if !wanted.is_empty() {
+            into[small(wanted.start - from)..small(wanted.end - from)].copy_from_slice(bytes(wanted));
+        }
     }
     Ok(sum)
 }
