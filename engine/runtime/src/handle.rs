@@ -54,6 +54,11 @@ pub(crate) trait Backend {
     fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources>;
     fn remove_source(&self, source: SourceId);
 
+    /// See [`Handle::run_now`]. In virtual time every task waits for its turn.
+    fn run_now(&self, _task: TaskId) -> bool {
+        false
+    }
+
     /// Something is expected soon, or is not any more. Virtual time doesn't care.
     fn attend(&self, _expected: bool) {}
 }
@@ -155,6 +160,14 @@ impl Handle {
             Pin::new(&mut sleep).poll(cx).map(|()| Err(Elapsed))
         })
         .await
+    }
+
+    /// Polls a task in place instead of having it woken, and returns whether it did: that takes a source that is being
+    /// polled, because then no task is, and is granted a few times for each look at the sources. For the task of which the
+    /// caller knows that it waits for just this.
+    #[must_use]
+    pub fn run_now(&self, task: TaskName) -> bool {
+        self.backend.run_now(task.0)
     }
 
     /// Lets every other ready task run once.
@@ -291,6 +304,10 @@ impl<T> Drop for Finish<T> {
     }
 }
 
+/// Names a task for [`Handle::run_now`]; nothing any more once the task has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TaskName(TaskId);
+
 /// The result of a spawned task. Dropping it detaches the task.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<JoinState<T>>>,
@@ -302,6 +319,12 @@ impl<T> JoinHandle<T> {
     /// Drops the task where it stands; awaiting it then gives [`Aborted`].
     pub fn abort(&self) {
         self.backend.abort(self.id);
+    }
+
+    /// The task's name.
+    #[must_use]
+    pub fn name(&self) -> TaskName {
+        TaskName(self.id)
     }
 
     /// Whether the task has ended.

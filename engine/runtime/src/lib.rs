@@ -19,7 +19,8 @@ mod waker;
 
 pub use combine::{Either, join_all, race};
 pub use handle::{
-    Aborted, Attention, Elapsed, EventSource, Handle, JoinHandle, NoSources, Sleep, SourceId, YieldNow,
+    Aborted, Attention, Elapsed, EventSource, Handle, JoinHandle, NoSources, Sleep, SourceId, TaskName,
+    YieldNow,
 };
 pub use instant::Instant;
 
