@@ -119,6 +119,14 @@ pub trait Device {
     /// Fills the buffer from `offset` and gives it back.
     fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf>;
 
+    /// The bytes of whole blocks in place, where the device is memory and has them in one piece. What is lent stays as it is,
+    /// whatever is written meanwhile, which costs a copy of the piece then: give it back soon. `None`: [`Device::read`]
+    /// has to be used, and tells what is wrong if something is.
+    fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
+        let _ = (offset, len);
+        None
+    }
+
     /// Writes the slices one behind the other from `offset`. Each must be aligned memory of whole blocks.
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()>;
 

@@ -37,7 +37,11 @@ pub struct FileDevice {
 }
 
 /// Transfers as reads and writes of a file.
-pub(crate) struct FileWire;
+pub(crate) struct FileWire {
+    /// Of a stable write, a write and a flush may be made, as for files. A block device is always told that the write is to
+    /// be stable, which spares a drive its whole cache's flush.
+    pub(crate) may_flush: bool,
+}
 
 impl Wire for FileWire {
     type Submission = squeue::Entry;
@@ -75,6 +79,10 @@ impl Wire for FileWire {
             }
         };
         entry.flags(flags).user_data(request.slot)
+    }
+
+    fn may_flush_writes(&self) -> bool {
+        self.may_flush
     }
 
     fn completion(completion: &cqueue::Entry) -> (u64, i32) {
@@ -203,7 +211,8 @@ impl FileDevice {
         let name = path.display().to_string();
         let file = Rc::new(OwnedFd::from(file));
         let plain = wanted.without(Features::POLLED);
-        let ring = Rc::new(Ring::new(FileWire, &file, plain).map_err(|error| no_ring(path, &error))?);
+        let wire = FileWire { may_flush: is_file };
+        let ring = Rc::new(Ring::new(wire, &file, plain).map_err(|error| no_ring(path, &error))?);
         let polled = if may_poll { polled_ring(&file, wanted) } else { None };
         let mut device = Self {
             inner: Rc::new(Ringed { name, file, size, is_read_only, ring, polled }),
@@ -231,7 +240,9 @@ pub(crate) fn no_ring(path: &Path, error: &io::Error) -> MediaError {
 
 /// A ring that looks for completions at the device's queues; `None` where the device or the file system can't.
 fn polled_ring(file: &Rc<OwnedFd>, wanted: Features) -> Option<Rc<Ring<FileWire>>> {
-    let ring = Rc::new(Ring::new(FileWire, file, wanted).ok()?);
+    // It knows no flush.
+    let wire = FileWire { may_flush: false };
+    let ring = Rc::new(Ring::new(wire, file, wanted).ok()?);
     // Kernels tell of a file that can't be polled only when it is read.
     let read = ring.start(file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
     ring.drain().ok()?;

@@ -323,6 +323,11 @@ impl Device for Watched {
         self.watch(Operation::Read, |device| device.read(offset, buffer))
     }
 
+    fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
+        // Who asks a faulty device is told so by the read.
+        if self.fault().is_some() { None } else { self.inner.lend(offset, len) }
+    }
+
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
         self.watch(Operation::Write, |device| device.write(offset, data))
     }

@@ -6,16 +6,31 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Bytes of a piece of a device in memory: few look-ups for a large transfer, little waste for a small one.
+/// Bytes of a piece of a device in memory: few look-ups for a large transfer, little to copy for a copy of the device that
+/// changes.
 const PIECE: usize = 64 * 1024;
+
+/// Bytes of a piece of a device that is large: one in 32 transfers of a mebibyte meets the edge of one. The system gives
+/// memory page by page as it is written, so that what isn't costs nothing.
+const LARGE_PIECE: usize = 32 << 20;
+
+/// Size from which a device is large: it holds a target's data, and nobody copies it.
+const LARGE_DEVICE: u64 = 256 << 20;
 
 /// Sparse content of a device: a piece that was never written reads as zeros and takes no memory. Clones share the
 /// pieces that neither has written since.
 #[derive(Clone)]
 pub(crate) struct Content {
-    pieces: BTreeMap<u64, Rc<[u8]>>,
+    /// Each up to the end of what was written of it, so that nothing is filled with zeros that is written next.
+    pieces: BTreeMap<u64, Rc<Vec<u8>>>,
     /// Bytes of a piece, whole blocks.
     piece: usize,
+}
+
+/// A piece before the first write to it.
+fn fresh(piece: usize) -> Vec<u8> {
+    // Zeros that the system gives page by page, or nothing.
+    if piece >= LARGE_PIECE { vec![0; piece] } else { Vec::new() }
 }
 
 impl Default for Content {
@@ -47,17 +62,38 @@ impl Content {
         Self::for_parts(self.piece, offset, into.len(), |piece, range, at| {
             let target = &mut into[at..at + range.len()];
             match self.pieces.get(&piece) {
-                Some(bytes) => target.copy_from_slice(&bytes[range]),
+                Some(bytes) => {
+                    let known = bytes.get(range.start..range.end.min(bytes.len())).unwrap_or_default();
+                    let (target, behind) = target.split_at_mut(known.len());
+                    target.copy_from_slice(known);
+                    behind.fill(0);
+                }
                 None => target.fill(0),
             }
         });
     }
 
+    /// Bytes that are in one piece, if something was written to it; they stay as they are now.
+    fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
+        let bytes = self.pieces.get(&(offset / self.piece as u64))?;
+        let start = usize::try_from(offset % self.piece as u64).ok()?;
+        Slice::new(Rc::clone(bytes) as Rc<dyn AsRef<[u8]>>, start..start.checked_add(len)?)
+    }
+
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let len = self.piece;
         Self::for_parts(len, offset, data.len(), |piece, range, at| {
-            let bytes = self.pieces.entry(piece).or_insert_with(|| vec![0; len].into());
-            Rc::make_mut(bytes)[range.clone()].copy_from_slice(&data[at..at + range.len()]);
+            let bytes = Rc::make_mut(self.pieces.entry(piece).or_insert_with(|| Rc::new(fresh(len))));
+            if bytes.len() < range.end {
+                bytes.reserve_exact(len - bytes.len());
+            }
+            if bytes.len() < range.start {
+                bytes.resize(range.start, 0);
+            }
+            let (over, behind) =
+                data[at..at + range.len()].split_at(range.len().min(bytes.len() - range.start));
+            bytes[range.start..range.start + over.len()].copy_from_slice(over);
+            bytes.extend_from_slice(behind);
         });
     }
 
@@ -83,7 +119,7 @@ impl Content {
         if within == 0 {
             self.pieces.remove(&last);
         } else if let Some(bytes) = self.pieces.get_mut(&last) {
-            Rc::make_mut(bytes)[within..].fill(0);
+            Rc::make_mut(bytes).truncate(within);
         }
     }
 }
@@ -102,7 +138,8 @@ impl MemoryDevice {
     #[must_use]
     pub fn new(size: u64) -> Self {
         let size = size - size % BLOCK as u64;
-        let content = Content { piece: PIECE, ..Content::default() };
+        let piece = if size >= LARGE_DEVICE { LARGE_PIECE } else { PIECE };
+        let content = Content { piece, ..Content::default() };
         Self { content: Rc::new(RefCell::new(content)), size, stats: Rc::default() }
     }
 
@@ -127,6 +164,7 @@ impl MemoryDevice {
     /// A device with a copy of the content, cut or grown to `size`.
     #[must_use]
     pub fn copy(&self, size: u64) -> Self {
+        // In pieces as they are here.
         let copy = Self::new(size);
         *copy.content.borrow_mut() = self.content.borrow().clone();
         copy.content.borrow_mut().truncate(copy.size);
@@ -163,6 +201,16 @@ impl Device for MemoryDevice {
             });
         }
         Box::pin(core::future::ready(checked.map(|()| buffer)))
+    }
+
+    fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
+        self.check(offset, len).ok()?;
+        let lent = self.content.borrow().lend(offset, len)?;
+        self.count(|stats| {
+            stats.reads += 1;
+            stats.read_bytes += len as u64;
+        });
+        Some(lent)
     }
 
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
@@ -207,6 +255,56 @@ impl Device for MemoryDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_is_what_was_written_in_any_order_and_zeros_elsewhere() {
+        const SIZE: usize = 300;
+        let mut content = Content { piece: 64, ..Content::default() };
+        let mut model = [0u8; SIZE];
+        let mut seed = 7usize;
+        let mut next = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for step in 0..2000u32 {
+            let at = next(SIZE);
+            let end = at + next(SIZE - at + 1).min(90);
+            let byte = (step % 255) as u8 + 1;
+            if step % 100 == 99 {
+                content.truncate(at as u64);
+                model[at..].fill(0);
+            } else {
+                content.write(at as u64, &vec![byte; end - at]);
+                model[at..end].fill(byte);
+            }
+            let from = next(SIZE);
+            let mut bytes = vec![9; next(SIZE - from + 1)];
+            content.read(from as u64, &mut bytes);
+            assert_eq!(bytes, model[from..from + bytes.len()], "after step {step}");
+            let first = model.iter().position(|byte| *byte != 0);
+            assert_eq!(content.first_data(), first.map(|at| at as u64), "after step {step}");
+        }
+    }
+
+    #[test]
+    fn what_is_lent_stays_as_it_was_whatever_is_written() {
+        for size in [4 * PIECE as u64, LARGE_DEVICE] {
+            let device = MemoryDevice::new(size);
+            let edge = device.content.borrow().piece as u64;
+            let last = edge - BLOCK as u64;
+            assert!(device.lend(last, BLOCK).is_none(), "nothing was written there");
+            device.overwrite(last, &[7; 2 * BLOCK]);
+            let lent = device.lend(last, BLOCK).expect("it was written");
+            device.overwrite(last, &[8; BLOCK]);
+            assert_eq!(*lent, [7; BLOCK]);
+            assert_eq!(*device.lend(last, BLOCK).expect("it was written"), [8; BLOCK]);
+            assert_eq!(device.bytes(last, 2 * BLOCK), [[8; BLOCK], [7; BLOCK]].concat());
+            assert!(device.lend(last, 2 * BLOCK).is_none(), "in two pieces");
+            assert!(device.lend(last + 1, BLOCK).is_none(), "half a block");
+            assert!(device.lend(size, BLOCK).is_none(), "behind the end");
+            assert_eq!((device.stats().reads, device.stats().read_bytes), (2, 2 * BLOCK as u64));
+        }
+    }
 
     #[test]
     fn content_keeps_unaligned_bytes_across_pieces_whatever_their_size() {

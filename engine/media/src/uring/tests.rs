@@ -1,3 +1,4 @@
+use super::stable::Way;
 use super::*;
 use crate::device::BLOCK;
 use crate::file::FileDevice;
@@ -61,7 +62,8 @@ fn transfers_work_with_every_combination_of_features() {
         let stats = device.stats();
         assert_eq!(
             (stats.reads, stats.writes, stats.flushes, stats.errors, stats.in_flight),
-            (2, 2, 1, 0, 0)
+            (2, 2, 2, 0, 0),
+            "a stable write to a file has a flush of its own"
         );
     }
 }
@@ -94,6 +96,51 @@ fn what_is_begun_together_is_told_to_the_kernel_in_one_call() {
         ));
     }
     println!("{}", printed.join("\n"));
+}
+
+#[test]
+fn a_large_transfer_is_told_to_the_kernel_at_once_with_what_was_begun_before_it() {
+    for wanted in combinations() {
+        let Setup { executor, device, .. } = &set_up(wanted, 1 << 20);
+        executor.block_on(async {
+            let small = device.write(0, vec![DmaBuf::copy_of(&[1; BLOCK]).into()]);
+            assert_eq!(device.stats().calls, 0);
+            let mut data = DmaBuf::new(AT_ONCE_MIN);
+            data.fill(2);
+            let large = device.write_stable(BLOCK as u64, vec![data.into()]);
+            assert_eq!(device.stats().calls, 1, "{wanted}");
+            assert!(join_all([small, large]).await.iter().all(Result::is_ok), "{wanted}");
+            let read = device.read(0, DmaBuf::new(AT_ONCE_MIN + BLOCK));
+            assert_eq!(device.stats().in_flight, 1);
+            let read = read.await.expect("a read");
+            assert!(
+                read[..BLOCK].iter().all(|byte| *byte == 1) && read[BLOCK..].iter().all(|byte| *byte == 2)
+            );
+        });
+        assert_eq!(device.stats().flushes, 1);
+    }
+}
+
+/// Has stable writes made of a write and a flush for a while.
+fn prefer_flushes<W: Wire>(ring: &Ring<W>) {
+    ring.ways.note(Way::Synchronous, BLOCK, Duration::from_secs(1));
+    ring.ways.note(Way::Flushed, BLOCK, Duration::ZERO);
+}
+
+#[test]
+fn a_stable_write_that_is_given_up_is_made_stable_all_the_same() {
+    let Setup { executor, device, .. } = &set_up(Features::DEFAULT, 1 << 20);
+    device.with_ring(prefer_flushes);
+    executor.block_on(async {
+        drop(device.write_stable(0, vec![DmaBuf::copy_of(&[3; BLOCK]).into()]));
+        let read = device.read(BLOCK as u64, DmaBuf::new(BLOCK));
+        read.await.expect("a read");
+        while device.stats().in_flight > 0 {
+            device.poll_once();
+        }
+    });
+    let stats = device.stats();
+    assert_eq!((stats.writes, stats.flushes, stats.errors), (1, 1, 0));
 }
 
 #[test]
@@ -132,7 +179,7 @@ fn a_device_without_poll_queues_is_not_polled() {
     let Setup { executor, device, pool: _, _folder } = set_up(Features::DEFAULT, 1 << 20);
     let memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
     let file = Rc::new(OwnedFd::from(memory));
-    let wire = crate::file::FileWire;
+    let wire = crate::file::FileWire { may_flush: false };
     if let Ok(ring) = Ring::new(wire, &file, Features::DEFAULT) {
         let read = ring.start(&file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
         ring.drain().expect("the kernel refuses at once");

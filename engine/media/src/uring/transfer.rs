@@ -1,12 +1,14 @@
 //! Transfers in flight: their memory, and the requests that they are made of.
 
 use super::Cellar;
+use super::stable::Way;
 use crate::buffer::{DmaBuf, Slice};
 use core::cell::RefCell;
 use core::ops::Range;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// A transfer with the memory it uses.
 pub(crate) enum Transfer {
@@ -82,6 +84,10 @@ pub(super) struct InFlight {
     ended: usize,
     failure: Option<io::Error>,
     must_repeat: bool,
+    /// How a stable write is made so, and when it began, where there is a choice.
+    pub(super) way: Option<(Way, Instant)>,
+    /// What it waits for is the flush behind a write.
+    is_flushing: bool,
 }
 
 /// Most that one request of a device moves.
@@ -164,6 +170,8 @@ impl InFlight {
             ended: 0,
             failure: None,
             must_repeat: false,
+            way: None,
+            is_flushing: false,
         }
     }
 
@@ -175,7 +183,8 @@ impl InFlight {
         };
         let action = match self.transfer {
             Transfer::Read { .. } => Action::Read,
-            Transfer::Write { stable, .. } => Action::Write { stable },
+            Transfer::Write { .. } if self.is_flushing => Action::Flush,
+            Transfer::Write { stable, .. } => Action::Write { stable: stable && !self.has_flush() },
             Transfer::Flush => Action::Flush,
         };
         let vectors = &self.vectors.all()[piece.vectors.clone()];
@@ -195,7 +204,7 @@ impl InFlight {
             // The kernel couldn't take it at that moment, or a signal or a reset of the device came in between.
             self.must_repeat = true;
         } else {
-            let len = if self.rest.is_empty() { self.len } else { 0 };
+            let len = if self.rest.is_empty() && !self.is_flushing { self.len } else { 0 };
             let ended =
                 if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { outcome(result, len) };
             if let Err(error) = ended {
@@ -213,6 +222,32 @@ impl InFlight {
         self.must_repeat = false;
         (self.begun, self.ended) = (0, 0);
         true
+    }
+
+    /// Whether it is a write to be made stable by a flush, which hasn't been begun; it's ready for that then.
+    pub(super) fn flushes(&mut self) -> bool {
+        if !self.has_flush() || self.is_flushing || self.failure.is_some() {
+            return false;
+        }
+        self.is_flushing = true;
+        self.first = Piece { offset: 0, len: 0, vectors: 0..0 };
+        self.rest.clear();
+        (self.begun, self.ended) = (0, 0);
+        true
+    }
+
+    pub(super) fn is_stable_write(&self) -> bool {
+        matches!(self.transfer, Transfer::Write { stable: true, .. })
+    }
+
+    /// Whether it is a write that a flush makes stable.
+    fn has_flush(&self) -> bool {
+        matches!(self.way, Some((Way::Flushed, _)))
+    }
+
+    /// Flushes that it took beside what it moved: a file system makes one of a synchronous write, too.
+    pub(super) fn flushes_made(&self) -> u64 {
+        u64::from(self.is_flushing || matches!(self.way, Some((Way::Synchronous, _))))
     }
 
     /// How it went.
