@@ -150,12 +150,20 @@ impl Chunks {
     }
 }
 
-/// The parts of an extent. Of records without size, which are holes, it is one.
-pub fn parts(extent: Extent, record_size: u32) -> impl Iterator<Item = Extent> {
-    let step = match record_size {
+/// Records of this size to a part: parts end at multiples of it. Records without size, which are holes, are never cut.
+#[must_use]
+pub const fn part_records(record_size: u32) -> u64 {
+    match record_size {
         0 => u64::MAX,
-        size => (PART_BYTES_MAX / u64::from(size)).max(1),
-    };
+        // Of records that are longer than a part, each is one.
+        size if size as u64 > PART_BYTES_MAX => 1,
+        size => PART_BYTES_MAX / size as u64,
+    }
+}
+
+/// The parts of an extent.
+pub fn parts(extent: Extent, record_size: u32) -> impl Iterator<Item = Extent> {
+    let step = part_records(record_size);
     let mut index = extent.index;
     core::iter::from_fn(move || {
         let boundary = (index / step).saturating_add(1).saturating_mul(step);

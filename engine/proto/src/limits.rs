@@ -1,7 +1,7 @@
 //! Named limits of the protocol, each with its reason.
 
 /// Lowest fabric protocol version this build speaks.
-pub const PROTOCOL_MIN: u16 = 1;
+pub const PROTOCOL_MIN: u16 = 2;
 /// Highest fabric protocol version this build speaks.
 pub const PROTOCOL_MAX: u16 = 2;
 

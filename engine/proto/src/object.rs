@@ -313,7 +313,7 @@ pub struct QueryKeyReply {
     pub dkey: Option<Key>,
     /// The akey found.
     pub akey: Option<Key>,
-    /// The extent that holds the record found, with its record size.
+    /// The extent that holds the record found, or the part of it next to that record, with its record size.
     pub extent: Option<(Extent, u32)>,
     /// Epoch of the newest update or punch of the object on this target; [`Epoch::ZERO`] when there is none.
     pub max_epoch: Epoch,
