@@ -5,27 +5,26 @@
 //! Objects that were overwritten or punched are queued; each is visited once its oldest change is past the horizon.
 
 use crate::codec::Malformed;
-use crate::extents::{Stored, is_hole, paint};
-use crate::incarnation::{Life, life};
+use crate::extents::STEP_LOOKS;
 use crate::journal::ObjectKey;
-use crate::key::{self, ContainerNumber, Path, PoolNumber, Tail};
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::merge::{Place, merge_akey};
 use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::state::{Core, add};
+use crate::sweep::{Events, IdleHoles, Pins, Sweep};
 use crate::tree::Tree;
-use crate::value::Event;
-use core::ops::ControlFlow;
+use core::cell::RefCell;
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use weir_proto::object::Extent;
 use weir_proto::{Key, ObjectId};
 
 /// Most index entries removed by one record: some 200 µs of work.
 const REMOVALS_MAX: usize = 64;
 
-/// All records that can be named.
-const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
+/// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
+const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is to be visited.
 #[derive(Debug, Default)]
@@ -38,6 +37,8 @@ pub(crate) struct Queue {
     containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
     /// Whether it is a container's turn.
     container_next: bool,
+    /// Objects that are being visited.
+    visited: BTreeSet<ObjectKey>,
 }
 
 /// What background aggregation does next.
@@ -135,8 +136,39 @@ impl From<Fault> for Halt<ChoreError> {
     }
 }
 
-/// Keys that can go, where to go on, and an akey that is done.
-type Step = (Vec<Vec<u8>>, Option<Vec<u8>>, Option<Place>);
+/// What a visit comes to next.
+enum Part<'a> {
+    /// Events of something below which all has been cleaned, and where to go on.
+    Events(Box<Events<'a>>, Option<Vec<u8>>),
+    /// An akey, and whether the pass over it has come to its end.
+    Akey(Box<Sweep<'a>>, bool),
+    /// Nothing here: it goes on behind.
+    Nothing(Vec<u8>),
+}
+
+/// Something that is gone through in steps.
+trait Pass {
+    /// Looks at up to so many entries more. Returns whether it has come to its end.
+    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault>;
+    /// Keys of what can go, as far as it is known.
+    fn dead(&mut self) -> &mut Vec<Vec<u8>>;
+}
+
+macro_rules! passes {
+    ($($kind:ty),*) => {
+        $(impl Pass for $kind {
+            fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
+                <$kind>::step(self, tree, looks)
+            }
+
+            fn dead(&mut self) -> &mut Vec<Vec<u8>> {
+                &mut self.dead
+            }
+        })*
+    };
+}
+
+passes!(Sweep<'_>, IdleHoles, Events<'_>);
 
 /// One visit of an object.
 struct Visit<'a> {
@@ -152,24 +184,65 @@ struct Visit<'a> {
     newer: Option<u64>,
 }
 
-/// Visits an object and removes what nobody can see. Others run between its parts.
+/// What a visit may rely on while it lasts.
+struct Ground<'a> {
+    core: &'a Rc<Core>,
+    object: ObjectKey,
+    /// Of which the visit knows all up to its horizon.
+    snapshots: RefCell<Rc<BTreeSet<u64>>>,
+    horizon: u64,
+}
+
+/// Announces that an object is being visited.
+struct Presence<'a>(&'a Core, ObjectKey);
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        self.0.aggregation.borrow_mut().visited.remove(&self.1);
+    }
+}
+
+impl<'a> Presence<'a> {
+    /// Waits until nobody else visits the object. `None`: the store stops.
+    async fn new(core: &'a Core, object: ObjectKey) -> Option<Self> {
+        while !core.aggregation.borrow_mut().visited.insert(object) {
+            if core.is_stopped() || core.has_failed() {
+                return None;
+            }
+            core.rt.sleep(PRESENCE_PAUSE).await;
+        }
+        Some(Self(core, object))
+    }
+}
+
+/// Visits an object and removes what nobody can see. Others run between its parts. Returns `false` when a snapshot was
+/// made meanwhile that the visit didn't know of; it is to be repeated then, and comes again by itself.
 pub(crate) async fn visit_object(
     core: &Rc<Core>,
     object: ObjectKey,
     since: u64,
     horizon: u64,
-) -> Result<(), ChoreError> {
-    let snapshots = {
-        let catalog = core.catalog.borrow();
-        let found = catalog.pools.get(&object.0).and_then(|pool| pool.containers.get(&object.1));
-        let Some(container) = found.filter(|container| !container.destroying) else { return Ok(()) };
-        Rc::clone(&container.snapshots)
-    };
+) -> Result<bool, ChoreError> {
+    let Some(_presence) = Presence::new(core, object).await else { return Ok(true) };
+    let Some(snapshots) = snapshots_of(core, object) else { return Ok(true) };
     // Snapshots that were made since the last visit may lie before it, but not before what it left.
     let floor = snapshots.range(..=since).next_back().copied().unwrap_or(0);
     let path = Path::object(object.0, object.1, object.2);
     let mut visit =
         Visit { object: object.2, path, dkey: None, snapshots: &snapshots, floor, horizon, newer: None };
+    let ground = Ground { core, object, snapshots: RefCell::new(Rc::clone(&snapshots)), horizon };
+    let has_ended = visit_parts(&ground, &mut visit).await?;
+    // The next visit comes when there is more to do, or knows of snapshots that this one didn't.
+    let next = if has_ended { visit.newer.map(|newer| (newer, horizon)) } else { Some((horizon, since)) };
+    if let Some((epoch, since)) = next {
+        core.aggregation.borrow_mut().add_again(object, epoch, since);
+    }
+    Ok(has_ended)
+}
+
+/// Goes through the parts of an object. Returns `false` when the ground has gone in between.
+async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool, ChoreError> {
+    let core = ground.core;
     let mut from = visit.path.below().to_vec();
     loop {
         core.admit().await?;
@@ -177,34 +250,126 @@ pub(crate) async fn visit_object(
         let dkey = visit.dkey.clone();
         let step = core.ask(|tree| {
             visit.dkey.clone_from(&dkey);
-            let step = visit.step(tree, &from)?;
-            tree.reach(step.0.iter().map(Vec::as_slice))?;
-            Ok::<_, Halt<ChoreError>>(step)
+            Ok::<_, Halt<ChoreError>>(visit.step(tree, &from)?)
         });
-        let (removals, next, done) = step.await?;
-        if !removals.is_empty() {
-            add(&core.counters.aggregated, removals.len() as u64);
-            let removals: Vec<Change> = removals.into_iter().map(|key| Change::Remove { key }).collect();
-            core.commit(&removals, None)?;
-        }
-        if let Some(place) = done {
-            merge_akey(core, object, &place, horizon).await?;
-        }
-        match next {
-            Some(next) => from = next,
-            None => break,
-        }
+        from = match step.await? {
+            Part::Events(mut events, next) => {
+                let is_whole = ground.run(&mut *events, false).await?;
+                visit.note_newer(events.newer);
+                if !is_whole {
+                    return Ok(false);
+                }
+                let Some(next) = next else { return Ok(true) };
+                next
+            }
+            Part::Akey(sweep, has_ended) => {
+                let Some(place) = clean(ground, visit, *sweep, has_ended).await? else { return Ok(false) };
+                merge_akey(core, ground.object, &place, ground.horizon).await?;
+                key::after(place[2].as_bytes())
+            }
+            Part::Nothing(next) => next,
+        };
         core.breathe().await;
     }
-    if let Some(newer) = visit.newer {
-        core.aggregation.borrow_mut().add_again(object, newer, horizon);
-    }
-    Ok(())
 }
 
-impl Visit<'_> {
+/// The snapshots of an object's container; `None`: it is gone.
+pub(crate) fn snapshots_of(core: &Core, object: ObjectKey) -> Option<Rc<BTreeSet<u64>>> {
+    let catalog = core.catalog.borrow();
+    let pool = catalog.pools.get(&object.0).filter(|pool| !pool.destroying)?;
+    let container = pool.containers.get(&object.1).filter(|container| !container.destroying)?;
+    Some(Rc::clone(&container.snapshots))
+}
+
+impl Ground<'_> {
+    /// Whether all that the visit has concluded holds: nobody has made a snapshot since that lies before its horizon.
+    fn holds(&self) -> bool {
+        let Some(now) = snapshots_of(self.core, self.object) else { return false };
+        let mut known = self.snapshots.borrow_mut();
+        if Rc::ptr_eq(&now, &known) {
+            return true;
+        }
+        let holds = now.range(..=self.horizon).all(|epoch| known.contains(epoch));
+        if holds {
+            *known = now;
+        }
+        holds
+    }
+
+    /// Goes through a pass, which may have come to its end already, and removes what it finds. Returns `false` when something
+    /// has to stay after all.
+    async fn run(&self, pass: &mut impl Pass, mut has_ended: bool) -> Result<bool, ChoreError> {
+        loop {
+            if !self.remove(core::mem::take(pass.dead())).await? {
+                return Ok(false);
+            }
+            if has_ended {
+                return Ok(true);
+            }
+            has_ended = self.core.ask(|tree| Ok::<_, Halt<ChoreError>>(pass.step(tree, STEP_LOOKS)?)).await?;
+            if !has_ended {
+                self.core.breathe().await;
+            }
+        }
+    }
+
+    /// Removes entries that the index has the way to. Returns `false` when they have to stay after all.
+    fn commit(&self, keys: Vec<Vec<u8>>) -> Result<bool, ChoreError> {
+        if !self.holds() {
+            return Ok(false);
+        }
+        if !keys.is_empty() {
+            add(&self.core.counters.aggregated, keys.len() as u64);
+            let removals: Vec<Change> = keys.into_iter().map(|key| Change::Remove { key }).collect();
+            self.core.commit(&removals, None)?;
+        }
+        Ok(true)
+    }
+
+    /// Removes entries, some at a time. Returns `false` when they have to stay after all.
+    async fn remove(&self, mut keys: Vec<Vec<u8>>) -> Result<bool, ChoreError> {
+        while !keys.is_empty() {
+            let rest = keys.split_off(keys.len().min(REMOVALS_MAX));
+            self.core.admit().await?;
+            let way = self.core.ask(|tree| {
+                tree.reach(keys.iter().map(Vec::as_slice))?;
+                Ok::<_, Halt<ChoreError>>(())
+            });
+            way.await?;
+            if !self.commit(core::mem::replace(&mut keys, rest))? {
+                return Ok(false);
+            }
+            self.core.breathe().await;
+        }
+        Ok(true)
+    }
+}
+
+/// Removes what nobody can see of an akey, step by step, after a first step has been made. Returns the akey's place;
+/// `None` when the visit's ground has gone.
+async fn clean(
+    ground: &Ground<'_>,
+    visit: &mut Visit<'_>,
+    mut sweep: Sweep<'_>,
+    has_ended: bool,
+) -> Result<Option<Place>, ChoreError> {
+    let is_whole = ground.run(&mut sweep, has_ended).await?;
+    visit.note_newer(sweep.newer);
+    let place = sweep.place;
+    // What an earlier visit left below the floor may be what a hole hides.
+    let may_idle = is_whole && sweep.has_holes && visit.floor == 0;
+    if may_idle && !ground.run(&mut IdleHoles::new(place[2].clone(), visit.horizon), false).await? {
+        return Ok(None);
+    }
+    let mut events = Events::new(&place[..2], place[2].clone(), visit.pins());
+    let is_whole = is_whole && ground.run(&mut events, false).await?;
+    visit.note_newer(events.newer);
+    Ok(is_whole.then_some(place))
+}
+
+impl<'a> Visit<'a> {
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
-    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Step, Fault> {
+    fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Part<'a>, Fault> {
         let found = tree.first_below(from, &self.path.below())?;
         let dkey = match &found {
             Some(rest) => Some(self.path.dkey(&key::dkey_from(self.object, rest)?)),
@@ -213,218 +378,32 @@ impl Visit<'_> {
         // Events of a dkey sort before its akeys, but can only be judged when those have been cleaned.
         if let Some(left) = self.dkey.take_if(|left| Some(&*left) != dkey.as_ref()) {
             let above = [self.path.clone()];
-            return Ok((self.dead_events(tree, &left, &above)?, Some(from.to_vec()), None));
+            return Ok(Part::Events(self.events(&above, left), Some(from.to_vec())));
         }
         let Some(dkey) = dkey else {
-            let path = self.path.clone();
-            return Ok((self.dead_events(tree, &path, &[])?, None, None));
+            return Ok(Part::Events(self.events(&[], self.path.clone()), None));
         };
         self.dkey = Some(dkey.clone());
         let below = dkey.below();
         let Some(rest) = tree.first_below(from.max(&below), &below)? else {
-            return Ok((Vec::new(), Some(key::after(dkey.as_bytes())), None));
+            return Ok(Part::Nothing(key::after(dkey.as_bytes())));
         };
         let akey: Key = key::akey_from(self.object, &rest)?;
         let akey = dkey.akey(&akey);
-        let mut removals = self.dead_versions(tree, &akey, &dkey)?;
-        if removals.len() >= REMOVALS_MAX {
-            removals.truncate(REMOVALS_MAX);
-            return Ok((removals, Some(akey.as_bytes().to_vec()), None));
-        }
-        let above = [self.path.clone(), dkey];
-        removals.extend(self.dead_events(tree, &akey, &above)?);
-        let next = key::after(akey.as_bytes());
-        let [object, dkey] = above;
-        Ok((removals, Some(next), Some([object, dkey, akey])))
+        let mut sweep = Sweep::new([self.path.clone(), dkey, akey], self.pins());
+        let has_ended = sweep.step(tree, STEP_LOOKS)?;
+        Ok(Part::Akey(Box::new(sweep), has_ended))
     }
 
-    /// The pins between which the given epochs make a difference, ascending.
-    fn pins(&self, mut epochs: Vec<u64>) -> Vec<u64> {
-        epochs.retain(|epoch| *epoch <= self.horizon);
-        epochs.sort_unstable();
-        epochs.dedup();
-        let mut pins = BTreeSet::from([self.horizon]);
-        for (at, epoch) in epochs.iter().enumerate() {
-            let end = epochs.get(at + 1).copied().unwrap_or(self.horizon);
-            let last = if at + 1 < epochs.len() { end - 1 } else { end };
-            let first = (*epoch).max(self.floor);
-            if first <= last {
-                pins.extend(self.snapshots.range(first..=last).next_back());
-            }
-        }
-        pins.into_iter().collect()
+    fn pins(&self) -> Pins<'a> {
+        Pins { snapshots: self.snapshots, floor: self.floor, horizon: self.horizon }
     }
 
-    /// The life of the last of these paths, each below the one before, at an epoch.
-    fn life(tree: &Tree, paths: &[&Path], epoch: u64) -> Result<Life, Fault> {
-        paths.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, epoch))
+    fn events(&self, above: &[Path], path: Path) -> Box<Events<'a>> {
+        Box::new(Events::new(above, path, self.pins()))
     }
 
-    fn event_epochs(tree: &Tree, path: &Path, mut each: impl FnMut(u64, Event)) -> Result<(), Fault> {
-        let prefix = path.events();
-        let fault = tree.scan(&prefix, |key, value| {
-            let Some(rest) = key.strip_prefix(prefix.as_slice()) else { return ControlFlow::Break(None) };
-            match key::epoch_from(rest).and_then(|epoch| Ok((epoch.0, Event::decode(value)?))) {
-                Ok((epoch, event)) => {
-                    each(epoch, event);
-                    ControlFlow::Continue(())
-                }
-                Err(malformed) => ControlFlow::Break(Some(malformed)),
-            }
-        })?;
-        fault.flatten().map_or(Ok(()), |malformed| Err(malformed.into()))
-    }
-
-    /// Events of `path` that no pin needs. What is below has been cleaned before.
-    fn dead_events(&mut self, tree: &Tree, path: &Path, above: &[Path]) -> Result<Vec<Vec<u8>>, Fault> {
-        let mut events = Vec::new();
-        Self::event_epochs(tree, path, |epoch, event| events.push((epoch, event)))?;
-        self.note_newer(events.iter().map(|(epoch, _)| *epoch));
-        let old: Vec<(u64, Event)> = events.into_iter().filter(|(epoch, _)| *epoch <= self.horizon).collect();
-        let mut epochs: Vec<u64> = old.iter().map(|(epoch, _)| *epoch).collect();
-        for path in above {
-            Self::event_epochs(tree, path, |epoch, _| epochs.push(epoch))?;
-        }
-        let above: Vec<&Path> = above.iter().collect();
-        let mut needed = BTreeSet::new();
-        for pin in self.all_pins(epochs) {
-            let above = Self::life(tree, &above, pin)?;
-            let first = old.iter().position(|(epoch, _)| *epoch <= pin);
-            for (epoch, event) in old.iter().skip(first.unwrap_or(old.len())) {
-                if *event == Event::Punch || !above.exists || *epoch < above.low {
-                    break;
-                }
-                needed.insert(*epoch);
-            }
-        }
-        let oldest = needed.first().copied();
-        let dead = |(epoch, event): &&(u64, Event)| match event {
-            // A punch ends what an older pin still needs.
-            Event::Punch => oldest.is_none_or(|oldest| oldest > *epoch),
-            _ => !needed.contains(epoch),
-        };
-        Ok(old.iter().filter(dead).map(|(epoch, _)| path.event(*epoch).to_vec()).collect())
-    }
-
-    /// As [`Visit::pins`], from the first snapshot on: events are few.
-    fn all_pins(&self, epochs: Vec<u64>) -> Vec<u64> {
-        Visit { object: self.object, path: self.path.clone(), dkey: None, floor: 0, newer: None, ..*self }
-            .pins(epochs)
-    }
-
-    fn note_newer(&mut self, epochs: impl Iterator<Item = u64>) {
-        let horizon = self.horizon;
-        let oldest = epochs.filter(|epoch| *epoch > horizon).min();
-        self.newer = self.newer.into_iter().chain(oldest).min();
-    }
-
-    /// Versions of an akey that no pin shows.
-    fn dead_versions(&mut self, tree: &Tree, akey: &Path, dkey: &Path) -> Result<Vec<Vec<u8>>, Fault> {
-        let (mut singles, mut extents) = (Vec::new(), Vec::new());
-        self.collect(tree, akey, &mut singles, &mut extents)?;
-        let mut epochs: Vec<u64> = singles.iter().map(|(epoch, _)| *epoch).collect();
-        epochs.extend(extents.iter().map(|stored| stored.epoch));
-        self.note_newer(epochs.clone().into_iter());
-        singles.retain(|(epoch, _)| *epoch <= self.horizon);
-        extents.retain(|stored| stored.epoch <= self.horizon);
-        if singles.is_empty() && extents.is_empty() {
-            return Ok(Vec::new());
-        }
-        let paths = [&self.path, dkey, akey];
-        for path in paths {
-            Self::event_epochs(tree, path, |epoch, _| epochs.push(epoch))?;
-        }
-        let (mut single_needed, mut extent_needed) = (BTreeSet::new(), BTreeSet::new());
-        for pin in self.pins(epochs) {
-            let life = Self::life(tree, &paths, pin)?;
-            if !life.exists {
-                continue;
-            }
-            let visible = singles.iter().position(|(epoch, _)| *epoch <= pin);
-            single_needed.extend(visible.filter(|at| life.shows(singles[*at].0, pin)));
-            let shown: Vec<usize> =
-                (0..extents.len()).filter(|at| life.shows(extents[*at].epoch, pin)).collect();
-            let stored: Vec<Stored> = shown.iter().map(|at| extents[*at].clone()).collect();
-            extent_needed.extend(paint(&stored, ALL_RECORDS).iter().map(|part| shown[part.stored]));
-        }
-        self.drop_idle_holes(&singles, &extents, &mut single_needed, &mut extent_needed);
-        let single_dead = (0..singles.len()).filter(|at| !single_needed.contains(at));
-        let extent_dead = (0..extents.len()).filter(|at| !extent_needed.contains(at));
-        Ok(single_dead
-            .map(|at| akey.single(singles[at].0))
-            .chain(extent_dead.map(|at| akey.extent(extents[at].extent, extents[at].epoch)))
-            .map(|key| key.to_vec())
-            .collect())
-    }
-
-    /// A hole that hides nothing that stays can go. What an earlier visit left below the floor counts as staying.
-    fn drop_idle_holes(
-        &self,
-        singles: &[(u64, bool)],
-        extents: &[Stored],
-        single_needed: &mut BTreeSet<usize>,
-        extent_needed: &mut BTreeSet<usize>,
-    ) {
-        if self.floor > 0 {
-            return;
-        }
-        // Newest first: the last ones needed are the oldest.
-        while let Some(last) = single_needed.last().copied().filter(|last| singles[*last].1) {
-            single_needed.remove(&last);
-        }
-        let hides = |hole: &Stored, kept: &BTreeSet<usize>| {
-            kept.iter().map(|at| &extents[*at]).any(|other| {
-                other.epoch < hole.epoch
-                    && !is_hole(&other.value)
-                    && other.extent.index < hole.extent.end()
-                    && hole.extent.index < other.extent.end()
-            })
-        };
-        let idle: Vec<usize> = extent_needed
-            .iter()
-            .copied()
-            .filter(|at| is_hole(&extents[*at].value) && !hides(&extents[*at], extent_needed))
-            .collect();
-        for at in idle {
-            extent_needed.remove(&at);
-        }
-    }
-
-    /// Versions above the floor: single values newest first (with whether each is a hole), and extents, whose data
-    /// is left out.
-    fn collect(
-        &self,
-        tree: &Tree,
-        akey: &Path,
-        singles: &mut Vec<(u64, bool)>,
-        extents: &mut Vec<Stored>,
-    ) -> Result<(), Fault> {
-        let mut from = akey.singles();
-        loop {
-            let next = tree.scan(&from, |key, value| {
-                let Some(rest) = key.strip_prefix(akey.as_bytes()) else {
-                    return ControlFlow::Break(Ok(None));
-                };
-                match key::akey_tail(rest) {
-                    Ok(Tail::Single(epoch)) if epoch > self.floor => singles.push((epoch, is_hole(value))),
-                    Ok(Tail::Single(_)) => return ControlFlow::Break(Ok(Some(akey.extents()))),
-                    Ok(Tail::Extent(extent, epoch)) if epoch > self.floor => {
-                        let value = if is_hole(value) { value.to_vec() } else { Vec::new() };
-                        extents.push(Stored { extent, epoch, value });
-                    }
-                    Ok(Tail::Extent(extent, _)) => {
-                        return ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)).into())));
-                    }
-                    Ok(_) => {}
-                    Err(malformed) => return ControlFlow::Break(Err(malformed)),
-                }
-                ControlFlow::Continue(())
-            })?;
-            match next {
-                Some(Ok(Some(next))) => from = next,
-                Some(Err(malformed)) => return Err(malformed.into()),
-                Some(Ok(None)) | None => return Ok(()),
-            }
-        }
+    fn note_newer(&mut self, epoch: Option<u64>) {
+        self.newer = self.newer.into_iter().chain(epoch).min();
     }
 }

@@ -6,7 +6,7 @@
 use crate::catalog::{Usage, entry_bytes};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::PageError;
-use crate::space::Run;
+use crate::space::{Run, Runs};
 use crate::state::Core;
 use crate::store::Store;
 use crate::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
@@ -224,10 +224,10 @@ impl Walk<'_> {
             entries.copy_key(at, &mut key);
             let value = entries.value(at);
             self.audit.entries += 1;
-            let found = if key::is_version(&key) { Version::runs(value) } else { Ok(Vec::new()) };
+            let found = if key::is_version(&key) { Version::runs(value) } else { Ok(Runs::new()) };
             let found = found.unwrap_or_else(|malformed| {
                 self.audit.problems.push(format!("an entry of {} bytes: {malformed}", value.len()));
-                Vec::new()
+                Runs::new()
             });
             let blocks = found.iter().map(|run| run.count).sum::<u64>();
             if let Some(owner) = key::owner(&key) {

@@ -55,20 +55,26 @@ impl Usage {
     }
 }
 
+/// Bytes of an object's key that say whose it is: kind, pool and container.
+const OWNER_BYTES: usize = 1 + 2 * size_of::<u32>();
+
 /// What entries of one container gained and lost that are changed together, until it is counted.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Option<((PoolNumber, ContainerNumber), Usage, Usage)>);
+pub(crate) struct Tally {
+    /// What the keys of the container's objects begin with.
+    owner: Option<[u8; OWNER_BYTES]>,
+    old: Usage,
+    new: Usage,
+}
 
 impl Tally {
     /// Adds the entry of an object. `false`: it is another container's, and what is here has to be counted first.
     pub(crate) fn add(&mut self, key: &[u8], old: Usage, new: Usage) -> bool {
-        let owner = key::owner(key).filter(|_| key.first() == Some(&key::OBJECT));
-        let Some(owner) = owner else { return false };
-        let (known, all_old, all_new) = self.0.get_or_insert((owner, Usage::default(), Usage::default()));
-        if *known != owner {
+        let Some(owner) = key.first_chunk().filter(|owner| owner[0] == key::OBJECT) else { return false };
+        if self.owner.get_or_insert(*owner) != owner {
             return false;
         }
-        for (all, more) in [(all_old, old), (all_new, new)] {
+        for (all, more) in [(&mut self.old, old), (&mut self.new, new)] {
             all.blocks += more.blocks;
             all.entries += more.entries;
         }
@@ -288,8 +294,9 @@ impl Catalog {
 
     /// Counts what is in a tally, and empties it.
     pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
-        if let Some((owner, old, new)) = tally.0.take() {
-            self.count_for(owner, old, new);
+        let Tally { owner, old, new } = core::mem::take(tally);
+        if let Some(owner) = owner {
+            self.count(&owner, old, new);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::tree::{NODE_HEADER, Node, dirty_nodes};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
-use weir_media::{BLOCK, MediaError};
+use weir_media::{BLOCK, MediaError, Slice};
 use weir_runtime::sync::Notify;
 use weir_runtime::{Either, join_all, race};
 
@@ -208,10 +208,9 @@ pub(crate) async fn renew_header(core: &Rc<Core>, known: u64) -> Result<(), Medi
 
 async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {
     let bytes = header.encode(core.id);
-    let buffers = [core.dma.copy_of(&bytes).await, core.dma.copy_of(&bytes).await];
-    let copies = [0, 1].into_iter().zip(buffers).map(|(copy, buffer)| {
-        core.device.write(checkpoint_offset(header.generation, copy), vec![buffer.into()])
-    });
+    let header_copy = Slice::from(core.dma.copy_of(&bytes).await);
+    let copies = [0, 1]
+        .map(|copy| core.device.write(checkpoint_offset(header.generation, copy), vec![header_copy.clone()]));
     for result in join_all(copies).await {
         result?;
     }

@@ -91,7 +91,7 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     let task = core.aggregation.borrow_mut().take(horizon);
     match task {
         None => return crate::defragment::work(core).await,
-        Some(Task::Object(object, since)) => visit_object(core, object, since, horizon).await?,
+        Some(Task::Object(object, since)) => drop(visit_object(core, object, since, horizon).await?),
         Some(Task::Container(pool, container, from)) => {
             let next = next_object(core, &key::objects(pool, container), &from).await?;
             if let Some(object) = next {
@@ -125,6 +125,10 @@ async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
     Ok(true)
 }
 
+/// Visits of an object until one goes through without a new snapshot in between. After that it is left to the work in the
+/// background.
+const VISITS_MAX: u32 = 3;
+
 /// Visits all objects of a container.
 async fn visit_container(
     core: &Rc<Core>,
@@ -136,9 +140,17 @@ async fn visit_container(
     let mut from = prefix.clone();
     let mut damaged = Ok(());
     while let Some(object) = next_object(core, &prefix, &from).await? {
-        match visit_object(core, (pool, container, object), 0, horizon).await {
-            Err(error @ ChoreError::Page(_)) => damaged = Err(error),
-            visited => visited?,
+        for _ in 0..VISITS_MAX {
+            let has_ended = match visit_object(core, (pool, container, object), 0, horizon).await {
+                Err(error @ ChoreError::Page(_)) => {
+                    damaged = Err(error);
+                    true
+                }
+                visited => visited?,
+            };
+            if has_ended || core.is_stopped() {
+                break;
+            }
         }
         from = key::after(Path::object(pool, container, object).as_bytes());
         core.breathe().await;

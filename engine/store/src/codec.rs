@@ -79,6 +79,15 @@ impl<'a> Decoder<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        // Most are short.
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;

@@ -56,6 +56,9 @@ pub struct StoreConfig {
     pub cache_bytes: usize,
     /// Most bytes of transfer buffers.
     pub dma_bytes: usize,
+    /// Entries of arrays in the index that a fetch looks at in one turn, at least 1. One that takes more goes on in steps,
+    /// between which others run.
+    pub fetch_looks: usize,
     /// Longest time between checkpoints while there is something to write.
     pub checkpoint_interval: Duration,
     /// Part of the log, in percent, whose use starts a checkpoint.
@@ -91,6 +94,8 @@ impl Default for StoreConfig {
             cache_bytes: 0,
             // Eight requests of the largest payload.
             dma_bytes: 64 << 20,
+            // Some 400 µs of work; the 8 MiB of the largest fetch in extents of 8 KiB.
+            fetch_looks: 1024,
             checkpoint_interval: Duration::from_secs(10),
             checkpoint_log_percent: 50,
             retention: Duration::from_secs(5),

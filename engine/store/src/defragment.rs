@@ -7,6 +7,7 @@
 //! together where there is room for it. It moves with the checksums that it has: damage can't be sealed in.
 
 use crate::aggregate::ChoreError;
+use crate::codec::crc32c;
 use crate::error::PoolError;
 use crate::fetch::hold_blocks;
 use crate::key::{self, OBJECT, PoolNumber};
@@ -14,7 +15,7 @@ use crate::merge::write_data;
 use crate::pace::read_blocks_behind;
 use crate::paging::Halt;
 use crate::record::Change;
-use crate::space::{Purpose, Run, SEGMENT};
+use crate::space::{Purpose, Run, Runs, SEGMENT};
 use crate::state::{Core, add};
 use crate::store::Store;
 use crate::value::{Blocks, Payload, Version};
@@ -203,13 +204,17 @@ async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Res
     let Some((pool, _)): Option<(PoolNumber, _)> = key::owner(&key) else { return Ok(false) };
     let guard = hold_blocks(core);
     let mut bytes = vec![0; usize::try_from(blocks.len()).unwrap_or(0)];
-    // What is damaged stays where it is: a reader is told.
-    if read_blocks_behind(core, &blocks, 0, None, &mut bytes).await.is_err() {
+    // What is damaged stays where it is: a reader is told. The sum is one of the stored checksums, so that it says whether
+    // the bytes in memory are still those.
+    let read = read_blocks_behind(core, &blocks, 0, None, &mut bytes).await;
+    let Ok(sum) = read else { return Ok(false) };
+    if sum != crc32c(&bytes) {
+        add(&core.counters.checksum_errors, 1);
         return Ok(false);
     }
     let Some(run) = allocate(core, pass, &blocks) else { return Ok(false) };
     let mut reservation = write_data(core, pool, &[run], bytes).await?;
-    blocks.runs = vec![run];
+    blocks.runs = Runs::from([run]);
     let moved = Version { record_size, payload: Payload::Blocks(blocks) }.encode();
     let is_current = core.ask(|tree| {
         tree.reach([key.as_slice()])?;

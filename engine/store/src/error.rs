@@ -397,6 +397,14 @@ pub enum FetchError {
         /// Bytes of the buffer.
         given: u64,
     },
+    /// What was asked for has more holes than a reply can name.
+    #[error(
+        "what is asked for lies in more than {max} pieces with holes between them; ask for fewer records at once"
+    )]
+    Scattered {
+        /// Most pieces.
+        max: usize,
+    },
     /// Stored data doesn't match its checksum.
     #[error("{location} does not match its checksum{}; it is not returned. Read another replica, and replace the device if it happens again", extent_text(extent.as_ref()))]
     Corrupt {
@@ -667,7 +675,7 @@ impl FetchError {
             Self::ContainerMissing(_) => Der::CONT_NONEXIST,
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
             Self::RecordSize { .. } => Der::REC_SIZE,
-            Self::Buffer { .. } => Der::REC2BIG,
+            Self::Buffer { .. } | Self::Scattered { .. } => Der::REC2BIG,
             Self::Undecided { .. } => Der::INPROGRESS,
             Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,

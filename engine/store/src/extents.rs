@@ -14,9 +14,13 @@ pub(crate) const STEPS_MAX: u32 = 8;
 /// Number of length classes.
 const CLASSES: u8 = 32;
 
-/// Entries of one length class that one step of a walk over a long array looks at, unless more reach into its first
-/// record: about as many as four nodes hold, and at most a few hundred microseconds' work.
+/// Entries that one step of a walk over a long array looks at, where it can stop anywhere; where it can't, those of one
+/// length class, unless more reach into its first record. About as many as four nodes hold, and at most a few hundred
+/// microseconds' work.
 pub(crate) const STEP_LOOKS: usize = 512;
+
+/// Versions that a search keeps: with the longest ones in the index, some 6 MiB. What one step adds comes on top.
+pub(crate) const FOUND_MAX: usize = 1024;
 
 /// A stored version of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +50,9 @@ pub(crate) fn newest_versions(
     range: Extent,
     classes: u32,
 ) -> Result<SmallVec<[Stored; 1]>, Fault> {
-    Ok(first_versions(tree, akey, life, epoch, range, classes, usize::MAX)?.0)
+    let mut all = Gathering { most: usize::MAX, ..Gathering::new(range, classes, usize::MAX) };
+    all.step(tree, akey, life, epoch, &mut { usize::MAX })?;
+    Ok(all.found)
 }
 
 /// Like [`newest_versions`], for as much from the start of the range on as takes looks at up to `looks` entries of each
@@ -60,27 +66,176 @@ pub(crate) fn first_versions(
     classes: u32,
     looks: usize,
 ) -> Result<(SmallVec<[Stored; 1]>, u64), Fault> {
-    let mut found = SmallVec::new();
-    let mut left = classes;
-    let mut end = range.end();
-    while left != 0 {
-        let class = u8::try_from(left.trailing_zeros()).unwrap_or(CLASSES);
-        left &= left - 1;
-        let first = range.index.saturating_sub(key::class_length_max(class));
-        let mut from = akey.extents_from(class, first);
-        let prefix_len = from.len() - size_of::<u64>();
-        let within = Extent { index: range.index, count: end - range.index };
-        let mut budget = Budget { left: looks, end };
-        // Each scan ends at the end of the class, or where it is quicker to search anew.
-        while let Some(next) =
-            scan_class(tree, akey, prefix_len, &from, (life, epoch, within), &mut budget, &mut found)?
-        {
-            from = next;
-        }
-        end = budget.end;
+    let mut gathering = Gathering::new(range, classes, looks);
+    let mut unbounded = usize::MAX;
+    gathering.step(tree, akey, life, epoch, &mut unbounded)?;
+    let end = gathering.end();
+    Ok((gathering.found, end))
+}
+
+/// Like [`newest_versions`], if it takes looks at no more than `looks` entries, which are taken off. `None`: it takes more.
+pub(crate) fn versions_within(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    epoch: u64,
+    range: Extent,
+    classes: u32,
+    looks: &mut usize,
+) -> Result<Option<SmallVec<[Stored; 1]>>, Fault> {
+    let mut gathering = Gathering::new(range, classes, usize::MAX);
+    let is_whole = gathering.step(tree, akey, life, epoch, looks)? && gathering.end() == range.end();
+    Ok(is_whole.then_some(gathering.found))
+}
+
+/// A search for what the start of a range shows, in steps of few entries, which keeps [`FOUND_MAX`] versions at most.
+pub(crate) struct Gathering {
+    /// Becomes shorter when there is too much in it.
+    range: Extent,
+    /// Classes that are left.
+    classes: u32,
+    /// Where the first of them goes on.
+    from: Option<KeyBytes>,
+    ahead: Ahead,
+    /// Entries of each class that begin behind the first record of the range and are looked at.
+    looks: usize,
+    /// Versions beyond which the range is made shorter.
+    most: usize,
+    /// What has been found: when the search is over, all that the range shows.
+    pub(crate) found: SmallVec<[Stored; 1]>,
+}
+
+impl Gathering {
+    pub(crate) fn new(range: Extent, classes: u32, looks: usize) -> Self {
+        let ahead = Ahead { left: looks, end: range.end() };
+        Self { range, classes, from: None, ahead, looks, most: FOUND_MAX, found: SmallVec::new() }
     }
-    found.retain(|stored: &mut Stored| stored.extent.index < end);
-    Ok((found, end))
+
+    /// The first record that isn't looked at.
+    pub(crate) fn end(&self) -> u64 {
+        self.range.end()
+    }
+
+    /// Looks at up to `looks` entries, which are taken off. Returns whether that was all. The index has to be the same for
+    /// all steps. When nodes have to be read first, the search goes on where it stood.
+    pub(crate) fn step(
+        &mut self,
+        tree: &Tree,
+        akey: &Path,
+        life: Life,
+        epoch: u64,
+        looks: &mut usize,
+    ) -> Result<bool, Fault> {
+        while self.classes != 0 {
+            let class = u8::try_from(self.classes.trailing_zeros()).unwrap_or(CLASSES);
+            let from = self.from.take().unwrap_or_else(|| {
+                let first = self.range.index.saturating_sub(key::class_length_max(class));
+                akey.extents_from(class, first)
+            });
+            if *looks == 0 {
+                self.from = Some(from);
+                return Ok(false);
+            }
+            let before = (*looks, self.ahead, self.found.len());
+            // Each scan ends at the end of the class, or where it is quicker to search anew.
+            let scanned = self.scan_class(tree, akey, &from, (life, epoch), looks);
+            match scanned {
+                Ok(Some(next)) => self.from = Some(next),
+                Ok(None) => {
+                    self.classes &= self.classes - 1;
+                    self.range.count = self.ahead.end - self.range.index;
+                    self.ahead.left = self.looks;
+                }
+                Err(fault) => {
+                    self.from = Some(from);
+                    (*looks, self.ahead) = (before.0, before.1);
+                    self.found.truncate(before.2);
+                    return Err(fault);
+                }
+            }
+            if self.found.len() > self.most {
+                self.thin();
+            }
+        }
+        let end = self.end();
+        self.found.retain(|stored: &mut Stored| stored.extent.index < end);
+        Ok(true)
+    }
+
+    /// Forgets what is hidden by what else was found, and shortens the range when that isn't enough.
+    fn thin(&mut self) {
+        self.range.count = self.ahead.end - self.range.index;
+        let mut parts = paint(&self.found, self.range);
+        if let Some(first) = parts.get(FOUND_MAX / 2).map(|part| part.extent.index) {
+            self.range.count = first - self.range.index;
+            self.ahead.end = first;
+            parts.truncate(FOUND_MAX / 2);
+        }
+        let mut shown = vec![false; self.found.len()];
+        parts.iter().for_each(|part| shown[part.stored] = true);
+        let mut shown = shown.into_iter();
+        self.found.retain(|_| shown.next().unwrap_or(false));
+    }
+
+    fn scan_class(
+        &mut self,
+        tree: &Tree,
+        akey: &Path,
+        from: &[u8],
+        (life, epoch): (Life, u64),
+        looks: &mut usize,
+    ) -> Result<Option<KeyBytes>, Fault> {
+        // The kind of the entry, and the class.
+        let prefix_len = akey.as_bytes().len() + 2;
+        let Self { range, ahead, found, .. } = self;
+        let mut done: Option<Extent> = None;
+        let mut steps = 0;
+        let end = tree.scan_below(from, prefix_len, |rest, value| {
+            let (extent, at) = match key::extent_tail(from[prefix_len - 1], rest) {
+                Ok(found) => found,
+                Err(malformed) => return ControlFlow::Break(Err(malformed)),
+            };
+            if extent.index >= ahead.end {
+                return ControlFlow::Break(Ok(None));
+            }
+            if ahead.left == 0 && extent.index > range.index {
+                ahead.end = extent.index;
+                return ControlFlow::Break(Ok(None));
+            }
+            let is_done = done == Some(extent);
+            if *looks == 0 {
+                let next =
+                    if is_done { key::after(&akey.versions(extent)).into() } else { akey.extent(extent, at) };
+                return ControlFlow::Break(Ok(Some(next)));
+            }
+            *looks -= 1;
+            ahead.left = ahead.left.saturating_sub(1);
+            if is_done {
+                steps += 1;
+                let skip = steps > STEPS_MAX;
+                return if skip {
+                    ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)).into())))
+                } else {
+                    ControlFlow::Continue(())
+                };
+            }
+            if at > epoch && extent.end() > range.index {
+                steps += 1;
+                let skip = steps > STEPS_MAX;
+                return if skip {
+                    ControlFlow::Break(Ok(Some(akey.extent(extent, epoch))))
+                } else {
+                    ControlFlow::Continue(())
+                };
+            }
+            (done, steps) = (Some(extent), 0);
+            if extent.end() > range.index && life.shows(at, epoch) {
+                found.push(Stored { extent, epoch: at, value: value.to_vec() });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(end.unwrap_or(Ok(None))?)
+    }
 }
 
 /// A record such that at most `looks` entries of each class begin between it and `below`; 0 when there are no more.
@@ -112,61 +267,11 @@ pub(crate) fn last_window(
 }
 
 /// How much of a class is still looked at.
-struct Budget {
+#[derive(Clone, Copy)]
+struct Ahead {
     left: usize,
     /// The first record that isn't.
     end: u64,
-}
-
-fn scan_class(
-    tree: &Tree,
-    akey: &Path,
-    prefix_len: usize,
-    from: &[u8],
-    (life, epoch, range): (Life, u64, Extent),
-    budget: &mut Budget,
-    found: &mut SmallVec<[Stored; 1]>,
-) -> Result<Option<KeyBytes>, Fault> {
-    let mut done: Option<Extent> = None;
-    let mut steps = 0;
-    let end = tree.scan_below(from, prefix_len, |rest, value| {
-        let (extent, at) = match key::extent_tail(from[prefix_len - 1], rest) {
-            Ok(found) => found,
-            Err(malformed) => return ControlFlow::Break(Err(malformed)),
-        };
-        if extent.index >= range.end() {
-            return ControlFlow::Break(Ok(None));
-        }
-        if budget.left == 0 && extent.index > range.index {
-            budget.end = extent.index;
-            return ControlFlow::Break(Ok(None));
-        }
-        budget.left = budget.left.saturating_sub(1);
-        if done == Some(extent) {
-            steps += 1;
-            let skip = steps > STEPS_MAX;
-            return if skip {
-                ControlFlow::Break(Ok(Some(key::after(&akey.versions(extent)).into())))
-            } else {
-                ControlFlow::Continue(())
-            };
-        }
-        if at > epoch && extent.end() > range.index {
-            steps += 1;
-            let skip = steps > STEPS_MAX;
-            return if skip {
-                ControlFlow::Break(Ok(Some(akey.extent(extent, epoch))))
-            } else {
-                ControlFlow::Continue(())
-            };
-        }
-        (done, steps) = (Some(extent), 0);
-        if extent.end() > range.index && life.shows(at, epoch) {
-            found.push(Stored { extent, epoch: at, value: value.to_vec() });
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(end.unwrap_or(Ok(None))?)
 }
 
 /// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
@@ -213,6 +318,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use weir_proto::{Key, ObjectId};
+
+    #[test]
+    fn a_range_is_looked_at_as_a_whole_however_much_it_shows() {
+        let akey = Path::object(1, 1, ObjectId { hi: 0, lo: 1 })
+            .dkey(&Key::new(b"d").expect("a key"))
+            .akey(&Key::new(b"a").expect("a key"));
+        let (mut tree, mut classes, mut next) = (Tree::default(), 0u32, 0);
+        for count in [1, 4, 16].into_iter().cycle().take(3 * FOUND_MAX) {
+            classes |= 1 << key::length_class(count);
+            tree.put(&akey.extent(Extent { index: next, count }, 1), &[1]).expect("in memory");
+            next += count;
+        }
+        assert_eq!(classes.count_ones(), 3);
+        let (life, range) = (Life { exists: true, low: 0, event: None }, Extent { index: 0, count: next });
+        let stored = newest_versions(&tree, &akey, life, 1, range, classes).expect("sound");
+        assert_eq!(paint(&stored, range).last().map(|part| part.extent.end()), Some(next));
+    }
 
     proptest! {
         #[test]

@@ -1,28 +1,36 @@
 //! Fetches: the index says where the data is, then it is read and checked.
 
-use crate::checksum::{join, of_zeros};
+mod asked;
+mod long;
+mod only;
+mod pieces;
+mod placing;
+
 use crate::codec::Malformed;
 use crate::error::FetchError;
-use crate::extents::{is_hole, newest_versions, paint};
+use crate::extents::versions_within;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path};
-use crate::paging::{Fault, Halt};
-use crate::read::{copy_inline, read_blocks};
+use crate::paging::{Fault, Halt, Still};
 use crate::shard::Shard;
 use crate::spelling::Spelling;
-use crate::state::Core;
+use crate::state::{Core, add};
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::check_keys;
-use crate::value::{Blocks, Kind, Payload, Version};
-use crate::walk::{self, Covering, Wanted};
+use crate::value::{Payload, Version};
+use crate::walk::{self, Wanted};
+use asked::{Asked, Shape, nothing, shape};
 use core::ops::ControlFlow;
+use long::Long;
+use only::Only;
+use pieces::{Piece, Pieces, Sums, fill, finish, sum_up};
+use placing::Placing;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
-use weir_runtime::join_all;
 
 /// Conditions that a fetch may name.
 const FETCH_CONDITIONS: Conditions =
@@ -47,19 +55,6 @@ pub struct FetchedAkey {
     pub len: u64,
 }
 
-/// Where a part of an akey's data comes from.
-#[derive(Clone, Debug)]
-struct Piece {
-    /// Position within the akey's data.
-    at: usize,
-    len: usize,
-    payload: Rc<Payload>,
-    /// Position within the payload.
-    from: u64,
-    /// The records, for an array.
-    extent: Option<Extent>,
-}
-
 /// Keeps blocks from being given out again while they may be read.
 struct ReadGuard {
     core: Rc<Core>,
@@ -74,9 +69,8 @@ impl ReadGuard {
     }
 
     /// For what was found just now, without letting others run in between.
-    fn of(core: &Rc<Core>, found: &Found) -> Self {
-        let has_blocks = |piece: &Piece| matches!(*piece.payload, Payload::Blocks(_));
-        if found.pieces.iter().flatten().any(has_blocks) {
+    fn of(core: &Rc<Core>, only: &Only) -> Self {
+        if only.has_blocks() {
             return Self::new(core);
         }
         Self { core: Rc::clone(core), number: None }
@@ -96,7 +90,19 @@ impl Drop for ReadGuard {
 /// dropped, so drop it soon.
 pub struct Fetch {
     guard: ReadGuard,
+    what: What,
+}
+
+enum What {
+    Only(Only),
+    Any(Box<Any>),
+}
+
+/// A fetch of anything.
+struct Any {
     found: Found,
+    /// Where there are too many pieces to remember, they are found again when they are read.
+    long: Option<Box<Long>>,
 }
 
 /// What the index says of the akeys of a request.
@@ -107,41 +113,9 @@ struct Found {
     pieces: SmallVec<[Pieces; 1]>,
 }
 
-impl Found {
-    /// Takes a version in that covers all that is wanted of the only akey. Returns whether it is such as it should be.
-    fn take_in(&mut self, wanted: Wanted, found: &Covering<'_>) -> bool {
-        let Ok(Version { payload, .. }) = Version::decode(found.value) else { return false };
-        let stored = payload.len();
-        let (size, present, from, len) = match (wanted, found.extent) {
-            (Wanted::Records(range, size), Some(extent)) => {
-                let size = u64::from(size);
-                if extent.count.checked_mul(size) != Some(stored) {
-                    return false;
-                }
-                (size, vec![range], (range.index - extent.index) * size, range.count * size)
-            }
-            (Wanted::Single(limit), None) => (stored, Vec::new(), 0, stored.min(limit)),
-            _ => return false,
-        };
-        let extent = present.first().copied();
-        self.pieces.push(Pieces::from_buf([Piece {
-            at: 0,
-            len: small(len),
-            payload: Rc::new(payload),
-            from,
-            extent,
-        }]));
-        self.akeys.push(FetchedAkey { fetched: Fetched { size, present, checksums: Vec::new() }, len });
-        len > 0
-    }
-}
-
-/// Parts of an akey's data. Nearly always there is one.
-type Pieces = SmallVec<[Piece; 1]>;
-
 impl core::fmt::Debug for Fetch {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Fetch").field("akeys", &self.found.akeys).finish_non_exhaustive()
+        f.debug_struct("Fetch").field("akeys", &self.akeys()).finish_non_exhaustive()
     }
 }
 
@@ -159,26 +133,40 @@ impl Fetch {
     /// What was found, one entry for each akey of the request in its order.
     #[must_use]
     pub fn akeys(&self) -> &[FetchedAkey] {
-        &self.found.akeys
+        match &self.what {
+            What::Only(only) => only.akeys(),
+            What::Any(any) => &any.found.akeys,
+        }
     }
 
     /// Bytes of all akeys together.
     #[must_use]
     pub fn data_len(&self) -> u64 {
-        self.found.akeys.iter().map(|akey| akey.len).sum()
+        match &self.what {
+            What::Only(only) => only.len() as u64,
+            What::Any(any) => any.found.akeys.iter().map(|akey| akey.len).sum(),
+        }
     }
 
     /// Reads all data, in the order of the akeys and, within one, of the extents, to the start of `into`. Holes become
-    /// zeros. What is read is checked first.
+    /// zeros. What is read from the device is compared with its checksums first; what lies in the index only by
+    /// [`Fetch::read_summed`].
     ///
     /// # Errors
     /// When the buffer is too small, the device fails, or the data is damaged; the buffer's content is then undefined.
     pub async fn read(&self, into: &mut [u8]) -> Result<(), FetchError> {
-        let (needed, given) = (self.data_len(), into.len() as u64);
-        if given < needed {
-            return Err(FetchError::Buffer { needed, given });
+        let into = room(into, self.data_len())?;
+        match &self.what {
+            What::Only(only) => only.read(&self.guard.core, into, false).await.map(drop),
+            What::Any(any) => Box::pin(any.read(&self.guard.core, into)).await,
         }
-        self.read_all(into, &mut Sums::none()).await
+    }
+
+    /// Counts data that was altered in memory, where it is found. Damage on the device is counted where it is read.
+    fn count(&self, error: &FetchError) {
+        if matches!(error, FetchError::Altered { .. }) {
+            add(&self.guard.core.counters.checksum_errors, 1);
+        }
     }
 
     /// Like [`Fetch::read`], and returns the checksums of what was read as the reply names them, for each of the akeys
@@ -192,26 +180,12 @@ impl Fetch {
         asked: &[AkeyFetch],
         into: &mut [u8],
     ) -> Result<Vec<Vec<u32>>, FetchError> {
-        let (needed, given) = (self.data_len(), into.len() as u64);
-        if given < needed {
-            return Err(FetchError::Buffer { needed, given });
-        }
-        let mut sums = Sums(Some(Vec::new()));
-        self.read_all(into, &mut sums).await?;
-        let mut sums = sums.0.unwrap_or_default().into_iter();
-        let found = self.found.akeys.iter().zip(&self.found.pieces).zip(asked);
-        Ok(found.map(|((found, pieces), asked)| sum_up(&asked.value, found, pieces, &mut sums)).collect())
-    }
-
-    async fn read_all(&self, into: &mut [u8], sums: &mut Sums) -> Result<(), FetchError> {
-        let mut rest = into;
-        let mut reads = Vec::new();
-        for (found, pieces) in self.found.akeys.iter().zip(&self.found.pieces) {
-            let (akey, after) = rest.split_at_mut(small(found.len));
-            fill(pieces, akey, &mut reads, sums)?;
-            rest = after;
-        }
-        self.finish(reads, sums).await
+        let into = room(into, self.data_len())?;
+        let read = match &self.what {
+            What::Only(only) => only.read(&self.guard.core, into, true).await.map(|sum| vec![vec![sum]]),
+            What::Any(any) => Box::pin(any.read_summed(&self.guard.core, asked, into)).await,
+        };
+        read.inspect_err(|error| self.count(error))
     }
 
     /// Reads the data of one akey.
@@ -219,134 +193,68 @@ impl Fetch {
     /// # Errors
     /// As [`Fetch::read`]; also when there is no such akey.
     pub async fn read_akey(&self, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
-        let (Some(found), Some(pieces)) = (self.found.akeys.get(akey), self.found.pieces.get(akey)) else {
+        let Some(found) = self.akeys().get(akey) else {
             return Err(FetchError::Invalid(format!("the fetch has no akey number {akey}")));
         };
-        let (needed, given) = (found.len, into.len() as u64);
-        if given < needed {
-            return Err(FetchError::Buffer { needed, given });
+        let into = room(into, found.len)?;
+        match &self.what {
+            What::Only(only) => only.read(&self.guard.core, into, false).await.map(drop),
+            What::Any(any) => Box::pin(any.read_akey(&self.guard.core, akey, into)).await,
+        }
+    }
+}
+
+/// As many bytes of a buffer as are needed.
+fn room(into: &mut [u8], needed: u64) -> Result<&mut [u8], FetchError> {
+    let given = into.len() as u64;
+    into.get_mut(..small(needed)).ok_or(FetchError::Buffer { needed, given })
+}
+
+impl Any {
+    async fn read(&self, core: &Core, into: &mut [u8]) -> Result<(), FetchError> {
+        match &self.long {
+            Some(long) => long.read(core, &self.found, into, false).await.map(drop),
+            None => self.read_all(core, into, &mut Sums::none()).await,
+        }
+    }
+
+    async fn read_summed(
+        &self,
+        core: &Core,
+        asked: &[AkeyFetch],
+        into: &mut [u8],
+    ) -> Result<Vec<Vec<u32>>, FetchError> {
+        if let Some(long) = &self.long {
+            return long.read(core, &self.found, into, true).await;
+        }
+        let mut sums = Sums(Some(Vec::new()));
+        self.read_all(core, into, &mut sums).await?;
+        let mut sums = sums.0.unwrap_or_default().into_iter();
+        let found = self.found.akeys.iter().zip(&self.found.pieces).zip(asked);
+        Ok(found.map(|((found, pieces), asked)| sum_up(&asked.value, found, pieces, &mut sums)).collect())
+    }
+
+    async fn read_all(&self, core: &Core, into: &mut [u8], sums: &mut Sums) -> Result<(), FetchError> {
+        let mut rest = into;
+        let mut reads = Vec::new();
+        for (found, pieces) in self.found.akeys.iter().zip(&self.found.pieces) {
+            let (akey, after) = rest.split_at_mut(small(found.len));
+            fill(pieces, akey, &mut reads, sums)?;
+            rest = after;
+        }
+        finish(core, reads, sums).await
+    }
+
+    /// Reads the data of one of its akeys, as long as that is.
+    async fn read_akey(&self, core: &Core, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
+        let Some(pieces) = self.found.pieces.get(akey) else { return Ok(()) };
+        if let Some(long) = &self.long {
+            return long.read_akey(core, akey, pieces, into, false).await.map(drop);
         }
         let (mut reads, mut sums) = (Vec::new(), Sums::none());
-        fill(pieces, &mut into[..small(needed)], &mut reads, &mut sums)?;
-        self.finish(reads, &mut sums).await
+        fill(pieces, into, &mut reads, &mut sums)?;
+        finish(core, reads, &mut sums).await
     }
-
-    /// Reads what is in blocks, all at once.
-    async fn finish(&self, mut reads: Vec<BlockRead<'_>>, sums: &mut Sums) -> Result<(), FetchError> {
-        let core = &self.guard.core;
-        let wants = sums.are_wanted();
-        if reads.len() < 2 {
-            let Some((slot, blocks, from, extent, part)) = reads.pop() else { return Ok(()) };
-            let sum = read_blocks(core, blocks, from, extent, part, wants).await?;
-            sums.set(slot, sum);
-            return Ok(());
-        }
-        let reads = reads.into_iter().map(async |(slot, blocks, from, extent, part)| {
-            read_blocks(core, blocks, from, extent, part, wants).await.map(|sum| (slot, sum))
-        });
-        for read in join_all(reads).await {
-            let (slot, sum) = read?;
-            sums.set(slot, sum);
-        }
-        Ok(())
-    }
-}
-
-/// The checksums of pieces in their order, if somebody wants them.
-struct Sums(Option<Vec<u32>>);
-
-impl Sums {
-    const fn none() -> Self {
-        Self(None)
-    }
-
-    const fn are_wanted(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Adds that of a piece that is known. Returns its place.
-    fn push(&mut self, sum: u32) -> usize {
-        self.0.as_mut().map_or(0, |sums| {
-            sums.push(sum);
-            sums.len() - 1
-        })
-    }
-
-    fn set(&mut self, slot: usize, sum: u32) {
-        if let Some(place) = self.0.as_mut().and_then(|sums| sums.get_mut(slot)) {
-            *place = sum;
-        }
-    }
-}
-
-/// The checksums of an akey's data, one for each extent that was asked for, from those of its pieces.
-fn sum_up(
-    asked: &Value,
-    found: &FetchedAkey,
-    pieces: &[Piece],
-    sums: &mut impl Iterator<Item = u32>,
-) -> Vec<u32> {
-    if found.len == 0 {
-        return Vec::new();
-    }
-    let mut pieces = pieces.iter().zip(sums.by_ref()).peekable();
-    let mut start = 0;
-    let mut sum_range = |len: u64| {
-        let (mut at, end) = (start, start + len);
-        start = end;
-        let mut sum = 0;
-        while let Some((piece, own)) = pieces.next_if(|(piece, _)| (piece.at as u64) < end) {
-            let gap = piece.at as u64 - at;
-            if gap > 0 {
-                sum = join(sum, of_zeros(gap), gap);
-            }
-            sum = join(sum, own, piece.len as u64);
-            at = (piece.at + piece.len) as u64;
-        }
-        if at < end { join(sum, of_zeros(end - at), end - at) } else { sum }
-    };
-    match asked {
-        Value::Single { .. } => vec![sum_range(found.len)],
-        Value::Array { extents, .. } => {
-            extents.iter().map(|extent| sum_range(extent.count * found.fetched.size)).collect()
-        }
-    }
-}
-
-/// Bytes of a value to be read from its blocks: the place of their checksum, from where in it, for which records, and
-/// where they go.
-type BlockRead<'a> = (usize, &'a Blocks, u64, Option<Extent>, &'a mut [u8]);
-
-/// Puts the data of pieces in its place, zeros where there is none, and notes what has to be read.
-fn fill<'a>(
-    pieces: &'a [Piece],
-    into: &'a mut [u8],
-    reads: &mut Vec<BlockRead<'a>>,
-    sums: &mut Sums,
-) -> Result<(), FetchError> {
-    let (mut rest, mut at) = (into, 0);
-    for piece in pieces {
-        let (gap, after) = rest.split_at_mut(piece.at - at);
-        gap.fill(0);
-        let (part, after) = after.split_at_mut(piece.len);
-        match &*piece.payload {
-            Payload::Hole => {
-                part.fill(0);
-                if sums.are_wanted() {
-                    sums.push(of_zeros(part.len() as u64));
-                }
-            }
-            Payload::Inline(inline) => {
-                let sum = copy_inline(inline, piece.from, piece.extent, part, sums.are_wanted())?;
-                sums.push(sum);
-            }
-            Payload::Blocks(blocks) => reads.push((sums.push(0), blocks, piece.from, piece.extent, part)),
-        }
-        rest = after;
-        at = piece.at + piece.len;
-    }
-    rest.fill(0);
-    Ok(())
 }
 
 /// What a reader asks of an akey that exists.
@@ -372,53 +280,29 @@ impl AkeyView<'_> {
         Ok((FetchedAkey { fetched, len }, if len > 0 { Pieces::from_iter([piece]) } else { Pieces::new() }))
     }
 
+    /// `None`: it takes more looks at the index than are left.
     fn fetch_array(
         &self,
         record_size: u32,
         wanted: u32,
         extents: &[Extent],
         classes: u32,
-    ) -> Result<(FetchedAkey, Pieces), Fault> {
+        looks: &mut usize,
+    ) -> Result<Option<(FetchedAkey, Pieces)>, Fault> {
         let size = u64::from(record_size);
         let (mut present, mut pieces, mut at) = (Vec::with_capacity(extents.len()), Pieces::new(), 0);
         for requested in extents {
-            let mut stored =
-                newest_versions(self.tree, self.path, self.life, self.epoch, *requested, classes)?;
-            let mut payloads: SmallVec<[Option<Rc<Payload>>; 1]> = SmallVec::from_elem(None, stored.len());
-            for part in paint(&stored, *requested) {
-                let found = &mut stored[part.stored];
-                if is_hole(&found.value) {
-                    continue;
-                }
-                let joins = |last: &Extent| {
-                    last.end() == part.extent.index
-                        && last.index >= requested.index
-                        && part.extent.index > requested.index
-                };
-                match present.last_mut().filter(|last| joins(last)) {
-                    Some(last) => last.count += part.extent.count,
-                    None => present.push(part.extent),
-                }
-                if wanted == 0 {
-                    continue;
-                }
-                let payload = match &payloads[part.stored] {
-                    Some(payload) => Rc::clone(payload),
-                    None => Rc::new(Version::into_payload(core::mem::take(&mut found.value))?),
-                };
-                payloads[part.stored] = Some(Rc::clone(&payload));
-                pieces.push(Piece {
-                    at: small(at + (part.extent.index - requested.index) * size),
-                    len: small(part.extent.count * size),
-                    payload,
-                    from: (part.extent.index - found.extent.index) * size,
-                    extent: Some(part.extent),
-                });
-            }
-            at += requested.count * size;
+            let found =
+                versions_within(self.tree, self.path, self.life, self.epoch, *requested, classes, looks)?;
+            let Some(mut stored) = found else { return Ok(None) };
+            let place = Placing { requested: *requested, window: *requested, size, at };
+            let into = (wanted > 0).then_some(&mut pieces);
+            place.take(&mut stored, Some(&mut present), into)?;
+            // Where no data is wanted, nothing bounds what is asked for.
+            at += if wanted > 0 { requested.count * size } else { 0 };
         }
-        let len = if wanted == 0 { 0 } else { at };
-        Ok((FetchedAkey { fetched: Fetched { size, present, checksums: Vec::new() }, len }, pieces))
+        let fetched = Fetched { size, present, checksums: Vec::new() };
+        Ok(Some((FetchedAkey { fetched, len: at }, pieces)))
     }
 }
 
@@ -444,16 +328,16 @@ impl Shard {
     ///
     /// # Errors
     /// See [`FetchError`]. A missing key is no error unless a condition says so.
-    pub async fn fetch(
-        &self,
+    pub fn fetch<'a>(
+        &'a self,
         container: ContainerId,
         object: ObjectId,
-        dkey: &Key,
+        dkey: &'a Key,
         epoch: Epoch,
         conditions: Conditions,
-        akeys: &[AkeyFetch],
-    ) -> Result<Fetch, FetchError> {
-        self.fetch_as(Reader::Plain, container, object, dkey, epoch, conditions, akeys).await
+        akeys: &'a [AkeyFetch],
+    ) -> impl Future<Output = Result<Fetch, FetchError>> + use<'a> {
+        self.fetch_as(Reader::Plain, container, object, dkey, epoch, conditions, akeys)
     }
 
     #[expect(clippy::too_many_arguments, reason = "who reads and the parts of the request")]
@@ -467,29 +351,51 @@ impl Shard {
         conditions: Conditions,
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
-        let number = self.locate(container)?;
+        let place = (self.number, self.locate(container)?, object);
         if let ([akey], Conditions::NONE) = (akeys, conditions)
             && let Some(wanted) = Wanted::of(&akey.value)
+            && let Some(only) = self.walk_to(reader, &place, (dkey, &akey.akey), epoch.0, wanted)?
         {
-            let place = (self.number, number, object);
-            if let Some(found) = self.walk_to(reader, &place, (dkey, &akey.akey), epoch.0, wanted)? {
-                let guard = ReadGuard::of(&self.core, &found);
-                // As below.
-                self.see(number, object).await?;
-                return Ok(Fetch { guard, found });
+            let guard = ReadGuard::of(&self.core, &only);
+            // As below.
+            if !self.is_seen(&place) {
+                self.see(place.1, object).await?;
             }
+            return Ok(Fetch { guard, what: What::Only(only) });
         }
-        check_fetch(object, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
+        // In memory of its own, so that fetches that don't get here are small.
+        Box::pin(self.look_up(reader, &place, dkey, epoch, conditions, akeys)).await
+    }
+
+    /// A fetch of anything.
+    async fn look_up(
+        &self,
+        reader: Reader,
+        place: &ObjectKey,
+        dkey: &Key,
+        epoch: Epoch,
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Fetch, FetchError> {
+        check_fetch(place.2, dkey, conditions, akeys).map_err(FetchError::Invalid)?;
         let guard = ReadGuard::new(&self.core);
         let plan = |tree: &Tree| {
-            let place = (self.number, number, object);
-            self.begin_read(reader, &place, Scope::Dkey(dkey), epoch)?;
-            self.plan_fetch(tree, reader, &place, dkey, epoch.0, conditions, akeys)
+            self.begin_read(reader, place, Scope::Dkey(dkey), epoch)?;
+            self.plan_fetch(tree, reader, place, dkey, epoch.0, conditions, akeys)
         };
-        let planned = self.core.ask(plan).await;
+        let planned = match self.core.ask(plan).await {
+            Ok(Planned::Long(still)) => {
+                let object = Path::object(place.0, place.1, place.2);
+                let place = (&object, &object.dkey(dkey), dkey);
+                Long::plan(&self.core, still, place, epoch.0, conditions, akeys).await
+            }
+            Ok(Planned::Whole(found)) => Ok((found, None)),
+            Err(error) => Err(error),
+        };
         // What the answer rests on must not vanish in a crash.
-        self.see(number, object).await?;
-        Ok(Fetch { guard, found: planned? })
+        self.see(place.1, place.2).await?;
+        let (found, long) = planned?;
+        Ok(Fetch { guard, what: What::Any(Box::new(Any { found, long })) })
     }
 
     /// What one walk through the index finds, where that is enough; what else is to be done for a read has been done
@@ -501,20 +407,22 @@ impl Shard {
         (dkey, akey): (&Key, &Key),
         epoch: u64,
         wanted: Wanted,
-    ) -> Result<Option<Found>, FetchError> {
-        let Some(mut spelling) = Spelling::dkey(place, dkey) else { return Ok(None) };
+    ) -> Result<Option<Only>, FetchError> {
+        let mut spelling = Spelling::object(place);
+        if spelling.dkey(dkey).is_none() {
+            return Ok(None);
+        }
         self.begin_read(reader, place, Scope::Dkey(dkey), Epoch(epoch))?;
         let tree = self.core.tree.borrow();
         tree.begin(0);
         let Some(life) = self.core.lives.newest(&tree, place, epoch) else { return Ok(None) };
-        let mut found = Found::default();
-        let is_simple = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            found.take_in(wanted, &covering)
+        let only = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
+            Only::of(wanted, &covering)
         });
-        if is_simple && reader == Reader::Plain {
+        if only.is_some() && reader == Reader::Plain {
             self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(life.newest()));
         }
-        Ok(is_simple.then_some(found))
+        Ok(only)
     }
 
     /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
@@ -558,6 +466,11 @@ impl Shard {
         self.core.make_durable(seen).await.map_err(FetchError::Failed)
     }
 
+    /// Whether everything that a reader of this object has seen is durable.
+    fn is_seen(&self, place: &ObjectKey) -> bool {
+        self.core.journal.touched(place) <= self.core.journal.durable()
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the tree and the parts of the request")]
     fn plan_fetch(
         &self,
@@ -568,58 +481,47 @@ impl Shard {
         epoch: u64,
         conditions: Conditions,
         akeys: &[AkeyFetch],
-    ) -> Result<Found, Halt<FetchError>> {
+    ) -> Result<Planned, Halt<FetchError>> {
         let path = Path::object(place.0, place.1, place.2);
         let above = life(tree, &path, Life::ALWAYS, epoch)?;
         if reader == Reader::Plain {
             // It sees nothing newer than the newest change of the object.
             self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(above.newest()));
         }
-        let dkey_path = path.dkey(dkey);
-        let above = life(tree, &dkey_path, above, epoch)?;
-        if conditions.has(Conditions::DKEY_FETCH) && !above.exists {
-            return Err(FetchError::Missing(format!("dkey \"{dkey}\"")).into());
-        }
-        let mut found = Found::default();
+        let asked = Asked { name: dkey, dkey: &path.dkey(dkey), above, epoch, conditions };
+        let above = asked.dkey(tree)?;
+        let (mut found, mut looks) = (Found::default(), self.core.config.fetch_looks.max(1));
         for fetch in akeys {
-            let path = dkey_path.akey(&fetch.akey);
-            let life = life(tree, &path, above, epoch)?;
-            let per_akey = conditions.has(Conditions::PER_AKEY);
-            let conditions = if per_akey { fetch.conditions } else { conditions };
-            if conditions.has(Conditions::AKEY_FETCH) && !life.exists {
-                return Err(FetchError::Missing(format!("akey \"{}\"", fetch.akey)).into());
-            }
+            let (path, life) = asked.akey(tree, above, fetch)?;
             let view = AkeyView { tree, path: &path, life, epoch };
-            let (akey, pieces) = fetch_akey(&view, fetch)?;
+            let Some((akey, pieces)) = fetch_akey(&view, fetch, &mut looks)? else {
+                return Ok(Planned::Long(Still::new(&self.core, tree)));
+            };
             found.akeys.push(akey);
             found.pieces.push(pieces);
         }
-        Ok(found)
+        Ok(Planned::Whole(found))
     }
 }
 
-fn fetch_akey(view: &AkeyView<'_>, fetch: &AkeyFetch) -> Result<(FetchedAkey, Pieces), Halt<FetchError>> {
-    let nothing = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
-    let Some((kind, record_size, classes)) = view.life.array_or_single() else {
-        return Ok((FetchedAkey { fetched: nothing, len: 0 }, Pieces::new()));
-    };
-    match (&fetch.value, kind) {
-        (Value::Single { size }, Kind::Single) => Ok(view.fetch_single(*size)?),
-        // Only holes were stored: there is no record yet.
-        (Value::Array { .. }, Kind::Array) if record_size == 0 => {
-            Ok((FetchedAkey { fetched: nothing, len: 0 }, Pieces::new()))
-        }
-        (Value::Array { record_size: given, extents }, Kind::Array) => {
-            if *given != 0 && *given != record_size {
-                let akey = fetch.akey.clone();
-                return Err(FetchError::RecordSize { akey, stored: record_size, given: *given }.into());
-            }
-            Ok(view.fetch_array(record_size, *given, extents, classes)?)
-        }
-        (value, stored) => {
-            let given = if matches!(value, Value::Single { .. }) { Kind::Single } else { Kind::Array };
-            Err(FetchError::Kind { akey: fetch.akey.clone(), stored: stored.name(), given: given.name() }
-                .into())
+/// What one turn makes of a fetch.
+enum Planned {
+    Whole(Found),
+    /// It takes more turns, in which the index has to stay as it is.
+    Long(Still),
+}
+
+/// `None`: it takes more looks at the index than are left.
+fn fetch_akey(
+    view: &AkeyView<'_>,
+    fetch: &AkeyFetch,
+    looks: &mut usize,
+) -> Result<Option<(FetchedAkey, Pieces)>, Halt<FetchError>> {
+    match shape(view.life, fetch)? {
+        Shape::Nothing => Ok(Some(nothing())),
+        Shape::Single(size) => Ok(Some(view.fetch_single(size)?)),
+        Shape::Array(size, given, extents, classes) => {
+            Ok(view.fetch_array(size, given, extents, classes, looks)?)
         }
     }
 }

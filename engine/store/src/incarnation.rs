@@ -62,42 +62,70 @@ fn merge(newer: Event, older: Event) -> Event {
     }
 }
 
-/// Whether the thing at `path` exists at `epoch`, below something that exists as `above` says.
-pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Fault> {
-    let from = path.event(epoch);
-    let mut life = Life { exists: false, low: above.low, event: None };
-    let mut start = above.low;
-    let fault = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
-        let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
-            (Ok(at), Ok(event)) => (at.0, event),
-            (Err(malformed), _) | (_, Err(malformed)) => return ControlFlow::Break(Some(malformed)),
-        };
+/// What the events of something tell, from the newest that counts on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Events {
+    above: Life,
+    life: Life,
+    start: u64,
+}
+
+impl Events {
+    /// Nothing is known yet but what is above.
+    pub(crate) fn below(above: Life) -> Self {
+        Self { above, life: Life { exists: false, low: above.low, event: None }, start: above.low }
+    }
+
+    /// Takes in the next older event. Breaks when those before it have no say.
+    pub(crate) fn tell(&mut self, at: u64, event: Event) -> ControlFlow<()> {
+        let Self { above, life, start } = self;
         match (life.event, event) {
             (None, Event::Punch) => {
                 life.event = Some((at, event));
-                start = start.max(at.saturating_add(1));
-                ControlFlow::Break(None)
+                *start = (*start).max(at.saturating_add(1));
+                ControlFlow::Break(())
             }
             (None, _) => {
                 life.event = Some((at, event));
                 life.exists = above.exists && at >= above.low;
-                start = start.max(at);
-                if life.exists { ControlFlow::Continue(()) } else { ControlFlow::Break(None) }
+                *start = (*start).max(at);
+                if life.exists { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }
-            (Some(_), Event::Punch) => ControlFlow::Break(None),
+            (Some(_), Event::Punch) => ControlFlow::Break(()),
             (Some((newest, newer)), older) if at >= above.low => {
                 life.event = Some((newest, merge(newer, older)));
-                start = at;
+                *start = at;
                 ControlFlow::Continue(())
             }
-            (Some(_), _) => ControlFlow::Break(None),
+            (Some(_), _) => ControlFlow::Break(()),
         }
+    }
+
+    /// What they amount to.
+    pub(crate) fn life(self) -> Life {
+        Life { low: self.start.max(self.above.low), ..self.life }
+    }
+}
+
+/// Whether the thing at `path` exists at `epoch`, below something that exists as `above` says.
+pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Fault> {
+    life_from(tree, &path.event(epoch), above)
+}
+
+/// As [`life`], of the thing and the epoch whose event would have the key `from`.
+pub(crate) fn life_from(tree: &Tree, from: &[u8], above: Life) -> Result<Life, Fault> {
+    let mut events = Events::below(above);
+    let fault = tree.scan_below(from, from.len() - size_of::<u64>(), |rest, value| {
+        let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
+            (Ok(at), Ok(event)) => (at.0, event),
+            (Err(malformed), _) | (_, Err(malformed)) => return ControlFlow::Break(Some(malformed)),
+        };
+        events.tell(at, event).map_break(|()| None)
     })?;
     if let Some(Some(malformed)) = fault {
         return Err(malformed.into());
     }
-    life.low = start.max(above.low);
-    Ok(life)
+    Ok(events.life())
 }
 
 impl Life {

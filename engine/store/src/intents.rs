@@ -10,7 +10,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber, TransactionTail};
 use crate::record::Change;
 use crate::timestamps::Scope;
-use crate::value::{Payload, Version};
+use crate::value::Version;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use uuid::Uuid;
@@ -471,11 +471,6 @@ fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<
 /// Whether two places have something in common.
 pub(crate) fn overlap(left: Scope<'_>, right: Scope<'_>) -> bool {
     left == Scope::Object || right == Scope::Object || left == right
-}
-
-/// The payload of a version that is part of a prepared transaction.
-pub(crate) fn stored_version(record_size: u32, payload: &Payload) -> Vec<u8> {
-    Version { record_size, payload: payload.clone() }.encode()
 }
 
 #[cfg(test)]

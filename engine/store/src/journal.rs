@@ -10,6 +10,7 @@ use crate::record::{Edit, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
 use crate::timestamps::ObjectHash;
+use crate::writer::READY_BYTES;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use core::time::Duration;
@@ -28,6 +29,9 @@ pub(crate) const RECORD_MAX: usize = 2 << 20;
 /// Bytes of records after which a batch takes no more: enough for full bandwidth, short enough for the last one in.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
+/// Room that a batch has for records at first: dozens of small ones.
+const BATCH_ROOM: usize = 8 << 10;
+
 /// Bytes of data extents after which a batch takes no more records: recovery reads those of the last batch.
 const BATCH_DATA_MAX: u64 = 64 << 20;
 
@@ -38,7 +42,9 @@ const PENDING_BYTES_MAX: usize = 4 << 20;
 /// the wait can cost is less than what they would lose by missing it.
 const GATHER_DIVISOR: u64 = 2;
 
-/// Longest such wait, on slow devices.
+/// Longest such wait, on slow devices, and of large values for each other: as long as these are written, the device has to
+/// do, and a flush in between takes from it what it might write. With four of a mebibyte in flight on the disk of a
+/// virtual machine one flush for all leaves 0.98 to 1.00 of what writes and flushes alone reach, one for each 0.88 to 0.98.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Longest time that records wait which nobody waits for: those of background work don't begin a batch but go with the
@@ -115,6 +121,8 @@ struct Pending {
     last: u64,
     /// Bytes of data extents that the records refer to.
     data: u64,
+    /// Records among them that don't refer to large values.
+    has_small: bool,
 }
 
 /// The queue of the log.
@@ -143,6 +151,8 @@ pub(crate) struct Journal {
     staging: Cell<u32>,
     /// The last of them has committed.
     staged: Notify,
+    /// A record has come that isn't that of a large value.
+    small: Notify,
     /// Mean time of a batch, in nanoseconds, the newer ones counting more.
     mean_ns: Cell<u64>,
     pub(crate) records: Cell<u64>,
@@ -169,6 +179,7 @@ impl Journal {
             touched_order: RefCell::default(),
             staging: Cell::new(0),
             staged: Notify::new(),
+            small: Notify::new(),
             mean_ns: Cell::new(0),
             records: Cell::new(0),
             batches: Cell::new(0),
@@ -245,13 +256,17 @@ impl Journal {
         let mut pending = self.pending.borrow_mut();
         let full = |last: &Pending| last.bytes.len() >= BATCH_BYTES_MAX || last.data + data > BATCH_DATA_MAX;
         if pending.back().is_none_or(full) {
-            pending.push_back(Pending::default());
+            pending.push_back(Pending { bytes: Vec::with_capacity(BATCH_ROOM), ..Pending::default() });
         }
         if let Some(batch) = pending.back_mut() {
             encode_record(edits, &mut batch.bytes);
             batch.records += 1;
             batch.last = number;
             batch.data += data;
+            if data < READY_BYTES as u64 {
+                batch.has_small = true;
+                self.small.notify_waiters();
+            }
         }
         for object in objects {
             self.touched.borrow_mut().insert(*object, number);
@@ -278,11 +293,17 @@ impl Journal {
     }
 
     /// Waits a little for updates that are nearly there, so that they share the next flush instead of waiting for the
-    /// one behind it.
+    /// one behind it. Large values wait longer for each other, and nothing small for them.
     async fn gather(&self, core: &Core) {
         // Those who were just woken may have more.
         core.rt.yield_now().await;
-        if self.staging.get() > 0 {
+        if self.staging.get() == 0 {
+            return;
+        }
+        if self.pending.borrow().iter().all(|batch| !batch.has_small) {
+            let others = race(self.staged.notified(), self.small.notified());
+            race(others, core.rt.sleep(GATHER_MAX)).await;
+        } else {
             let longest = Duration::from_nanos(self.mean_ns.get() / GATHER_DIVISOR).min(GATHER_MAX);
             race(self.staged.notified(), core.rt.sleep(longest)).await;
         }
@@ -301,21 +322,8 @@ impl Journal {
         if touched.is_empty() { 0 } else { touched.get(object).copied().unwrap_or(0) }
     }
 
-    /// Memory of the next batch; the least there is when nothing is pending.
-    async fn buffer(&self, core: &Core) -> DmaBuf {
-        let len = || self.pending.borrow().front().map_or(1, |batch| BATCH_HEADER + batch.bytes.len());
-        loop {
-            // Transfers give it back when the device is done with them, whatever the log does.
-            let buffer = core.dma.take(len()).await;
-            // The batch grows while it waits.
-            if buffer.len() >= len() {
-                return buffer;
-            }
-        }
-    }
-
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
-    fn take(&self, core: &Core, mut buffer: DmaBuf) -> Option<Placed> {
+    fn take(&self, core: &Core) -> Option<Placed> {
         let store = core.id;
         let mut pending = self.pending.borrow_mut();
         let ring = &mut *self.ring.borrow_mut();
@@ -325,6 +333,8 @@ impl Journal {
             return None;
         }
         let batch = pending.pop_front()?;
+        // The log doesn't wait for a pool that its clients fill; one batch at a time may be more than the pool has.
+        let memory = |len| core.dma.try_take(len).unwrap_or_else(|| DmaBuf::new(len));
         self.placed.set(batch.last);
         let header = |ring: &Ring, kind, len: usize| Batch {
             kind,
@@ -337,8 +347,7 @@ impl Journal {
         let skip = ring.skip(padded);
         let mut wrap = None;
         if skip > 0 {
-            // Once in a round of the ring; a block more than the pool has is no reason to wait.
-            let mut buffer = core.dma.try_take(BLOCK).unwrap_or_else(|| DmaBuf::new(BLOCK));
+            let mut buffer = memory(BLOCK);
             buffer[BATCH_HEADER..].fill(0);
             buffer[..BATCH_HEADER]
                 .copy_from_slice(&batch_header(&header(ring, BatchKind::Wrap, BATCH_HEADER), store));
@@ -346,7 +355,7 @@ impl Journal {
             wrap = Some((ring.position, buffer));
             ring.advance(skip);
         }
-        buffer.truncate(len);
+        let mut buffer = memory(len);
         buffer[len..].fill(0);
         buffer[..BATCH_HEADER].copy_from_slice(&batch_header(&header(ring, BatchKind::Records, len), store));
         buffer[BATCH_HEADER..len].copy_from_slice(&batch.bytes);
@@ -471,8 +480,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.journal.depth() > 0 {
             core.journal.gather(&core).await;
         }
-        let buffer = core.journal.buffer(&core).await;
-        let placed = core.journal.take(&core, buffer);
+        let placed = core.journal.take(&core);
         let Some(placed) = placed else {
             if core.is_stopped() && core.journal.depth() == 0 {
                 return;

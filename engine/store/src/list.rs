@@ -320,7 +320,7 @@ async fn list_extents(
             }
         }
         first = end;
-        core.rt.yield_now().await;
+        core.turn().await;
     }
     last.map(|(listed, _)| add_extent(listed, page));
     Ok(())

@@ -4,7 +4,7 @@
 //! a part is visible. The merged extent carries the newest epoch of its parts: no snapshot lies between them, and
 //! readers at epochs before the horizon are those of snapshots.
 
-use crate::aggregate::ChoreError;
+use crate::aggregate::{ChoreError, snapshots_of};
 use crate::checksum::of_chunks;
 use crate::codec::crc32c;
 use crate::extents::{STEP_LOOKS, Stored, first_versions, is_hole, paint};
@@ -17,7 +17,7 @@ use crate::paging::{Fault, Halt};
 use crate::read::copy_inline;
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
-use crate::state::Core;
+use crate::state::{Core, add};
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::update::{Reservation, VERSION_OVERHEAD};
 use crate::value::{Blocks, Event, Inline, Kind, Payload, Version, is_regular};
@@ -93,10 +93,7 @@ pub(crate) async fn merge_akey(
 
 /// The newest snapshot up to the horizon; 0 when there is none. `None`: the container is gone.
 fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> {
-    let catalog = core.catalog.borrow();
-    let pool = catalog.pools.get(&object.0).filter(|pool| !pool.destroying)?;
-    let container = pool.containers.get(&object.1).filter(|container| !container.destroying)?;
-    Some(container.snapshots.range(..=horizon).next_back().copied().unwrap_or(0))
+    Some(snapshots_of(core, object)?.range(..=horizon).next_back().copied().unwrap_or(0))
 }
 
 fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Fault> {
@@ -119,7 +116,8 @@ async fn next_plan(
         if plan.is_some() {
             return Ok(plan);
         }
-        core.rt.yield_now().await;
+        core.turn().await;
+        core.breathe().await;
     }
     Ok(None)
 }
@@ -142,7 +140,7 @@ fn plan(
         return Ok(Some((None, end)));
     }
     let size = u64::from(record_size);
-    let step = (chunk::PART_BYTES_MAX / size).max(1);
+    let step = chunk::part_records(record_size);
     let mut run: Vec<(Extent, usize)> = Vec::new();
     let worth = |run: &[(Extent, usize)]| {
         let records: u64 = run.iter().map(|(extent, _)| extent.count).sum();
@@ -217,7 +215,7 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
         let len = into.len();
         let sum = match Version::decode(&stored.value).ok()?.payload {
             Payload::Hole => return None,
-            Payload::Inline(inline) => copy_inline(&inline, from, Some(*part), into, true).ok()?,
+            Payload::Inline(inline) => copy_inline(inline.summed(), from, Some(*part), into, true).ok()?,
             Payload::Blocks(blocks) => {
                 read_blocks_behind(core, &blocks, from, Some(*part), into).await.ok()?
             }
@@ -244,6 +242,7 @@ async fn store(
     }
     let checksums = of_chunks(chunks, &parts.bytes);
     if !parts.are_intact() {
+        add(&core.counters.checksum_errors, 1);
         return Ok(None);
     }
     let bytes = parts.bytes;
@@ -272,7 +271,7 @@ pub(crate) async fn write_data(
     runs: &[Run],
     bytes: Vec<u8>,
 ) -> Result<Reservation, String> {
-    let reservation = Reservation::of_runs(core, pool, runs.to_vec());
+    let reservation = Reservation::of_runs(core, pool, runs.into());
     let (core_of_task, runs) = (Rc::clone(core), runs.to_vec());
     // The task owns the blocks until the device is done with them, even when nobody waits any more.
     let task = core.rt.spawn(async move {

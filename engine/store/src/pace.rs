@@ -119,7 +119,7 @@ impl Core {
 
     /// Waits until a background transfer of this many bytes may begin. What is longer than the bound goes alone.
     pub(crate) async fn make_way(&self, bytes: usize) -> Passage {
-        let bound = self.bound(false);
+        let bound = self.bound(self.is_space_scarce());
         self.make_way_within(bytes, bound).await
     }
 
@@ -157,11 +157,16 @@ pub(crate) async fn read_blocks_behind(
 ) -> Result<u32, FetchError> {
     let (mut at, mut rest, mut sum) = (from, into, 0);
     while !rest.is_empty() {
-        // What lies scattered has to be read as a whole for each piece of it.
+        // What lies scattered has to be read as a whole for each piece of it. The rest is cut between chunks, since each is
+        // read and checked as a whole.
+        let end = (at / PIECE as u64 + 1) * PIECE as u64;
         let left = if blocks.runs.len() > 1 {
             usize::MAX
+        } else if end >= blocks.len() {
+            rest.len()
         } else {
-            PIECE - usize::try_from(at % PIECE as u64).unwrap_or(0)
+            let cut = blocks.chunks.range(blocks.chunks.at(end)).start;
+            usize::try_from(cut.max(at + 1) - at).unwrap_or(usize::MAX)
         };
         let (piece, after) = rest.split_at_mut(left.min(rest.len()));
         let passage = core.make_way(piece.len()).await;

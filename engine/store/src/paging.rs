@@ -2,8 +2,9 @@
 //!
 //! A question is a closure over the tree. It runs at once when all it needs is in memory. Otherwise it says what is
 //! [`Missing`], which is read, and is asked again from the start: it has no effects, and what it passed stays in
-//! memory until it has its answer. Questions about pools, containers and attributes never miss: nodes with keys
-//! before the objects' are read when the store is opened and stay.
+//! memory until it has its answer. What takes many questions that have to see the same asks a [`Still`]. Questions about
+//! pools, containers and attributes never miss: nodes with keys before the objects' are read when the store is opened and
+//! stay.
 
 use crate::codec::Malformed;
 use crate::error::Location;
@@ -13,7 +14,9 @@ use crate::space::Run;
 use crate::state::{Core, add};
 use crate::tree::{Body, Child, Missing, NODE_BYTES, PageRef, Tree};
 use core::cell::{Cell, RefCell};
+use core::ops::Deref;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use weir_media::{BLOCK, MediaError};
 use weir_runtime::join_all;
 use weir_runtime::sync::Notify;
@@ -133,14 +136,62 @@ impl Drop for Loading<'_> {
 }
 
 /// Keeps the blocks of nodes that leave the tree from being given out again.
-struct Hold<'a> {
-    core: &'a Core,
+struct Hold<C: Deref<Target = Core>> {
+    core: C,
     reader: u64,
 }
 
-impl Drop for Hold<'_> {
+impl<C: Deref<Target = Core>> Hold<C> {
+    fn new(core: C) -> Self {
+        let reader = core.space.borrow_mut().begin_node_read();
+        Self { core, reader }
+    }
+}
+
+impl<C: Deref<Target = Core>> Drop for Hold<C> {
     fn drop(&mut self) {
         self.core.space.borrow_mut().end_node_read(self.reader);
+    }
+}
+
+/// The index as it was at one moment. As long as there is one, nodes that change are copied, as for a checkpoint, and
+/// no node's place is given out again: it is for what a client waits for.
+pub(crate) struct Still {
+    tree: Tree,
+    hold: Hold<Rc<Core>>,
+}
+
+impl Still {
+    /// For a question that asks the tree at this moment.
+    pub(crate) fn new(core: &Rc<Core>, tree: &Tree) -> Self {
+        Self { tree: tree.still(), hold: Hold::new(Rc::clone(core)) }
+    }
+
+    /// As [`Core::ask`], about the index as it was.
+    pub(crate) async fn ask<T, E: From<PageError>>(
+        &self,
+        mut question: impl FnMut(&Tree) -> Result<T, Halt<E>>,
+    ) -> Result<T, E> {
+        let (core, mut ahead) = (&self.hold.core, 0);
+        loop {
+            let tick = core.tree.borrow().begin(ahead);
+            self.tree.begin_at(tick, ahead);
+            let missing = match question(&self.tree) {
+                Ok(answer) => return Ok(answer),
+                Err(Halt::Failed(error)) => return Err(error),
+                Err(Halt::Missing(missing)) => missing,
+            };
+            let asking = Asking::new(&core.paging, tick);
+            core.load(missing, Some(&self.tree)).await?;
+            // What has changed since is in memory for this one alone.
+            if core.resident_bytes() > core.config.index_bytes && !core.has_failed() {
+                let oldest = core.paging.asking.borrow().first_key_value().map_or(tick, |(tick, _)| *tick);
+                let evicted = self.tree.evict(core.config.index_bytes, &FLOOR, oldest, SWEEP_STEPS);
+                add(&core.paging.evictions, evicted as u64);
+            }
+            drop(asking);
+            ahead = (ahead * 2 + 1).min(AHEAD_MAX);
+        }
     }
 }
 
@@ -163,22 +214,22 @@ impl Core {
             };
             // This attempt passed all that the question still needs.
             let asking = Asking::new(&self.paging, tick);
-            self.load(missing).await?;
+            self.load(missing, None).await?;
             drop(asking);
             // The more a question has asked for, the more it is likely to want next.
             ahead = (ahead * 2 + 1).min(AHEAD_MAX);
         }
     }
 
-    /// Reads nodes and puts them into their places.
-    pub(crate) async fn load(&self, missing: Missing) -> Result<(), PageError> {
-        let loads = missing.0.into_iter().map(|(key, page)| self.load_node(key, page));
+    /// Reads nodes and puts them into their places, of a still if there is one.
+    pub(crate) async fn load(&self, missing: Missing, still: Option<&Tree>) -> Result<(), PageError> {
+        let loads = missing.0.into_iter().map(|(key, page)| self.load_node(key, page, still));
         join_all(loads).await.into_iter().collect::<Result<(), _>>()?;
         self.relieve_memory();
         Ok(())
     }
 
-    async fn load_node(&self, key: Vec<u8>, page: PageRef) -> Result<(), PageError> {
+    async fn load_node(&self, key: Vec<u8>, page: PageRef, still: Option<&Tree>) -> Result<(), PageError> {
         let running = self.paging.loading.borrow().get(&page.block).map(Notify::notified);
         if let Some(running) = running {
             running.await;
@@ -191,7 +242,10 @@ impl Core {
         drop(hold);
         let body = body.inspect_err(|_| add(&self.paging.errors, 1))?;
         add(&self.paging.faults, 1);
-        let installed = self.tree.borrow().install(&key, page, body);
+        let installed = match still {
+            Some(still) => still.install(&key, page, body),
+            None => self.tree.borrow().install(&key, page, body),
+        };
         drop(loading);
         installed.map_err(|malformed| {
             add(&self.paging.errors, 1);
@@ -202,7 +256,7 @@ impl Core {
 
     /// Keeps the places of nodes that are in the tree now until it is dropped, even when the nodes leave it.
     pub(crate) fn hold_nodes(&self) -> impl Drop + '_ {
-        Hold { core: self, reader: self.space.borrow_mut().begin_node_read() }
+        Hold::new(self)
     }
 
     /// Reads a node and checks it.

@@ -7,6 +7,7 @@ use crate::tree::ENTRY_MAX;
 use crate::update::{Request, VERSION_OVERHEAD};
 use crate::value::{Payload, Version, is_regular};
 use core::ops::Range;
+use smallvec::SmallVec;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::Value;
 
@@ -15,6 +16,9 @@ const INLINE_TOTAL_MAX: usize = 256 * 1024;
 
 /// Bytes of an akey's path beside dkey and akey, at most: container, object, two marks and the ends of two texts.
 const KEY_OVERHEAD: usize = 32;
+
+/// The versions of an update: most have one.
+pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// One version to be stored.
 #[derive(Debug)]
@@ -27,6 +31,7 @@ pub(crate) struct Piece {
     pub(crate) chunks: Chunks,
     /// What is stored for the chunks; none for inline data whose client computed none.
     pub(crate) checksums: Checksums,
+    /// What doesn't come from the request's data: blocks, or the version of a prepared transaction.
     pub(crate) payload: Payload,
     pub(crate) in_blocks: bool,
 }
@@ -47,32 +52,46 @@ impl Piece {
         }
     }
 
+    /// Has the description of the blocks take over chunks and checksums, as far as they are known.
+    pub(crate) fn describe(&mut self) {
+        if let Payload::Blocks(blocks) = &mut self.payload {
+            blocks.chunks = self.chunks;
+            blocks.checksums = core::mem::take(&mut self.checksums);
+        }
+    }
+
+    /// Appends the version that is stored, where the request came with `data`.
+    pub(crate) fn append_version(&self, data: &[u8], out: &mut Vec<u8>) {
+        // A single value without bytes and records without size are holes.
+        if self.in_blocks || self.data.is_empty() {
+            return Version::append(self.record_size, &self.payload, out);
+        }
+        let bytes = data.get(self.data.clone()).unwrap_or_default();
+        Version::append_inline(self.record_size, bytes, self.checksums.first().copied(), out);
+    }
+
     /// Takes the client's checksums, compared with the data, or computes what blocks need. They are stored as they came,
     /// so that whatever happens to the data from here on doesn't go unnoticed; only `regular_only`, in a store of the
     /// first format, others have to do for chunks that it can't describe. They are computed before the comparison.
     fn seal(&mut self, given: Option<&[u32]>, data: &[u8], regular_only: bool) -> bool {
-        let bytes = &data[self.data.clone()];
-        let Some(given) = given else {
-            if self.in_blocks {
-                self.checksums = checksum::of_chunks(self.chunks, bytes);
-            }
-            return true;
-        };
-        let compared = self.chunks;
-        if !regular_only || (self.in_blocks && is_regular(self.chunks)) {
+        let (bytes, compared) = (&data[self.data.clone()], self.chunks);
+        let is_kept = !regular_only || (self.in_blocks && is_regular(compared));
+        if let Some(given) = given.filter(|_| is_kept) {
             self.checksums = Checksums::from_slice(given);
         } else if self.in_blocks {
-            self.chunks = Chunks::of_single(self.chunks.len(), Grain::Fine);
+            if !is_kept {
+                self.chunks = Chunks::of_single(compared.len(), Grain::Fine);
+            }
             self.checksums = checksum::of_chunks(self.chunks, bytes);
         }
-        checksum::are_of_chunks(given, compared, bytes)
+        given.is_none_or(|given| checksum::are_of_chunks(given, compared, bytes))
     }
 }
 
 impl Request<'_> {
     /// Cuts the data into the versions to be stored.
-    pub(crate) fn pieces(&self, inline_limit: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+    pub(crate) fn pieces(&self, inline_limit: usize) -> Pieces {
+        let mut pieces = Pieces::new();
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
         for (index, update) in self.akeys.iter().enumerate() {

@@ -4,7 +4,7 @@ use crate::checksum::join;
 use crate::codec::{Malformed, crc32c};
 use crate::error::FetchError;
 use crate::state::{Core, add};
-use crate::value::{Blocks, Inline, Payload};
+use crate::value::{Blocks, Payload, Summed};
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::Extent;
 
@@ -15,20 +15,19 @@ fn small(value: u64) -> usize {
 /// Copies bytes of a value in the index. Returns their checksum, if it is wanted: the stored one as it is for the whole
 /// value, which the reader compares. That of a part is computed before the value is compared with its own.
 pub(crate) fn copy_inline(
-    inline: &Inline,
+    Summed { bytes, checksum }: Summed<'_>,
     from: u64,
     extent: Option<Extent>,
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
-    let Inline { bytes, checksum } = inline;
     let range = small(from)..small(from).saturating_add(into.len());
     let part = bytes.get(range).ok_or(Malformed("a value is shorter than its extent"))?;
     into.copy_from_slice(part);
     if !wants_sum {
         return Ok(0);
     }
-    let Some(stored) = *checksum else { return Ok(crc32c(into)) };
+    let Some(stored) = checksum else { return Ok(crc32c(into)) };
     if into.len() == bytes.len() {
         return Ok(stored);
     }
@@ -36,8 +35,9 @@ pub(crate) fn copy_inline(
     if crc32c(bytes) == stored { Ok(sum) } else { Err(FetchError::Altered { extent }) }
 }
 
-/// Reads bytes of a value in blocks, with whole checksummed pieces around them. Holds one buffer at a time, so that
-/// fetches never wait for each other's. Returns the checksum of the bytes, if it is wanted.
+/// Reads bytes of a value in blocks, with whole checksummed pieces around them. Where the device is memory they are
+/// compared and copied in place. Holds one buffer at a time, so that fetches never wait for each other's. Returns the
+/// checksum of the bytes, if it is wanted.
 pub(crate) async fn read_blocks(
     core: &Core,
     blocks: &Blocks,
@@ -73,8 +73,15 @@ pub(crate) async fn read_blocks(
         let before = (low - start) % BLOCK as u64;
         let offset = core.layout.data(run.block) + (low - start - before);
         let len = small((before + high - low).next_multiple_of(BLOCK as u64));
-        let buffer = core.device.read(offset, core.dma.take(len).await).await?;
-        let data = &buffer[small(before)..small(before + high - low)];
+        let (lent, read);
+        let bytes: &[u8] = if let Some(in_place) = core.device.lend(offset, len) {
+            lent = in_place;
+            &lent
+        } else {
+            read = core.device.read(offset, core.dma.take(len).await).await?;
+            &read
+        };
+        let data = &bytes[small(before)..small(before + high - low)];
         let checked = check_and_copy(
             core,
             blocks,
@@ -114,7 +121,7 @@ fn read_cached(
     }
     let mut bytes = vec![0; small(len)];
     let inline = core.cache.read(block, checksum, 0, &mut bytes).then_some(bytes)?;
-    copy_inline(&Inline { bytes: inline, checksum: Some(checksum) }, from, None, into, true).ok()
+    copy_inline(Summed { bytes: &inline, checksum: Some(checksum) }, from, None, into, true).ok()
 }
 
 /// Reads a value whose checksummed chunks straddle runs: all of it, into memory of its own.

@@ -56,6 +56,8 @@ impl<'a> From<&'a Change> for Edit<'a> {
 pub(crate) struct Draft {
     bytes: Vec<u8>,
     entries: SmallVec<[Cut; 4]>,
+    /// Memory for the keys, while none is spelt out.
+    pub(crate) spelling: Vec<u8>,
 }
 
 /// Where the value of an entry begins in a draft, and where it ends. The key is between the entry before and the value.
@@ -68,11 +70,19 @@ struct Cut {
 /// Bytes that a draft has room for at first: the entries of a small update.
 const DRAFT_BYTES: usize = 512;
 
+/// Most memory of a draft that is kept for another one: that of a few entries of the largest size.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
 impl Draft {
     /// Forgets all entries.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
+    }
+
+    /// Whether the next draft is to take over its memory.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.bytes.capacity().max(self.spelling.capacity()) <= KEPT_BYTES_MAX && !self.entries.spilled()
     }
 
     /// Sets a key to what `encode` appends. Returns the bytes of key and value.
@@ -86,6 +96,11 @@ impl Draft {
         encode(&mut self.bytes);
         self.entries.push(Cut { value, end: self.bytes.len() });
         self.bytes.len() - start
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// The entries as changes, in the order in which they came.
@@ -128,18 +143,32 @@ const PUT: u8 = 1;
 /// Bytes of a record's length in nearly all cases.
 const LENGTH_BYTES: usize = 2;
 
+/// Bytes of a change beside key and value, in nearly all cases: what it is and three lengths.
+const CHANGE_BYTES: usize = 6;
+
+/// Appends what a change begins with: two lengths, which nearly always take a byte each.
+fn put_head(tag: u8, shared: usize, rest: usize, out: &mut Vec<u8>) {
+    if let (Ok(shared @ ..0x80), Ok(rest @ ..0x80)) = (u8::try_from(shared), u8::try_from(rest)) {
+        out.extend_from_slice(&[tag, shared, rest]);
+    } else {
+        out.put_u8(tag);
+        out.put_varint(shared as u64);
+        out.put_varint(rest as u64);
+    }
+}
+
 /// Appends a record. Keys are stored as the difference to the key before.
 pub(crate) fn encode_record(edits: &[Edit<'_>], out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
+    let bytes = |edit: &Edit<'_>| CHANGE_BYTES + edit.key.len() + edit.value.map_or(0, <[u8]>::len);
+    out.reserve(2 * LENGTH_BYTES + edits.iter().map(bytes).sum::<usize>());
     out.extend_from_slice(&[0; LENGTH_BYTES]);
     out.put_varint(edits.len() as u64);
     let mut previous: &[u8] = &[];
     for Edit { key, value } in edits {
         let shared = shared_len(previous, key);
-        out.put_u8(if value.is_some() { PUT } else { REMOVE });
-        out.put_varint(shared as u64);
-        out.put_varint((key.len() - shared) as u64);
+        put_head(if value.is_some() { PUT } else { REMOVE }, shared, key.len() - shared, out);
         out.extend_from_slice(&key[shared..]);
         if let Some(value) = value {
             out.put_varint(value.len() as u64);

@@ -10,6 +10,7 @@ pub(crate) use holes::SEGMENT;
 
 use crate::deferral::Deferral;
 use crate::tree::PageRef;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::BLOCK;
 
@@ -43,6 +44,9 @@ impl Run {
         self.count > 0 && self.block.checked_add(self.count).is_some_and(|end| end <= blocks)
     }
 }
+
+/// Where a value is. Most are in one piece.
+pub(crate) type Runs = SmallVec<[Run; 1]>;
 
 impl From<PageRef> for Run {
     fn from(page: PageRef) -> Self {
@@ -310,11 +314,11 @@ impl Space {
     }
 
     /// Reserves `count` blocks in at most `runs_max` runs, contiguous if possible. `None`: there aren't as many.
-    pub(crate) fn allocate(&mut self, count: u64, purpose: Purpose, runs_max: usize) -> Option<Vec<Run>> {
+    pub(crate) fn allocate(&mut self, count: u64, purpose: Purpose, runs_max: usize) -> Option<Runs> {
         if count == 0 || count > self.free {
             return None;
         }
-        let mut runs = Vec::new();
+        let mut runs = Runs::new();
         let mut left = count;
         // Whole first; then ever smaller pieces, so that free space counts however scattered it is.
         let mut piece = left;
@@ -537,12 +541,12 @@ mod tests {
     #[test]
     fn data_keeps_out_of_the_index_zone_but_not_the_other_way_round() {
         let mut space = Space::new(1000, 100);
-        assert_eq!(space.allocate(1, Purpose::Index, 1), Some(vec![Run { block: 900, count: 1 }]));
+        assert_eq!(space.allocate(1, Purpose::Index, 1), Some(Runs::from([Run { block: 900, count: 1 }])));
         assert!(space.allocate(901, Purpose::Data, usize::MAX).is_none());
-        assert_eq!(space.allocate(900, Purpose::Data, 1), Some(vec![Run { block: 0, count: 900 }]));
+        assert_eq!(space.allocate(900, Purpose::Data, 1), Some(Runs::from([Run { block: 0, count: 900 }])));
         space.release(Run { block: 10, count: 5 });
-        assert_eq!(space.allocate(99, Purpose::Index, 1), Some(vec![Run { block: 901, count: 99 }]));
-        assert_eq!(space.allocate(4, Purpose::Index, 1), Some(vec![Run { block: 10, count: 4 }]));
+        assert_eq!(space.allocate(99, Purpose::Index, 1), Some(Runs::from([Run { block: 901, count: 99 }])));
+        assert_eq!(space.allocate(4, Purpose::Index, 1), Some(Runs::from([Run { block: 10, count: 4 }])));
     }
 
     proptest! {

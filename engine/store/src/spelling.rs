@@ -13,7 +13,7 @@ const TAIL_MAX: usize = 2 + 3 * size_of::<u64>();
 /// Bytes of an object's path: kind, numbers of pool and container, id.
 const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
 
-/// A [`key::Path`] of a dkey, later of an akey below it, with room for what stands behind.
+/// A [`key::Path`] of an object, later of a dkey and an akey below it, with room for what stands behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Spelling {
     object: ObjectId,
@@ -22,20 +22,23 @@ pub(crate) struct Spelling {
 }
 
 impl Spelling {
-    /// The path of a dkey. `None`: it is too long, or none of this object.
-    pub(crate) fn dkey((pool, container, object): &ObjectKey, dkey: &Key) -> Option<Self> {
+    /// The path of an object.
+    pub(crate) fn object((pool, container, object): &ObjectKey) -> Self {
         let mut bytes = [0; LENGTH_MAX];
         bytes[0] = key::OBJECT;
         bytes[1..5].copy_from_slice(&pool.to_be_bytes());
         bytes[5..9].copy_from_slice(&container.to_be_bytes());
         bytes[9..OBJECT_LEN].copy_from_slice(&object.to_bytes());
-        let mut spelling = Self { object: *object, bytes, len: OBJECT_LEN };
-        spelling.put_key(dkey, key::has_integer_dkeys(*object))?;
-        Some(spelling)
+        Self { object: *object, bytes, len: OBJECT_LEN }
+    }
+
+    /// Goes on to a dkey of the object. `None`: it is too long, or none of this object.
+    pub(crate) fn dkey(&mut self, dkey: &Key) -> Option<()> {
+        self.put_key(dkey, key::has_integer_dkeys(self.object))
     }
 
     /// Goes on to an akey of the dkey. `None`: it is too long, or none of this object.
-    pub(crate) fn descend(&mut self, akey: &Key) -> Option<()> {
+    pub(crate) fn akey(&mut self, akey: &Key) -> Option<()> {
         self.put_key(akey, key::has_integer_akeys(self.object))
     }
 
@@ -74,11 +77,22 @@ impl Spelling {
         (end + TAIL_MAX <= LENGTH_MAX).then_some(())
     }
 
+    /// As [`Spelling::put`], of a length that needs no loop.
+    fn put_array<const LEN: usize>(&mut self, bytes: [u8; LEN]) -> Option<()> {
+        *self.bytes.get_mut(self.len..)?.first_chunk_mut()? = bytes;
+        self.len += LEN;
+        (self.len + TAIL_MAX <= LENGTH_MAX).then_some(())
+    }
+
     fn put_key(&mut self, key: &Key, integer: bool) -> Option<()> {
-        self.put(&[BELOW])?;
+        self.put_array([BELOW])?;
         let text = key.as_bytes();
         if integer {
-            return if text.len() == 8 { self.put(text) } else { None };
+            return self.put_array::<8>(text.try_into().ok()?);
+        }
+        if !text.contains(&0) {
+            self.put(text)?;
+            return self.put_array([0, 0]);
         }
         let mut fits = Some(());
         key::put_escaped(|bytes| fits = fits.and_then(|()| self.put(bytes)), text);
@@ -108,11 +122,14 @@ mod tests {
             let akey = key(&akey, key::has_integer_akeys(object));
             let path = Path::object(1, 2, object).dkey(&dkey);
             let below = path.akey(&akey);
-            let spelt = Spelling::dkey(&(1, 2, object), &dkey);
-            prop_assert_eq!(spelt.is_some(), path.as_bytes().len() + TAIL_MAX <= LENGTH_MAX);
-            let Some(mut spelt) = spelt else { return Ok(()) };
+            let mut spelt = Spelling::object(&(1, 2, object));
+            let fits = spelt.dkey(&dkey).is_some();
+            prop_assert_eq!(fits, path.as_bytes().len() + TAIL_MAX <= LENGTH_MAX);
+            if !fits {
+                return Ok(());
+            }
             prop_assert_eq!(spelt.event(epoch).to_vec(), path.event(epoch).to_vec());
-            let fits = spelt.descend(&akey).is_some();
+            let fits = spelt.akey(&akey).is_some();
             prop_assert_eq!(fits, below.as_bytes().len() + TAIL_MAX <= LENGTH_MAX);
             if fits {
                 prop_assert_eq!(spelt.path(), below.as_bytes());

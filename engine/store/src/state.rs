@@ -12,10 +12,10 @@ use crate::journal::{Journal, ObjectKey};
 use crate::key;
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
-use crate::record::{Change, Edit};
-use crate::space::{Run, Space};
+use crate::record::{Change, Draft, Edit};
+use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
-use crate::tree::{Missing, NODE_BYTES, Olds, Tree};
+use crate::tree::{Missing, NODE_BYTES, Tree};
 use crate::value::Version;
 use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
     pub(crate) lives: crate::walk::Lives,
+    /// Memory of the last update's draft.
+    draft: Cell<Draft>,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -150,6 +152,7 @@ impl Core {
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
             lives: crate::walk::Lives::default(),
+            draft: Cell::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),
@@ -160,6 +163,18 @@ impl Core {
     /// have none, and chunks begin where the value does: it stays readable for the release that made it.
     pub(crate) fn keeps_all_checksums(&self) -> bool {
         self.version >= VERSION_CHUNKS
+    }
+
+    /// A draft that most likely has memory.
+    pub(crate) fn take_draft(&self) -> Draft {
+        self.draft.take()
+    }
+
+    /// Takes a draft back.
+    pub(crate) fn give_back_draft(&self, draft: Draft) {
+        if draft.is_worth_keeping() {
+            self.draft.set(draft);
+        }
     }
 
     /// Why the store takes no more changes, if it doesn't.
@@ -274,13 +289,19 @@ impl Core {
         let (mut data, mut rest) = (0, edits);
         let mut tally = Tally::default();
         while !rest.is_empty() {
-            let mut old = Olds::new();
-            self.change_index(rest, &mut old).map_err(|_| ABSENT)?;
-            let (done, after) = rest.split_at(old.len());
-            for (edit, old) in done.iter().zip(old) {
-                data += self.account(*edit, old.as_deref(), Some((number, moved)), &mut tally)?;
-            }
-            rest = after;
+            let mut outcome = Ok(());
+            let account = |edit: Edit<'_>, old: Option<&[u8]>| match self.account(
+                edit,
+                old,
+                Some((number, moved)),
+                &mut tally,
+            ) {
+                Ok(bytes) => data += bytes,
+                Err(malformed) => outcome = Err(malformed),
+            };
+            let done = self.change_index(rest, account).map_err(|_| ABSENT)?;
+            outcome?;
+            rest = &rest[done..];
         }
         self.catalog.borrow_mut().count_tally(&mut tally);
         self.tidy_keys(edits.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key));
@@ -310,26 +331,28 @@ impl Core {
     /// Applies one change to index, space, catalog and transactions. `record` is its record's number with the blocks
     /// that only move within it; `None` during recovery. Returns the bytes of data extents that the change refers to.
     pub(crate) fn apply(&self, change: &Change, record: Option<(u64, &[Run])>) -> Result<u64, Malformed> {
-        let mut old = Olds::new();
         let edit = Edit::from(change);
-        self.change_index(core::slice::from_ref(&edit), &mut old).map_err(|_| ABSENT)?;
-        let mut tally = Tally::default();
-        let data = self.account(edit, old.pop().flatten().as_deref(), record, &mut tally);
+        let (mut tally, mut data) = (Tally::default(), Ok(0));
+        let account = |edit: Edit<'_>, old: Option<&[u8]>| data = self.account(edit, old, record, &mut tally);
+        self.change_index(core::slice::from_ref(&edit), account).map_err(|_| ABSENT)?;
         self.catalog.borrow_mut().count_tally(&mut tally);
         data
     }
 
-    /// Applies as many changes, from the first on, as the index takes at once, at least one. Adds what their keys had to
-    /// `old`.
-    fn change_index(&self, edits: &[Edit<'_>], old: &mut Olds) -> Result<(), Missing> {
+    /// Applies as many changes, from the first on, as the index takes at once, at least one. Tells `each` what their keys
+    /// had. Returns how many.
+    fn change_index<'a>(
+        &self,
+        edits: &'a [Edit<'a>],
+        mut each: impl FnMut(Edit<'a>, Option<&[u8]>),
+    ) -> Result<usize, Missing> {
         let mut tree = self.tree.borrow_mut();
-        if let Some(Edit { key, value: None }) = edits.first() {
-            old.push(tree.take(key)?.map(Into::into));
-            return Ok(());
+        if let Some(edit) = edits.first().filter(|edit| edit.value.is_none()) {
+            let old = tree.take(edit.key)?;
+            each(*edit, old.as_deref());
+            return Ok(1);
         }
-        let run: SmallVec<[(&[u8], &[u8]); 8]> =
-            edits.iter().map_while(|edit| Some((edit.key, edit.value?))).collect();
-        tree.put_run(&run, old)
+        tree.put_run(edits, each)
     }
 
     /// Follows a change of the index, of a key that had the value `old`, in space, catalog and transactions; the rest is
@@ -373,7 +396,7 @@ impl Core {
         new: Option<&[u8]>,
         record: Option<(u64, &[Run])>,
     ) -> Result<(u64, u64), Malformed> {
-        let runs = |value: Option<&[u8]>| value.map_or(Ok(Vec::new()), Version::runs);
+        let runs = |value: Option<&[u8]>| value.map_or(Ok(Runs::new()), Version::runs);
         let (old_runs, new_runs) = (runs(old)?, runs(new)?);
         let mut space = self.space.borrow_mut();
         if new_runs.iter().any(|run| !space.contains(*run)) {

@@ -12,20 +12,20 @@ use crate::error::{FetchError, TransactionError, UpdateError};
 use crate::fetch::{Fetch, Reader};
 use crate::intents::{
     Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, PIECE, Prepared, TransactionId,
-    TransactionKey, encode_operations, scopes_of_punch, stored_version,
+    TransactionKey, encode_operations, scopes_of_punch,
 };
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, TransactionTail};
 use crate::list::ListPage;
 use crate::paging::Halt;
-use crate::piece::Piece;
+use crate::piece::{Piece, Pieces};
 use crate::punch::check_scope;
 use crate::record::{Change, Draft};
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
-use crate::update::{Data, Request, Reservation, Staging, check_epoch};
+use crate::update::{Data, Request, Reservation, Staging, check_epoch, is_large};
 use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,7 +154,7 @@ impl View {
 }
 
 /// What an operation stores, after its data went to its place.
-type Staged = Vec<Piece>;
+type Staged = Pieces;
 
 impl Shard {
     /// The state of a container as a transaction of this epoch reads it.
@@ -272,7 +272,7 @@ impl Shard {
         let (mut staged, mut reservations, mut inline) = (Vec::new(), Vec::new(), 0);
         for operation in operations {
             let Operation::Update { object, dkey, conditions, akeys, data } = operation else {
-                staged.push(Vec::new());
+                staged.push(Staged::new());
                 continue;
             };
             let request = Request {
@@ -286,7 +286,9 @@ impl Shard {
             };
             request.check(data.bytes())?;
             let mut pieces = request.pieces(self.core.config.inline_max());
-            request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
+            if !is_large(&pieces) {
+                request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
+            }
             inline +=
                 pieces.iter().filter(|piece| !piece.in_blocks).map(|piece| piece.data.len()).sum::<usize>();
             if inline > INLINE_BYTES_MAX {
@@ -295,8 +297,6 @@ impl Shard {
             }
             if pieces.iter().any(|piece| piece.in_blocks) {
                 reservations.push(self.write_blocks(container, &request, &mut pieces, data).await?);
-            } else {
-                drop(self.stage(&mut pieces, data).await);
             }
             staged.push(pieces);
         }
@@ -338,11 +338,11 @@ impl Shard {
         let mut draft = Draft::default();
         for (operation, pieces) in operations.iter().zip(staged) {
             let checked = match operation {
-                Operation::Update { object, dkey, conditions, akeys, .. } => {
+                Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }
-                        .plan(tree, pieces, &mut draft)
+                        .plan(tree, None, (pieces, data.bytes()), &mut draft)
                         .map(|_| ())
                 }
                 Operation::Punch { object, scope, conditions } => {
@@ -435,7 +435,7 @@ impl Shard {
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }
-                        .plan(tree, &pieces, &mut draft)
+                        .plan(tree, None, (&pieces, &[]), &mut draft)
                         .map(|_| draft.changes().collect())
                 }
             };
@@ -566,14 +566,22 @@ fn prepare_changes(
         return Err(UpdateError::Invalid(text));
     }
     let put = |tail, value| Change::Put { key: key::transaction(place, tail), value };
-    let operations = (0..).zip(bytes.chunks(PIECE));
-    let operations = operations.map(|(piece, bytes)| put(TransactionTail::Operations(piece), bytes.to_vec()));
-    let versions = (0..).zip(staged.iter().flatten());
-    let versions = versions.map(|(number, piece)| {
-        put(TransactionTail::Version(number), stored_version(piece.record_size, &piece.payload))
+    let encoded = (0..).zip(bytes.chunks(PIECE));
+    let encoded = encoded.map(|(piece, bytes)| put(TransactionTail::Operations(piece), bytes.to_vec()));
+    let pieces = operations.iter().zip(staged).flat_map(|(operation, pieces)| {
+        let data = match operation {
+            Operation::Update { data, .. } => data.bytes(),
+            Operation::Punch { .. } => &[],
+        };
+        pieces.iter().map(move |piece| (piece, data))
+    });
+    let versions = (0..).zip(pieces).map(|(number, (piece, data))| {
+        let mut value = Vec::new();
+        piece.append_version(data, &mut value);
+        put(TransactionTail::Version(number), value)
     });
     // The operations come last: a transaction whose operations are whole has all its versions.
-    Ok(versions.chain(operations).collect())
+    Ok(versions.chain(encoded).collect())
 }
 
 fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {

@@ -1,27 +1,29 @@
 //! Updates: data first, then one record that commits index changes and references.
 
 use crate::attribute::AttributeChange;
+use crate::checksum::Checksums;
 use crate::codec::Malformed;
 use crate::error::UpdateError;
-use crate::incarnation::{Life, life};
-use crate::intents::Slot;
+use crate::incarnation::{Life, life_from};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::Piece;
 use crate::read::cached;
 use crate::record::{Draft, Edit, growth};
+use crate::route::Route;
 use crate::shard::Shard;
-use crate::space::{Purpose, RUNS_MAX, Run};
+use crate::space::{Purpose, RUNS_MAX, Runs};
 use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
-use crate::value::{Blocks, Event, Inline, Kind, Payload, Version};
-use crate::writer::Part;
+use crate::value::{Blocks, Event, Kind, Payload};
+use crate::writer::{Part, Parts, READY_BYTES, Slices};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_media::{BLOCK, Slice};
+use weir_media::{BLOCK, DmaBuf, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
@@ -56,6 +58,15 @@ pub(crate) struct Request<'a> {
     pub(crate) epoch: u64,
     pub(crate) conditions: Conditions,
     pub(crate) akeys: &'a [AkeyUpdate],
+}
+
+/// What became of an update's plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    /// Whether an akey was there before.
+    overwrites: bool,
+    /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
+    to_reach: usize,
 }
 
 /// Conditions that an update may name.
@@ -129,19 +140,25 @@ impl Request<'_> {
         Path::object(self.pool, self.container, self.object)
     }
 
-    /// Checks the conditions against the index and drafts the entries that store the pieces. Returns whether an akey
-    /// was there before.
+    /// Checks the conditions against the index and drafts the entries that store the pieces of `data`. The object lives as
+    /// `known` says, if that says anything.
     pub(crate) fn plan(
         &self,
         tree: &Tree,
-        pieces: &[Piece],
+        known: Option<Life>,
+        (pieces, data): (&[Piece], &[u8]),
         draft: &mut Draft,
-    ) -> Result<bool, Halt<UpdateError>> {
+    ) -> Result<Planned, Halt<UpdateError>> {
         draft.clear();
-        let object_path = self.path();
-        let object = life(tree, &object_path, Life::ALWAYS, self.epoch)?;
-        let dkey_path = object_path.dkey(self.dkey);
-        let dkey = life(tree, &dkey_path, object, self.epoch)?;
+        let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
+        let object = match known {
+            Some(known) => known,
+            None => life_from(tree, route.event(self.epoch), Life::ALWAYS)?,
+        };
+        self.draft_object(&mut route, object, draft);
+        let of_object = draft.len();
+        route.go_to_dkey(self.dkey);
+        let (mut neighbours, dkey) = Neighbours::of_dkey(tree, &mut route, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
             return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)).into());
         }
@@ -151,45 +168,50 @@ impl Request<'_> {
         if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
             return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
         }
-        self.draft_object(&object_path, object, draft);
         if !dkey.exists {
-            draft.put(&dkey_path.event(self.epoch), |out| Event::Dkey.append(out));
+            draft.put(route.event(self.epoch), |out| Event::Dkey.append(out));
         }
         let mut overwrites = false;
         let mut pieces = pieces.iter().peekable();
         for (index, update) in self.akeys.iter().enumerate() {
-            let path = dkey_path.akey(&update.akey);
-            let akey = life(tree, &path, dkey, self.epoch)?;
+            route.go_to_akey(&update.akey);
+            let akey = neighbours.life(&mut route, dkey, self.epoch)?;
             self.check_akey(update, akey)?;
             overwrites |= akey.exists;
             let own = pieces.clone().take_while(|piece| piece.akey == index);
             let classes = own.filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
-            self.draft_akey(&path, update, akey, classes, draft);
+            self.draft_akey(&mut route, update, akey, classes, draft);
             while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
-                let key = match piece.slot {
-                    Slot::Single => path.single(self.epoch),
-                    Slot::Extent(extent) => path.extent(extent, self.epoch),
-                };
-                let encode = |out: &mut Vec<u8>| Version::append(piece.record_size, &piece.payload, out);
-                if draft.put(&key, encode) > ENTRY_MAX {
+                let key = route.version(piece.slot, self.epoch);
+                if draft.put(key, |out| piece.append_version(data, out)) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
             }
         }
-        Ok(overwrites)
+        // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
+        draft.spelling = route.into_memory();
+        let to_reach = if neighbours.point() { of_object } else { draft.len() };
+        Ok(Planned { overwrites, to_reach })
     }
 
-    fn draft_object(&self, path: &Path, object: Life, draft: &mut Draft) {
+    fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        draft.put(&path.event(at), |out| Event::Object { newest }.append(out));
+        draft.put(route.event(at), |out| Event::Object { newest }.append(out));
     }
 
-    fn draft_akey(&self, path: &Path, update: &AkeyUpdate, akey: Life, classes: u32, draft: &mut Draft) {
+    fn draft_akey(
+        &self,
+        route: &mut Route,
+        update: &AkeyUpdate,
+        akey: Life,
+        classes: u32,
+        draft: &mut Draft,
+    ) {
         let (kind, given) = match &update.value {
             Value::Single { .. } => (Kind::Single, 0),
             Value::Array { record_size, .. } => (Kind::Array, *record_size),
@@ -204,7 +226,7 @@ impl Request<'_> {
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
         };
-        draft.put(&path.event(at), |out| event.append(out));
+        draft.put(route.event(at), |out| event.append(out));
     }
 
     fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
@@ -235,6 +257,12 @@ impl Request<'_> {
     }
 }
 
+/// Whether the device is told of the data before it is compared with its checksums.
+pub(crate) fn is_large(pieces: &[Piece]) -> bool {
+    let in_blocks = pieces.iter().filter(|piece| piece.in_blocks);
+    in_blocks.map(|piece| piece.data.len()).sum::<usize>() >= READY_BYTES
+}
+
 /// Announces to the log that an update is writing its data.
 pub(crate) struct Staging(Rc<Core>);
 
@@ -256,12 +284,12 @@ pub(crate) struct Reservation {
     core: Rc<Core>,
     pool: PoolNumber,
     bytes: u64,
-    runs: Vec<Run>,
+    runs: Runs,
 }
 
 impl Reservation {
     /// Blocks that were allocated for a pool.
-    pub(crate) fn of_runs(core: &Rc<Core>, pool: PoolNumber, runs: Vec<Run>) -> Self {
+    pub(crate) fn of_runs(core: &Rc<Core>, pool: PoolNumber, runs: Runs) -> Self {
         Self { core: Rc::clone(core), pool, bytes: 0, runs }
     }
 
@@ -342,14 +370,15 @@ impl Shard {
         let bytes: u64 = pieces.iter().filter(|piece| piece.in_blocks).map(padded).sum();
         self.check_space(id, request.container, bytes, bytes / BLOCK as u64)?;
         let mut reservation =
-            Reservation { core: Rc::clone(&self.core), pool: self.number, bytes: 0, runs: Vec::new() };
+            Reservation { core: Rc::clone(&self.core), pool: self.number, bytes: 0, runs: Runs::new() };
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
             let count = padded(piece) / BLOCK as u64;
             let runs = self.core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX);
             let runs = runs.ok_or_else(|| UpdateError::Fragmented(request.dkey.clone()))?;
-            reservation.runs.extend(&runs);
-            let checksums = core::mem::take(&mut piece.checksums);
-            piece.payload = Payload::Blocks(Blocks { chunks: piece.chunks, runs, checksums });
+            reservation.runs.extend_from_slice(&runs);
+            piece.payload =
+                Payload::Blocks(Blocks { chunks: piece.chunks, runs, checksums: Checksums::new() });
+            piece.describe();
         }
         if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.number) {
             pool.reserved += bytes;
@@ -358,24 +387,21 @@ impl Shard {
         Ok(reservation)
     }
 
-    /// Fills in inline data, and returns what goes to blocks.
-    pub(crate) async fn stage(&self, pieces: &mut [Piece], data: &Data<'_>) -> Vec<Part> {
-        let mut parts = Vec::new();
+    /// What goes to blocks.
+    async fn stage(&self, pieces: &[Piece], data: &Data<'_>) -> Parts {
+        let mut parts = Parts::new();
         let bytes = data.bytes();
         for piece in pieces {
             let range = piece.data.clone();
-            let Payload::Blocks(blocks) = &piece.payload else {
-                // A single value without bytes and records without size are holes.
-                if !range.is_empty() {
-                    let checksum = piece.checksums.first().copied();
-                    piece.payload = Payload::Inline(Inline { bytes: bytes[range].to_vec(), checksum });
-                }
-                continue;
-            };
+            let Payload::Blocks(blocks) = &piece.payload else { continue };
             if let Some((block, checksum)) = cached(blocks) {
                 self.core.cache.insert(block, checksum, &bytes[range.clone()]);
             }
-            let mut slices = self.slices(data, range).await;
+            let mut slices = self.slices(data, range, parts.is_empty()).await;
+            if let [run] = blocks.runs.as_slice() {
+                parts.push(Part { offset: self.core.layout.data(run.block), slices });
+                continue;
+            }
             for run in &blocks.runs {
                 let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
                 parts.push(Part { offset: self.core.layout.data(run.block), slices });
@@ -384,9 +410,10 @@ impl Shard {
         parts
     }
 
-    /// Block-aligned memory with these bytes of the data, zeros up to the next whole block.
-    async fn slices(&self, data: &Data<'_>, range: Range<usize>) -> Vec<Slice> {
-        let mut slices = Vec::new();
+    /// Block-aligned memory with these bytes of the data, zeros up to the next whole block. Only for the first piece
+    /// may an update wait for the pool: behind that it may hold some, and updates that hold some would wait for each other.
+    async fn slices(&self, data: &Data<'_>, range: Range<usize>, may_wait: bool) -> Slices {
+        let mut slices = Slices::new();
         let mut rest = range.clone();
         if let Data::Shared(slice) = data {
             let whole = range.len() - range.len() % BLOCK;
@@ -398,7 +425,12 @@ impl Shard {
         }
         if !rest.is_empty() {
             let len = rest.len();
-            let mut copy = self.core.dma.take(len).await;
+            let dma = &self.core.dma;
+            let mut copy = match dma.try_take(len) {
+                Some(copy) => copy,
+                None if may_wait => dma.take(len).await,
+                None => DmaBuf::new(len),
+            };
             copy[..len].copy_from_slice(&data.bytes()[rest]);
             copy[len..].fill(0);
             slices.push(copy.into());
@@ -447,29 +479,32 @@ impl Shard {
         let pool = self.number;
         let epoch = clock().0;
         let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
-        request.check(data.bytes())?;
+        let bytes = data.bytes();
+        request.check(bytes)?;
         let mut pieces = request.pieces(self.core.config.inline_max());
-        request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
+        if !is_large(&pieces) {
+            request.seal(&mut pieces, bytes, !self.core.keeps_all_checksums())?;
+        }
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let (mut reservation, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
             if request.is_conditional() {
                 request.epoch = clock().0;
-                self.check_now(&request, &pieces).await?;
+                self.check_now(&request, &pieces, bytes).await?;
             }
             staging = Some(Staging::new(&self.core));
             reservation = Some(self.write_blocks(container, &request, &mut pieces, &data).await?);
-        } else {
-            drop(self.stage(&mut pieces, &data).await);
         }
-        let record = self.commit_update(container, &mut request, clock, &pieces, reservation, along).await?;
+        let pieces = (&pieces[..], data.bytes());
+        let record = self.commit_update(container, &mut request, clock, pieces, reservation, along).await?;
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
     }
 
-    /// Writes what doesn't go inline.
+    /// Writes what doesn't go inline. Large data is compared with its checksums while the device has it already: nothing
+    /// refers to the blocks yet, which stay reserved until the device is done with them, whatever comes of the update.
     pub(crate) async fn write_blocks(
         &self,
         container: ContainerId,
@@ -479,13 +514,24 @@ impl Shard {
     ) -> Result<Reservation, UpdateError> {
         let held = self.reserve(container, request, pieces)?;
         let parts = self.stage(pieces, data).await;
-        Ok(self.core.writer.write(&self.core, held, parts).await?)
+        let written = self.core.writer.write(&self.core, held, parts);
+        if is_large(pieces) {
+            request.seal(pieces, data.bytes(), !self.core.keeps_all_checksums())?;
+            pieces.iter_mut().for_each(Piece::describe);
+        }
+        Ok(written.await?)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
-    async fn check_now(&self, request: &Request<'_>, pieces: &[Piece]) -> Result<(), UpdateError> {
+    async fn check_now(
+        &self,
+        request: &Request<'_>,
+        pieces: &[Piece],
+        data: &[u8],
+    ) -> Result<(), UpdateError> {
         let mut draft = Draft::default();
-        let checked = self.core.ask(|tree| request.plan(tree, pieces, &mut draft).map(|_| ())).await;
+        let checked =
+            self.core.ask(|tree| request.plan(tree, None, (pieces, data), &mut draft).map(|_| ())).await;
         if checked.is_err() {
             self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
             let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
@@ -499,19 +545,20 @@ impl Shard {
         id: ContainerId,
         request: &mut Request<'_>,
         clock: &dyn Fn() -> Epoch,
-        pieces: &[Piece],
+        pieces: (&[Piece], &[u8]),
         reservation: Option<Reservation>,
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
-        let mut draft = Draft::default();
+        let mut draft = self.core.take_draft();
         let planned = self.core.ask(|tree| {
             // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
             request.epoch = clock().0;
             check_epoch(Epoch(request.epoch))?;
             self.check_write(&request.place(), Scope::Dkey(request.dkey), request.epoch)?;
-            let overwrites = request.plan(tree, pieces, &mut draft)?;
-            tree.reach(draft.edits().map(|edit| edit.key))?;
-            Ok(overwrites)
+            let known = self.core.lives.newest(tree, &request.place(), request.epoch);
+            let planned = request.plan(tree, known, pieces, &mut draft)?;
+            tree.reach(draft.edits().take(planned.to_reach).map(|edit| edit.key))?;
+            Ok(planned.overwrites)
         });
         let planned = planned.await;
         // The container may have gone while data was written or index nodes were read.
@@ -533,9 +580,11 @@ impl Shard {
         }
         let mut attributes = Vec::new();
         self.add_attributes(along, &mut attributes);
-        let edits: SmallVec<[Edit<'_>; 8]> = draft.edits().chain(attributes.iter().map(Edit::from)).collect();
+        let mut edits: SmallVec<[Edit<'_>; 8]> = draft.edits().collect();
+        edits.extend(attributes.iter().map(Edit::from));
         self.check_space(id, request.container, growth(&edits), 0)?;
-        let object = (request.pool, request.container, request.object);
+        let object = request.place();
+        let before = self.core.tree.borrow().version();
         let record = self.core.commit_edits(&edits, &[object], &[]).map_err(|malformed| {
             self.core.fail(&malformed.to_string());
             UpdateError::from(malformed)
@@ -543,6 +592,9 @@ impl Shard {
         if let Some(mut reservation) = reservation {
             reservation.keep();
         }
+        drop(edits);
+        self.core.give_back_draft(draft);
+        self.core.lives.renew(&self.core.tree.borrow(), &object, before, request.epoch);
         self.core.timestamps.note_write(&object, Scope::Dkey(request.dkey), request.epoch, false);
         if overwrites {
             self.core.queue_for_aggregation(object, request.epoch);
@@ -552,8 +604,8 @@ impl Shard {
 }
 
 /// Takes `len` bytes from the front of slices.
-fn take_front(slices: &mut Vec<Slice>, len: usize) -> Vec<Slice> {
-    let mut taken = Vec::new();
+fn take_front(slices: &mut Slices, len: usize) -> Slices {
+    let mut taken = Slices::new();
     let mut left = len;
     while left > 0 && !slices.is_empty() {
         let first = &slices[0];

@@ -2,7 +2,7 @@
 
 use crate::checksum::Checksums;
 use crate::codec::{Decoder, Encode, Malformed};
-use crate::space::{RUNS_MAX, Run};
+use crate::space::{RUNS_MAX, Run, Runs};
 use weir_media::BLOCK;
 use weir_proto::chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunks};
 use weir_proto::limits::PAYLOAD_MAX;
@@ -18,6 +18,9 @@ const INLINE_SUMMED: u8 = 3;
 
 /// Tag of a version whose bytes are in blocks, in chunks that are described.
 const BLOCKS_CUT: u8 = 4;
+
+/// All that there is of the begin of a dkey.
+const DKEY: u8 = 2;
 
 /// Smallest and largest chunk, as powers of two, that [`BLOCKS`] can describe.
 const SHIFT_MIN: u8 = 12;
@@ -38,7 +41,7 @@ const RUN_BYTES: usize = 8;
 pub(crate) struct Blocks {
     /// What has a checksum each. The last block may be filled in part.
     pub(crate) chunks: Chunks,
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Runs,
     /// One for each chunk.
     pub(crate) checksums: Checksums,
 }
@@ -105,6 +108,26 @@ pub(crate) struct Inline {
     pub(crate) checksum: Option<u32>,
 }
 
+impl Inline {
+    /// The same by reference.
+    pub(crate) fn summed(&self) -> Summed<'_> {
+        Summed { bytes: &self.bytes, checksum: self.checksum }
+    }
+}
+
+/// Data in the index, as [`Inline`], where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summed<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) checksum: Option<u32>,
+}
+
+impl From<Summed<'_>> for Inline {
+    fn from(summed: Summed<'_>) -> Self {
+        Self { bytes: summed.bytes.to_vec(), checksum: summed.checksum }
+    }
+}
+
 /// What a version holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
@@ -128,27 +151,16 @@ impl Payload {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hole => out.put_u8(0),
-            Self::Inline(Inline { bytes, checksum: None }) => {
-                out.put_u8(INLINE);
-                out.extend_from_slice(bytes);
-            }
-            Self::Inline(Inline { bytes, checksum: Some(checksum) }) => {
-                out.put_u8(INLINE_SUMMED);
-                out.put_u32(*checksum);
-                out.extend_from_slice(bytes);
-            }
+            Self::Inline(Inline { bytes, checksum }) => encode_inline(bytes, *checksum, out),
             Self::Blocks(blocks) => blocks.encode(out),
         }
     }
 
-    fn decode(mut decoder: Decoder<'_>) -> Result<Self, Malformed> {
-        match decoder.u8()? {
+    /// What follows its tag.
+    fn decode(tag: u8, mut decoder: Decoder<'_>) -> Result<Self, Malformed> {
+        match tag {
             0 if decoder.is_empty() => Ok(Self::Hole),
-            INLINE => Ok(Self::Inline(Inline { bytes: decoder.rest().to_vec(), checksum: None })),
-            INLINE_SUMMED => {
-                let checksum = Some(decoder.u32()?);
-                Ok(Self::Inline(Inline { bytes: decoder.rest().to_vec(), checksum }))
-            }
+            tag @ (INLINE | INLINE_SUMMED) => Ok(Self::Inline(inline(tag, decoder)?.into())),
             BLOCKS => {
                 let (len, shift) = (decoder.varint()?, decoder.u8()?);
                 if !(SHIFT_MIN..=SHIFT_MAX).contains(&shift) {
@@ -170,11 +182,34 @@ impl Payload {
     }
 }
 
+fn encode_inline(bytes: &[u8], checksum: Option<u32>, out: &mut Vec<u8>) {
+    if let Some(checksum) = checksum {
+        out.put_u8(INLINE_SUMMED);
+        out.put_u32(checksum);
+    } else {
+        out.put_u8(INLINE);
+    }
+    out.extend_from_slice(bytes);
+}
+
+/// What follows this tag of data in the index.
+fn inline(tag: u8, mut decoder: Decoder<'_>) -> Result<Summed<'_>, Malformed> {
+    let checksum = if tag == INLINE_SUMMED { Some(decoder.u32()?) } else { None };
+    Ok(Summed { bytes: decoder.rest(), checksum })
+}
+
+/// Record size and tag that a version begins with.
+fn head(decoder: &mut Decoder<'_>) -> Result<(u32, u8), Malformed> {
+    let record_size = decoder.varint()?;
+    let record_size = u32::try_from(record_size).map_err(|_| Malformed("a record size is too large"))?;
+    Ok((record_size, decoder.u8()?))
+}
+
 fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Malformed> {
     if chunks.is_empty() || chunks.len() > PAYLOAD_MAX {
         return Err(Malformed("a value has an impossible length"));
     }
-    let mut runs = Vec::new();
+    let mut runs = Runs::new();
     let mut bytes = 0u64;
     for _ in 0..decoder.count(RUNS_MAX)? {
         let run = Run { block: decoder.varint()?, count: decoder.varint()? };
@@ -213,6 +248,12 @@ impl Version {
         payload.encode(out);
     }
 
+    /// Appends a version with these bytes in the index.
+    pub(crate) fn append_inline(record_size: u32, bytes: &[u8], checksum: Option<u32>, out: &mut Vec<u8>) {
+        out.put_varint(u64::from(record_size));
+        encode_inline(bytes, checksum, out);
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let len = match &self.payload {
             Payload::Hole => 0,
@@ -226,9 +267,17 @@ impl Version {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
-        let record_size =
-            u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))?;
-        Ok(Self { record_size, payload: Payload::decode(decoder)? })
+        let (record_size, tag) = head(&mut decoder)?;
+        Ok(Self { record_size, payload: Payload::decode(tag, decoder)? })
+    }
+
+    /// Record size and data of a stored version, if its data is in the index, where it is.
+    pub(crate) fn inline(bytes: &[u8]) -> Result<Option<(u32, Summed<'_>)>, Malformed> {
+        let mut decoder = Decoder::new(bytes);
+        match head(&mut decoder)? {
+            (record_size, tag @ (INLINE | INLINE_SUMMED)) => Ok(Some((record_size, inline(tag, decoder)?))),
+            _ => Ok(None),
+        }
     }
 
     /// Whether a stored version refers to blocks, without decoding it.
@@ -239,28 +288,24 @@ impl Version {
 
     /// The payload of a stored version, in the memory that the version had where that is possible.
     pub(crate) fn into_payload(mut bytes: Vec<u8>) -> Result<Payload, Malformed> {
-        let mut decoder = Decoder::new(&bytes);
-        u32::try_from(decoder.varint()?).map_err(|_| Malformed("a record size is too large"))?;
-        let checksum = match decoder.u8()? {
-            INLINE => None,
-            INLINE_SUMMED => Some(decoder.u32()?),
-            _ => return Ok(Self::decode(&bytes)?.payload),
+        let Some((_, Summed { bytes: data, checksum })) = Self::inline(&bytes)? else {
+            return Ok(Self::decode(&bytes)?.payload);
         };
-        let head = bytes.len() - decoder.rest().len();
+        let head = bytes.len() - data.len();
         bytes.drain(..head);
         Ok(Payload::Inline(Inline { bytes, checksum }))
     }
 
     /// The runs of blocks a stored version refers to.
-    pub(crate) fn runs(bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
+    pub(crate) fn runs(bytes: &[u8]) -> Result<Runs, Malformed> {
         let mut decoder = Decoder::new(bytes);
         decoder.varint()?;
         if matches!(decoder.u8()?, INLINE | INLINE_SUMMED) {
-            return Ok(Vec::new());
+            return Ok(Runs::new());
         }
         match Self::decode(bytes)?.payload {
             Payload::Blocks(blocks) => Ok(blocks.runs),
-            Payload::Hole | Payload::Inline(_) => Ok(Vec::new()),
+            Payload::Hole | Payload::Inline(_) => Ok(Runs::new()),
         }
     }
 }
@@ -319,7 +364,7 @@ impl Event {
                 out.put_u8(1);
                 out.put_u64(newest);
             }
-            Self::Dkey => out.put_u8(2),
+            Self::Dkey => out.put_u8(DKEY),
             Self::Akey { kind, record_size, classes } => {
                 out.put_u8(if kind == Kind::Single { 3 } else { 4 });
                 out.put_varint(u64::from(record_size));
@@ -328,12 +373,17 @@ impl Event {
         }
     }
 
+    /// Whether these bytes are [`Event::Dkey`].
+    pub(crate) fn is_dkey(bytes: &[u8]) -> bool {
+        bytes == [DKEY]
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let event = match decoder.u8()? {
             0 => Self::Punch,
             1 => Self::Object { newest: decoder.u64()? },
-            2 => Self::Dkey,
+            DKEY => Self::Dkey,
             tag @ (3 | 4) => {
                 let mut small = || {
                     u32::try_from(decoder.varint()?)
@@ -355,7 +405,7 @@ mod tests {
 
     fn blocks(chunks: Chunks, runs: &[Run]) -> Payload {
         let checksums = (0..chunks.count()).map(|number| u32::try_from(number).expect("few")).collect();
-        Payload::Blocks(Blocks { chunks, runs: runs.to_vec(), checksums })
+        Payload::Blocks(Blocks { chunks, runs: runs.into(), checksums })
     }
 
     #[test]
@@ -381,6 +431,9 @@ mod tests {
                 Version::runs(&bytes).map(|runs| runs.len()),
                 Ok(if tag % 2 == 0 && tag > 0 { 2 } else { 0 })
             );
+            let inline = Version::inline(&bytes).expect("sound").map(|(_, summed)| summed.into());
+            let is_same = inline.map(Payload::Inline).is_none_or(|payload| payload == version.payload);
+            assert!(is_same && (tag % 2 == 1) == matches!(version.payload, Payload::Inline(_)));
             assert_eq!(Version::into_payload(bytes), Ok(version.payload));
         }
         for payload in [

@@ -1,8 +1,8 @@
-//! The quick answer to most fetches: one walk over neighbouring entries of one leaf.
+//! The quick answer to most fetches: one walk over neighbouring entries.
 //!
 //! The entries of a dkey, of an akey below it and of that one's versions stand side by side in the index. A walk goes
 //! down to the first of them once and reads on from there, without keys or copies of its own. It answers what is simple:
-//! all lies in one leaf in memory, the dkey and the akey were created once, one version covers all that is asked for.
+//! all lies in one leaf in memory, or two, the dkey and the akey were created once, one version covers all that is asked for.
 //! Anything else it leaves, as it does what looks odd, to [`life`], `newest_versions` and `newest_single`, which alone
 //! say what is right: where a walk has an answer, it is theirs.
 
@@ -12,9 +12,10 @@ use crate::journal::ObjectKey;
 use crate::key::{self, BELOW, EVENT, EXTENT, Path};
 use crate::spelling::Spelling;
 use crate::timestamps::hash_object;
-use crate::tree::{Packed, Tree};
+use crate::tree::{Node, Packed, Tree};
 use crate::value::{Event, Kind};
-use core::cell::Cell;
+use core::cell::{Cell, OnceCell};
+use std::rc::Rc;
 use weir_proto::Key;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::object::{Extent, Value};
@@ -39,10 +40,14 @@ struct Known {
 pub(crate) struct Lives([Cell<Option<Known>>; LIVES]);
 
 impl Lives {
+    fn slot(&self, place: &ObjectKey) -> &Cell<Option<Known>> {
+        &self.0[usize::try_from(hash_object(place) >> 32).unwrap_or(0) % LIVES]
+    }
+
     /// The life of an object at an epoch that isn't before its newest event; `None` before that, and where the index has
     /// to be read or is damaged.
     pub(crate) fn newest(&self, tree: &Tree, place: &ObjectKey, epoch: u64) -> Option<Life> {
-        let slot = &self.0[usize::try_from(hash_object(place) >> 32).unwrap_or(0) % LIVES];
+        let slot = self.slot(place);
         let known = slot.get().filter(|known| known.version == tree.version() && known.place == *place);
         let found = if let Some(known) = known {
             known.life
@@ -54,6 +59,26 @@ impl Lives {
         };
         // From the newest event on all epochs see the same.
         found.event.is_none_or(|(at, _)| at <= epoch).then_some(found)
+    }
+}
+
+impl Lives {
+    /// Goes on knowing an object that was updated at an epoch, which took the index from version `before` to the present
+    /// one with no other change.
+    pub(crate) fn renew(&self, tree: &Tree, place: &ObjectKey, before: u64, epoch: u64) {
+        let slot = self.slot(place);
+        let Some(mut known) = slot.get().filter(|known| known.version == before && known.place == *place)
+        else {
+            return;
+        };
+        // Anything but an update of the newest incarnation is looked up again.
+        if let Some((at, Event::Object { newest })) = known.life.event.filter(|(at, _)| *at <= epoch)
+            && known.life.exists
+        {
+            known.life.event = Some((at, Event::Object { newest: newest.max(epoch) }));
+            known.version = tree.version();
+            slot.set(Some(known));
+        }
     }
 }
 
@@ -70,12 +95,13 @@ impl Wanted {
     /// What a fetch asks for, if it is simple and sure to be allowed.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
-            Value::Single { size } => Some(Self::Single(*size)),
+            // Who asks for sizes alone is answered by what lists all that is there.
+            Value::Single { size } => (*size > 0).then_some(Self::Single(*size)),
             Value::Array { record_size, extents } => {
                 let [range] = extents.as_slice() else { return None };
                 let bytes = range.count.checked_mul(u64::from(*record_size))?;
                 let end = range.index.checked_add(range.count).filter(|end| *end <= SIMPLE_END);
-                let is_allowed = range.count > 0 && bytes <= PAYLOAD_MAX && end.is_some();
+                let is_allowed = bytes > 0 && bytes <= PAYLOAD_MAX && end.is_some();
                 is_allowed.then_some(Self::Records(*range, *record_size))
             }
         }
@@ -83,79 +109,135 @@ impl Wanted {
 }
 
 /// A version that covers what is asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Covering<'a> {
     /// Its records, for an array.
     pub(crate) extent: Option<Extent>,
-    /// As it is stored.
-    pub(crate) value: &'a [u8],
+    /// Where it is stored.
+    pub(crate) leaf: &'a Rc<Node>,
+    pub(crate) entry: usize,
 }
 
-/// Walks in the leaf of a dkey, below an object that exists as `above` says, to the version that covers what is
-/// wanted of an akey, and passes it on. Returns what that says of it; `false`, too, where the answer isn't simple, and is
+impl<'a> Covering<'a> {
+    /// As it is stored.
+    pub(crate) fn value(&self) -> Option<&'a [u8]> {
+        Some(self.leaf.entries()?.entry(self.entry)?.1)
+    }
+}
+
+/// Walks from the first entry of a dkey, below an object that exists as `above` says, to the version that covers what is
+/// wanted of an akey, and passes it on. Returns what that makes of it; `None`, too, where the answer isn't simple, and is
 /// to be found another way.
-pub(crate) fn covering(
+pub(crate) fn covering<T>(
     tree: &Tree,
     above: Life,
     (place, akey): (&mut Spelling, &Key),
     epoch: u64,
     wanted: Wanted,
-    found: impl FnOnce(Covering<'_>) -> bool,
-) -> bool {
-    let Ok(leaf) = tree.leaf(place.event(epoch)) else { return false };
-    let Some(entries) = leaf.entries().filter(|_| above.exists) else { return false };
-    let covering = Walk::below_dkey(entries, above.low, place, epoch)
-        .and_then(|(walk, low)| walk.covering((place, akey), (low, epoch), wanted));
-    covering.is_some_and(found)
+    found: impl FnOnce(Covering<'_>) -> Option<T>,
+) -> Option<T> {
+    let (first, second) = (tree.leaf(place.event(epoch)).ok()?, OnceCell::new());
+    let entries = first.entries().filter(|_| above.exists)?;
+    let shared = entries.prefix().len();
+    let mut walk = Walk { tree, leaf: &first, entries, shared, at: 0, second: &second, is_beyond: false };
+    let low = walk.go_below_dkey(above.low, place, epoch)?;
+    found(walk.covering((place, akey), (low, epoch), wanted)?)
 }
 
-/// A version of an extent, with its epoch, as it is stored.
-type Version<'a> = (Extent, u64, &'a [u8]);
-
-/// The leaf ends here, where what is asked for needn't, or the entry is damaged.
+/// The entry is damaged, or there is none where what is asked for needn't end.
 struct Unclear;
 
-/// Neighbouring entries of a leaf.
+/// A part of an entry's key, and its value.
+type Part<'a> = (&'a [u8], &'a [u8]);
+
+/// Neighbouring entries of a leaf, and of the one behind it where they go on there.
 struct Walk<'a> {
+    tree: &'a Tree,
+    leaf: &'a Rc<Node>,
     entries: &'a Packed,
-    at: usize,
-    /// Bytes that the keys of all entries share.
+    /// Bytes that the keys of all these entries share.
     shared: usize,
+    at: usize,
+    /// The leaf behind the first one, once it was needed.
+    second: &'a OnceCell<Option<Rc<Node>>>,
+    /// The second leaf has nothing of the path.
+    is_beyond: bool,
 }
 
 impl<'a> Walk<'a> {
-    /// A walk that stands behind the event that created a dkey at most `epoch`, and the epoch of that. There is one only
-    /// if nothing else ever happened to it up to then.
-    fn below_dkey(entries: &'a Packed, low: u64, place: &mut Spelling, epoch: u64) -> Option<(Self, u64)> {
-        let from = place.event(epoch).strip_prefix(entries.prefix())?;
-        let mut walk = Self { entries, at: entries.first_from(from), shared: entries.prefix().len() };
-        let (created, value) = walk.version(place, EVENT, epoch)?;
-        let is_creation = created >= low && Event::decode(value) == Ok(Event::Dkey);
-        walk.at += 1;
-        (is_creation && walk.is_behind_events(place)).then_some((walk, created))
+    /// Goes behind the event that created a dkey at most `epoch`, and returns the epoch of that. Whether anything else
+    /// ever happened to the dkey up to then is left to [`Walk::akey`].
+    fn go_below_dkey(&mut self, low: u64, place: &mut Spelling, epoch: u64) -> Option<u64> {
+        let from = place.event(epoch).strip_prefix(self.entries.prefix())?;
+        self.at = self.entries.first_from(from);
+        let (created, value) = self.version(place, EVENT, epoch)?;
+        let is_creation = created >= low && Event::is_dkey(value);
+        self.step(place);
+        is_creation.then_some(created)
+    }
+
+    /// Goes to the next entry.
+    fn step(&mut self, place: &Spelling) {
+        self.at += 1;
+        if self.at == self.entries.len() {
+            self.turn_over(place.path());
+        }
+    }
+
+    /// Goes on to the leaf behind the first one, if that is in memory.
+    #[cold]
+    fn turn_over(&mut self, path: &[u8]) {
+        if self.second.get().is_some() {
+            return;
+        }
+        let behind = || {
+            let last = self.entries.key(self.entries.len().checked_sub(1)?);
+            self.tree.leaf_behind(&last)
+        };
+        let second: &'a OnceCell<_> = self.second;
+        let Some((leaf, entries)) =
+            second.get_or_init(behind).as_ref().and_then(|leaf| Some((leaf, leaf.entries()?)))
+        else {
+            return;
+        };
+        let prefix = entries.prefix();
+        if path.starts_with(prefix) {
+            (self.leaf, self.entries, self.shared, self.at) = (leaf, entries, prefix.len(), 0);
+        } else if !prefix.starts_with(path) {
+            self.is_beyond = true;
+        }
     }
 
     /// What follows the path in the key of the present entry, and its value; `None` where that doesn't begin with it.
-    fn below(&self, place: &Spelling) -> Option<(&'a [u8], &'a [u8])> {
-        let (suffix, value) = self.entries.entry(self.at)?;
-        Some((suffix.strip_prefix(place.path().get(self.shared..)?)?, value))
+    fn below(&self, path: &[u8]) -> Result<Option<Part<'a>>, Unclear> {
+        if self.is_beyond {
+            return Ok(None);
+        }
+        let (suffix, value) = self.entries.entry(self.at).ok_or(Unclear)?;
+        let path = path.get(self.shared..).ok_or(Unclear)?;
+        Ok(suffix.strip_prefix(path).map(|rest| (rest, value)))
     }
 
     /// Whether the present entry is something of the path but no event of it: an older one may have a say.
-    fn is_behind_events(&self, place: &Spelling) -> bool {
-        self.below(place).is_some_and(|(rest, _)| rest.first() != Some(&EVENT))
+    fn is_behind_events(&self, path: &[u8]) -> bool {
+        matches!(self.below(path), Ok(Some((rest, _))) if rest.first() != Some(&EVENT))
     }
 
     /// Epoch and value of the present entry if it is of this kind, of nothing but an epoch, and not newer than `epoch`.
     fn version(&self, place: &Spelling, kind: u8, epoch: u64) -> Option<(u64, &'a [u8])> {
-        let (rest, value) = self.below(place)?;
+        let (rest, value) = self.below(place.path()).ok()??;
         let (_, at) = rest.split_first().filter(|(first, _)| **first == kind)?;
         Some((key::epoch_from(at).ok()?.0, value)).filter(|(at, _)| *at <= epoch)
     }
 
-    /// Goes to the first entry that isn't below a key, which is that of an entry behind the first one.
-    fn seek(&mut self, key: &[u8]) -> Option<()> {
+    /// Goes to the first entry that isn't below a key, which is that of an entry behind the first one. It begins with a
+    /// path of this length.
+    fn seek(&mut self, key: &[u8], path: usize) -> Option<()> {
         self.at = self.entries.first_from(key.get(self.shared..)?);
+        if self.at == self.entries.len() {
+            self.turn_over(&key[..path]);
+            self.at = self.entries.first_from(key.get(self.shared..)?);
+        }
         Some(())
     }
 
@@ -166,41 +248,47 @@ impl<'a> Walk<'a> {
         (low, epoch): (u64, u64),
         wanted: Wanted,
     ) -> Option<Covering<'a>> {
-        place.descend(akey)?;
-        let (low, event) = self.akey(place, (low, epoch))?;
+        let dkey = place.path().len();
+        place.akey(akey)?;
+        let (low, event) = self.akey(place, dkey, (low, epoch))?;
         let Event::Akey { kind, record_size, classes } = event else { return None };
         match (wanted, kind) {
-            (Wanted::Single(_), Kind::Single) => {
-                let value = self.single(place, (low, epoch))?;
-                Some(Covering { extent: None, value })
-            }
+            (Wanted::Single(_), Kind::Single) => self.single(place, (low, epoch)),
             (Wanted::Records(range, size), Kind::Array) if size == record_size && size > 0 => {
-                let (extent, value) = self.records(place, (low, epoch), range, classes)?;
-                Some(Covering { extent: Some(extent), value })
+                self.records(place, (low, epoch), range, classes)
             }
             _ => None,
         }
     }
 
-    /// Goes behind the event that created an akey. As [`Walk::below_dkey`].
-    fn akey(&mut self, place: &mut Spelling, (low, epoch): (u64, u64)) -> Option<(u64, Event)> {
-        // Most dkeys have one akey, or the first is asked for.
-        if self.version(place, EVENT, epoch).is_none() {
-            self.seek(place.event(epoch))?;
+    /// Goes behind the event that created an akey. As [`Walk::go_below_dkey`]. `dkey` is how much of the path is that of the
+    /// dkey.
+    fn akey(&mut self, place: &mut Spelling, dkey: usize, (low, epoch): (u64, u64)) -> Option<(u64, Event)> {
+        let mut found = self.version(place, EVENT, epoch);
+        // Most dkeys have one akey, or the first is asked for. It is certainly behind the events of the dkey then.
+        if found.is_none() {
+            self.is_behind_events(&place.path()[..dkey]).then_some(())?;
+            let path = place.path().len();
+            self.seek(place.event(epoch), path)?;
+            found = self.version(place, EVENT, epoch);
         }
-        let (created, value) = self.version(place, EVENT, epoch)?;
+        let (created, value) = found?;
         let event = Event::decode(value).ok()?;
-        self.at += 1;
-        (created >= low && self.is_behind_events(place)).then_some((created, event))
+        self.step(place);
+        (created >= low).then_some((created, event))
     }
 
     /// The newest single value up to an epoch.
-    fn single(&mut self, place: &mut Spelling, (low, epoch): (u64, u64)) -> Option<&'a [u8]> {
-        if self.version(place, BELOW, epoch).is_none() {
-            self.seek(place.single(epoch))?;
+    fn single(&mut self, place: &mut Spelling, (low, epoch): (u64, u64)) -> Option<Covering<'a>> {
+        let mut found = self.version(place, BELOW, epoch);
+        if found.is_none() {
+            self.is_behind_events(place.path()).then_some(())?;
+            let path = place.path().len();
+            self.seek(place.single(epoch), path)?;
+            found = self.version(place, BELOW, epoch);
         }
-        let (at, value) = self.version(place, BELOW, epoch)?;
-        (at >= low).then_some(value)
+        let (at, _) = found?;
+        (at >= low).then_some(Covering { extent: None, leaf: self.leaf, entry: self.at })
     }
 
     /// The version of an extent that covers a range, when no other one reaches into it.
@@ -210,16 +298,18 @@ impl<'a> Walk<'a> {
         (low, epoch): (u64, u64),
         range: Extent,
         classes: u32,
-    ) -> Option<(Extent, &'a [u8])> {
+    ) -> Option<Covering<'a>> {
         let class = u8::try_from(classes.trailing_zeros()).ok().filter(|_| classes.is_power_of_two())?;
         let first = range.index.saturating_sub(key::class_length_max(class));
-        // Extents begin behind the event, all of one class.
-        if self.extent(place, class).ok()??.0.index < first {
-            self.seek(place.extents_from(class, first))?;
+        let mut next = self.extent(place, class).ok()?;
+        // Extents begin behind the event, all of one class. Where there is another event, there is none.
+        if next?.0.index < first {
+            let path = place.path().len();
+            self.seek(place.extents_from(class, first), path)?;
+            next = self.extent(place, class).ok()?;
         }
         let (mut done, mut steps, mut covering) = (None, 0, None);
-        while let Some((extent, at, value)) = self.extent(place, class).ok()? {
-            self.at += 1;
+        while let Some((extent, at)) = next {
             if extent.index >= range.end() {
                 break;
             }
@@ -229,24 +319,25 @@ impl<'a> Walk<'a> {
                 if steps > STEPS_MAX {
                     return None;
                 }
-                continue;
+            } else {
+                (done, steps) = (Some(extent), 0);
+                let found = Covering { extent: Some(extent), leaf: self.leaf, entry: self.at };
+                if reaches && at >= low && at <= epoch && covering.replace(found).is_some() {
+                    return None;
+                }
             }
-            (done, steps) = (Some(extent), 0);
-            if reaches && at >= low && at <= epoch && covering.replace((extent, value)).is_some() {
-                return None;
-            }
+            self.step(place);
+            next = self.extent(place, class).ok()?;
         }
-        covering.filter(|(extent, _)| extent.index <= range.index && extent.end() >= range.end())
+        let covers = |extent: Extent| extent.index <= range.index && extent.end() >= range.end();
+        covering.filter(|found| found.extent.is_some_and(covers))
     }
 
     /// The present entry as a version of an extent of a class, with its epoch; `None` when it is something else.
-    fn extent(&self, place: &Spelling, class: u8) -> Result<Option<Version<'a>>, Unclear> {
-        let (suffix, value) = self.entries.entry(self.at).ok_or(Unclear)?;
-        let path = place.path().get(self.shared..).ok_or(Unclear)?;
-        match suffix.strip_prefix(path) {
-            Some([EXTENT, found, rest @ ..]) if *found == class => {
-                let (extent, at) = key::extent_tail(class, rest).map_err(|_| Unclear)?;
-                Ok(Some((extent, at, value)))
+    fn extent(&self, place: &Spelling, class: u8) -> Result<Option<(Extent, u64)>, Unclear> {
+        match self.below(place.path())? {
+            Some(([EXTENT, found, rest @ ..], _)) if *found == class => {
+                key::extent_tail(class, rest).map(Some).map_err(|_| Unclear)
             }
             _ => Ok(None),
         }
@@ -375,11 +466,13 @@ mod tests {
                 let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
                 let Some(above) = lives.newest(&tree, &OBJECT, epoch) else { continue };
                 prop_assert_eq!(above, life(&tree, &object, Life::ALWAYS, epoch).expect("sound"));
-                let mut place = Spelling::dkey(&OBJECT, &dkey).expect("short");
+                let mut place = Spelling::object(&OBJECT);
+                place.dkey(&dkey).expect("short");
                 let mut answer = None;
                 covering(&tree, above, (&mut place, &akey), epoch, wanted, |found| {
-                    answer = Some((found.extent, Version::decode(found.value).expect("sound").payload));
-                    true
+                    let value = found.value().expect("an entry");
+                    answer = Some((found.extent, Version::decode(value).expect("sound").payload));
+                    Some(())
                 });
                 match defined(&tree, (&dkey, &akey), epoch, wanted) {
                     Ok(defined) => prop_assert!(answer.is_none() || answer == defined, "{:?}, not {:?}", answer, defined),
@@ -402,12 +495,13 @@ mod tests {
         let answers = |tree: &Tree, akey: u8, epoch: u64| {
             let wanted =
                 if akey == 2 { Wanted::Single(9) } else { Wanted::Records(Extent { index: 1, count: 2 }, 1) };
-            let mut place = Spelling::dkey(&OBJECT, &name(0)).expect("short");
+            let mut place = Spelling::object(&OBJECT);
+            place.dkey(&name(0)).expect("short");
             let mut seen = None;
             let above = lives.newest(tree, &OBJECT, epoch)?;
             covering(tree, above, (&mut place, &name(akey)), epoch, wanted, |found| {
-                seen = found.value.last().copied();
-                true
+                seen = found.value().and_then(|value| value.last().copied());
+                Some(())
             });
             seen
         };

@@ -1,28 +1,44 @@
 //! Writes of data extents: what is ready together and lies together goes to the device in one transfer.
 //!
-//! Small extents get their blocks one behind the other, so that a crowd of updates takes one transfer instead of as
-//! many as they are.
+//! Small extents get their blocks one behind the other, so that a crowd of updates takes few transfers instead of as
+//! many as they are. The device has the first of them while the later updates are still computed: a transfer begins as
+//! soon as it is worth its call, and a large extent by itself, at once.
+//!
+//! The blocks that are written to are free, and reserved for the update. Nothing refers to them before its record is in
+//! the log, so that what is written is of no account until then, and does no harm when the update is refused or given up
+//! meanwhile; but they stay reserved until the device is done with them.
 
 use crate::state::Core;
 use crate::update::Reservation;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
+use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_media::{MediaError, Slice};
+use weir_media::{IoFuture, MediaError, Slice};
 
 /// Bytes after which a transfer takes no more neighbours: enough for full bandwidth, and large extents stay apart, so
 /// that none waits for another one.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes that are worth a transfer of their own: the device takes some 30 µs for them, about what it costs to begin one
+/// more, and updates of 4 KiB take longer to compute. So those behind them don't wait for it, nor it for them.
+pub(crate) const READY_BYTES: usize = 64 << 10;
+
 /// Most pieces of memory in one transfer: as many blocks as make the bytes above. Systems take 1024 (`IOV_MAX`).
 const TRANSFER_SLICES_MAX: usize = 256;
+
+/// Memory that lies together on the device: most values are in one piece.
+pub(crate) type Slices = SmallVec<[Slice; 1]>;
+
+/// The parts of an update: most have one.
+pub(crate) type Parts = SmallVec<[Part; 1]>;
 
 /// Data of an extent, or of a part of one that lies by itself.
 pub(crate) struct Part {
     /// On the device, in bytes.
     pub(crate) offset: u64,
     /// Whole blocks.
-    pub(crate) slices: Vec<Slice>,
+    pub(crate) slices: Slices,
 }
 
 /// Collects the writes that begin in one turn of the executor.
@@ -35,6 +51,8 @@ pub(crate) struct Writer {
 #[derive(Default)]
 struct Group {
     members: RefCell<Vec<Member>>,
+    /// Bytes of the parts.
+    bytes: Cell<usize>,
     /// The parts with the members that they belong to, until they are begun.
     parts: RefCell<Vec<(usize, Part)>>,
 }
@@ -78,34 +96,41 @@ fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
                 last.slices.extend(slices);
                 last.members.push(member);
             }
-            None => transfers.push(Transfer { offset, len, slices, members: vec![member] }),
+            None => {
+                transfers.push(Transfer { offset, len, slices: slices.into_vec(), members: vec![member] });
+            }
         }
     }
     transfers
 }
 
 impl Writer {
-    /// Writes parts, which `held` has reserved, and gives that back. The data is on the device then, not yet stable. A
-    /// caller that gives up leaves the write running. When a transfer fails, everything in it does.
+    /// Writes parts, which `held` has reserved, and gives that back. The data is on the device then, not yet stable. What
+    /// is large has been told to the device when this returns. A caller that gives up leaves the write running. When a
+    /// transfer fails, everything in it does.
     ///
     /// # Errors
-    /// When the device fails; the blocks are free again then.
-    pub(crate) async fn write(
+    /// When the device fails; the blocks are free again once all writes that were begun with these have ended.
+    pub(crate) fn write<'a>(
         &self,
-        core: &Rc<Core>,
+        core: &'a Rc<Core>,
         held: Reservation,
-        parts: Vec<Part>,
-    ) -> Result<Reservation, MediaError> {
-        let group = Rc::clone(self.gathering.borrow_mut().get_or_insert_with(|| {
-            let group = Rc::new(Group::default());
-            core.rt.spawn(begin(Rc::clone(core), Rc::clone(&group)));
-            group
-        }));
+        parts: Parts,
+    ) -> impl Future<Output = Result<Reservation, MediaError>> + use<'a> {
+        let bytes = parts.iter().map(|part| len_of(&part.slices)).sum::<usize>();
+        let group = if bytes >= READY_BYTES { Rc::default() } else { self.gathering(core) };
         let number = group.members.borrow().len();
         let member = Member { held: Some(held), left: parts.len(), error: None, waker: None };
         group.members.borrow_mut().push(member);
         group.parts.borrow_mut().extend(parts.into_iter().map(|part| (number, part)));
-        core::future::poll_fn(|cx| {
+        group.bytes.set(group.bytes.get() + bytes);
+        if group.bytes.get() >= READY_BYTES {
+            if bytes < READY_BYTES {
+                self.gathering.take();
+            }
+            begin(core, &group);
+        }
+        core::future::poll_fn(move |cx| {
             let member = &mut group.members.borrow_mut()[number];
             if member.left > 0 {
                 member.waker = Some(cx.waker().clone());
@@ -117,14 +142,29 @@ impl Writer {
                 None => member.held.take().ok_or_else(closed),
             })
         })
-        .await
+    }
+
+    /// The group that gathers writes; what there is of it is begun when all who were woken together have added theirs.
+    fn gathering(&self, core: &Rc<Core>) -> Rc<Group> {
+        let mut gathering = self.gathering.borrow_mut();
+        Rc::clone(gathering.get_or_insert_with(|| {
+            let group = Rc::<Group>::default();
+            let (core, later) = (Rc::clone(core), Rc::clone(&group));
+            core.rt.clone().spawn(async move {
+                core.writer.gathering.borrow_mut().take_if(|group| Rc::ptr_eq(group, &later));
+                begin(&core, &later);
+            });
+            group
+        }))
     }
 }
 
-/// Begins the transfers of a group. By the time it runs, all who were woken together have added theirs.
-async fn begin(core: Rc<Core>, group: Rc<Group>) {
-    core.writer.gathering.take();
-    let mut transfers = join(group.parts.take());
+/// Begins the transfers of a group, if that hasn't been done.
+fn begin(core: &Rc<Core>, group: &Rc<Group>) {
+    let transfers = join(group.parts.take());
+    if transfers.is_empty() {
+        return;
+    }
     {
         let mut members = group.members.borrow_mut();
         members.iter_mut().for_each(|member| member.left = 0);
@@ -132,17 +172,15 @@ async fn begin(core: Rc<Core>, group: Rc<Group>) {
             members[*number].left += 1;
         }
     }
-    let last = transfers.pop();
-    for transfer in transfers {
-        core.rt.spawn(run(Rc::clone(&core), Rc::clone(&group), transfer));
-    }
-    if let Some(last) = last {
-        run(core, group, last).await;
+    for Transfer { offset, slices, members, .. } in transfers {
+        let write = core.device.write(offset, slices);
+        core.rt.spawn(end(Rc::clone(group), write, members));
     }
 }
 
-async fn run(core: Rc<Core>, group: Rc<Group>, Transfer { offset, slices, members, .. }: Transfer) {
-    let result = core.device.write(offset, slices).await;
+/// Waits for a transfer and tells its members.
+async fn end(group: Rc<Group>, write: IoFuture<()>, members: Vec<usize>) {
+    let result = write.await;
     let mut wakers = Vec::with_capacity(members.len());
     for number in members {
         let member = &mut group.members.borrow_mut()[number];
@@ -177,7 +215,7 @@ mod tests {
                 for block in 0..blocks as u64 {
                     wanted.insert(offset + block * BLOCK as u64, member);
                 }
-                parts.push((member, Part { offset, slices: vec![buffer.into()] }));
+                parts.push((member, Part { offset, slices: Slices::from([buffer.into()]) }));
                 offset += (blocks * BLOCK) as u64;
             }
             parts.reverse();
@@ -199,7 +237,13 @@ mod tests {
     #[test]
     fn neighbours_share_a_transfer_until_it_is_full() {
         let part = |number: u64, blocks: usize| {
-            (0, Part { offset: number * BLOCK as u64, slices: vec![DmaBuf::new(blocks * BLOCK).into()] })
+            (
+                0,
+                Part {
+                    offset: number * BLOCK as u64,
+                    slices: Slices::from([DmaBuf::new(blocks * BLOCK).into()]),
+                },
+            )
         };
         assert_eq!(join((0..32).map(|number| part(number, 1)).collect()).len(), 1);
         assert_eq!(join(vec![part(0, 256), part(256, 256)]).len(), 2);

@@ -11,6 +11,7 @@ use crate::format::{
 use crate::journal::Ring;
 use crate::record::{Change, decode_records};
 use crate::replay::BATCH_MAX;
+use crate::space::Runs;
 use crate::value::Payload;
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
@@ -226,13 +227,13 @@ impl Inspector {
         let runs = match Entry::decode(key, value) {
             Ok(Entry::Object { item, .. }) => match item.payload() {
                 Some(Payload::Blocks(blocks)) => blocks.runs.clone(),
-                _ => Vec::new(),
+                _ => Runs::new(),
             },
             Ok(Entry::Transaction { part: TransactionPart::Version { payload, .. }, .. }) => match payload {
                 Payload::Blocks(blocks) => blocks.runs,
-                _ => Vec::new(),
+                _ => Runs::new(),
             },
-            Ok(_) => Vec::new(),
+            Ok(_) => Runs::new(),
             Err(malformed) => return Some(malformed.0),
         };
         (!are_inside(self, &runs)).then_some("a value refers to blocks outside the data region")

@@ -9,20 +9,18 @@
 //! misses a node once [`Tree::reach`] has found the way to its key.
 
 mod evict;
+mod insert;
 mod node;
 mod packed;
 mod scan;
 
-pub(crate) use node::{
-    Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node, PageRef,
-};
+pub(crate) use node::{Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, Node, PageRef};
 pub(crate) use packed::Packed;
 
-use crate::codec::{Malformed, shared_len};
+use crate::codec::Malformed;
 use core::cell::{Cell, RefCell};
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
-use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
@@ -67,13 +65,6 @@ impl Default for Tree {
         Self::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
     }
 }
-
-/// What keys had before they were set; `None` where there was nothing. What is overwritten again and again is an
-/// object's event, of nine bytes.
-pub(crate) type Olds = SmallVec<[Option<SmallVec<[u8; 16]>>; 4]>;
-
-/// The right part of a split node with its lowest key.
-type Split = Option<(Vec<u8>, Rc<Node>)>;
 
 /// Nodes that a question needs and that aren't in memory, the first one in any case: each with its place and a key
 /// that belongs below it.
@@ -150,6 +141,29 @@ impl Tree {
         self.tick.get()
     }
 
+    /// The tree as it is now, to be read while it changes on. It shares all nodes; those that change are copied.
+    pub(crate) fn still(&self) -> Self {
+        let changes = Changes { retired: Vec::new(), dirty: 0, meter: self.changes.meter.clone() };
+        Self {
+            root: Rc::clone(&self.root),
+            changes,
+            len: self.len,
+            version: self.version,
+            tick: self.tick.clone(),
+            visits: Cell::new(0),
+            ahead: Cell::new(0),
+            hand: Hand::default(),
+            fingers: RefCell::default(),
+            key: RefCell::default(),
+        }
+    }
+
+    /// A question to a still begins at a tick of the tree that it is of: nodes that they share are used by both.
+    pub(crate) fn begin_at(&self, tick: u64, ahead: usize) {
+        self.ahead.set(ahead);
+        self.tick.set(tick);
+    }
+
     /// The present tick.
     pub(crate) fn tick(&self) -> u64 {
         self.tick.get()
@@ -180,6 +194,34 @@ impl Tree {
             };
             node = child;
         }
+    }
+
+    /// As [`Tree::leaf`]; also whether no entry that begins with the first `len` bytes of the key stands behind the leaf.
+    pub(crate) fn leaf_of(&self, key: &[u8], len: usize) -> Result<(Rc<Node>, bool), Missing> {
+        let (mut node, mut has_all) = (Rc::clone(&self.root), true);
+        loop {
+            self.touch(&node);
+            let child = match &node.body {
+                Body::Leaf(_) => return Ok((node, has_all)),
+                Body::Branch(keys, children) => {
+                    let at = Node::child_of(keys, key);
+                    node.trail.note(at);
+                    if at + 1 < keys.len() {
+                        has_all = keys.is_beyond(at + 1, &key[..len]);
+                    }
+                    children[at].node().map_err(|page| Missing::one(key, page))?
+                }
+            };
+            node = child;
+        }
+    }
+
+    /// The leaf behind the one that a key belongs to; `None` when that is the last one, or it isn't known in memory which
+    /// it is.
+    pub(crate) fn leaf_behind(&self, key: &[u8]) -> Option<Rc<Node>> {
+        let leaf = leaf_behind(&self.root, Some(key)).ok()??;
+        self.touch(&leaf);
+        Some(leaf)
     }
 
     /// The value of a key.
@@ -236,38 +278,6 @@ impl Tree {
         Err(Malformed("it is deeper than any index grows: the nodes above it form a loop"))
     }
 
-    /// Sets the value of a key and returns the one it had. Key and value together are at most [`ENTRY_MAX`] bytes.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
-        let mut old = SmallVec::new();
-        self.put_run(&[(key, value)], &mut old)?;
-        Ok(old.pop().flatten().map(SmallVec::into_vec))
-    }
-
-    /// Sets the values of as many keys, from the first on, as go to the same leaf, at least of one. Adds the values that
-    /// they had to `old`.
-    pub(crate) fn put_run(&mut self, run: &[(&[u8], &[u8])], old: &mut Olds) -> Result<(), Missing> {
-        for (key, value) in run {
-            debug_assert!(
-                key.len() + value.len() <= ENTRY_MAX,
-                "an entry of {} bytes",
-                key.len() + value.len()
-            );
-        }
-        self.version += 1;
-        let before = old.len();
-        let split = put(&mut self.root, run, old, &mut self.changes, self.fingers.get_mut())?;
-        let added = old[before..].iter().filter(|old| old.is_none()).count();
-        self.len = self.len.saturating_add(added as u64);
-        if let Some((separator, right)) = split {
-            let mut keys = Packed::default();
-            keys.push(b"", b"");
-            keys.push(&separator, b"");
-            let left = Child::resident(Rc::clone(&self.root));
-            self.root = self.changes.added(Body::Branch(keys, vec![left, Child::resident(right)]));
-        }
-        Ok(())
-    }
-
     /// Removes a key and returns its value. Nodes stay as they are, however small, until [`Tree::tidy`]: when they are
     /// joined, keys move to other nodes, which changes that follow may not have reached.
     pub(crate) fn take(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
@@ -314,6 +324,17 @@ impl Tree {
     }
 }
 
+/// The first leaf below a node that lies behind the one that a key belongs to; without a key, the first of all.
+fn leaf_behind(node: &Rc<Node>, key: Option<&[u8]>) -> Result<Option<Rc<Node>>, PageRef> {
+    let Body::Branch(keys, children) = &node.body else { return Ok(key.is_none().then(|| Rc::clone(node))) };
+    let at = key.map_or(0, |key| Node::child_of(keys, key));
+    let found = leaf_behind(&children[at].node()?, key)?;
+    match children.get(at + 1) {
+        Some(next) if found.is_none() => leaf_behind(&next.node()?, None),
+        _ => Ok(found),
+    }
+}
+
 /// Checks that the keys of a node read for child `at` lie between those that the parent has around it.
 fn check_range(keys: &Packed, at: usize, body: &Body) -> Result<(), Malformed> {
     let (entries, first) = match body {
@@ -348,105 +369,6 @@ pub(crate) fn dirty_nodes(root: &Rc<Node>) -> Vec<Rc<Node>> {
     let mut found = Vec::new();
     walk(root, &mut found);
     found
-}
-
-/// The shortest bytes that are above `left` and at most `right`.
-fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
-    let shared = shared_len(left, right);
-    right[..(shared + 1).min(right.len())].to_vec()
-}
-
-/// Puts the first entries of a run, which go to the same leaf. What they replace is added to `old`.
-fn put(
-    node: &mut Rc<Node>,
-    run: &[(&[u8], &[u8])],
-    old: &mut Olds,
-    changes: &mut Changes,
-    fingers: &mut Fingers,
-) -> Result<Split, Missing> {
-    let pointed = fingers
-        .iter()
-        .position(|finger| finger.as_ref().is_some_and(|finger| Rc::ptr_eq(&finger.leaf, node)));
-    let mut hint = pointed.and_then(|number| fingers[number].take()).map_or(0, |finger| finger.at);
-    let owned = changes.own(node);
-    let done = match &mut owned.body {
-        Body::Leaf(entries) => Ok(put_entries(entries, run, old, changes, &mut hint)),
-        Body::Branch(..) => put_below(owned, run, old, changes, fingers),
-    };
-    owned.recharge();
-    if let (Some(number), Ok(None)) = (pointed, &done) {
-        fingers[number] = Some(Finger { leaf: Rc::clone(node), at: hint });
-    }
-    done
-}
-
-/// `near` is where the first entry is most likely to be; then, where the last one is.
-fn put_entries(
-    entries: &mut Packed,
-    run: &[(&[u8], &[u8])],
-    old: &mut Olds,
-    changes: &mut Changes,
-    near: &mut usize,
-) -> Split {
-    let mut hint = *near;
-    for (number, (key, value)) in run.iter().enumerate() {
-        // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
-        let room = || entries.size() + packed::ENTRY_OVERHEAD + key.len() + value.len() <= NODE_MAX;
-        let found = match entries.seek(key, hint) {
-            Some(at) if number == 0 || room() => entries.at(at, key),
-            _ if number == 0 => entries.search(key),
-            _ => break,
-        };
-        let at = match found {
-            Ok(at) => {
-                old.push(Some(SmallVec::from_slice(entries.value(at))));
-                entries.replace(at, value);
-                at
-            }
-            Err(at) => {
-                old.push(None);
-                entries.insert(at, key, value);
-                at
-            }
-        };
-        if entries.size() > NODE_MAX {
-            // Keys that arrive in order leave full nodes behind.
-            let middle = if at + 1 == entries.len() { at } else { entries.middle() };
-            let right = entries.range(middle..entries.len());
-            let low = separator(&entries.key(middle - 1), &right.key(0));
-            *entries = entries.range(0..middle);
-            return Some((low, changes.added(Body::Leaf(right))));
-        }
-        *near = at;
-        hint = at + 1;
-    }
-    None
-}
-
-fn put_below(
-    branch: &mut Node,
-    run: &[(&[u8], &[u8])],
-    old: &mut Olds,
-    changes: &mut Changes,
-    fingers: &mut Fingers,
-) -> Result<Split, Missing> {
-    let Node { body: Body::Branch(keys, children), trail, .. } = branch else { return Ok(None) };
-    let Some((key, _)) = run.first() else { return Ok(None) };
-    let at = trail.child_of(keys, key);
-    let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
-    let Some((low, right)) = put(child, run, old, changes, fingers)? else { return Ok(None) };
-    keys.insert(at + 1, &low, b"");
-    children.insert(at + 1, Child::resident(right));
-    if keys.size() + children.len() * node::CHILD_BYTES <= NODE_MAX {
-        return Ok(None);
-    }
-    let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle() };
-    let low = keys.key(middle);
-    let mut right = keys.range(middle + 1..keys.len());
-    right.insert(0, b"", b"");
-    *keys = keys.range(0..middle);
-    let right = Body::Branch(right, children.split_off(middle));
-    Ok(Some((low, changes.added(right))))
 }
 
 fn take(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {

@@ -180,17 +180,21 @@ pub(crate) struct Node {
     pub(super) trail: Trail,
 }
 
+/// Children that a branch remembers: those of an object's own entry, which each update of the object changes, of the keys
+/// that an update is about, and of the keys before.
+const TRAIL: usize = 3;
+
 /// Which children of a branch were gone to last, the latest first: a change goes where a question has just been.
 #[derive(Debug, Default)]
-pub(super) struct Trail(Cell<[u32; 2]>);
+pub(super) struct Trail(Cell<[u32; TRAIL]>);
 
 impl Trail {
     /// Takes note of a child that was gone to.
     pub(super) fn note(&self, at: usize) {
-        let [last, _] = self.0.get();
+        let [last, second, third] = self.0.get();
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         if last != at {
-            self.0.set([at, last]);
+            self.0.set([at, last, if second == at { third } else { second }]);
         }
     }
 

@@ -3,6 +3,7 @@
 //! A search looks at the heads of the keys first, which lie side by side: on most of its way it touches neither the
 //! heap nor the rest of the keys.
 
+use super::node::NODE_MAX;
 use crate::codec::shared_len;
 use core::cmp::Ordering;
 
@@ -19,10 +20,18 @@ const HEAP_MIN: usize = 512;
 /// As [`HEAP_MIN`] for the table, in entries.
 const SLOTS_MIN: usize = 8;
 
-/// How much to grow by: a quarter. Nodes are many, and doubling would waste a third of the index memory; growing by less
-/// copies a node more often than it is split.
-const fn grown(len: usize, min: usize) -> usize {
-    if len / 4 > min { len / 4 } else { min }
+/// How many slots to grow by: a quarter. Nodes are many, and doubling would waste a third of the index memory; growing by
+/// less copies a node more often than it is split.
+const fn more_slots(len: usize) -> usize {
+    if len / 4 > SLOTS_MIN { len / 4 } else { SLOTS_MIN }
+}
+
+/// How many bytes the heap is to grow by: a half, so that it is copied twice between two splits, but not beyond what a node
+/// has.
+const fn more_heap(len: usize) -> usize {
+    let left = NODE_MAX.saturating_sub(len);
+    let wanted = if left > 0 && left < len / 2 { left } else { len / 2 };
+    if wanted > HEAP_MIN { wanted } else { HEAP_MIN }
 }
 
 /// Bytes before suffix and value in the heap: their two lengths.
@@ -37,8 +46,8 @@ struct Slot {
     position: u32,
 }
 
-/// The first bytes of a suffix, zeros behind a shorter one. Heads are in the order of their suffixes; only those of
-/// equal heads have to be compared in full.
+/// The first bytes of what suffixes have behind those that are alike, zeros behind fewer. Heads are in the order of their
+/// suffixes; only those of equal heads have to be compared in full.
 fn head(suffix: &[u8]) -> u32 {
     if let Some(first) = suffix.first_chunk() {
         return u32::from_be_bytes(*first);
@@ -53,6 +62,9 @@ fn head(suffix: &[u8]) -> u32 {
 pub(crate) struct Packed {
     /// What all keys begin with; stored once.
     prefix: Vec<u8>,
+    /// How many bytes all suffixes begin with alike, but for an empty first one, which those of a branch have. There is
+    /// one that isn't empty unless this is 0.
+    alike: usize,
     /// Each entry, in key order.
     slots: Vec<Slot>,
     /// Entries: length of the suffix, length of the value (16 bits each), suffix, value.
@@ -71,6 +83,17 @@ fn word(bytes: &[u8]) -> u64 {
         .iter()
         .zip([56, 48, 40, 32, 24, 16, 8])
         .fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
+}
+
+/// Where a key is among the entries of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At an entry (`Ok`), or between two of them, before the one that is named (`Err`).
+    Inside(Result<usize, usize>),
+    /// Before all entries: it may belong to another node.
+    Before,
+    /// Behind all entries: it may belong to another node.
+    Behind,
 }
 
 /// A length as the heap stores it. Keys and values are bounded far below 2^16 by `ENTRY_MAX`.
@@ -104,7 +127,16 @@ impl Packed {
         (at + LENGTHS, usize::from(u16::from_le_bytes(suffix)), usize::from(u16::from_le_bytes(value)))
     }
 
+    /// Bytes of an entry's suffix and value.
+    fn data_len(&self, slot: Slot) -> usize {
+        let lengths = self.heap.get(slot.position as usize..).and_then(<[u8]>::first_chunk::<LENGTHS>);
+        let [low, high, value_low, value_high] = *lengths.unwrap_or(&[0; LENGTHS]);
+        usize::from(u16::from_le_bytes([low, high]))
+            + usize::from(u16::from_le_bytes([value_low, value_high]))
+    }
+
     /// The key of an entry without the prefix.
+    #[inline]
     pub(crate) fn suffix(&self, index: usize) -> &[u8] {
         let rest = &self.heap[self.slots[index].position as usize..];
         let len = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
@@ -127,7 +159,7 @@ impl Packed {
 
     /// The first entry whose suffix isn't below this one.
     pub(crate) fn first_from(&self, suffix: &[u8]) -> usize {
-        self.search_suffix(suffix, head(suffix)).unwrap_or_else(|at| at)
+        self.search_suffix(suffix).unwrap_or_else(|at| at)
     }
 
     /// Puts the whole key of an entry into `key`.
@@ -151,13 +183,43 @@ impl Packed {
     /// Where a key is (`Ok`) or would be inserted (`Err`).
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match key.strip_prefix(self.prefix.as_slice()) {
-            Some(suffix) => self.search_suffix(suffix, head(suffix)),
+            Some(suffix) => self.search_suffix(suffix),
             None if key < self.prefix.as_slice() => Err(0),
             None => Err(self.slots.len()),
         }
     }
 
-    fn search_suffix(&self, suffix: &[u8], head: u32) -> Result<usize, usize> {
+    /// What suffixes begin with alike.
+    fn alike(&self) -> &[u8] {
+        match self.slots.len() {
+            last @ 1.. if self.alike > 0 => self.suffix(last - 1).get(..self.alike).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// The head by which to look for a suffix among those that begin alike; `None` when it begins otherwise.
+    fn head_of(&self, suffix: &[u8]) -> Option<u32> {
+        suffix.strip_prefix(self.alike()).map(head)
+    }
+
+    fn search_suffix(&self, suffix: &[u8]) -> Result<usize, usize> {
+        match self.head_of(suffix) {
+            Some(head) => self.search_head(suffix, head),
+            None => self.search_apart(suffix),
+        }
+    }
+
+    /// Where a suffix is that doesn't begin as the others do: on one side of all of them, or the empty one.
+    fn search_apart(&self, suffix: &[u8]) -> Result<usize, usize> {
+        let empty = self.entry(0).is_some_and(|(first, _)| first.is_empty());
+        match suffix.is_empty() {
+            true if empty => Ok(0),
+            _ if suffix < self.alike() => Err(usize::from(empty)),
+            _ => Err(self.slots.len()),
+        }
+    }
+
+    fn search_head(&self, suffix: &[u8], head: u32) -> Result<usize, usize> {
         let mut low = self.slots.partition_point(|slot| slot.head < head);
         let equal =
             self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
@@ -213,7 +275,10 @@ impl Packed {
     /// Whether `key` is at or above the entry at `index` and below the next one, if there is one.
     pub(super) fn covers(&self, index: usize, key: &[u8]) -> bool {
         let Some(suffix) = key.strip_prefix(self.prefix.as_slice()) else { return false };
-        let head = head(suffix);
+        let Some(head) = self.head_of(suffix) else {
+            let place = self.search_apart(suffix).or_else(|at| at.checked_sub(1).ok_or(()));
+            return index < self.slots.len() && place == Ok(index);
+        };
         let is_at = |index: usize| self.compare(index, suffix, head) != Ordering::Greater;
         index < self.slots.len() && is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
     }
@@ -222,7 +287,13 @@ impl Packed {
     /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
     pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
         let suffix = key.strip_prefix(self.prefix.as_slice())?;
-        let head = head(suffix);
+        let Some(head) = self.head_of(suffix) else {
+            let place = self.search_apart(suffix);
+            return place
+                .or_else(|at| if at == 0 { Err(()) } else { Ok(at) })
+                .ok()
+                .filter(|at| *at < self.len());
+        };
         if let Some(at) = self.near(hint, suffix, head) {
             return Some(at);
         }
@@ -232,13 +303,67 @@ impl Packed {
         {
             return None;
         }
-        Some(self.search_suffix(suffix, head).unwrap_or_else(|at| at))
+        Some(self.search_head(suffix, head).unwrap_or_else(|at| at))
     }
 
-    /// As [`Packed::search`], where the key isn't above the entry at `index` and is above the one before.
-    pub(crate) fn at(&self, index: usize, key: &[u8]) -> Result<usize, usize> {
-        let is_there = key.strip_prefix(self.prefix.as_slice()) == Some(self.suffix(index));
-        if is_there { Ok(index) } else { Err(index) }
+    /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
+    /// be, or at which.
+    pub(super) fn locate(&self, key: &[u8], hint: usize) -> Place {
+        let Some(suffix) = key.strip_prefix(self.prefix.as_slice()) else {
+            return if key < self.prefix.as_slice() { Place::Before } else { Place::Behind };
+        };
+        let Some(head) = self.head_of(suffix) else {
+            return match self.search_apart(suffix) {
+                Err(0) => Place::Before,
+                Err(at) if at == self.slots.len() => Place::Behind,
+                found => Place::Inside(found),
+            };
+        };
+        let compare = |index: usize| self.compare(index, suffix, head);
+        if let Some(before) = hint.checked_sub(1).filter(|_| hint < self.slots.len()) {
+            match (compare(before), compare(hint)) {
+                (Ordering::Equal, _) => return Place::Inside(Ok(before)),
+                (_, Ordering::Equal) => return Place::Inside(Ok(hint)),
+                (Ordering::Less, Ordering::Greater) => return Place::Inside(Err(hint)),
+                _ => {}
+            }
+        }
+        match self.slots.len().checked_sub(1) {
+            None => Place::Behind,
+            Some(last) if compare(last) == Ordering::Less => Place::Behind,
+            Some(_) if compare(0) == Ordering::Greater => Place::Before,
+            Some(_) => Place::Inside(self.search_head(suffix, head)),
+        }
+    }
+
+    /// As [`Packed::first_from`], where that is most likely the entry at `hint` or the one before.
+    pub(crate) fn first_near(&self, suffix: &[u8], hint: usize) -> usize {
+        let near = self.head_of(suffix).and_then(|head| self.near(hint, suffix, head));
+        near.unwrap_or_else(|| self.first_from(suffix))
+    }
+
+    /// Whether a key that has the common prefix is below the entry at `index`; `None` when there is none.
+    pub(super) fn is_below(&self, key: &[u8], index: usize) -> Option<bool> {
+        self.slots.get(index)?;
+        let suffix = key.strip_prefix(self.prefix.as_slice());
+        Some(suffix.is_some_and(|suffix| self.suffix(index) > suffix))
+    }
+
+    /// Whether an entry's key is above all that begin with these bytes.
+    pub(super) fn is_beyond(&self, index: usize, start: &[u8]) -> bool {
+        let is_beyond = |bytes: &[u8], start: &[u8]| bytes > start && !bytes.starts_with(start);
+        match start.strip_prefix(self.prefix.as_slice()) {
+            Some(start) => is_beyond(self.suffix(index), start),
+            None => is_beyond(&self.prefix, start),
+        }
+    }
+
+    /// Whether an entry's key is above this one.
+    pub(super) fn is_above(&self, index: usize, key: &[u8]) -> bool {
+        match key.strip_prefix(self.prefix.as_slice()) {
+            Some(suffix) => self.suffix(index) > suffix,
+            None => self.prefix.as_slice() > key,
+        }
     }
 
     /// What follows `start` in the key of an entry, if that begins with it. Put together in `scratch` where it has to
@@ -259,33 +384,72 @@ impl Packed {
         Some(scratch)
     }
 
+    /// Makes sure that the heap takes so many bytes more.
+    fn make_room(&mut self, needed: usize) {
+        if self.heap.capacity() - self.heap.len() < needed {
+            self.heap.reserve_exact(needed.max(more_heap(self.heap.len())));
+        }
+    }
+
     fn append(&mut self, suffix: &[u8], value: &[u8]) -> Slot {
         let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
-        let needed = LENGTHS + suffix.len() + value.len();
-        if self.heap.capacity() - self.heap.len() < needed {
-            self.heap.reserve_exact(needed.max(grown(self.heap.len(), HEAP_MIN)));
-        }
-        self.heap.extend_from_slice(&short(suffix.len()));
-        self.heap.extend_from_slice(&short(value.len()));
+        self.make_room(LENGTHS + suffix.len() + value.len());
+        let [suffix_len, value_len] = [short(suffix.len()), short(value.len())];
+        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(suffix);
         self.heap.extend_from_slice(value);
-        Slot { head: head(suffix), position }
+        Slot { head: head(suffix.get(self.alike..).unwrap_or_default()), position }
+    }
+
+    /// Makes room among the suffixes that begin alike for more.
+    fn join<'e>(&mut self, suffixes: impl Iterator<Item = &'e [u8]>) {
+        let known = self.entry(self.slots.len().wrapping_sub(1)).map(|(last, _)| last);
+        let known = known.filter(|last| !last.is_empty()).map(|last| &last[..self.alike.min(last.len())]);
+        let alike = suffixes.filter(|suffix| !suffix.is_empty()).fold(known, |alike, suffix| {
+            let shared = alike.map_or(suffix.len(), |alike| shared_len(alike, suffix));
+            Some(&suffix[..shared])
+        });
+        let shared = alike.map_or(self.alike, <[u8]>::len);
+        if shared == self.alike {
+            return;
+        }
+        self.alike = shared;
+        for index in 0..self.slots.len() {
+            self.slots[index].head = head(self.suffix(index).get(shared..).unwrap_or_default());
+        }
     }
 
     /// Inserts an entry at the place that [`Packed::search`] gave.
     pub(crate) fn insert(&mut self, index: usize, key: &[u8], value: &[u8]) {
+        self.insert_all(index, core::iter::once((key, value)));
+    }
+
+    /// Inserts entries one behind the other at the place that [`Packed::search`] gave for the first one. What that one's key
+    /// shares with those that are here, the other keys share, too.
+    pub(super) fn insert_all<'e>(
+        &mut self,
+        index: usize,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
+    ) {
+        let Some((key, _)) = entries.clone().next() else { return };
         if self.slots.is_empty() {
             *self = Self::default();
         }
         if !key.starts_with(&self.prefix) {
             self.rebuild(shared_len(&self.prefix, key));
         }
-        let suffix = &key[self.prefix.len()..];
-        let slot = self.append(suffix, value);
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(grown(self.slots.len(), SLOTS_MIN));
+        let (before, shared) = (self.slots.len(), self.prefix.len());
+        self.join(entries.clone().map(|(key, _)| &key[shared..]));
+        self.make_room(entries.clone().map(|(key, value)| LENGTHS + key.len() - shared + value.len()).sum());
+        let added = entries.clone().count();
+        if self.slots.capacity() - before < added {
+            self.slots.reserve_exact(added.max(more_slots(before)));
         }
-        self.slots.insert(index, slot);
+        self.slots.resize(before + added, Slot { head: 0, position: 0 });
+        self.slots.copy_within(index..before, index + added);
+        for (at, (key, value)) in (index..).zip(entries) {
+            self.slots[at] = self.append(&key[shared..], value);
+        }
     }
 
     /// Appends an entry behind all others.
@@ -310,6 +474,9 @@ impl Packed {
         let (_, suffix, value) = self.parts(index);
         self.dead += LENGTHS + suffix + value;
         self.slots.remove(index);
+        if self.entry(self.slots.len().wrapping_sub(1)).is_none_or(|(last, _)| last.is_empty()) {
+            self.alike = 0;
+        }
         self.compact();
     }
 
@@ -333,28 +500,47 @@ impl Packed {
         }
         copy.prefix = self.key(range.start);
         copy.prefix.truncate(prefix_len);
+        copy.alike = self.alike_behind(range.clone(), prefix_len);
         copy.slots.reserve_exact(range.len());
         // What the suffixes gain from a shorter prefix, or lose to a longer one.
         let gained = self.prefix.get(prefix_len..).unwrap_or_default();
         let lost = prefix_len.saturating_sub(self.prefix.len());
-        let len = |index: usize| {
-            let (_, suffix, value) = self.parts(index);
-            LENGTHS + gained.len() + suffix - lost + value
-        };
-        copy.heap.reserve_exact(range.clone().map(len).sum());
+        let len = |slot: &Slot| LENGTHS + gained.len() + self.data_len(*slot) - lost;
+        copy.heap.reserve_exact(self.slots[range.clone()].iter().map(len).sum());
+        if gained.is_empty() {
+            range.for_each(|index| copy.push_shortened(self, index, lost));
+            return copy;
+        }
         let mut joined = gained.to_vec();
         for index in range {
-            let suffix = &self.suffix(index)[lost..];
-            let slot = if gained.is_empty() {
-                copy.append(suffix, self.value(index))
-            } else {
-                joined.truncate(gained.len());
-                joined.extend_from_slice(suffix);
-                copy.append(&joined, self.value(index))
-            };
+            joined.truncate(gained.len());
+            joined.extend_from_slice(self.suffix(index));
+            let slot = copy.append(&joined, self.value(index));
             copy.slots.push(slot);
         }
         copy
+    }
+
+    /// Appends an entry of other ones without the first `lost` bytes of its suffix. What is left of that lies before the
+    /// value there as here.
+    fn push_shortened(&mut self, other: &Self, index: usize, lost: usize) {
+        let (at, suffix, value) = other.parts(index);
+        let rest = &other.heap[at + lost..at + suffix + value];
+        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
+        let [suffix_len, value_len] = [short(suffix - lost), short(value)];
+        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
+        self.heap.extend_from_slice(rest);
+        let own = rest[..suffix - lost].get(self.alike..).unwrap_or_default();
+        self.slots.push(Slot { head: head(own), position });
+    }
+
+    /// How many bytes the keys of some entries have alike behind a prefix of this length, but for a first one that ends with
+    /// it.
+    fn alike_behind(&self, range: core::ops::Range<usize>, prefix_len: usize) -> usize {
+        let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
+        let ends = self.prefix.len() + first.len() == prefix_len && range.len() > 1;
+        let first = if ends { self.suffix(range.start + 1) } else { first };
+        (self.prefix.len() + shared_len(first, last)).saturating_sub(prefix_len)
     }
 
     /// A copy of some entries, with the longest prefix they share.
@@ -371,9 +557,8 @@ impl Packed {
     pub(crate) fn middle(&self) -> usize {
         let half = self.size() / 2;
         let mut sum = self.prefix.len();
-        for index in 0..self.slots.len() {
-            let (_, suffix, value) = self.parts(index);
-            sum += ENTRY_OVERHEAD + suffix + value;
+        for (index, slot) in self.slots.iter().enumerate() {
+            sum += ENTRY_OVERHEAD + self.data_len(*slot);
             if sum > half {
                 return index.clamp(1, self.slots.len().saturating_sub(1).max(1));
             }
@@ -428,9 +613,27 @@ mod tests {
             for key in &keys {
                 packed.push(key, b"");
             }
+            // Given a prefix, and losing it again to keys that have less of it.
+            let (mut grown, mut all) = (packed.range(0..packed.len()), keys.clone());
+            for key in asked.iter().take(8).cloned().chain([Vec::new()]) {
+                prop_assert_eq!(grown.search(&key), all.binary_search(&key));
+                if let Err(at) = grown.search(&key) {
+                    grown.insert(at, &key, b"");
+                    all.insert(at, key);
+                }
+            }
+            for key in all.iter().chain(&asked) {
+                prop_assert_eq!(grown.search(key), all.binary_search(key), "{:?}", key);
+            }
             for packed in [&packed, &packed.range(0..packed.len())] {
                 for key in asked.iter().map(whole).chain(asked.iter().cloned()).chain(keys.iter().cloned()) {
-                    prop_assert_eq!(packed.search(&key), keys.binary_search(&key), "{:?}", key);
+                    let place = keys.binary_search(&key);
+                    prop_assert_eq!(packed.search(&key), place, "{:?}", key);
+                    let covering = place.or_else(|at| at.checked_sub(1).ok_or(()));
+                    for at in 0..packed.len() {
+                        let covers = key.starts_with(packed.prefix()) && covering == Ok(at);
+                        prop_assert_eq!(packed.covers(at, &key), covers, "{:?} at {}", key, at);
+                    }
                 }
             }
         }
@@ -451,10 +654,29 @@ mod tests {
                 prop_assert_eq!(entries, model.clone().into_iter().collect::<Vec<_>>());
             }
             for (key, hint) in model.keys().flat_map(|key| [(key, 0), (key, 1), (key, packed.len())]) {
+                prop_assert_eq!(packed.locate(key, hint), Place::Inside(packed.search(key)));
                 let found = |key: &[u8]| packed.seek(key, hint).map(|at| packed.key(at));
                 prop_assert_eq!(found(key), Some(key.clone()));
                 let behind = [key.as_slice(), &[0]].concat();
                 prop_assert_eq!(found(&behind), model.range(behind.clone()..).next().map(|(key, _)| key.clone()));
+                let next = model.range(behind.clone()..).next();
+                let located = if next.is_some() { Place::Inside(packed.search(&behind)) } else { Place::Behind };
+                prop_assert_eq!(packed.locate(&behind, hint), located);
+                prop_assert_eq!(packed.locate(&[], hint) == Place::Before, !model.contains_key(&[][..]));
+                if let Ok(at) = packed.search(key) {
+                    prop_assert!(!packed.is_above(at, key) && !packed.is_above(at, &behind));
+                    prop_assert!(at == 0 || packed.is_above(at, &packed.key(at - 1)));
+                    for start in [&key[..], &behind, &key[..key.len() / 2], &[1], &[]] {
+                        let beyond = packed.key(at).as_slice() > start && !key.starts_with(start);
+                        prop_assert_eq!(packed.is_beyond(at, start), beyond);
+                    }
+                    prop_assert_eq!(packed.is_below(&behind, at), behind.starts_with(packed.prefix()).then_some(false).or(Some(false)));
+                    let after = packed.is_below(&behind, at + 1);
+                    prop_assert_eq!(after, next.map(|(next, _)| behind.starts_with(packed.prefix()) && behind < *next));
+                    for from in [&key[..], &behind].into_iter().filter_map(|from| from.strip_prefix(packed.prefix())) {
+                        prop_assert_eq!(packed.first_near(from, hint), packed.first_from(from));
+                    }
+                }
                 let at = packed.search(key).expect("it is there");
                 let rest = |start: &[u8]| packed.rest(at, start, &mut Vec::new()).map(<[u8]>::to_vec);
                 for len in 0..=key.len() {

@@ -1,6 +1,8 @@
 //! The tree against a sorted map, with frozen states that must not change.
 
+use super::node::NODE_MAX;
 use super::*;
+use crate::record::Edit;
 use core::ops::ControlFlow;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -14,6 +16,16 @@ fn content(tree: &Tree) -> Model {
         ControlFlow::Continue(())
     });
     scanned.expect("in memory");
+    found
+}
+
+/// The entries that leaves have, one leaf after the other.
+fn content_of_leaves(tree: &Tree) -> Model {
+    let (mut found, mut leaf) = (Model::new(), tree.leaf(b"").ok());
+    while let Some(entries) = leaf.as_deref().and_then(Node::entries) {
+        found.extend((0..entries.len()).map(|at| (entries.key(at), entries.value(at).to_vec())));
+        leaf = entries.len().checked_sub(1).and_then(|last| tree.leaf_behind(&entries.key(last)));
+    }
     found
 }
 
@@ -119,6 +131,7 @@ proptest! {
             check_nodes(&tree.root, true);
             prop_assert_eq!(tree.len(), model.len() as u64);
             prop_assert_eq!(content(&tree), model.clone());
+            prop_assert_eq!(content_of_leaves(&tree), model.clone());
             prop_assert_eq!(content_back(&tree), model.keys().rev().cloned().collect::<Vec<_>>());
             let bound = tree.dirty_nodes();
             let (root, retired) = tree.freeze();
@@ -138,6 +151,49 @@ proptest! {
         for (root, model) in frozen {
             prop_assert_eq!(content(&Tree::new(root, model.len() as u64, Meter::default())), model);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn runs_are_set_as_if_one_entry_came_behind_the_other(
+        runs in proptest::collection::vec(
+            (proptest::collection::vec((0u16..700, 0usize..900), 1..9), any::<bool>(), any::<bool>()), 1..150)
+    ) {
+        let (mut tree, mut model) = (Tree::default(), Model::new());
+        for (run, sorted, freeze) in runs {
+            let entry = |(number, len): (u16, usize)| {
+                let mut key = vec![b'k'; usize::from(number % 5) * 10];
+                key.extend(number.to_be_bytes());
+                (key, vec![(number & 0xff) as u8; len])
+            };
+            let mut run: Vec<_> = run.into_iter().map(entry).collect();
+            if sorted {
+                run.sort();
+            }
+            let kept = freeze.then(|| tree.freeze());
+            let edits: Vec<Edit<'_>> =
+                run.iter().map(|(key, value)| Edit { key, value: Some(value) }).collect();
+            tree.reach([edits[0].key]).expect("in memory");
+            let mut rest = &edits[..];
+            while !rest.is_empty() {
+                let mut told = Vec::new();
+                let done = tree.put_run(rest, |edit, old| told.push((edit, old.map(<[u8]>::to_vec))));
+                let done = done.expect("in memory");
+                prop_assert!(done > 0 && done == told.len());
+                for (wanted, (edit, old)) in rest.iter().zip(told) {
+                    prop_assert_eq!(*wanted, edit);
+                    prop_assert_eq!(old, model.insert(edit.key.to_vec(), edit.value.expect("set").to_vec()));
+                }
+                rest = &rest[done..];
+            }
+            drop(kept);
+        }
+        check_nodes(&tree.root, true);
+        prop_assert_eq!(tree.len(), model.len() as u64);
+        prop_assert_eq!(content(&tree), model);
     }
 }
 
@@ -250,6 +306,10 @@ proptest! {
             prop_assert_eq!(back, model.keys().rev().cloned().collect::<Vec<_>>());
             // All but the root had gone, and each came back once.
             prop_assert_eq!(reads + 1, disk.0.len());
+            // Leaf by leaf one comes as far as nodes are in memory, and never passes one over.
+            tree.evict(limit, b"", u64::MAX, usize::MAX);
+            let known = content_of_leaves(&tree);
+            prop_assert!(known.iter().eq(model.iter().take(known.len())));
         }
     }
 }

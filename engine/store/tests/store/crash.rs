@@ -221,7 +221,7 @@ fn random_halts_of_many_workloads_recover_what_was_acknowledged() {
 #[test]
 fn halts_with_an_index_beyond_its_memory_recover_what_was_acknowledged() {
     let mut at = 0;
-    while crash_at(CRAMPED, 10, at, 6, CrashKeeps::Any) {
+    while crash_at(CRAMPED, 10, at, 8, CrashKeeps::Any) {
         at += 3;
     }
     assert!(at > 50, "the workload has only {at} writes and flushes");

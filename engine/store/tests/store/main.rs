@@ -11,6 +11,7 @@ mod footprint;
 mod format;
 mod golden;
 mod inspect;
+mod long;
 mod model;
 mod open;
 mod operations;

@@ -252,6 +252,8 @@ pub fn everything() -> Vec<Stage> {
     }
     stages.push(vec![aggregate(300)]);
     stages.push(vec![store_value(7, 310, 20_000), store_value(8, 311, 10)]);
+    // So large that the device is told before they are compared with their checksums.
+    stages.push(vec![store_value(6, 320, 70_000), store_value(5, 321, 90_000), store_value(0, 322, 40)]);
     stages.push(vec![operation(NOTHING, |store, _| async move {
         store.defragment().await.expect("a healthy disk");
     })]);

@@ -1,0 +1,108 @@
+//! What most fetches find: one version that has all data of the only akey that was asked for.
+
+use super::{FetchedAkey, small};
+use crate::error::FetchError;
+use crate::read::{copy_inline, read_blocks};
+use crate::state::Core;
+use crate::tree::Node;
+use crate::value::{Blocks, Payload, Summed, Version};
+use crate::walk::{Covering, Wanted};
+use core::cell::OnceCell;
+use std::rc::Rc;
+use weir_proto::object::{Extent, Fetched};
+
+/// The only akey of a request, and the version that has its data. Small, since it is passed on by value.
+pub(super) struct Only {
+    /// Size of the single value, or of a record.
+    size: u64,
+    /// Bytes of data, more than none.
+    len: usize,
+    source: Source,
+    /// Position of the data within the version's.
+    from: u64,
+    /// The records, for an array.
+    extent: Option<Extent>,
+    /// For those who ask what was found.
+    akeys: OnceCell<Box<[FetchedAkey; 1]>>,
+}
+
+/// Where the version's data is.
+enum Source {
+    Index(Quote),
+    Blocks(Blocks),
+}
+
+/// Data in an entry of a leaf, whose state as of the fetch it keeps in memory. A change that comes before it is read
+/// copies the leaf, as it does for a checkpoint.
+struct Quote {
+    leaf: Rc<Node>,
+    entry: usize,
+    /// Bytes of the entry's value before the data.
+    head: usize,
+    checksum: Option<u32>,
+}
+
+impl Quote {
+    fn summed(&self) -> Summed<'_> {
+        let entry = self.leaf.entries().and_then(|entries| entries.entry(self.entry));
+        let bytes = entry.and_then(|(_, value)| value.get(self.head..)).unwrap_or_default();
+        Summed { bytes, checksum: self.checksum }
+    }
+}
+
+impl Only {
+    /// What is wanted, from a version that covers it; `None` where that isn't such as it should be, or there is nothing.
+    pub(super) fn of(wanted: Wanted, found: &Covering<'_>) -> Option<Self> {
+        let value = found.value()?;
+        let (source, stored) = match Version::inline(value).ok()? {
+            Some((_, Summed { bytes, checksum })) => {
+                let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
+                (Source::Index(Quote { leaf, entry: found.entry, head, checksum }), bytes.len() as u64)
+            }
+            None => match Version::decode(value).ok()?.payload {
+                Payload::Blocks(blocks) => {
+                    let len = blocks.len();
+                    (Source::Blocks(blocks), len)
+                }
+                Payload::Hole | Payload::Inline(_) => return None,
+            },
+        };
+        let (size, extent, from, len) = match (wanted, found.extent) {
+            (Wanted::Records(range, size), Some(extent)) => {
+                let size = u64::from(size);
+                if extent.count.checked_mul(size) != Some(stored) {
+                    return None;
+                }
+                (size, Some(range), (range.index - extent.index) * size, range.count * size)
+            }
+            (Wanted::Single(limit), None) => (stored, None, 0, stored.min(limit)),
+            _ => return None,
+        };
+        (len > 0).then(|| Self { size, len: small(len), source, from, extent, akeys: OnceCell::new() })
+    }
+
+    pub(super) const fn has_blocks(&self) -> bool {
+        matches!(self.source, Source::Blocks(_))
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn akeys(&self) -> &[FetchedAkey] {
+        let akeys = self.akeys.get_or_init(|| {
+            let present = self.extent.into_iter().collect();
+            let fetched = Fetched { size: self.size, present, checksums: Vec::new() };
+            Box::new([FetchedAkey { fetched, len: self.len as u64 }])
+        });
+        &akeys[..]
+    }
+
+    /// Reads the data, as long as it is. Returns its checksum, if it is wanted.
+    pub(super) async fn read(&self, core: &Core, into: &mut [u8], wants: bool) -> Result<u32, FetchError> {
+        match &self.source {
+            Source::Index(quote) => copy_inline(quote.summed(), self.from, self.extent, into, wants),
+            Source::Blocks(blocks) => read_blocks(core, blocks, self.from, self.extent, into, wants).await,
+        }
+    }
+}

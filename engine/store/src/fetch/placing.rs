@@ -1,0 +1,64 @@
+//! From stored versions to the pieces of an akey's data.
+
+use super::pieces::{Piece, Pieces};
+use super::small;
+use crate::codec::Malformed;
+use crate::extents::{Stored, is_hole, paint};
+use crate::value::{Payload, Version};
+use smallvec::SmallVec;
+use std::rc::Rc;
+use weir_proto::object::Extent;
+
+/// How the records of a window of what is requested become data.
+pub(super) struct Placing {
+    pub(super) requested: Extent,
+    pub(super) window: Extent,
+    /// Bytes of a record.
+    pub(super) size: u64,
+    /// Position of the window's data.
+    pub(super) at: u64,
+}
+
+impl Placing {
+    /// Adds what a window shows of stored versions to what is present, and to the pieces of data.
+    pub(super) fn take(
+        &self,
+        stored: &mut [Stored],
+        mut present: Option<&mut Vec<Extent>>,
+        mut pieces: Option<&mut Pieces>,
+    ) -> Result<(), Malformed> {
+        let Self { requested, window, size, at } = *self;
+        let mut payloads: SmallVec<[Option<Rc<Payload>>; 1]> = SmallVec::from_elem(None, stored.len());
+        for part in paint(stored, window) {
+            let found = &mut stored[part.stored];
+            if is_hole(&found.value) {
+                continue;
+            }
+            if let Some(present) = &mut present {
+                let joins = |last: &Extent| {
+                    last.end() == part.extent.index
+                        && last.index >= requested.index
+                        && part.extent.index > requested.index
+                };
+                match present.last_mut().filter(|last| joins(last)) {
+                    Some(last) => last.count += part.extent.count,
+                    None => present.push(part.extent),
+                }
+            }
+            let Some(pieces) = &mut pieces else { continue };
+            let payload = match &payloads[part.stored] {
+                Some(payload) => Rc::clone(payload),
+                None => Rc::new(Version::into_payload(core::mem::take(&mut found.value))?),
+            };
+            payloads[part.stored] = Some(Rc::clone(&payload));
+            pieces.push(Piece {
+                at: small(at + (part.extent.index - window.index) * size),
+                len: small(part.extent.count * size),
+                payload,
+                from: (part.extent.index - found.extent.index) * size,
+                extent: Some(part.extent),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! The way to the entries of an update, spelt out in one piece of memory: an object, a dkey, and one akey after the other.
+
+use crate::intents::Slot;
+use crate::journal::ObjectKey;
+use crate::key::{self, BELOW, EVENT, EXTENT};
+use weir_proto::{Key, ObjectId};
+
+/// Bytes of an object's path: kind, numbers of pool and container, id.
+const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
+
+/// Room that a route has at first: an object, dkey and akey of some 60 bytes together, and an extent.
+const ROOM: usize = 112;
+
+/// A [`key::Path`] that goes down and across, with what stands behind it in the key of an entry.
+#[derive(Debug)]
+pub(crate) struct Route {
+    object: ObjectId,
+    bytes: Vec<u8>,
+    /// Where the path of the dkey ends.
+    dkey: usize,
+    /// Where the path ends; what stands behind it was asked for last.
+    end: usize,
+}
+
+impl Route {
+    /// The path of an object. Takes over memory that is no longer used.
+    pub(crate) fn object((pool, container, object): &ObjectKey, mut bytes: Vec<u8>) -> Self {
+        let mut path = [key::OBJECT; OBJECT_LEN];
+        path[1..5].copy_from_slice(&pool.to_be_bytes());
+        path[5..9].copy_from_slice(&container.to_be_bytes());
+        path[9..].copy_from_slice(&object.to_bytes());
+        bytes.clear();
+        if bytes.capacity() == 0 {
+            bytes.reserve(ROOM);
+        }
+        bytes.extend_from_slice(&path);
+        Self { object: *object, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN }
+    }
+
+    /// The memory that it took.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Goes to a dkey of the object.
+    pub(crate) fn go_to_dkey(&mut self, dkey: &Key) {
+        self.end = OBJECT_LEN;
+        self.descend(dkey, key::has_integer_dkeys(self.object));
+        self.dkey = self.end;
+    }
+
+    /// Goes to an akey of the dkey.
+    pub(crate) fn go_to_akey(&mut self, akey: &Key) {
+        self.end = self.dkey;
+        self.descend(akey, key::has_integer_akeys(self.object));
+    }
+
+    fn descend(&mut self, key: &Key, integer: bool) {
+        self.bytes.truncate(self.end);
+        self.bytes.push(BELOW);
+        if integer {
+            self.bytes.extend_from_slice(key.as_bytes());
+        } else {
+            key::put_escaped(|bytes| self.bytes.extend_from_slice(bytes), key.as_bytes());
+        }
+        self.end = self.bytes.len();
+    }
+
+    /// The path.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.bytes[..self.end]
+    }
+
+    /// As [`key::Path::event`].
+    pub(crate) fn event(&mut self, epoch: u64) -> &[u8] {
+        self.with_number(EVENT, !epoch)
+    }
+
+    /// As [`key::Path::single`] and [`key::Path::extent`].
+    pub(crate) fn version(&mut self, slot: Slot, epoch: u64) -> &[u8] {
+        let Slot::Extent(extent) = slot else { return self.with_number(BELOW, !epoch) };
+        let mut tail = [0; 2 + 3 * size_of::<u64>()];
+        tail[..2].copy_from_slice(&[EXTENT, key::length_class(extent.count)]);
+        tail[2..10].copy_from_slice(&extent.index.to_be_bytes());
+        tail[10..18].copy_from_slice(&extent.count.to_be_bytes());
+        tail[18..].copy_from_slice(&(!epoch).to_be_bytes());
+        self.with(&tail)
+    }
+
+    fn with_number(&mut self, kind: u8, number: u64) -> &[u8] {
+        let mut tail = [kind; 1 + size_of::<u64>()];
+        tail[1..].copy_from_slice(&number.to_be_bytes());
+        self.with(&tail)
+    }
+
+    fn with<const TAIL: usize>(&mut self, tail: &[u8; TAIL]) -> &[u8] {
+        self.bytes.truncate(self.end);
+        self.bytes.extend_from_slice(tail);
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Path;
+    use proptest::prelude::*;
+    use weir_proto::object::Extent;
+
+    proptest! {
+        #[test]
+        fn keys_are_spelt_as_paths_have_them(
+            kind in 0u8..14,
+            names in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 1..200), 4),
+            (epoch, index, count) in (any::<u64>(), 0u64..1 << 40, 1u64..1 << 40),
+        ) {
+            let object = ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1);
+            let name = |bytes: &[u8], integer: bool| {
+                if integer { Key::from_u64(u64::from(bytes[0])) } else { Key::new(bytes).expect("a short key") }
+            };
+            let of_object = Path::object(1, 2, object);
+            let mut route = Route::object(&(1, 2, object), Vec::new());
+            prop_assert_eq!(route.event(epoch).to_vec(), of_object.event(epoch).to_vec());
+            for dkey in &names[..2] {
+                let dkey = name(dkey, key::has_integer_dkeys(object));
+                let of_dkey = of_object.dkey(&dkey);
+                route.go_to_dkey(&dkey);
+                prop_assert_eq!(route.path(), of_dkey.as_bytes());
+                for akey in &names[2..] {
+                    let akey = name(akey, key::has_integer_akeys(object));
+                    let path = of_dkey.akey(&akey);
+                    route.go_to_akey(&akey);
+                    prop_assert_eq!(route.event(epoch).to_vec(), path.event(epoch).to_vec());
+                    prop_assert_eq!(route.version(Slot::Single, epoch).to_vec(), path.single(epoch).to_vec());
+                    let extent = Extent { index, count };
+                    let version = route.version(Slot::Extent(extent), epoch).to_vec();
+                    prop_assert_eq!(version, path.extent(extent, epoch).to_vec());
+                    prop_assert_eq!(route.path(), path.as_bytes());
+                }
+            }
+        }
+    }
+}
