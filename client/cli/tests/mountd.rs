@@ -227,3 +227,62 @@ fn mounts_outlive_the_daemon_and_do_not_share_each_others_fate() {
     }
     daemon.kill();
 }
+
+/// Mounts whose system speaks one of Mercury's protocols: data of several sizes there and back, two mounts of one container,
+/// a server of a mount that dies, an engine that dies, and a daemon that is replaced.
+#[cfg(feature = "mercury")]
+fn mounts_over(provider: &str) {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB", "--provider", provider]);
+    let (one, two) = (directory(&system, "one"), directory(&system, "two"));
+    let root = one.parent().expect("a folder");
+    let attach = system.folder().join("client.json");
+    let daemon = Daemon::start(&system, root, &attach);
+    for target in [&one, &two] {
+        let mount =
+            daemon.mount(request(target)).unwrap_or_else(|error| panic!("{error:?}\n{}", system.logs()));
+        assert_eq!(mount.health(), MountHealth::Serving);
+    }
+    // In the message, in several messages, and by RMA in several pieces.
+    let contents = |len: usize| (0..len).map(|at| (at * 31 % 251).to_le_bytes()[0]).collect::<Vec<u8>>();
+    let sizes = [0, 100, 5000, 70_000, 9 << 20];
+    for len in sizes {
+        fs::write(one.join(format!("f{len}")), contents(len)).expect("written");
+    }
+    for len in sizes {
+        assert!(fs::read(two.join(format!("f{len}"))).expect("read") == contents(len), "{len} bytes");
+    }
+
+    let pid = rustix::process::Pid::from_raw(server_of(&daemon, &one)).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    harness::eventually("the dead mount is noticed", Duration::from_secs(10), || {
+        daemon.list().iter().any(|mount| mount.health() == MountHealth::Dead)
+    });
+    daemon.mount(request(&one)).expect("mounted again");
+
+    let pid = i32::try_from(system.engine_pid(1)).expect("a pid");
+    let pid = rustix::process::Pid::from_raw(pid).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    daemon.kill();
+    let daemon = Daemon::start(&system, root, &attach);
+    // What was there and what is new, with the engine that `weir dev` has started again.
+    for len in sizes {
+        assert!(fs::read(one.join(format!("f{len}"))).expect("read") == contents(len), "{len} bytes");
+        fs::write(two.join(format!("g{len}")), contents(len)).expect("written");
+    }
+    for target in [&one, &two] {
+        daemon.unmount(target, false).expect("unmounted");
+    }
+    daemon.kill();
+}
+
+#[cfg(feature = "mercury")]
+#[test]
+fn mounts_over_mercury_on_tcp_hold_what_was_written_when_servers_and_engines_die() {
+    mounts_over("mercury/ofi+tcp");
+}
+
+#[cfg(feature = "mercury")]
+#[test]
+fn mounts_over_mercury_in_shared_memory_hold_what_was_written_when_servers_and_engines_die() {
+    mounts_over("mercury/na+sm");
+}

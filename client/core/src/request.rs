@@ -127,7 +127,7 @@ impl Context {
                 format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
             Error::refused(question.operation, question.subject, Der::UNREACH, reason)
         })?;
-        let short = self.rpc().is_short_of_room(&peer);
+        let short = matches!(payload, Payload::Send { .. }) && self.rpc().is_short_of_room(&peer);
         let mut parcel = Parcel::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
         self.count(parcel.is_bulk());
         let started = self.runtime().now();

@@ -601,6 +601,22 @@ impl Exporter {
                 "Requests refused because of their protocol version",
                 "version_refused",
             ),
+            self.rpc("weir_engine_rpc_overloaded", "Requests sent away for want of room", "overloaded"),
+            self.rpc(
+                "weir_engine_rpc_overdrawn",
+                "Requests sent away because their clients had too many under way",
+                "overdrawn",
+            ),
+            self.rpc(
+                "weir_engine_rpc_ignored",
+                "Requests of clients that heed no answers, which got none",
+                "ignored",
+            ),
+            self.by_target(
+                "weir_engine_rpc_passed_max",
+                "Most requests of others that began while a client's only one waited",
+                |figures| Value::Gauge(figures.rpc.get("passed_max").copied().unwrap_or(0)),
+            ),
             Metric { name: "weir_engine_rpc_bulk_bytes", help: "Bytes moved by RMA", series: bulk },
         ]
     }

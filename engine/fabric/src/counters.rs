@@ -4,7 +4,8 @@ use core::cell::Cell;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What an endpoint has done since it was opened.
+        /// What an endpoint has done since it was opened. What ends in `_max` is the greatest value that there was, all else
+        /// a count.
         #[derive(Default, Debug)]
         pub struct FabricCounters {
             $($(#[$doc])* pub $name: Cell<u64>,)*
@@ -35,6 +36,10 @@ counters! {
     eagain,
     /// Messages whose sender was not known.
     unknown_sources,
+    /// Most messages that had arrived and waited to be handed to the sink at a time.
+    intake_max,
+    /// Messages dropped because more waited of their senders than any has under way.
+    intake_dropped,
     /// Messages copied out because few slabs were left.
     slab_copies,
     /// Slabs posted, first time and again.
@@ -63,6 +68,13 @@ counters! {
     peers_inserted,
     /// Peers given up.
     peers_removed,
+}
+
+/// Raises the greatest value that there was.
+pub(crate) fn raise(greatest: &Cell<u64>, n: u64) {
+    if n > greatest.get() {
+        greatest.set(n);
+    }
 }
 
 /// Adds to a counter.

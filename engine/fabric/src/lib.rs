@@ -30,7 +30,7 @@ pub use auth_key::{
     server_keys,
 };
 pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Protocol, Wait};
-pub use checksum::crc32c;
+pub use checksum::{crc32c, crc32c_of_words};
 pub use counters::FabricCounters;
 pub use error::FabricError;
 pub use exposure::{Closed, Ending, Exposure, MrMethod};
@@ -104,7 +104,8 @@ pub trait Endpoint {
     fn set_sink(&self, sink: Weak<dyn Sink>);
 
     /// Sends one message that is put together from `parts`. It is copied, so the parts are free on return.
-    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`.
+    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. A receiver drops
+    /// what one sender has waiting there beyond many times its credits; nobody is told of that.
     ///
     /// # Errors
     /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer is left.
@@ -123,4 +124,8 @@ pub trait Endpoint {
     /// Writes a part of a buffer to the start of a peer's region. Complete means that the peer sees it, where
     /// [`Capabilities::delivery`] says so.
     fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer;
+
+    /// Looks for transfers that have ended, where a provider ends them as they are started. For whoever has nothing else to
+    /// start before: it need not wait for the executor's next look. Messages may be handed to the sink meanwhile.
+    fn look_at_once(&self) {}
 }

@@ -1,6 +1,6 @@
 //! Client memory that a server may read or write during one call.
 
-use crate::call::attempt_all;
+use crate::call::call_uncounted;
 use crate::config::CallOptions;
 use crate::error::RpcError;
 use crate::metrics::add;
@@ -125,7 +125,7 @@ pub(crate) struct Exposed<'a> {
     descriptors: Vec<u8>,
     seen: Cell<Seen>,
     /// The reply comes when the server has moved the data, which takes less than to wake this thread.
-    _attention: Option<Attention>,
+    _attention: Attention,
 }
 
 impl<'a> Exposed<'a> {
@@ -133,13 +133,11 @@ impl<'a> Exposed<'a> {
         inner: &'a Rc<Inner>,
         state: &'a Rc<PeerState>,
         request: u64,
-        bulk: Option<Bulk<'a>>,
+        bulk: Bulk<'a>,
         deadline: Instant,
     ) -> Result<Self, FabricError> {
-        let bulk = bulk.unwrap_or_default();
         let (exposures, descriptors) = (Vec::new(), Vec::new());
         let seen = Cell::new(Seen::Nobody);
-        let attention = (!bulk.is_empty()).then(|| inner.rt.attend());
         let mut exposed = Self {
             inner,
             state,
@@ -149,7 +147,7 @@ impl<'a> Exposed<'a> {
             deadline,
             descriptors,
             seen,
-            _attention: attention,
+            _attention: inner.rt.attend(),
         };
         let count = exposed.bulk.len();
         if count > SEGMENTS_MAX {
@@ -299,7 +297,7 @@ async fn confirm(inner: &Rc<Inner>, state: &Rc<PeerState>, request: u64, seen: S
     let options = CallOptions::until(until).urgent();
     // Boxed, because calls end with this.
     let asked: Pin<Box<dyn Future<Output = Result<Reply, RpcError>> + '_>> =
-        Box::pin(attempt_all(inner, &state.peer, REQUEST_WITHDRAW, &body, None, options));
+        Box::pin(call_uncounted(inner, &state.peer, REQUEST_WITHDRAW, &body, options));
     // Another incarnation can't speak for the one that had the request.
     asked.await.is_ok_and(|reply| reply.server() == server)
 }

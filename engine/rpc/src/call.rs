@@ -6,7 +6,8 @@ use crate::error::{RpcError, Status};
 use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
-use crate::pending::NoAnswer;
+use crate::pending::{Arrived, NoAnswer};
+use crate::proof::Proof;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{Header, Kind};
@@ -58,15 +59,19 @@ struct Letter<'a> {
 struct Lent<'a>(Option<Exposed<'a>>);
 
 impl<'a> Lent<'a> {
-    fn new(
+    /// Exposes memory, where there is any.
+    fn lend(
+        &mut self,
         inner: &'a Rc<Inner>,
         state: &'a Rc<PeerState>,
         request: u64,
         bulk: Option<Bulk<'a>>,
         deadline: Instant,
-    ) -> Result<Self, FabricError> {
-        let expose = |bulk| Exposed::new(inner, state, request, Some(bulk), deadline);
-        bulk.map(expose).transpose().map(Self)
+    ) -> Result<(), FabricError> {
+        if let Some(bulk) = bulk {
+            self.0 = Some(Exposed::new(inner, state, request, bulk, deadline)?);
+        }
+        Ok(())
     }
 
     /// See [`Exposed::settle`].
@@ -86,50 +91,75 @@ impl<'a> Lent<'a> {
 
 /// What to do after a try.
 enum Next {
-    Done(Result<Reply, RpcError>),
+    /// Take the reply.
+    Replied,
+    Failed(RpcError),
     /// Try again after a pause; `None`: after the growing one.
     Again(Option<Duration>, Cow<'static, str>),
 }
 
-pub(crate) async fn call(
-    inner: &Rc<Inner>,
-    to: &Peer,
-    opcode: u16,
-    body: &[u8],
-    bulk: Option<Bulk<'_>>,
-    options: CallOptions,
-) -> Result<Reply, RpcError> {
-    add(&inner.metrics.calls, 1);
-    let result = if body.len() <= INLINE_MAX {
-        attempt_all(inner, to, opcode, body, bulk, options).await
-    } else {
-        Err(RpcError::TooLarge { len: body.len(), max: INLINE_MAX })
-    };
-    result.inspect_err(|error| {
-        add(&inner.metrics.calls_failed, 1);
-        if matches!(error, RpcError::TimedOut { .. }) {
-            add(&inner.metrics.timeouts, 1);
-        }
-    })
+/// Whether an error is the server's word that it is not at the request.
+fn is_refusal(error: &RpcError) -> bool {
+    matches!(error, RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. })
 }
 
-pub(crate) async fn attempt_all(
+/// Counts how calls end. One that this context makes for itself is not counted.
+struct Tally<'a>(Option<&'a Inner>);
+
+impl Tally<'_> {
+    /// A call has failed.
+    fn failed(&self, error: RpcError) -> RpcError {
+        if let Some(inner) = self.0 {
+            add(&inner.metrics.calls_failed, 1);
+            add(&inner.metrics.timeouts, u64::from(matches!(error, RpcError::TimedOut { .. })));
+        }
+        error
+    }
+}
+
+/// A call that is counted.
+pub(crate) fn call(
     inner: &Rc<Inner>,
     to: &Peer,
     opcode: u16,
     body: &[u8],
     bulk: Option<Bulk<'_>>,
     options: CallOptions,
+) -> impl Future<Output = Result<Reply, RpcError>> {
+    add(&inner.metrics.calls, 1);
+    attempt_all(inner, to, opcode, body, bulk, options, Tally(Some(inner)))
+}
+
+/// A call that this context makes for itself.
+pub(crate) fn call_uncounted(
+    inner: &Rc<Inner>,
+    to: &Peer,
+    opcode: u16,
+    body: &[u8],
+    options: CallOptions,
+) -> impl Future<Output = Result<Reply, RpcError>> {
+    attempt_all(inner, to, opcode, body, None, options, Tally(None))
+}
+
+/// The reply moves only once on its way to the caller: who waits is told that it has come, and takes it last.
+async fn attempt_all(
+    inner: &Rc<Inner>,
+    to: &Peer,
+    opcode: u16,
+    body: &[u8],
+    bulk: Option<Bulk<'_>>,
+    options: CallOptions,
+    tally: Tally<'_>,
 ) -> Result<Reply, RpcError> {
     let start = inner.rt.now();
     let deadline = options.deadline;
+    if body.len() > INLINE_MAX {
+        return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
+    }
     let state = inner.peer_state(to);
-    let timed_out = |tries: u32, last: String| RpcError::TimedOut {
-        peer: to.clone(),
-        opcode,
-        waited: inner.rt.now() - start,
-        tries,
-        last,
+    let timed_out = |tries: u32, last: String| {
+        let waited = inner.rt.now() - start;
+        tally.failed(RpcError::TimedOut { peer: to.clone(), opcode, waited, tries, last })
     };
     let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
     let bulk = bulk.filter(|bulk| !bulk.is_empty());
@@ -140,14 +170,16 @@ pub(crate) async fn attempt_all(
         None
     };
     // Nearly always there is a credit.
-    let mut credit = inner.requests.try_acquire(state.lane, class).filter(|_| opcode != REQUEST_WITHDRAW);
+    let mut credit = inner.try_credit(&state, opcode, class);
     if credit.is_none() {
         let waited = inner.credit(&state, opcode, class, deadline).await;
         credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
     }
     let mut now = inner.rt.now();
     let ticket = Ticket::new(inner, &state);
-    let mut exposed = Lent::new(inner, &state, ticket.id, bulk, deadline)?;
+    let mut exposed = Lent(None);
+    let done = exposed.lend(inner, &state, ticket.id, bulk, deadline);
+    done.map_err(|error| tally.failed(error.into()))?;
     let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
     let wall_deadline = inner.wall_ns().saturating_add(left);
     let letter = Letter { opcode, body, options, wall_deadline };
@@ -157,26 +189,25 @@ pub(crate) async fn attempt_all(
             let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
             if tries == 0 {
                 exposed.settle();
-                return Err(RpcError::Unreachable { peer: to.clone(), reason: last });
+                return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
             }
             drop(credit.take());
             exposed.withdraw().await;
             return Err(timed_out(tries, last));
         }
         match course.attempt(&state, &ticket, &letter, &exposed, now).await {
-            Next::Done(Ok(reply)) => {
+            Next::Replied => {
                 exposed.settle();
-                return Ok(reply);
+                // It is there: nobody else takes it.
+                return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
             }
-            Next::Done(Err(error)) => {
-                let refused =
-                    matches!(error, RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. });
-                if refused || course.tries == 0 {
+            Next::Failed(error) => {
+                if is_refusal(&error) || course.tries == 0 {
                     exposed.settle();
                 } else {
                     exposed.withdraw().await;
                 }
-                return Err(error);
+                return Err(tally.failed(error));
             }
             Next::Again(pause, why) => {
                 course.last = why;
@@ -193,6 +224,14 @@ pub(crate) async fn attempt_all(
 }
 
 impl Inner {
+    /// Leave to send a request, if it is to be had now; see [`Self::credit`].
+    fn try_credit(&self, state: &PeerState, opcode: u16, class: Class) -> Option<Permit> {
+        if opcode == REQUEST_WITHDRAW {
+            return None;
+        }
+        self.requests.try_acquire(state.lane, class)
+    }
+
     /// Waits for leave to send a request. Withdrawals need none: they are answered at once, and made for calls that have
     /// ended; those to one server, which may be dead, must not use up what calls to others need.
     async fn credit(
@@ -264,9 +303,9 @@ impl<'a> Course<'a> {
     }
 
     /// Makes contact, or says what to do without.
-    async fn contact(&self, state: &Rc<PeerState>, deadline: Instant) -> Result<Session, Next> {
+    async fn contact(&self, state: &Rc<PeerState>, deadline: Instant) -> Result<Rc<Session>, Next> {
         self.inner.connect(state, deadline).await.map_err(|error| match error {
-            RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed => Next::Done(Err(error)),
+            RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed => Next::Failed(error),
             error => Next::Again(None, error.to_string().into()),
         })
     }
@@ -281,7 +320,7 @@ impl<'a> Course<'a> {
         mut now: Instant,
     ) -> Next {
         let inner = self.inner;
-        let session = match state.session.get() {
+        let session = match state.session() {
             Some(session) => session,
             None => match self.contact(state, letter.options.deadline).await {
                 Ok(session) => {
@@ -298,16 +337,16 @@ impl<'a> Course<'a> {
             Retry::Idempotent => letter.options.deadline.min(now + self.wait),
             Retry::Never => letter.options.deadline,
         };
-        inner.expect(ticket.id, session.id, state, session.proof(), until);
-        if let Err(error) = self.post(state, session, ticket, letter, exposed, now) {
+        inner.expect(ticket.id, session.id, state, Proof::Session(Rc::clone(&session)), until);
+        if let Err(error) = self.post(state, &session, ticket, letter, exposed, now) {
             return match error {
                 FabricError::UnknownPeer
                 | FabricError::NoBuffers { .. }
                 | FabricError::Unreachable { .. } => {
-                    inner.disconnect(state, session);
+                    inner.disconnect(state, &session);
                     Next::Again(None, error.to_string().into())
                 }
-                error => Next::Done(Err(error.into())),
+                error => Next::Failed(error.into()),
             };
         }
         if let Some(exposed) = &exposed.0 {
@@ -317,27 +356,47 @@ impl<'a> Course<'a> {
             add(&inner.metrics.retries, 1);
         }
         self.tries += 1;
-        match inner.pending.wait(inner, ticket.id).await {
+        let arrived = inner.pending.wait(inner, ticket.id).await;
+        if arrived == Ok(Arrived::Reply) {
+            state.heard.set(inner.rt.now());
+            return Next::Replied;
+        }
+        let outcome = arrived.and_then(|_| inner.pending.take(ticket.id).ok_or(NoAnswer::Closed));
+        self.heed(state, &session, letter.options.retry, outcome)
+    }
+
+    /// What to do when something else has come than a reply, or nothing.
+    #[inline(never)]
+    fn heed(
+        &mut self,
+        state: &PeerState,
+        session: &Rc<Session>,
+        retry: Retry,
+        outcome: Result<Outcome, NoAnswer>,
+    ) -> Next {
+        let inner = self.inner;
+        match outcome {
             Ok(Outcome::Answer(answer)) => {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
-                self.judge(state, session, answer)
+                self.judge(state, session, &answer)
             }
             Ok(Outcome::Notice(_)) => {
                 // The server has restarted, or has forgotten this client: it executed nothing of this try.
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
                 inner.disconnect(state, session);
-                if letter.options.retry == Retry::Never && self.tries > 1 {
+                if retry == Retry::Never && self.tries > 1 {
                     return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
                 }
                 Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".into())
             }
             Ok(Outcome::Failed(error)) => {
                 inner.disconnect(state, session);
-                Self::broken(state, letter.options.retry, &error.to_string())
+                Self::broken(state, retry, &error.to_string())
             }
-            Err(NoAnswer::Closed) => Next::Done(Err(RpcError::Closed)),
+            // A reply is taken where it is.
+            Ok(Outcome::Reply(_)) | Err(NoAnswer::Closed) => Next::Failed(RpcError::Closed),
             Err(NoAnswer::Late) => {
                 self.wait = (self.wait * 2).min(inner.config.attempt_max);
                 self.silent.0 += 1;
@@ -354,17 +413,17 @@ impl<'a> Course<'a> {
     fn broken(state: &PeerState, retry: Retry, reason: &str) -> Next {
         match retry {
             Retry::Idempotent => Next::Again(None, reason.to_owned().into()),
-            Retry::Never => Next::Done(Err(RpcError::Unreachable {
+            Retry::Never => Next::Failed(RpcError::Unreachable {
                 peer: state.peer.clone(),
                 reason: format!("{reason}; whether the request was executed is unknown"),
-            })),
+            }),
         }
     }
 
     fn post(
         &self,
         state: &PeerState,
-        session: Session,
+        session: &Session,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
         exposed: &Lent<'_>,
@@ -388,23 +447,21 @@ impl<'a> Course<'a> {
         inner.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
     }
 
-    fn judge(&self, state: &PeerState, session: Session, answer: Answer) -> Next {
-        let Answer { kind, status, server, epoch, pause, message, body } = answer;
-        if kind == Kind::HelloReply {
+    /// What to do after an answer that is no reply.
+    fn judge(&self, state: &PeerState, session: &Rc<Session>, answer: &Answer) -> Next {
+        let Answer { kind, status, pause, message, body, .. } = answer;
+        if *kind == Kind::HelloReply {
             // Another incarnation answers that doesn't speak this version: agree on one anew.
             self.inner.disconnect(state, session);
             return Next::Again(None, "the server's protocol version changed".into());
         }
-        if status == 0 {
-            return Next::Done(Ok(Reply { message, body, server, epoch }));
-        }
-        let der = Der(status);
+        let der = Der(*status);
         if der == Der::OVERLOAD_RETRY {
             add(&self.inner.metrics.overload_hints, 1);
-            let pause = Duration::from_nanos(pause).min(PAUSE_MAX);
+            let pause = Duration::from_nanos(*pause).min(PAUSE_MAX);
             return Next::Again(Some(pause), "the server is overloaded".into());
         }
-        let text = message.get(body).unwrap_or_default();
-        Next::Done(Err(RpcError::Remote(Status::new(der, String::from_utf8_lossy(text)))))
+        let text = message.get(body.clone()).unwrap_or_default();
+        Next::Failed(RpcError::Remote(Status::new(der, String::from_utf8_lossy(text))))
     }
 }

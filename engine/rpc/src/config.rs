@@ -10,6 +10,12 @@ use weir_runtime::{Handle, Instant};
 /// 100 Gbit/s with inline bodies at 40 µs round trip; what goes beyond waits at the sender.
 pub const CREDITS_DEFAULT: usize = 32;
 
+/// The same where a peer has one queue for all that is sent to it, as providers with a doorbell have (`shm`: 1024 messages).
+/// Such a provider empties its queue whenever it is asked for messages, and doesn't stop while more come; what finds
+/// no receive memory then it copies, each into 32 KiB. So it must be the senders that stop: after this many, for
+/// answers that are sent only when the queue is empty. Eight senders that want more find room for each other.
+pub const DOORBELL_CREDITS_MAX: usize = 128;
+
 /// Requests in flight from one context to all its peers (DAOS: `D_QUOTA_RPCS`, default 64): two peers with all their
 /// credits. A context of an engine, which speaks for many clients, has more.
 pub const REQUESTS_MAX_DEFAULT: usize = 64;

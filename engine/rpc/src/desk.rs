@@ -11,7 +11,7 @@ use core::cell::RefCell;
 use core::task::{Poll, Waker};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_runtime::{JoinHandle, LocalBoxFuture};
+use weir_runtime::{JoinHandle, LocalBoxFuture, TaskName};
 
 /// Idle workers of one operation that are kept: what a client with all its credits keeps busy, twice.
 const IDLE_MAX: usize = 64;
@@ -44,6 +44,9 @@ struct Worker {
     waker: Option<Waker>,
     /// It waits for work, and has to be woken.
     parked: bool,
+    /// It was woken, or made, for a request. One that has ended a request takes no other by itself: that one's worker is
+    /// awake already, behind tasks whose turn is first.
+    called: bool,
     task: Option<JoinHandle<()>>,
 }
 
@@ -58,6 +61,16 @@ struct State {
     closed: bool,
 }
 
+/// Who takes a request.
+enum Assigned {
+    /// An idle worker that was woken.
+    Woken,
+    /// The idle worker at this place, which has to be woken.
+    Idle(usize, TaskName),
+    /// None is idle; a new one may have this place.
+    Nobody(usize),
+}
+
 /// The requests of one operation, and who executes them.
 #[derive(Default)]
 pub(crate) struct Counter {
@@ -65,30 +78,59 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Has a request executed: by a worker that is idle, else by a new one.
+    /// Has a request executed: by a worker that is idle, else by a new one. `alone`: there is no other whose turn
+    /// would be first, so that it is executed in place, where that is possible.
     pub(crate) fn take(
         self: &Rc<Self>,
         inner: &Inner,
         handler: &Rc<dyn Handler>,
         running: Running,
         request: Request,
+        alone: bool,
     ) {
-        let place = {
-            let state = &mut *self.state.borrow_mut();
-            state.waiting.push_back((running, request));
-            // The one that worked last has the warmest cache.
-            let idle = state.idle.pop().and_then(|index| state.workers.get_mut(index));
-            if let Some(Worker { waker: Some(waker), parked, .. }) = idle {
-                *parked = false;
-                // Waking only queues the task.
-                waker.wake_by_ref();
-                return;
+        match self.put_down(running, request, alone) {
+            Assigned::Woken => {}
+            Assigned::Idle(place, task) => {
+                if !inner.rt.run_now(task) {
+                    self.wake(place);
+                }
             }
-            state.free.pop().unwrap_or_else(|| {
-                state.workers.push(Worker::default());
-                state.workers.len() - 1
-            })
-        };
+            Assigned::Nobody(place) => self.hire(inner, handler, place),
+        }
+    }
+
+    /// Puts a request where workers find it, and says whose it is.
+    fn put_down(&self, running: Running, request: Request, alone: bool) -> Assigned {
+        let state = &mut *self.state.borrow_mut();
+        state.waiting.push_back((running, request));
+        // The one that worked last has the warmest cache.
+        let idle = state.idle.pop().and_then(|index| Some((index, state.workers.get_mut(index)?)));
+        if let Some((index, Worker { waker: Some(waker), parked, called, task })) = idle {
+            *parked = false;
+            *called = true;
+            if alone && let Some(task) = task {
+                return Assigned::Idle(index, task.name());
+            }
+            // Waking only queues the task.
+            waker.wake_by_ref();
+            return Assigned::Woken;
+        }
+        let place = state.free.pop().unwrap_or_else(|| {
+            state.workers.push(Worker::default());
+            state.workers.len() - 1
+        });
+        state.workers[place].called = true;
+        Assigned::Nobody(place)
+    }
+
+    fn wake(&self, place: usize) {
+        if let Some(Worker { waker: Some(waker), .. }) = self.state.borrow().workers.get(place) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Starts a worker at a free place.
+    fn hire(self: &Rc<Self>, inner: &Inner, handler: &Rc<dyn Handler>, place: usize) {
         let desk = Desk { counter: Rc::clone(self), place, running: None };
         let task = inner.rt.spawn(Rc::clone(handler).work(desk));
         if let Some(worker) = self.state.borrow_mut().workers.get_mut(place) {
@@ -123,13 +165,15 @@ pub struct Desk {
 impl Desk {
     /// The next request; `None` when there will be no more for this worker.
     pub async fn next(&mut self) -> Option<Request> {
-        core::future::poll_fn(|cx| {
+        let next = core::future::poll_fn(|cx| {
             let state = &mut *self.counter.state.borrow_mut();
-            if let Some((running, request)) = state.waiting.pop_front() {
+            let worker = &mut state.workers[self.place];
+            if core::mem::take(&mut worker.called)
+                && let Some((running, request)) = state.waiting.pop_front()
+            {
                 self.running = Some(running);
                 return Poll::Ready(Some(request));
             }
-            let worker = &mut state.workers[self.place];
             if state.closed || !worker.parked && state.idle.len() >= IDLE_MAX {
                 return Poll::Ready(None);
             }
@@ -143,7 +187,11 @@ impl Desk {
             }
             Poll::Pending
         })
-        .await
+        .await?;
+        if let Some(running) = &self.running {
+            running.begin();
+        }
+        Some(next)
     }
 
     /// Hands in the outcome of the request that was taken last.

@@ -27,6 +27,7 @@ mod request;
 pub mod seal;
 mod server;
 mod session;
+mod turns;
 pub mod wire;
 
 pub use bulk::Bulk;
@@ -43,6 +44,7 @@ pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
 use accesses::Ledger;
+use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
 use id_map::IdMap;
@@ -55,11 +57,12 @@ use quota::Quota;
 use replies::Clients;
 use request::Parts;
 use seal::SealKey;
-use server::Served;
+use server::{Served, Task};
 use session::PeerState;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
-use weir_fabric::{Endpoint, Message, PeerId, Sink};
+use turns::Turns;
+use weir_fabric::{Endpoint, Message, PeerId, Sink, Wait};
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -67,18 +70,20 @@ use wire::{Header, Kind, Layout};
 
 /// What became of a message that expects an answer.
 enum Outcome {
+    /// A reply that the request was executed.
+    Reply(Reply),
+    /// Any other one.
     Answer(Answer),
     /// The other side doesn't know this client, it says.
     Notice(Der),
     Failed(FabricError),
 }
 
-/// A reply or hello reply, with what is asked of its header.
+/// A refusal or hello reply, with what is asked of its header.
 struct Answer {
     kind: Kind,
     status: u32,
     server: ClientId,
-    epoch: Epoch,
     /// Overload replies: pause in nanoseconds.
     pause: u64,
     message: Message,
@@ -105,11 +110,13 @@ pub(crate) struct Inner {
     clients: RefCell<Clients>,
     /// Where requests were that have ended.
     spare_requests: RefCell<Vec<Rc<Parts>>>,
+    spare_tasks: RefCell<Vec<Rc<Task>>>,
     transfers: Semaphore,
     accesses: Ledger,
     requests: Quota,
     bulks: Quota,
     load: Load,
+    turns: Turns,
 }
 
 /// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
@@ -133,6 +140,8 @@ impl Rpc {
         clock: Rc<Clock>,
     ) -> Rc<Self> {
         let id = ClientId::new(rt.random_u64());
+        let crowded = endpoint.capabilities().wait == Wait::Doorbell;
+        let credits = if crowded { config.credits.min(DOORBELL_CREDITS_MAX) } else { config.credits };
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
             weak: weak.clone(),
             id,
@@ -148,11 +157,13 @@ impl Rpc {
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             spare_requests: RefCell::default(),
+            spare_tasks: RefCell::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
-            requests: Quota::new(config.credits, config.requests_max),
+            requests: Quota::new(credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
             load: Load::default(),
+            turns: Turns::new(id.bits()),
             rt,
             endpoint,
             config,
@@ -224,7 +235,7 @@ impl Rpc {
     /// message ([`weir_fabric::Endpoint::is_short_of_room`]).
     #[must_use]
     pub fn is_short_of_room(&self, peer: &Peer) -> bool {
-        let session = self.inner.peer_state(peer).session.get();
+        let session = self.inner.peer_state(peer).session();
         session.is_some_and(|session| self.inner.endpoint.is_short_of_room(session.id))
     }
 
@@ -322,6 +333,7 @@ impl Inner {
             served.counter.close();
         }
         drop(handlers);
+        drop(self.turns.close());
         self.pending.close();
         self.outbox.close();
     }
@@ -401,14 +413,20 @@ impl Inner {
         let from = message.source().peer();
         let Header { kind, status, epoch, acked: pause, .. } = *header;
         let server = ClientId::new(header.deadline);
-        let answer = || Outcome::Answer(Answer { kind, status, server, epoch, pause, message, body });
-        if header.client != self.id || !self.pending.resolve_with(header.request, from, answer) {
+        let outcome = || {
+            if kind == Kind::Reply && status == 0 {
+                Outcome::Reply(Reply { message, body, server, epoch })
+            } else {
+                Outcome::Answer(Answer { kind, status, server, pause, message, body })
+            }
+        };
+        if header.client != self.id || !self.pending.resolve_with(header.request, from, outcome) {
             add(&self.metrics.stray_replies, 1);
         }
     }
 
-    /// Deals with one message.
-    fn received(&self, header: &mut Header, message: Message, layout: &Layout) {
+    /// Deals with one message. `alone`: it shared its message of the fabric with no other.
+    fn received(&self, header: &mut Header, message: Message, layout: &Layout, alone: bool) {
         // First of all: an unauthenticated message must not even move the clock.
         if !self.is_authentic(header, &message, layout) {
             return;
@@ -424,7 +442,7 @@ impl Inner {
         }
         match header.kind {
             Kind::Hello => self.greeted(header, &message, layout),
-            Kind::Request => self.requested(header, message, layout, wall_ns),
+            Kind::Request => self.requested(header, message, layout, wall_ns, alone),
             Kind::Working => self.still_working(header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
         }
@@ -435,10 +453,13 @@ impl Sink for Inner {
     fn message(&self, mut message: Message) {
         add(&self.metrics.bytes_received, message.len() as u64);
         // Small messages of one sender may share a message of the fabric.
-        loop {
+        let mut alone = true;
+        for _ in 0..outbox::TAKEN_MAX {
             add(&self.metrics.messages_received, 1);
-            let (mut header, layout) = match wire::decode_first(&message) {
-                Ok(decoded) => decoded,
+            // Looked at where it is: what has just been written takes a while to copy.
+            let mut decoded = wire::decode_first(&message);
+            let (header, layout) = match &mut decoded {
+                Ok((header, layout)) => (header, &*layout),
                 Err(error) => {
                     add(&self.metrics.malformed, 1);
                     tracing::debug!(%error, "a malformed message was dropped");
@@ -447,13 +468,16 @@ impl Sink for Inner {
             };
             let end = layout.end;
             if end == message.len() {
-                self.received(&mut header, message, &layout);
+                self.received(header, message, layout, alone);
                 return;
             }
+            alone = false;
             let rest = message.split_off(end);
-            self.received(&mut header, message, &layout);
+            self.received(header, message, layout, alone);
             message = rest;
         }
+        add(&self.metrics.malformed, 1);
+        tracing::debug!(len = message.len(), "the rest of a message with too many in it was dropped");
     }
 
     fn closed(&self) {

@@ -44,19 +44,38 @@ impl Load {
 
     /// How long the next one that is sent away should stay away.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
+        let mut slot = self.slot.get();
+        let pause = self.next(&mut slot, 1, now);
+        self.slot.set(slot);
+        pause
+    }
+
+    /// The same for a queue of somebody's own, who gets one of so many `shares` of what is finished here.
+    pub(crate) fn next(&self, slot: &mut Instant, shares: usize, now: Instant) -> Duration {
         let earliest = now + PAUSE_MIN;
-        let slot = self.slot.get().max(earliest);
-        if slot - now >= PAUSE_MAX {
+        let place = (*slot).max(earliest);
+        if place - now >= PAUSE_MAX {
             return PAUSE_MAX;
         }
-        self.slot.set(slot + Duration::from_nanos(self.gap.get().max(1)));
-        slot - now
+        let shares = u64::try_from(shares.max(1)).unwrap_or(u64::MAX);
+        *slot = place + Duration::from_nanos(self.gap.get().max(1).saturating_mul(shares)).min(PAUSE_MAX);
+        place - now
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_the_server_with_others_comes_back_as_much_more_rarely_and_in_a_queue_of_its_own() {
+        let (load, now) = (Load::default(), Instant::default() + Duration::from_secs(1));
+        let mut slot = Instant::default();
+        let pauses: Vec<Duration> = (0..100_000).map(|_| load.next(&mut slot, 4, now)).collect();
+        assert_eq!((pauses[0], pauses[1]), (PAUSE_MIN, PAUSE_MIN + Duration::from_nanos(4 * GAP_FIRST)));
+        assert_eq!(pauses[99_999], PAUSE_MAX);
+        assert_eq!(load.pause(now), PAUSE_MIN, "the others don't wait for that");
+    }
 
     #[test]
     fn those_sent_away_come_back_as_far_apart_as_requests_are_finished() {

@@ -4,7 +4,8 @@ use core::cell::Cell;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What an RPC context has done since it started. `running` is a gauge, everything else only grows.
+        /// What an RPC context has done since it started. `running` is a gauge, everything else only grows:
+        /// what ends in `_max` to the greatest value that there was.
         #[derive(Default, Debug)]
         pub struct RpcMetrics {
             $($(#[$doc])* pub $name: Cell<u64>,)*
@@ -91,6 +92,8 @@ counters! {
     overloaded,
     /// Of these, requests of clients that had too many under way themselves.
     overdrawn,
+    /// Of these, requests that were not even answered, because their clients don't heed answers.
+    ignored,
     /// Overload answers received.
     overload_hints,
     /// Messages that can't be answered, because neither the provider nor the message says who sent them.
@@ -105,11 +108,20 @@ counters! {
     bulk_pushed_bytes,
     /// Requests being executed now.
     running,
+    /// Most requests of others that began while one waited whose client had no other under way.
+    passed_max,
 }
 
 /// Adds to a counter.
 pub(crate) fn add(counter: &Cell<u64>, n: u64) {
     counter.set(counter.get().wrapping_add(n));
+}
+
+/// Raises the greatest value that there was.
+pub(crate) fn raise(greatest: &Cell<u64>, n: u64) {
+    if n > greatest.get() {
+        greatest.set(n);
+    }
 }
 
 /// Takes from a gauge.

@@ -18,6 +18,10 @@ const LOT_MAX: usize = 4096;
 /// sides take turns, each idle while the other works through everything that is under way; smaller ones save less.
 const LOT_MESSAGES: usize = 8;
 
+/// Messages that are taken from one of the fabric. More than any sender of ours puts into one, so that this can change, and
+/// few enough for the messages of the fabric to say how much work comes in.
+pub(crate) const TAKEN_MAX: usize = 2 * LOT_MESSAGES;
+
 /// Longest message that shares.
 const SHARE_MAX: usize = 512;
 

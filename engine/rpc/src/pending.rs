@@ -7,7 +7,7 @@
 use crate::proof::Proof;
 use crate::recent::Recent;
 use crate::session::PeerState;
-use crate::{Inner, Outcome};
+use crate::{Inner, Outcome, Reply};
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -51,6 +51,15 @@ pub(crate) struct Pending {
     watched: Cell<bool>,
 }
 
+/// What has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrived {
+    /// What [`Pending::take_reply`] takes.
+    Reply,
+    /// Anything else; [`Pending::take`] takes it.
+    Other,
+}
+
 /// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoAnswer {
@@ -74,12 +83,12 @@ impl Pending {
     fn expect(&self, request: u64, peer: PeerId, state: &Rc<PeerState>, proof: Proof, due: Instant) {
         {
             let entries = &mut self.table.borrow_mut().entries;
-            let entry = || Entry { peer, state: Rc::clone(state), proof, due, outcome: None, waker: None };
-            if !entries.insert_with(request, entry) {
-                // An entry lets go of nothing that comes back here.
+            // An entry lets go of nothing that comes back here.
+            if entries.get(request).is_some() {
                 entries.discard(request);
-                entries.insert_with(request, entry);
             }
+            let state = Rc::clone(state);
+            entries.insert_with(request, || Entry { peer, state, proof, due, outcome: None, waker: None });
         }
         if due < self.watch.get() {
             self.watch.set(due);
@@ -106,7 +115,7 @@ impl Pending {
 
     /// What shows that an answer to this request is genuine.
     pub(crate) fn proof(&self, request: u64) -> Option<Proof> {
-        self.table.borrow().entries.get(request).map(|entry| entry.proof)
+        self.table.borrow().entries.get(request).map(|entry| entry.proof.clone())
     }
 
     /// What is known of the server that was asked.
@@ -148,7 +157,24 @@ impl Pending {
         table.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(request, _)| request).collect()
     }
 
-    /// Waits for the answer that is expected, until it is due.
+    /// Takes what has come, which was no reply; nothing more is expected.
+    pub(crate) fn take(&self, request: u64) -> Option<Outcome> {
+        let mut table = self.table.borrow_mut();
+        let outcome = table.entries.get_mut(request)?.outcome.take();
+        table.entries.discard(request);
+        outcome
+    }
+
+    /// Takes the reply that has come. What else comes until it is forgotten, nobody takes.
+    #[inline]
+    pub(crate) fn take_reply(&self, request: u64) -> Option<Reply> {
+        match self.table.borrow_mut().entries.get_mut(request)?.outcome.take()? {
+            Outcome::Reply(reply) => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Waits for the answer that is expected, until it is due. It stays where it is until it is taken.
     pub(crate) fn wait<'a>(&'a self, inner: &'a Inner, request: u64) -> Wait<'a> {
         Wait { pending: self, inner, request }
     }
@@ -241,7 +267,7 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Future for Wait<'_> {
-    type Output = Result<Outcome, NoAnswer>;
+    type Output = Result<Arrived, NoAnswer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut table = self.pending.table.borrow_mut();
@@ -252,9 +278,10 @@ impl Future for Wait<'_> {
         let Some(entry) = entries.get_mut(self.request) else {
             return Poll::Ready(Err(NoAnswer::Closed));
         };
-        if let Some(outcome) = entry.outcome.take() {
-            entries.discard(self.request);
-            return Poll::Ready(Ok(outcome));
+        match &entry.outcome {
+            None => {}
+            Some(Outcome::Reply(_)) => return Poll::Ready(Ok(Arrived::Reply)),
+            Some(_) => return Poll::Ready(Ok(Arrived::Other)),
         }
         if self.inner.rt.now() >= entry.due {
             return Poll::Ready(Err(NoAnswer::Late));

@@ -5,11 +5,13 @@
 
 use crate::metrics::add;
 use crate::seal::{Keys, Nonce, SealKey, nonce};
+use crate::session::Session;
 use crate::wire::{self, Header, Kind, Layout};
 use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::capability::CREDENTIAL_LIFETIME_NS;
 use weir_proto::{Der, TenantId, TenantKey};
@@ -63,15 +65,13 @@ impl Ring {
     }
 }
 
-/// What shows that an answer is from whom it should be.
-#[derive(Clone, Copy, Debug)]
+/// What shows that an answer is from whom it should be, where this side has keys.
+#[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// Nothing: this side has no keys.
-    Open,
     /// The answer to a hello: it is sealed with the session's key, to which it adds the other half.
     Hello(Nonce),
     /// It is sealed with the session's key.
-    Sealed(SealKey),
+    Session(Rc<Session>),
 }
 
 /// Bounds what is sent to senders that are not known.
@@ -185,13 +185,12 @@ impl Inner {
             self.noticed(header, message);
             return false;
         }
-        let key = match proof {
-            Proof::Open => None,
-            Proof::Sealed(key) => Some(key),
+        let key = match &proof {
+            Proof::Session(session) => session.key,
             Proof::Hello(ours) => message
                 .get(layout.body.clone())
                 .and_then(wire::decode_nonce)
-                .map(|theirs| self.session_key(ring, ours, wire::ClientId::new(header.deadline), theirs)),
+                .map(|theirs| self.session_key(ring, *ours, wire::ClientId::new(header.deadline), theirs)),
         };
         let authentic = header.sealed && key.is_some_and(|key| key.opens(whole(message, layout)));
         if !authentic {

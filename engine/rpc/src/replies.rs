@@ -1,5 +1,6 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
+use crate::load::PAUSE_MAX;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
@@ -18,6 +19,14 @@ const CLIENTS_MAX: usize = 65_536;
 
 /// How often idle clients are looked for, at most.
 const PRUNE_EVERY: Duration = Duration::from_mins(1);
+
+/// Time that an answer to a message which brings about nothing uses up of a client's allowance: a repeat, a request that has
+/// expired or that nobody serves. A client with all its credits asks a hundred times a second in this way, after half a
+/// second of silence; twenty thousand cost a server some hundredths of its time.
+const ANSWER_GAP: Duration = Duration::from_micros(50);
+
+/// How far a client may be ahead of its allowance.
+const ANSWER_AHEAD: Duration = Duration::from_secs(1);
 
 /// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
 const REPLY_OVERHEAD: usize = 128;
@@ -74,6 +83,10 @@ impl Entries {
     fn insert(&mut self, request: u64, entry: Entry) -> Option<Entry> {
         match self.at(request) {
             Ok(at) => Some(core::mem::replace(&mut self.0[at].1, entry)),
+            Err(at) if at == self.0.len() => {
+                self.0.push_back((request, entry));
+                None
+            }
             Err(at) => {
                 self.0.insert(at, (request, entry));
                 None
@@ -109,9 +122,21 @@ struct Client {
     acked: u64,
     /// Who of its requests may start the next transfer; see [`crate::pace`].
     pace: Semaphore,
+    /// When its next request that is sent away may come.
+    slot: Instant,
+    /// Until when its allowance of answers that bring about nothing is used up.
+    answered: Instant,
     /// Entries that are running.
     running: usize,
     entries: Entries,
+}
+
+impl Client {
+    /// A request of it runs no more. Returns whether it was the last, as a number.
+    fn ended(&mut self) -> usize {
+        self.running = self.running.saturating_sub(1);
+        usize::from(self.running == 0)
+    }
 }
 
 /// What to do with a request.
@@ -146,6 +171,8 @@ pub(crate) struct Clients {
     /// finished since are younger.
     order: VecDeque<(ClientId, u64)>,
     finished: usize,
+    /// Clients with a running request.
+    busy: usize,
     /// Requests that finished so far.
     serial: u64,
     bytes: usize,
@@ -159,6 +186,7 @@ impl Clients {
             known: Register::new(seed),
             order: VecDeque::new(),
             finished: 0,
+            busy: 0,
             serial: 0,
             bytes: 0,
             limit,
@@ -184,6 +212,27 @@ impl Clients {
     /// Requests of a client that are running.
     pub(crate) fn running(&self, id: ClientId) -> usize {
         self.known.get(id).map_or(0, |client| client.running)
+    }
+
+    /// Asks `next` for a client's place in its queue of those that are sent away, with the number of clients that share the
+    /// server.
+    pub(crate) fn stay_away(
+        &mut self,
+        id: ClientId,
+        next: impl FnOnce(&mut Instant, usize) -> Duration,
+    ) -> Duration {
+        let busy = self.busy;
+        self.known.get_mut(id).map_or(PAUSE_MAX, |client| next(&mut client.slot, busy))
+    }
+
+    /// Whether a client may have one more answer to a message that brings about nothing.
+    pub(crate) fn may_answer(&mut self, id: ClientId, now: Instant) -> bool {
+        let Some(client) = self.known.get_mut(id) else { return false };
+        let may = client.answered < now + ANSWER_AHEAD;
+        if may {
+            client.answered = client.answered.max(now) + ANSWER_GAP;
+        }
+        may
     }
 
     /// Clients remembered, and bytes of replies.
@@ -269,6 +318,8 @@ impl Clients {
                 heard: now,
                 acked: 0,
                 pace: Semaphore::new(1),
+                slot: Instant::default(),
+                answered: Instant::default(),
                 running: 0,
                 entries: Entries::default(),
             },
@@ -325,6 +376,7 @@ impl Clients {
                 None => {
                     client.entries.insert(request, Entry::Running);
                     client.running += 1;
+                    self.busy += usize::from(client.running == 1);
                     Admission::New
                 }
             }
@@ -353,7 +405,7 @@ impl Clients {
         let Some(client) = self.known.get_mut(id) else { return };
         if request < client.acked {
             if let Some(Entry::Running) = client.entries.remove(request) {
-                client.running = client.running.saturating_sub(1);
+                self.busy = self.busy.saturating_sub(client.ended());
             }
             return;
         }
@@ -362,7 +414,7 @@ impl Clients {
         self.serial += 1;
         let before = client.entries.insert(request, Entry::Finished(finished, self.serial));
         if matches!(before, Some(Entry::Running)) {
-            client.running = client.running.saturating_sub(1);
+            self.busy = self.busy.saturating_sub(client.ended());
         }
         if let Some(before) = before {
             self.uncount(&before);
@@ -377,7 +429,7 @@ impl Clients {
         let Some(client) = self.known.get_mut(id) else { return };
         let entry = client.entries.remove(request);
         if matches!(entry, Some(Entry::Running)) {
-            client.running = client.running.saturating_sub(1);
+            self.busy = self.busy.saturating_sub(client.ended());
         }
         if let Some(entry) = entry {
             self.uncount(&entry);

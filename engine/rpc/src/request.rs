@@ -144,11 +144,22 @@ impl Request {
         accesses: Option<Rc<Accesses>>,
     ) -> Self {
         let spare = inner.spare_requests.borrow_mut().pop();
-        let fresh = Parts { header, message: Some(message), body, segments, deadline, accesses };
         let mut parts = spare.unwrap_or_default();
-        match Rc::get_mut(&mut parts) {
-            Some(place) => *place = fresh,
-            None => parts = Rc::new(fresh),
+        // Each field where it stays: nothing is put together first, and copied then.
+        let fill = |place: &mut Parts| {
+            place.header = header;
+            place.message = Some(message);
+            place.body = body;
+            place.segments = segments;
+            place.deadline = deadline;
+            place.accesses = accesses;
+        };
+        if let Some(place) = Rc::get_mut(&mut parts) {
+            fill(place);
+        } else {
+            let mut place = Parts::default();
+            fill(&mut place);
+            parts = Rc::new(place);
         }
         Self { inner, parts }
     }
@@ -424,6 +435,8 @@ impl Request {
             if let Some(piece) = pieces.pop_front() {
                 let transfer = start(piece.clone())?;
                 under_way.add(Moving { piece, transfer, _places: slot });
+                // One that has ended already goes on from here, with what it needs in the processor's cache.
+                self.inner.endpoint.look_at_once();
             }
         }
         if rt.now() > self.parts.deadline { Err(self.expired()) } else { Ok(()) }
@@ -475,7 +488,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return };
         (parts.message, parts.accesses) = (None, None);
-        parts.segments.clear();
+        parts.segments = Vec::new();
         let mut spare = self.inner.spare_requests.borrow_mut();
         if spare.len() < SPARE_MAX {
             spare.push(Rc::clone(&self.parts));

@@ -4,6 +4,7 @@ use crate::accesses::Accesses;
 use crate::bulk::WITHDRAWAL_GRACE;
 use crate::desk::{Counter, Handler};
 use crate::error::Status;
+use crate::load::PAUSE_MAX;
 use crate::metrics::{add, sub};
 use crate::replies::{Admission, Finished, ServedSession, Stranger};
 use crate::request::{Asked, Request};
@@ -11,6 +12,7 @@ use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
 use crate::wire::{self, ClientId, Header, Kind, Layout};
 use crate::{INLINE_MAX, Inner, local_deadline};
+use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
@@ -24,8 +26,16 @@ pub type Body = Vec<u8>;
 /// When to come again to a server that is starting: opening takes some milliseconds.
 const STARTING_PAUSE: Duration = Duration::from_millis(10);
 
+/// Places of requests that are kept for the next ones: two clients with all their credits.
+const SPARE_MAX: usize = 64;
+
 /// Part of the room for running requests that is kept for those that were sent away before.
 const RETURNERS: usize = 8;
+
+/// How many requests a client may have running for each place that is still free. One client alone then gets four fifths of
+/// the room, and one that comes when N others want all of it finds a place up to N = 224 (by default): they leave
+/// 1/(4N + 1) of it.
+const SHARE: usize = 4;
 
 /// An operation that is served.
 #[derive(Clone)]
@@ -46,6 +56,13 @@ impl Served {
 /// A request being executed.
 pub(crate) struct Running {
     inner: Rc<Inner>,
+    task: Rc<Task>,
+}
+
+/// What is remembered of a request while it is executed, to answer it. Like the request it stays in one place, which serves
+/// later ones, while it goes from hand to hand.
+#[derive(Default)]
+pub(crate) struct Task {
     client: ClientId,
     request: u64,
     version: u16,
@@ -53,17 +70,60 @@ pub(crate) struct Running {
     accesses: Option<(Rc<Accesses>, Instant)>,
     /// It moves client memory: its reply waits for no other.
     bulk: bool,
-    finished: bool,
+    /// How many requests had begun when it came, where its client had no other under way.
+    lone: Option<u64>,
+    finished: Cell<bool>,
 }
 
 impl Running {
-    /// The request was executed. Its reply waits until nothing is at the client's memory any more.
-    pub(crate) fn finish(mut self, result: Result<Body, Status>) {
-        let busy = self.accesses.take().filter(|(accesses, _)| accesses.is_busy());
-        let Some((accesses, until)) = busy else {
-            self.reply(result);
-            return;
+    /// Counts a request in that was admitted.
+    fn new(
+        inner: Rc<Inner>,
+        header: &Header,
+        accesses: Option<(Rc<Accesses>, Instant)>,
+        lone: Option<u64>,
+    ) -> Self {
+        add(&inner.metrics.requests, 1);
+        add(&inner.metrics.running, 1);
+        let mut task = inner.spare_tasks.borrow_mut().pop().unwrap_or_default();
+        // Each field where it stays: nothing is put together first, and copied then.
+        let fill = |place: &mut Task| {
+            place.client = header.client;
+            place.request = header.request;
+            place.version = header.version;
+            place.bulk = accesses.is_some();
+            place.accesses = accesses;
+            place.lone = lone;
+            place.finished.set(false);
         };
+        if let Some(place) = Rc::get_mut(&mut task) {
+            fill(place);
+        } else {
+            let mut place = Task::default();
+            fill(&mut place);
+            task = Rc::new(place);
+        }
+        Self { inner, task }
+    }
+
+    /// A worker begins with the request.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.inner.begun(self.task.lone);
+    }
+
+    /// The request was executed. Its reply waits until nothing is at the client's memory any more.
+    pub(crate) fn finish(self, result: Result<Body, Status>) {
+        match &self.task.accesses {
+            Some((accesses, until)) if accesses.is_busy() => {
+                let held = (Rc::clone(accesses), *until);
+                self.finish_later(held, result);
+            }
+            _ => self.reply(result),
+        }
+    }
+
+    fn finish_later(self, (accesses, until): (Rc<Accesses>, Instant), result: Result<Body, Status>) {
         add(&self.inner.metrics.replies_held, 1);
         let rt = self.inner.rt.clone();
         rt.clone().spawn(async move {
@@ -73,18 +133,26 @@ impl Running {
         });
     }
 
-    fn reply(mut self, result: Result<Body, Status>) {
-        self.finished = true;
-        self.inner.finish(&self, result);
+    fn reply(self, result: Result<Body, Status>) {
+        self.task.finished.set(true);
+        self.inner.finish(&self.task, result);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        sub(&self.inner.metrics.running, 1);
-        self.inner.load.finished(self.inner.rt.now());
-        if !self.finished {
-            self.inner.clients.borrow_mut().forget(self.client, self.request);
+        let inner = &self.inner;
+        sub(&inner.metrics.running, 1);
+        inner.load.finished(inner.rt.now());
+        if !self.task.finished.get() {
+            inner.clients.borrow_mut().forget(self.task.client, self.task.request);
+        }
+        // Who holds the last share of its accesses says so to the context.
+        let accesses = Rc::get_mut(&mut self.task).and_then(|task| task.accesses.take());
+        drop(accesses);
+        let mut spare = inner.spare_tasks.borrow_mut();
+        if spare.len() < SPARE_MAX {
+            spare.push(Rc::clone(&self.task));
         }
     }
 }
@@ -101,6 +169,9 @@ impl Inner {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
+        if !self.may_answer(header.client, self.rt.now()) {
+            return;
+        }
         let Ok(nonce) = self.open_session(header, message, layout) else { return };
         let common = common_version(&self.config.versions, &theirs);
         if common.is_none() {
@@ -238,12 +309,35 @@ impl Inner {
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
         if let Some(peer) = self.sender(header, message, layout) {
-            self.refuse(peer, header, Der::HLC_SYNC, Duration::ZERO, &skew.to_string());
+            self.reject(peer, header, Der::HLC_SYNC, &skew.to_string());
         }
     }
 
-    /// A request arrived.
-    pub(crate) fn requested(&self, header: &mut Header, message: Message, layout: &Layout, wall_ns: u64) {
+    /// Answers a request that can't be executed, for as long as the client's allowance lasts.
+    fn reject(&self, peer: PeerId, header: &Header, der: Der, text: &str) {
+        if self.may_answer(header.client, self.rt.now()) {
+            self.refuse(peer, header, der, Duration::ZERO, text);
+        }
+    }
+
+    fn reject_unserved(&self, peer: PeerId, header: &Header) {
+        if !self.starting.get() {
+            let text = format!("operation {:#06x} is not served here", header.opcode);
+            self.reject(peer, header, Der::NOSYS, &text);
+        } else if self.may_answer(header.client, self.rt.now()) {
+            self.refuse(peer, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
+        }
+    }
+
+    /// A request arrived. `alone`: with nothing else.
+    pub(crate) fn requested(
+        &self,
+        header: &mut Header,
+        message: Message,
+        layout: &Layout,
+        wall_ns: u64,
+        alone: bool,
+    ) {
         let Some(peer) = self.sender(header, &message, layout) else {
             add(&self.metrics.unknown_senders, 1);
             return;
@@ -256,73 +350,74 @@ impl Inner {
         }
         if !self.config.versions.contains(&header.version) {
             add(&self.metrics.version_refused, 1);
-            self.answer_hello(peer, header, None, None);
+            if self.may_answer(header.client, self.rt.now()) {
+                self.answer_hello(peer, header, None, None);
+            }
             return;
         }
         let now = self.rt.now();
         let deadline = local_deadline(now, self.no_earlier(wall_ns), header);
         if deadline <= now {
             add(&self.metrics.expired, 1);
-            if self.clients.borrow().is_running(header.client, header.request) {
-                // A repeat: the first one may be at the client's memory, and will answer.
-                return;
+            // A repeat: the first one may be at the client's memory, and will answer.
+            if !self.clients.borrow().is_running(header.client, header.request) {
+                self.reject(peer, header, Der::TIMEDOUT, "the request had expired when it was unpacked");
             }
-            let text = "the request had expired when it was unpacked";
-            self.refuse(peer, header, Der::TIMEDOUT, Duration::ZERO, text);
             return;
         }
         let Ok(segments) = wire::decode_segments(message.get(layout.segments.clone()).unwrap_or_default())
         else {
             add(&self.metrics.malformed, 1);
-            self.refuse(peer, header, Der::PROTO, Duration::ZERO, "a bulk segment of the request is invalid");
+            self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
         };
         let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
-            if self.starting.get() {
-                self.refuse(peer, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
-                return;
-            }
-            let text = format!("operation {:#06x} is not served here", header.opcode);
-            self.refuse(peer, header, Der::NOSYS, Duration::ZERO, &text);
+            self.reject_unserved(peer, header);
             return;
         };
-        if !self.admit(header, peer, served.urgent) {
-            return;
-        }
+        let Some(others) = self.admit(header, peer, served.urgent, now) else { return };
         // The context can't be gone while its sink is called.
         let Some(inner) = self.weak.upgrade() else { return };
-        add(&self.metrics.requests, 1);
-        add(&self.metrics.running, 1);
-        let (client, request, version) = (header.client, header.request, header.version);
         let bulk = !segments.is_empty();
-        let accesses = bulk.then(|| Accesses::open(&inner, client, request));
+        let accesses = bulk.then(|| Accesses::open(&inner, header.client, header.request));
         let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
-        let inner_of = Rc::clone(&inner);
-        let running =
-            Running { inner: inner_of, client, request, version, accesses: until, bulk, finished: false };
+        let lone = (others == 0).then(|| self.turns.begun());
+        let running = Running::new(Rc::clone(&inner), header, until, lone);
         let asked = Asked::new(header);
         let request = Request::new(inner, asked, message, layout.body.clone(), segments, deadline, accesses);
-        served.counter.take(self, &served.handler, running, request);
+        // What moves memory takes longer than its turn, and others may have come.
+        self.queue(&served, header.client, running, request, alone && !bulk);
     }
 
-    /// Whether to execute a request now; if not, it has been answered as far as it can be.
-    fn admit(&self, header: &Header, peer: PeerId, urgent: bool) -> bool {
-        let kept = if header.resend { 0 } else { self.config.running_max / RETURNERS };
-        let room = u64::try_from(self.config.running_max - kept).unwrap_or(u64::MAX);
+    /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
+    /// may have: so clients that want all of them never get them, and who comes with a first request finds one.
+    fn has_room(&self, header: &Header, others: usize) -> bool {
+        let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
+        let max = self.config.running_max;
+        let free = (max - max / RETURNERS).saturating_sub(running);
+        others < self.config.running_per_client
+            && (others < SHARE * free || header.resend && others == 0 && running < max)
+    }
+
+    /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
+    /// be.
+    fn admit(&self, header: &Header, peer: PeerId, urgent: bool, now: Instant) -> Option<usize> {
         let admission = self.clients.borrow_mut().begin(header.client, header.request, header.acked);
-        match admission {
-            Admission::New => {
-                let overdrawn = self.clients.borrow().running(header.client) > self.config.running_per_client;
-                if !overdrawn && (urgent || self.metrics.running.get() < room) {
-                    return true;
-                }
-                add(&self.metrics.overloaded, 1);
-                add(&self.metrics.overdrawn, u64::from(overdrawn));
-                self.clients.borrow_mut().forget(header.client, header.request);
-                let pause = self.load.pause(self.rt.now());
-                self.refuse(peer, header, Der::OVERLOAD_RETRY, pause, "");
-                false
+        if admission == Admission::New {
+            let others = self.clients.borrow().running(header.client).saturating_sub(1);
+            let within = others < self.config.running_per_client;
+            if urgent && within || self.has_room(header, others) {
+                return Some(others);
             }
+            self.clients.borrow_mut().forget(header.client, header.request);
+            self.send_away(header, peer, others, now);
+            return None;
+        }
+        if admission != Admission::Stale && !self.may_answer(header.client, now) {
+            return None;
+        }
+        match admission {
+            Admission::New => {}
             Admission::Running => {
                 add(&self.metrics.repeats_running, 1);
                 let epoch = self.epoch();
@@ -330,17 +425,12 @@ impl Inner {
                 let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
                 sign.deadline = self.id.bits();
                 self.reply(peer, sign, &[], self.company());
-                false
             }
-            Admission::Stale => {
-                add(&self.metrics.repeats_stale, 1);
-                false
-            }
+            Admission::Stale => add(&self.metrics.repeats_stale, 1),
             Admission::Forgotten => {
                 add(&self.metrics.repeats_forgotten, 1);
                 let text = "the request was executed, but its reply is not remembered any more";
                 self.refuse(peer, header, Der::STALE, Duration::ZERO, text);
-                false
             }
             Admission::Finished => {
                 add(&self.metrics.repeats_answered, 1);
@@ -348,24 +438,48 @@ impl Inner {
                 if let Some(finished) = clients.finished(header.client, header.request) {
                     self.answer(peer, header.client, header.request, header.version, false, finished);
                 }
-                false
             }
         }
+        None
     }
 
-    fn finish(&self, running: &Running, result: Result<Body, Status>) {
-        let Running { client, request, version, bulk, .. } = *running;
-        let result = match result {
-            Ok(body) if body.len() > INLINE_MAX => {
+    /// Tells a client when to come again. One that has nothing under way queues with all others like it, the others each for
+    /// themselves, so that none is sent away for longer because of somebody else's crowd. Who breaks its credits and
+    /// doesn't heed that hears nothing any more.
+    fn send_away(&self, header: &Header, peer: PeerId, others: usize, now: Instant) {
+        add(&self.metrics.overloaded, 1);
+        let overdrawn = others >= self.config.running_per_client;
+        add(&self.metrics.overdrawn, u64::from(overdrawn));
+        let pause = if others == 0 {
+            self.load.pause(now)
+        } else {
+            self.clients.borrow_mut().stay_away(header.client, |slot, busy| self.load.next(slot, busy, now))
+        };
+        if overdrawn && pause >= PAUSE_MAX {
+            add(&self.metrics.ignored, 1);
+            return;
+        }
+        self.refuse(peer, header, Der::OVERLOAD_RETRY, pause, "");
+    }
+
+    /// Whether a message of this client that brings about nothing gets an answer: not, where it had more of those than any
+    /// client asks for.
+    fn may_answer(&self, client: ClientId, now: Instant) -> bool {
+        let may = self.clients.borrow_mut().may_answer(client, now);
+        add(&self.metrics.ignored, u64::from(!may));
+        may
+    }
+
+    fn finish(&self, task: &Task, result: Result<Body, Status>) {
+        let Task { client, request, version, bulk, .. } = *task;
+        let finished = match result {
+            Ok(body) if body.len() <= INLINE_MAX => Finished { status: 0, body },
+            Ok(body) => {
                 let len = body.len();
                 let text =
                     format!("the reply of {len} bytes is larger than the inline limit of {INLINE_MAX}");
-                Err(Status::new(Der::OVERFLOW, text))
+                Finished { status: Der::OVERFLOW.0, body: text.into_bytes() }
             }
-            other => other,
-        };
-        let finished = match result {
-            Ok(body) => Finished { status: 0, body },
             Err(status) => {
                 let mut body = status.message.into_bytes();
                 body.truncate(INLINE_MAX);

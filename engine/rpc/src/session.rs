@@ -24,7 +24,7 @@ use weir_runtime::{Instant, race};
 const GREETING_AFTER: Duration = Duration::from_millis(5);
 
 /// Contact with one server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     pub(crate) version: u16,
@@ -32,13 +32,6 @@ pub(crate) struct Session {
     pub(crate) server: ClientId,
     /// What messages are sealed with.
     pub(crate) key: Option<SealKey>,
-}
-
-impl Session {
-    /// What shows that an answer is the server's.
-    pub(crate) fn proof(&self) -> Proof {
-        self.key.map_or(Proof::Open, Proof::Sealed)
-    }
 }
 
 /// Numbers of the requests to one server that are not finished. They begin in order and end in any.
@@ -88,7 +81,7 @@ pub(crate) struct PeerState {
     pub(crate) bulk_lane: LaneId,
     /// One at a time makes contact; the others wait for its outcome.
     connecting: Semaphore,
-    pub(crate) session: Cell<Option<Session>>,
+    session: RefCell<Option<Rc<Session>>>,
     /// Requests that are not finished.
     pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
@@ -102,10 +95,15 @@ impl PeerState {
             lane,
             bulk_lane,
             connecting: Semaphore::new(1),
-            session: Cell::new(None),
+            session: RefCell::default(),
             outstanding: RefCell::default(),
             heard: Cell::new(Instant::default()),
         }
+    }
+
+    /// The contact that stands.
+    pub(crate) fn session(&self) -> Option<Rc<Session>> {
+        self.session.borrow().clone()
     }
 
     /// Whether the next request should say who we are.
@@ -154,9 +152,10 @@ impl Inner {
     }
 
     /// Gives up contact, unless it was made anew already.
-    pub(crate) fn disconnect(&self, state: &PeerState, session: Session) {
-        if state.session.get() == Some(session) {
-            state.session.set(None);
+    pub(crate) fn disconnect(&self, state: &PeerState, session: &Rc<Session>) {
+        let stands = state.session().is_some_and(|standing| Rc::ptr_eq(&standing, session));
+        if stands {
+            state.session.replace(None);
             self.endpoint.remove(session.id);
             add(&self.metrics.disconnects, 1);
         }
@@ -167,8 +166,8 @@ impl Inner {
         &self,
         state: &Rc<PeerState>,
         deadline: Instant,
-    ) -> Result<Session, RpcError> {
-        if let Some(session) = state.session.get() {
+    ) -> Result<Rc<Session>, RpcError> {
+        if let Some(session) = state.session() {
             return Ok(session);
         }
         let unreachable =
@@ -179,7 +178,7 @@ impl Inner {
             Ok(Err(_)) => return Err(RpcError::Closed),
             Err(_) => return Err(unreachable("other calls were still trying to make contact")),
         };
-        if let Some(session) = state.session.get() {
+        if let Some(session) = state.session() {
             return Ok(session);
         }
         let until = deadline.min(self.rt.now() + self.config.hello_timeout);
@@ -194,8 +193,8 @@ impl Inner {
         let outcome = self.greet(state, id, until).await;
         match outcome {
             Ok((version, server, key)) => {
-                let session = Session { id, version, server, key };
-                state.session.set(Some(session));
+                let session = Rc::new(Session { id, version, server, key });
+                state.session.replace(Some(Rc::clone(&session)));
                 state.heard.set(self.rt.now());
                 add(&self.metrics.connects, 1);
                 Ok(session)
@@ -223,31 +222,34 @@ impl Inner {
         let nonce = self.fresh_nonce();
         let (whole, bare) = (wire::encode_hello(ours, &nonce), wire::encode_versions(ours));
         let body: &[u8] = if self.ring.is_some() { &whole } else { &bare };
-        let proof = if self.ring.is_some() { Proof::Hello(nonce) } else { Proof::Open };
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        self.expect(request, id, state, proof, until);
+        self.expect(request, id, state, Proof::Hello(nonce), until);
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let key = self.ring.as_ref().map(Ring::own_hello);
         let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key, 1);
         let outcome = match sent {
-            Ok(()) => self.pending.wait(self, request).await,
-            Err(error) => Ok(Outcome::Failed(error)),
+            Ok(()) => self.pending.wait(self, request).await.map(|_| self.pending.take(request)),
+            Err(error) => Ok(Some(Outcome::Failed(error))),
         };
         let answer = match outcome {
             Err(NoAnswer::Late) => return Err(unreachable("no answer to the hello")),
-            Err(NoAnswer::Closed) => return Err(RpcError::Closed),
-            Ok(Outcome::Failed(error)) => return Err(unreachable(&error.to_string())),
-            Ok(Outcome::Notice(Der::NO_PERM)) => {
+            Err(NoAnswer::Closed) | Ok(None) => return Err(RpcError::Closed),
+            Ok(Some(Outcome::Failed(error))) => return Err(unreachable(&error.to_string())),
+            Ok(Some(Outcome::Notice(Der::NO_PERM))) => {
                 let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
                 return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
             }
-            Ok(Outcome::Notice(der)) => {
+            Ok(Some(Outcome::Notice(der))) => {
                 return Err(unreachable(&format!("it refused the hello ({der})")));
             }
-            Ok(Outcome::Answer(answer)) => answer,
+            Ok(Some(Outcome::Reply(_))) => {
+                add(&self.metrics.malformed, 1);
+                return Err(unreachable("its answer to the hello is no answer to a hello"));
+            }
+            Ok(Some(Outcome::Answer(answer))) => answer,
         };
         let body = answer.message.get(answer.body.clone()).unwrap_or_default();
         let key = self.ring.as_ref().zip(wire::decode_nonce(body));
@@ -280,7 +282,7 @@ impl Inner {
 
     /// Whether contact with a server uses this entry of the address vector.
     pub(crate) fn is_contact(&self, id: PeerId) -> bool {
-        self.peers.borrow().values().any(|state| state.session.get().is_some_and(|session| session.id == id))
+        self.peers.borrow().values().any(|state| state.session().is_some_and(|session| session.id == id))
     }
 }
 

@@ -224,47 +224,39 @@ impl Header {
 
     /// Its bytes, in the short form where that says all of it.
     #[must_use]
+    #[inline]
     pub fn encode_shortest(&self) -> Encoded {
         self.encode_as(self.fits_short())
     }
 
+    /// The words are put together before any of them is stored: bytes that were stored one by one can't be read as words
+    /// before all of them are in the cache.
     #[inline]
     fn encode_as(&self, short: bool) -> Encoded {
-        let mut bytes = [0u8; HEADER_LEN];
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let flags = flag(self.greeting, FLAG_GREETING)
             | flag(self.resend, FLAG_RESEND)
             | flag(self.sealed, FLAG_SEALED)
             | flag(short, FLAG_SHORT);
-        bytes[0..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
-        bytes[6] = self.kind as u8;
-        bytes[7] = flags;
-        let checked = if short {
-            self.encode_short(&mut bytes);
-            short::CHECKED
+        let first = u64::from(u32::from_le_bytes(MAGIC))
+            | u64::from(self.version) << 32
+            | (self.kind as u64) << 48
+            | u64::from(flags) << 56;
+        if short {
+            let (words, last) = self.encode_short(first);
+            Encoded::new(&words, last)
         } else {
-            self.encode_rest(&mut bytes);
-            CHECKED
-        };
-        let len = checked.end + 4;
-        let sum = checksum(&bytes[checked]);
-        bytes[len - 4..len].copy_from_slice(&sum.to_le_bytes());
-        Encoded { bytes, len }
+            self.encode_full(first)
+        }
     }
 
-    /// Writes the full form behind the first eight bytes, without the checksum.
-    fn encode_rest(&self, bytes: &mut [u8; HEADER_LEN]) {
-        bytes[8..10].copy_from_slice(&self.opcode.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.segments.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.body_len.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.client.0.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.request.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.deadline.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.epoch.0.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.acked.to_le_bytes());
-        bytes[56..64].copy_from_slice(&self.tenant.to_le_bytes());
-        bytes[64..68].copy_from_slice(&self.status.to_le_bytes());
+    #[inline(never)]
+    fn encode_full(&self, first: u64) -> Encoded {
+        let lengths =
+            u64::from(self.opcode) | u64::from(self.segments) << 16 | u64::from(self.body_len) << 32;
+        let Self { client, request, deadline, epoch, acked, tenant, .. } = *self;
+        let words = [first, lengths, client.0, request, deadline, epoch.0, acked, tenant];
+        Encoded::new(&words, self.status)
     }
 }
 
@@ -273,6 +265,21 @@ impl Header {
 pub struct Encoded {
     bytes: [u8; HEADER_LEN],
     len: usize,
+}
+
+impl Encoded {
+    /// Words, half a word, and the checksum of all these.
+    #[inline]
+    fn new(words: &[u64], last: u32) -> Self {
+        let mut bytes = [0u8; HEADER_LEN];
+        let sum = weir_fabric::crc32c_of_words(words, last);
+        let end = u64::from(last) | u64::from(sum) << 32;
+        let (places, _) = bytes.as_chunks_mut::<8>();
+        for (place, word) in places.iter_mut().zip(words.iter().chain([&end])) {
+            *place = word.to_le_bytes();
+        }
+        Self { bytes, len: 8 * words.len() + 8 }
+    }
 }
 
 impl Deref for Encoded {
@@ -297,6 +304,7 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
 ///
 /// # Errors
 /// When the message is not what its header says.
+#[inline]
 pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let length = Malformed::Length(message.len());
     let first: &[u8; SHORT_LEN] = message.first_chunk().ok_or(length)?;
@@ -319,6 +327,13 @@ pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
         let nothing = SHORT_LEN..SHORT_LEN;
         return Ok((header, Layout { greeting: nothing.clone(), segments: nothing, body, end }));
     }
+    decode_first_full(message)
+}
+
+/// Takes a first message apart that has the full header.
+#[inline(never)]
+fn decode_first_full(message: &[u8]) -> Result<(Header, Layout), Malformed> {
+    let length = Malformed::Length(message.len());
     let header = decode_full(message.first_chunk().ok_or(length)?)?;
     let mut at = HEADER_LEN;
     let greeting = if header.greeting {

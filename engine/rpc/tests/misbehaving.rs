@@ -11,6 +11,7 @@ use reverse::reverse;
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Address, Endpoint, FabricError, Message, PeerId, Sink};
 use weir_proto::Epoch;
+use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
 use weir_rpc::{Bulk, CallOptions, ClientId, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::random::Random;
@@ -93,7 +94,7 @@ fn vandal(scene: &Scene, name: &str, sink: &Rc<Hoarder>) -> (Rc<dyn Endpoint>, P
 
 /// A valid request that never acknowledges an answer.
 fn request(endpoint: &dyn Endpoint, client: u64, id: u64, wall_ns: u64, body: &[u8]) -> Vec<u8> {
-    let mut header = Header::new(Kind::Request, 1, ClientId::new(client), id, Epoch(wall_ns));
+    let mut header = Header::new(Kind::Request, PROTOCOL_MAX, ClientId::new(client), id, Epoch(wall_ns));
     header.opcode = ECHO;
     header.greeting = true;
     header.deadline = wall_ns + 30_000_000_000;
@@ -144,6 +145,42 @@ fn a_client_that_floods_is_answered_or_told_to_wait_and_the_others_get_through()
         assert!(scene.server.metrics().running.get() <= 1024, "what runs at once is bounded");
         scene.assert_clean();
     }
+}
+
+#[test]
+fn a_message_with_more_requests_in_it_than_anybody_sends_is_taken_in_part() {
+    let scene = Scene::new(8);
+    let hoarder = Rc::new(Hoarder::default());
+    let (endpoint, to) = vandal(&scene, "stuffer", &hoarder);
+    let wall = scene.friend.0.handle().wall_ns();
+    let all: Vec<u8> = (1..=100).flat_map(|id| request(&*endpoint, 99, id, wall, &[5; 8])).collect();
+    endpoint.send(to, 1, &[&all]).expect("accepted");
+    scene.befriend(1, Duration::from_millis(100));
+    let metrics = scene.server.metrics();
+    // And the friend's.
+    assert_eq!((metrics.requests.get(), metrics.malformed.get()), (16 + 1, 1));
+}
+
+#[test]
+fn a_client_that_heeds_no_answer_gets_no_more_of_them_than_it_has_requests_executed_in_a_second() {
+    let scene = Scene::new(7);
+    scene.fabric.configure(|config| config.receive_bytes = 64 << 20);
+    let hoarder = Rc::new(Hoarder::default());
+    let (endpoint, to) = vandal(&scene, "heedless", &hoarder);
+    let wall = scene.friend.0.handle().wall_ns();
+    // The same requests again and again, each of which was answered long ago.
+    for round in 0..600 {
+        for id in 1..=100 {
+            endpoint.send(to, id, &[&request(&*endpoint, 99, id, wall, &[5; 8])]).expect("accepted");
+        }
+        scene.befriend(u32::from(round % 50 == 0), Duration::from_millis(100));
+    }
+    scene.befriend(2, Duration::from_millis(100));
+    let metrics = scene.server.metrics();
+    let (answered, ignored) = (metrics.repeats_answered.get(), metrics.ignored.get());
+    assert!(ignored > 20_000, "{ignored} were not answered");
+    assert!(answered < 25_000, "{answered} were: a second's allowance is twenty thousand");
+    scene.assert_clean();
 }
 
 #[test]

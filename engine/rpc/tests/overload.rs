@@ -44,6 +44,15 @@ fn peer(name: &str) -> Peer {
     Peer::new(name, PORT)
 }
 
+/// How evenly something is shared out (Jain): 1 when all have the same, 1/n when one has everything.
+fn fairness(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a count of some thousands")]
+    let count = shares.len() as f64;
+    sum * sum / (count * squares)
+}
+
 /// The time that this share of the calls took at most.
 fn percentile(times: &mut [Duration], share: usize) -> Duration {
     times.sort_unstable();
@@ -60,11 +69,14 @@ fn ten_thousand_clients_are_all_served_by_one_target_with_bounded_memory() {
     let config = RpcConfig { running_max: 256, ..RpcConfig::default() };
     let target = server(&world, &fabric, "target", config, Duration::from_micros(200));
     let times: Rc<RefCell<Vec<Duration>>> = Rc::default();
+    // What each client had to wait for all its answers.
+    let totals: Rc<RefCell<Vec<f64>>> = Rc::default();
     let tasks: Vec<_> = (0..CLIENTS)
         .map(|n| {
             let (_, rt, rpc) = client(&world, &fabric, &format!("c{n}"), RpcConfig::default());
-            let (inner, times) = (rt.clone(), Rc::clone(&times));
+            let (inner, times, totals) = (rt.clone(), Rc::clone(&times), Rc::clone(&totals));
             rt.spawn(async move {
+                let start = inner.now();
                 for i in 0..EACH {
                     let body = [n.to_le_bytes(), i.to_le_bytes()].concat();
                     let began = inner.now();
@@ -73,6 +85,7 @@ fn ten_thousand_clients_are_all_served_by_one_target_with_bounded_memory() {
                     assert_eq!(reply[..], body);
                     times.borrow_mut().push(inner.now() - began);
                 }
+                totals.borrow_mut().push((inner.now() - start).as_secs_f64());
             })
         })
         .collect();
@@ -107,13 +120,15 @@ fn ten_thousand_clients_are_all_served_by_one_target_with_bounded_memory() {
     assert!(running <= 256, "{running} at once");
     assert!(bytes <= CLIENTS * 1024, "{bytes} bytes of replies");
     assert_eq!(target.endpoint().buffers().used(), 0);
+    let index = fairness(&totals.take());
     let (half, most_of) = (percentile(&mut times, 50), percentile(&mut times, 99));
     println!(
-        "{CLIENTS} clients, {} requests in {took:?}: p50 {half:?}, p99 {most_of:?}, slowest {:?}; {} sent away, at most {running} running, {bytes} bytes of replies",
+        "{CLIENTS} clients, {} requests in {took:?}: p50 {half:?}, p99 {most_of:?}, slowest {:?}, fairness index {index:.2}; {} sent away, at most {running} running, {bytes} bytes of replies",
         times.len(),
         times[times.len() - 1],
         metrics.overloaded.get(),
     );
+    assert!(index > 0.6, "fairness index {index:.2}");
     // All the work takes 24 ms when none is wasted. Nobody waits for many times that.
     assert!(most_of < Duration::from_secs(1), "p99 {most_of:?}");
 }
@@ -152,24 +167,86 @@ fn a_client_that_keeps_to_no_credits_has_its_own_requests_sent_away_and_not_othe
     assert_eq!(world.block_on(&observer, flood), Ok(2000), "and was served in the end");
 }
 
+/// Clients that all send as much as they may, in lockstep, beside one that has a single request under way at a time. Returns
+/// the server, and how often the single one was sent away.
+fn crowd(seed: u64, flooders: usize, width: usize, config: RpcConfig) -> (Rc<Rpc>, u64) {
+    let world = World::new(seed);
+    let fabric = Fabric::new(&world);
+    let hop = Duration::from_micros(20);
+    fabric.configure(|network| (network.latency_min, network.latency_max) = (hop, hop));
+    let target = server(&world, &fabric, "target", config, Duration::from_micros(5));
+    for n in 0..flooders {
+        let greedy = RpcConfig { credits: width, requests_max: width, ..RpcConfig::default() };
+        let (_, rt, rpc) = client(&world, &fabric, &format!("f{n}"), greedy);
+        rt.clone().spawn(async move {
+            let to = peer("target");
+            let tasks = (0..width).map(|_| async {
+                loop {
+                    let options = CallOptions::within(&rt, Duration::from_secs(5));
+                    // Whatever comes.
+                    let _ = rpc.call(&to, WORK, b"flood", None, options).await;
+                }
+            });
+            let _: Vec<()> = join_all(tasks).await;
+        });
+    }
+    let (node, rt, single) = client(&world, &fabric, "single", RpcConfig::default());
+    let sent_away = world.block_on(&node, async move {
+        for _ in 0..200 {
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            single.call(&peer("target"), WORK, b"please", None, options).await.expect("served");
+        }
+        single.metrics().overload_hints.get()
+    });
+    (target, sent_away)
+}
+
+#[test]
+fn a_client_with_one_request_is_passed_by_a_few_and_one_of_each_other_client_however_many_they_have() {
+    // 32 requests whose workers are awake already, and 8 urgent ones.
+    const WOKEN: u64 = 40;
+    for seed in 50..54 {
+        let (target, sent_away) = crowd(seed, 20, 40, RpcConfig::default());
+        let passed = target.metrics().passed_max.get();
+        assert!(passed <= WOKEN + 21, "seed {seed}: {passed} requests began before a single one");
+        assert!(passed >= 32, "seed {seed}: there were hundreds at once, of which {passed} passed");
+        assert_eq!(sent_away, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_client_with_one_request_finds_room_also_where_the_others_want_all_of_it() {
+    for flooders in [10, 30] {
+        let config = RpcConfig { running_max: 256, ..RpcConfig::default() };
+        let (target, sent_away) = crowd(60, flooders, 200, config);
+        assert!(target.metrics().overloaded.get() > 1000, "{flooders}: there was no room for all");
+        assert_eq!(sent_away, 0, "{flooders} clients that want 200 each leave a place");
+    }
+}
+
 #[test]
 fn membership_gets_through_when_everything_else_is_stuck() {
     let world = World::new(43);
     let fabric = Fabric::new(&world);
-    let config = RpcConfig { running_max: 32, ..RpcConfig::default() };
+    // Room for one client's credits, and not for two clients'.
+    let config = RpcConfig { running_max: 44, ..RpcConfig::default() };
     let target = server(&world, &fabric, "target", config, Duration::from_secs(5));
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
-    for _ in 0..200 {
-        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
-        rt.spawn(async move {
-            let options = CallOptions::within(&inner, Duration::from_secs(20));
-            // Most of them time out; that is what they are for.
-            drop(rpc.call(&peer("target"), WORK, b"", None, options).await);
-        });
+    let (_, other_rt, other) = client(&world, &fabric, "other", RpcConfig::default());
+    for (rt, rpc) in [(&rt, &rpc), (&other_rt, &other)] {
+        for _ in 0..200 {
+            let (inner, rpc) = (rt.clone(), Rc::clone(rpc));
+            rt.spawn(async move {
+                let options = CallOptions::within(&inner, Duration::from_secs(20));
+                // Most of them time out; that is what they are for.
+                drop(rpc.call(&peer("target"), WORK, b"", None, options).await);
+            });
+        }
     }
     world.block_on(&node, async move {
         rt.sleep(Duration::from_millis(100)).await;
-        assert!(rpc.quota().1 > 100, "calls wait for credits: {:?}", rpc.quota());
+        let waiting = rpc.quota().1 + other.quota().1;
+        assert!(waiting > 100, "calls wait for credits: {waiting}");
         for _ in 0..20 {
             let began = rt.now();
             let options = CallOptions::within(&rt, Duration::from_secs(1)).urgent();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use weir_fabric::sim::Fabric;
 use weir_proto::Epoch;
 use weir_proto::capability::SystemKey;
+use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
 use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::join_all;
@@ -96,7 +97,7 @@ fn garbage_behind_a_message_harms_only_itself() {
     let node = pair.world.node("vandal");
     let address = pair.world.block_on(&node, vandal.resolve("server", PORT)).expect("a name");
     let to = vandal.insert(&address).expect("an address");
-    let header = Header::new(Kind::Request, 1, ClientId::new(5), 1, Epoch(1)).encode();
+    let header = Header::new(Kind::Request, PROTOCOL_MAX, ClientId::new(5), 1, Epoch(1)).encode();
     for garbage in [&b"WEIR"[..], &[0xff; 500], &header[..50]] {
         vandal.send(to, 0, &[&header, garbage]).expect("accepted");
     }

@@ -339,7 +339,7 @@ fn calls_survive_crashes_and_restarts_of_the_server() {
 #[test]
 fn a_client_of_another_version_is_told_both_version_ranges() {
     let cluster = Cluster::new(7);
-    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let server = cluster.serve(&Effects::default(), RpcConfig { versions: 1..=2, ..RpcConfig::default() });
     let config = RpcConfig { versions: 8..=9, ..RpcConfig::default() };
     let (node, rt, rpc) = cluster.client_with("client", config);
     let error = cluster.world.block_on(&node, async move {
@@ -384,8 +384,9 @@ fn sides_that_both_know_the_short_header_use_it_and_others_the_full_one() {
 #[test]
 fn a_server_that_comes_back_as_an_older_release_is_talked_to_in_its_version() {
     let cluster = Cluster::new(18);
-    let newer = cluster.serve(&Effects::default(), RpcConfig::default());
-    let (node, rt, rpc) = cluster.client("client");
+    let both = || RpcConfig { versions: 1..=2, ..RpcConfig::default() };
+    let newer = cluster.serve(&Effects::default(), both());
+    let (node, rt, rpc) = cluster.client_with("client", both());
     let (fabric, server) = (cluster.fabric.clone(), cluster.server.clone());
     let older = cluster.world.block_on(&node, async move {
         let options = || CallOptions::within(&rt, Duration::from_secs(10));

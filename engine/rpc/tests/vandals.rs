@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use process::{Process, play, say_ready};
 use reverse::reverse;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpid};
 use weir_fabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
@@ -29,8 +29,24 @@ const STATE: u16 = 0x7003;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Memory that a server may grow by under attack: replies that it keeps (64 MiB), what waits to be sent (64 MiB), the
-/// buffer pool (64 MiB), and some.
+/// buffer pool (64 MiB), requests that run (16 MiB) or wait to be handed out (16 MiB), and some for what the allocator doesn't give back.
 const GROWTH_MAX: u64 = 256 << 20;
+
+/// Clients in each process that floods.
+const FLOODERS_EACH: usize = 4;
+
+/// Processes that flood.
+const FLOODERS: usize = 2;
+
+/// Requests that may begin before the only one of a client: those whose workers are awake (32, and 8 urgent ones), and one of
+/// each other client, the one that asks for the state among them.
+const PASSED_MAX: u64 = 32 + 8 + (FLOODERS * FLOODERS_EACH) as u64 + 1;
+
+/// Messages that may wait to be handed out: 1024 of each client, and what has come of some before they are known.
+const INTAKE_MAX: u64 = 1024 * ((FLOODERS * FLOODERS_EACH) as u64 + 2);
+
+/// How long a flood lasts: longer than it is looked at.
+const FLOOD: Duration = Duration::from_secs(6);
 
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("readable");
@@ -53,7 +69,19 @@ fn serve(provider: &str, port: u16) {
             async move {
                 let rpc = state.upgrade().expect("it serves");
                 let used = u64::try_from(rpc.endpoint().buffers().used()).expect("small");
-                let words = [resident(), used, rpc.metrics().running.get(), rpc.metrics().requests.get()];
+                let (metrics, counters) = (rpc.metrics(), rpc.endpoint().counters());
+                let kept = u64::try_from(rpc.remembered().1).expect("small");
+                let words = [
+                    resident(),
+                    used,
+                    metrics.running.get(),
+                    metrics.requests.get(),
+                    metrics.passed_max.get(),
+                    counters.intake_max.get(),
+                    kept,
+                    metrics.overdrawn.get(),
+                    metrics.ignored.get(),
+                ];
                 Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
             }
         }),
@@ -75,6 +103,19 @@ struct State {
     buffers: u64,
     running: u64,
     requests: u64,
+    passed_max: u64,
+    intake_max: u64,
+    kept: u64,
+    overdrawn: u64,
+    ignored: u64,
+}
+
+/// How long a process has waited for a processor so far, where the system tells.
+fn starved(pid: Pid) -> Duration {
+    let text =
+        std::fs::read_to_string(format!("/proc/{}/schedstat", pid.as_raw_nonzero())).unwrap_or_default();
+    let nanos = text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    Duration::from_nanos(nanos)
 }
 
 impl Client {
@@ -88,18 +129,20 @@ impl Client {
 
     /// Gets answers for this long; the longest took this.
     fn go_on(&self, span: Duration) -> Duration {
-        self.waits(span).into_iter().max().unwrap_or_default()
+        self.waits(span, getpid()).into_iter().map(|(wait, _)| wait).max().unwrap_or_default()
     }
 
-    /// Gets answers for this long, and tells how long each took.
-    fn waits(&self, span: Duration) -> Vec<Duration> {
+    /// Gets answers for this long, and tells how long each took, and for how much of that this process or the server's
+    /// waited for a processor.
+    fn waits(&self, span: Duration, server: Pid) -> Vec<(Duration, Duration)> {
         let (began, mut waits) = (Instant::now(), Vec::new());
+        let both = || starved(getpid()) + starved(server);
         while began.elapsed() < span {
-            let asked = Instant::now();
+            let (asked, starved) = (Instant::now(), both());
             let options = CallOptions::within(&self.rt, PATIENCE);
             let reply = self.executor.block_on(self.rpc.call(&self.to, ECHO, &[7; 600], None, options));
             assert_eq!(&reply.expect("an answer")[..], &[7; 600]);
-            waits.push(asked.elapsed());
+            waits.push((asked.elapsed(), both().saturating_sub(starved)));
             self.executor.block_on(self.rt.sleep(Duration::from_millis(2)));
         }
         waits
@@ -110,7 +153,17 @@ impl Client {
         let reply = self.executor.block_on(self.rpc.call(&self.to, STATE, &[], None, options));
         let reply = reply.expect("an answer");
         let word = |at: usize| u64::from_le_bytes(reply[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
-        State { resident: word(0), buffers: word(1), running: word(2), requests: word(3) }
+        State {
+            resident: word(0),
+            buffers: word(1),
+            running: word(2),
+            requests: word(3),
+            passed_max: word(4),
+            intake_max: word(5),
+            kept: word(6),
+            overdrawn: word(7),
+            ignored: word(8),
+        }
     }
 
     /// Waits until the server has forgotten all that the vandals wanted: only this question runs.
@@ -157,17 +210,30 @@ fn chatter(provider: &str, port: u16) -> ! {
     client.pester(ECHO, 32, &[1; 12_000], 0)
 }
 
-/// As many requests as it likes: more than a server executes of one client.
-fn flood(provider: &str, port: u16) -> ! {
+/// As many requests as it likes: more than a server executes of one client. It ends by itself: a process that is killed
+/// between taking its place in a queue of `shm` and filling it holds up all behind it for good, which is libfabric's.
+fn flood(provider: &str, port: u16) {
     let config = RpcConfig { credits: 4096, requests_max: 4096, ..RpcConfig::default() };
-    let mut client = Client::new(provider, port);
-    client.rpc = Rpc::new(
-        client.rt.clone(),
-        open(&client.rt, &Options::near(provider, "127.0.0.1", port)).expect("an endpoint"),
-        config,
-    );
+    let client = Client::new(provider, port);
+    let rpcs: Vec<Rc<Rpc>> = (0..FLOODERS_EACH)
+        .map(|_| {
+            let endpoint = open(&client.rt, &Options::near(provider, "127.0.0.1", port));
+            Rpc::new(client.rt.clone(), endpoint.expect("an endpoint"), config.clone())
+        })
+        .collect();
     say_ready();
-    client.pester(ECHO, 2048, &[1; 500], 0)
+    client.executor.block_on(async {
+        let workers = rpcs.iter().flat_map(|rpc| core::iter::repeat_n(rpc, 1024)).map(|rpc| async {
+            loop {
+                let options = CallOptions::within(&client.rt, Duration::from_secs(20));
+                // Whatever comes.
+                let _ = rpc.call(&client.to, ECHO, &[1; 500], None, options).await;
+            }
+        });
+        let flooding = client.rt.timeout(FLOOD, join_all::<_>(workers));
+        let ended: Result<Vec<()>, _> = flooding.await;
+        assert!(ended.is_err(), "the workers never end");
+    });
 }
 
 /// Has its memory read and written all the time.
@@ -202,24 +268,35 @@ fn clients_that_stop_reading(provider: &str) {
 
 fn clients_that_flood(provider: &str) {
     let port = port::free();
-    let _server = Process::start("serve", provider, port);
+    let server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);
     friend.go_on(Duration::from_millis(100));
     let before = friend.state();
-    let vandals: Vec<Process> = (0..2).map(|_| Process::start("flood", provider, port)).collect();
-    let mut waits = friend.waits(Duration::from_secs(3));
+    let vandals: Vec<Process> = (0..FLOODERS).map(|_| Process::start("flood", provider, port)).collect();
+    let mut waits = friend.waits(Duration::from_secs(3), server.id());
     waits.sort_unstable();
-    let (half, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+    let (half, (longest, _)) = (waits[waits.len() / 2].0, waits[waits.len() - 1]);
+    let own = waits.iter().map(|(wait, starved)| wait.saturating_sub(*starved)).max().unwrap_or_default();
     let during = friend.state();
     let grown = during.resident.saturating_sub(before.resident);
-    assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");
+    assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes: {during:?}");
     assert!(during.requests > before.requests + 1000, "the flood really came: {during:?}");
-    drop(vandals);
+    // Counts, which don't depend on who had a processor when.
+    assert!(during.passed_max <= PASSED_MAX, "too many requests began before a single one: {during:?}");
+    assert!(during.intake_max <= INTAKE_MAX, "too many messages waited: {during:?}");
+    assert!(during.kept <= 64 << 20, "too many replies are kept: {during:?}");
+    assert!(during.overdrawn > 0, "clients broke their credits: {during:?}");
+    vandals.into_iter().for_each(Process::wait);
     friend.wait_until_clean();
     print!(
-        " half of {} answers within {half:?}, all within {longest:?}, beside {} requests, server grew by {} MiB;",
+        " half of {} answers within {half:?}, all within {longest:?}, or {own:?} without what friend and server waited for a processor, beside {} requests and {} that were sent away, {} of them unanswered; at most {} requests began before a single one, {} messages waited, {} MiB of replies are kept, server grew by {} MiB;",
         waits.len(),
         during.requests - before.requests,
+        during.overdrawn,
+        during.ignored,
+        during.passed_max,
+        during.intake_max,
+        during.kept >> 20,
         grown >> 20
     );
 }

@@ -3,6 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use weir_client::{Attach, EngineAddress};
 use weir_fabric::Options;
@@ -20,6 +23,15 @@ const READY: &str = "ready";
 
 /// Longest text of a key that is read.
 const KEY_TEXT_MAX: u64 = 64;
+
+/// Longest wait for the other side to listen: providers open within a second, and a machine may be busy.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Longest wait for it to end after it was told to.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(5);
 
 /// A process that answers until this is dropped: it ends when its input does, also when this process is killed.
 pub struct Server(Child);
@@ -42,14 +54,7 @@ impl Server {
         if let Some(input) = &mut server.0.stdin {
             input.write_all(format!("{}\n", base64(&key)).as_bytes()).map_err(failed)?;
         }
-        let mut line = String::new();
-        if let Some(output) = server.0.stdout.take() {
-            BufReader::new(output).read_line(&mut line).map_err(failed)?;
-        }
-        if line.trim() != READY {
-            // It has said why.
-            return Err(CliError::Dev(format!("nothing on this machine answers by {provider}")));
-        }
+        server.wait_until_ready(provider)?;
         let engine = EngineAddress {
             rank: 0,
             host: LOOPBACK.to_owned(),
@@ -66,12 +71,43 @@ impl Server {
         };
         Ok((server, attach))
     }
+
+    /// Waits until it listens, or ends, or has had enough time for both.
+    fn wait_until_ready(&mut self, provider: &str) -> Result<(), CliError> {
+        let Some(output) = self.0.stdout.take() else { return Ok(()) };
+        let (sender, line) = mpsc::channel();
+        // The thread ends with the process at the latest, which the drop of this ends.
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = BufReader::new(output).read_line(&mut line).map(|_| line);
+            // Nobody waits any more after the limit.
+            let _ = sender.send(read);
+        });
+        match line.recv_timeout(START_LIMIT) {
+            Ok(Ok(line)) if line.trim() == READY => Ok(()),
+            // It has said why.
+            Ok(Ok(_)) => Err(CliError::Dev(format!("nothing on this machine answers by {provider}"))),
+            Ok(Err(error)) => Err(CliError::io("hear from the other side of the measurement", error)),
+            Err(_) => Err(CliError::Dev(format!(
+                "{provider} did not open an endpoint on this machine within {} s",
+                START_LIMIT.as_secs()
+            ))),
+        }
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // It may have ended by itself.
+        let end = Instant::now() + END_LIMIT;
+        while Instant::now() < end {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(END_LOOK);
+        }
+        // It may have ended by itself meanwhile.
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }

@@ -22,6 +22,9 @@ pub fn program(name: &str, package: &str) -> PathBuf {
     if std::env::var_os("WEIR_BUILT").is_none() {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "-p", package, "--bin", name]);
+        if cfg!(feature = "mercury") {
+            build.args(["--features", "mercury"]);
+        }
         if WEIR.contains("/release/") {
             build.arg("--release");
         }

@@ -1,6 +1,9 @@
 //! A whole system in one process: engines, disks, network and clients in virtual time, from one seed.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[path = "../unmarked/mod.rs"]
+mod unmarked;
+
 use core::cell::RefCell;
 use core::time::Duration;
 use std::rc::Rc;
@@ -11,7 +14,6 @@ use weir_client::{
     Rights,
 };
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
-use weir_daemon::verdict::Verdict;
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -20,6 +22,8 @@ use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::sim::{Node, World};
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
+
+use unmarked::Unmarked;
 
 const FABRIC_PORT: u16 = 10_100;
 const DISK_BYTES: u64 = 96 << 20;
@@ -244,21 +248,4 @@ pub async fn open_container(context: &Context, properties: ContainerProperties) 
     Container::create(context, &pool, properties, false).await.expect("creates");
     let rights = Rights::READ.union(Rights::WRITE);
     Container::open(context, &pool, &label, rights).await.expect("opens")
-}
-
-/// A device of which nothing is remembered: those of these tests never fail.
-struct Unmarked;
-
-impl Verdict for Unmarked {
-    fn read(&self) -> Option<String> {
-        None
-    }
-
-    fn pass(&self, reason: &str) -> std::io::Result<()> {
-        Err(std::io::Error::other(reason.to_owned()))
-    }
-
-    fn lift(&self) -> std::io::Result<bool> {
-        Ok(false)
-    }
 }

@@ -1,6 +1,9 @@
 //! Engines on loopback in this process, each target on a thread of its own, with memory for disks.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[path = "../unmarked/mod.rs"]
+mod unmarked;
+
 use core::cell::RefCell;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -11,7 +14,6 @@ use std::thread::JoinHandle;
 use prost::Message;
 use tempfile::TempDir;
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
-use weir_daemon::verdict::Verdict;
 use weir_fabric::libfabric::{self, Options};
 use weir_management::v1;
 use weir_media::Device;
@@ -22,6 +24,8 @@ use weir_proto::{Rank, TargetIndex};
 use weir_runtime::real::{Executor, Remote};
 use weir_runtime::sync::Notify;
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
+
+use unmarked::Unmarked;
 
 const DISK_BYTES: u64 = 256 << 20;
 /// Base64 of the bytes 0 to 31.
@@ -157,21 +161,4 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
         });
     });
     (waits.recv().expect("the engine serves"), thread)
-}
-
-/// A device of which nothing is remembered: those of these tests never fail.
-struct Unmarked;
-
-impl Verdict for Unmarked {
-    fn read(&self) -> Option<String> {
-        None
-    }
-
-    fn pass(&self, reason: &str) -> std::io::Result<()> {
-        Err(std::io::Error::other(reason.to_owned()))
-    }
-
-    fn lift(&self) -> std::io::Result<bool> {
-        Ok(false)
-    }
 }

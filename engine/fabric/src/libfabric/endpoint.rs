@@ -306,4 +306,8 @@ impl Endpoint for LibfabricEndpoint {
     fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer {
         self.transfer(peer, from, &range, to, Access::Write)
     }
+
+    fn look_at_once(&self) {
+        self.core.reap_at_once();
+    }
 }

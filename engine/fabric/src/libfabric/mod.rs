@@ -7,6 +7,7 @@ mod bell;
 mod endpoint;
 mod expose;
 pub(crate) mod hang_up;
+mod intake;
 mod open;
 mod ops;
 mod peers;

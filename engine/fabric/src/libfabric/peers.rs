@@ -16,6 +16,10 @@ const RETRY_MIN: Duration = Duration::from_micros(20);
 /// Longest such pause: bounds how often connection attempts to a dead port repeat.
 pub(super) const RETRY_MAX: Duration = Duration::from_millis(20);
 
+/// Longest such pause where the peer is within the node and its queue is full: it empties the queue several times in this
+/// time, and others, who send more and so find out sooner, must not be the only ones to fill it again.
+const RETRY_QUEUE_MAX: Duration = Duration::from_millis(2);
+
 /// How often a peer's process is looked for, at most.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -48,7 +52,8 @@ impl KnownPeer {
 
     /// Notes that the provider still has no room.
     pub(super) fn back_off(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).clamp(RETRY_MIN, RETRY_MAX);
+        let max = if self.ringer.is_some() { RETRY_QUEUE_MAX } else { RETRY_MAX };
+        self.pause = (self.pause * 2).clamp(RETRY_MIN, max);
         self.retry_at = now + self.pause;
     }
 

@@ -3,12 +3,13 @@
 
 use super::bell::Bell;
 use super::expose::Exposing;
+use super::intake::{HANDED_MAX, Intake};
 use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::sys;
-use crate::counters::add;
+use crate::counters::{add, raise};
 use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
 use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, PeerId, Sink};
@@ -19,21 +20,22 @@ use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle};
 
-/// Completions taken at once.
-const BATCH: usize = 64;
+/// Completions taken at once. Providers take in more whenever they are asked, however many completions they hold already, and
+/// hand them out in one order: what they hold has to be taken whole for senders to take turns.
+const BATCH: usize = 1024;
 
 /// Room for what the completion queue hands out; kept, because clearing it costs more than reading the queue.
 struct Batch {
-    entries: [sys::Completion; BATCH],
-    sources: [u64; BATCH],
+    entries: Vec<sys::Completion>,
+    sources: Vec<u64>,
 }
 
 /// Largest message of several parts that is put together for the provider to copy. Larger ones are put together in a
 /// send buffer even where the provider would copy them: then they are copied as often.
 pub(super) const JOIN_MAX: usize = 512;
 
-/// Batches per poll: bounds how long tasks wait for their turn.
-const BATCHES_MAX: usize = 4;
+/// Batches per poll, where one was not all: as many small messages as the slabs hold, of 128 bytes each.
+const BATCHES_MAX: usize = 32;
 
 /// Bound of the memory for outgoing messages: thirty-two credits of the largest message for a hundred peers.
 const SEND_BYTES_MAX: usize = 64 << 20;
@@ -64,7 +66,13 @@ pub(super) struct Core {
     /// Transfers whose peers were not woken yet, on providers with doorbells.
     pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
     pub(super) returns: Rc<SlabReturns>,
-    batch: Cell<Option<Box<Batch>>>,
+    batch: Cell<Option<Batch>>,
+    /// Messages beyond those that were handed out in this turn.
+    intake: RefCell<Intake>,
+    /// Messages handed out in this turn.
+    handed: Cell<usize>,
+    /// Completions and messages are being handed out.
+    reaping: Cell<bool>,
     pub(super) posted: Cell<usize>,
     copy_below: usize,
     pub(super) receive: ReceiveMode,
@@ -110,6 +118,9 @@ impl Core {
             unrung: RefCell::default(),
             returns: Rc::default(),
             batch: Cell::default(),
+            intake: RefCell::default(),
+            handed: Cell::new(0),
+            reaping: Cell::new(false),
             posted: Cell::new(0),
             copy_below: if copies { options.copy_below.min(slabs - 1) } else { 0 },
             receive,
@@ -146,18 +157,32 @@ impl Core {
         }
     }
 
-    /// Takes what has completed. Returns whether there was anything.
+    /// Takes what has completed, and hands out messages as far as a turn goes. Returns whether there was anything.
     fn reap(&self) -> bool {
+        let within = self.reaping.replace(true);
+        let any = !self.intake.borrow().is_full() && self.reap_batches();
+        let any = self.hand_out() || any;
+        self.reaping.set(within);
+        any
+    }
+
+    fn reap_batches(&self) -> bool {
         // Taken out meanwhile: what is called from here may poll again.
-        let mut batch = self.batch.take().unwrap_or_else(|| {
-            Box::new(Batch {
-                entries: [sys::Completion::EMPTY; BATCH],
-                sources: [sys::FI_ADDR_NOTAVAIL; BATCH],
-            })
+        let mut batch = self.batch.take().unwrap_or_else(|| Batch {
+            entries: vec![sys::Completion::EMPTY; BATCH],
+            sources: vec![sys::FI_ADDR_NOTAVAIL; BATCH],
         });
         let any = self.reap_into(&mut batch);
         self.batch.set(Some(batch));
         any
+    }
+
+    /// Takes what has completed, where that may be what was started just now: within a node the provider copies before it
+    /// returns, and whoever waits need not go through the executor to learn of it.
+    pub(super) fn reap_at_once(&self) {
+        if self.bell.is_some() && !self.reaping.get() {
+            self.reap();
+        }
     }
 
     fn reap_into(&self, batch: &mut Batch) -> bool {
@@ -174,6 +199,10 @@ impl Core {
             let Ok(count) = usize::try_from(code) else { return any };
             any |= count > 0;
             for (entry, source) in batch.entries.iter().zip(&batch.sources).take(count) {
+                // Whoever takes a message may end the endpoint, and with it what the other entries point to.
+                if self.raw.is_stopped() {
+                    return true;
+                }
                 self.completed(entry, *source);
             }
             if count < BATCH {
@@ -235,17 +264,50 @@ impl Core {
         if !matches!(source, Source::Peer(_)) {
             add(&self.counters.unknown_sources, 1);
         }
-        let message = if self.posted.get() <= self.copy_below {
-            add(&self.counters.slab_copies, 1);
-            let bytes = lease.memory().slice(start..start + len).to_vec();
-            drop(lease);
-            Message::owned(source, bytes, None)
-        } else {
-            Message::slab(source, lease, start, len)
+        // Made where it goes to: what has just been written takes a while to copy.
+        let message = || {
+            if self.posted.get() <= self.copy_below {
+                add(&self.counters.slab_copies, 1);
+                let bytes = lease.memory().slice(start..start + len).to_vec();
+                drop(lease);
+                Message::owned(source, bytes, None)
+            } else {
+                Message::slab(source, lease, start, len)
+            }
         };
+        if self.handed.get() >= HANDED_MAX || !self.intake.borrow().is_empty() {
+            let mut intake = self.intake.borrow_mut();
+            if !intake.push(message()) {
+                add(&self.counters.intake_dropped, 1);
+                tracing::debug!("a message was dropped: its sender has too many waiting here");
+            }
+            raise(&self.counters.intake_max, intake.len() as u64);
+            return;
+        }
+        self.handed.set(self.handed.get() + 1);
+        if let Some(sink) = self.sink() {
+            sink.message(message());
+        }
+    }
+
+    fn hand_over(&self, message: Message) {
+        self.handed.set(self.handed.get() + 1);
         if let Some(sink) = self.sink() {
             sink.message(message);
         }
+    }
+
+    /// Hands out what waits, as far as a turn goes. Returns whether anything waited.
+    fn hand_out(&self) -> bool {
+        if self.intake.borrow().is_empty() {
+            return false;
+        }
+        while self.handed.get() < HANDED_MAX {
+            let next = self.intake.borrow_mut().pop();
+            let Some(message) = next else { break };
+            self.hand_over(message);
+        }
+        true
     }
 
     fn failed(&self, failure: &sys::Failure) {
@@ -292,6 +354,7 @@ impl Core {
         self.exposing.forget();
         // First the provider lets go of all memory, then the memory may go.
         self.raw.stop();
+        drop(self.intake.take());
         for op in self.ops.drain() {
             drop(op);
         }
@@ -315,11 +378,14 @@ impl EventSource for Core {
         {
             bell.disarm();
         }
+        self.handed.set(0);
         let progress = self.reap();
         if !self.unrung.borrow().is_empty() {
             self.ring_for_transfers();
         }
-        self.post_slabs();
+        if !self.returns.borrow().is_empty() {
+            self.post_slabs();
+        }
         let retried = !self.peers.borrow().waiting.is_empty() && self.retry(progress);
         progress || retried
     }

@@ -4,7 +4,7 @@
 //! round trip. Fields that are nearly always zero are left out, those that are close to others are their distances; where
 //! that can't say what a header says, it is sent in full.
 
-use super::{ClientId, Fields, HEADER_LEN, Header, Kind, Malformed, checksum};
+use super::{ClientId, Fields, Header, Kind, Malformed, checksum};
 use core::ops::Range;
 use weir_proto::Epoch;
 
@@ -44,20 +44,27 @@ impl Header {
             && distance(self).is_some_and(|distance| u16::try_from(distance).is_ok())
     }
 
-    /// Writes the short form behind the first eight bytes, without the checksum.
-    pub(super) fn encode_short(&self, bytes: &mut [u8; HEADER_LEN]) {
-        let lengths = u32::from(self.opcode) | self.body_len << 16;
+    /// The words of the short form, of the last one only the half before the checksum.
+    pub(super) fn encode_short(&self, first: u64) -> ([u64; SHORT_LEN / 8 - 1], u32) {
+        let lengths = u64::from(self.opcode) | u64::from(self.body_len) << 16;
         let numbers = distance(self).unwrap_or(0) | self.request << 16;
-        bytes[8..12].copy_from_slice(&lengths.to_le_bytes());
-        bytes[12..20].copy_from_slice(&numbers.to_le_bytes());
-        bytes[20..28].copy_from_slice(&self.client.0.to_le_bytes());
-        bytes[28..36].copy_from_slice(&self.epoch.0.to_le_bytes());
         let since = if self.kind == Kind::Request { self.epoch.0 } else { 0 };
-        bytes[36..44].copy_from_slice(&self.deadline.wrapping_sub(since).to_le_bytes());
+        let deadline = self.deadline.wrapping_sub(since);
+        // From here on fields lie across words: the first half of a word is the second one of a field.
+        let across = |before: u64, after: u64| before >> 32 | after << 32;
+        let words = [
+            first,
+            lengths | numbers << 32,
+            across(numbers, self.client.0),
+            across(self.client.0, self.epoch.0),
+            across(self.epoch.0, deadline),
+        ];
+        (words, u32::try_from(deadline >> 32).unwrap_or(0))
     }
 }
 
 /// Takes a short header apart; its flags are known to be defined ones.
+#[inline]
 pub(super) fn decode(bytes: &[u8; SHORT_LEN], sealed: bool) -> Result<Header, Malformed> {
     let fields = Fields(bytes);
     if fields.u32(CHECKED.end) != checksum(&bytes[CHECKED]) {

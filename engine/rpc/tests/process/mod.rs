@@ -23,14 +23,25 @@ impl Process {
         Self(child)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it can be signalled");
+        kill_process(self.id(), signal).expect("it can be signalled");
     }
 
     /// `kill -9`.
     pub fn kill(mut self) {
         self.0.kill().expect("killed");
         self.0.wait().expect("reaped");
+    }
+
+    /// Waits until it has ended by itself.
+    #[allow(dead_code, reason = "each test program uses a part of it")]
+    pub fn wait(mut self) {
+        assert!(self.0.wait().expect("reaped").success(), "a process of the test failed");
     }
 }
 

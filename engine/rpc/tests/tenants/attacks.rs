@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
 use weir_fabric::{Access, RemoteRegion};
+use weir_proto::limits::PROTOCOL_MAX;
 use weir_proto::{Epoch, TenantId};
 use weir_rpc::seal::TAG_LEN;
 use weir_rpc::wire::{self, HEADER_LEN, Header, Kind};
@@ -60,7 +61,8 @@ type Forger = dyn Fn(&[u8]) -> Vec<u8>;
 
 /// A request in the victim's name, sealed with nothing, with garbage, or by Mallory's own key.
 fn forged(stage: &Stage, request: u64, tenant: TenantId, seal: Option<&Forger>) -> Vec<u8> {
-    let mut header = Header::new(Kind::Request, 1, stage.victim.id(), request, Epoch(stage.rt.wall_ns()));
+    let mut header =
+        Header::new(Kind::Request, PROTOCOL_MAX, stage.victim.id(), request, Epoch(stage.rt.wall_ns()));
     header.opcode = COUNT;
     header.body_len = 6;
     header.deadline = stage.rt.wall_ns() + 60_000_000_000;
@@ -220,8 +222,13 @@ fn answers_are_taken_from_the_server_only(stage: &Stage) {
     let answers = |stage: &Stage, sealed: bool| -> Vec<Vec<u8>> {
         (0..20)
             .map(|request| {
-                let mut header =
-                    Header::new(Kind::Reply, 1, stage.victim.id(), request, Epoch(stage.rt.wall_ns()));
+                let mut header = Header::new(
+                    Kind::Reply,
+                    PROTOCOL_MAX,
+                    stage.victim.id(),
+                    request,
+                    Epoch(stage.rt.wall_ns()),
+                );
                 header.body_len = 3;
                 header.sealed = sealed;
                 let tag: &[u8] = if sealed { &[1; TAG_LEN] } else { &[] };

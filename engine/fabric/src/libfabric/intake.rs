@@ -1,0 +1,196 @@
+//! Messages that have arrived and are not handed to the sink yet.
+//!
+//! A provider hands out all that has arrived in one order, and takes more in whenever it is asked: of a connection all that
+//! stands in the system's buffers, and of a queue within the node all that is in it. So who sends as fast as it
+//! can would have everybody else's messages stand behind thousands of its own. A turn of the executor hands out a few
+//! messages; what a provider has beyond that waits here in a lane for each sender, and the lanes take turns. What
+//! a sender has in its lane beyond many times its credits is dropped. While many lanes are full the
+//! provider isn't asked for more: then connections are not read, and it is the senders that wait.
+
+use crate::message::{Message, Source};
+use std::collections::{HashMap, VecDeque};
+
+/// Messages handed out in a turn: as many as tasks run in one, so that taking requests in leaves room for executing them.
+pub(super) const HANDED_MAX: usize = 64;
+
+/// Messages of one sender that may wait: thirty times its credits. A client that is given more finds its requests lost, and
+/// sends them again after half a second.
+const LANE_MAX: usize = 1024;
+
+/// Bytes of one sender that may wait: twice its credits of the largest message.
+const LANE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that wait before no more are taken in: of sixteen senders that all have their lanes full.
+const WAITING_BYTES_MAX: usize = 16 * LANE_BYTES_MAX;
+
+/// Messages that wait before no more are taken in: of small ones, what is kept of each is larger than they are.
+const WAITING_MAX: usize = 64 * LANE_MAX;
+
+/// Whose turn a message has: a sender's that is known, or that of all strangers.
+type Lane = Option<crate::PeerId>;
+
+/// Messages of one sender.
+#[derive(Default)]
+struct Line {
+    messages: VecDeque<Message>,
+    bytes: usize,
+}
+
+/// Messages that wait to be handed out.
+#[derive(Default)]
+pub(super) struct Intake {
+    lanes: HashMap<Lane, Line>,
+    /// Lanes with messages, each once, next one first.
+    ring: VecDeque<Lane>,
+    len: usize,
+    bytes: usize,
+}
+
+impl Intake {
+    /// Messages that wait.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether so much waits that the provider keeps what comes.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= WAITING_BYTES_MAX || self.len >= WAITING_MAX
+    }
+
+    /// Adds a message behind its sender's others; `false` when there are too many of those, and it is dropped. Strangers may be
+    /// thousands that all come at the start of a job, or all there are where a provider names no senders.
+    pub(super) fn push(&mut self, message: Message) -> bool {
+        let whose = match message.source() {
+            Source::Peer(peer) => Some(*peer),
+            Source::Address(_) | Source::Unknown => None,
+        };
+        let lane = self.lanes.entry(whose).or_default();
+        if whose.is_some() && (lane.messages.len() >= LANE_MAX || lane.bytes >= LANE_BYTES_MAX) {
+            return false;
+        }
+        if lane.messages.is_empty() {
+            self.ring.push_back(whose);
+        }
+        self.len += 1;
+        self.bytes += message.len();
+        lane.bytes += message.len();
+        lane.messages.push_back(message);
+        true
+    }
+
+    /// The first message of the sender whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<Message> {
+        let whose = self.ring.pop_front()?;
+        let lane = self.lanes.get_mut(&whose)?;
+        let message = lane.messages.pop_front()?;
+        lane.bytes -= message.len();
+        if lane.messages.is_empty() {
+            self.lanes.remove(&whose);
+        } else {
+            self.ring.push_back(whose);
+        }
+        self.len -= 1;
+        self.bytes -= message.len();
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerId;
+    use proptest::prelude::*;
+
+    fn message(from: u64, number: u8, len: usize) -> Message {
+        Message::owned(Source::Peer(PeerId(from)), vec![number; len], None)
+    }
+
+    #[test]
+    fn a_message_has_at_most_one_of_each_other_sender_before_it_however_many_they_sent_first() {
+        let mut intake = Intake::default();
+        for number in 0..200 {
+            for flooder in 1..=5 {
+                assert!(intake.push(message(flooder, number, 1)));
+            }
+        }
+        assert!(intake.push(message(9, 0, 1)));
+        let place = (0..1001).find(|_| intake.pop().is_some_and(|m| m.source().peer() == Some(PeerId(9))));
+        assert_eq!(place, Some(5));
+    }
+
+    #[test]
+    fn what_a_sender_has_beyond_many_times_its_credits_is_dropped_and_others_messages_are_not() {
+        for (count, len) in [(LANE_MAX, 10), (LANE_BYTES_MAX >> 14, 1 << 14)] {
+            let mut intake = Intake::default();
+            assert!((0..count).all(|_| intake.push(message(1, 0, len))));
+            assert!(!intake.push(message(1, 0, len)) && intake.push(message(2, 0, len)));
+            intake.pop();
+            assert!(intake.push(message(1, 0, len)));
+        }
+    }
+
+    #[test]
+    fn no_strangers_message_is_dropped_because_nobody_knows_how_many_they_are() {
+        let mut intake = Intake::default();
+        for _ in 0..10 * LANE_MAX {
+            assert!(intake.push(Message::owned(Source::Unknown, vec![0; 100], None)));
+        }
+    }
+
+    #[test]
+    fn no_more_is_taken_in_while_many_senders_have_all_waiting_that_they_may() {
+        let mut intake = Intake::default();
+        for from in 0..16 {
+            assert!(!intake.is_full());
+            while intake.push(message(from, 0, 1 << 14)) {}
+        }
+        assert!(intake.is_full());
+        intake.pop();
+        assert!(!intake.is_full());
+    }
+
+    proptest! {
+        #[test]
+        fn each_senders_messages_come_out_in_order_and_none_is_lost(
+            steps in prop::collection::vec((0..6u64, any::<bool>()), 0..300)
+        ) {
+            let (mut intake, mut sent, mut got) = (Intake::default(), [0u8; 6], [0u8; 6]);
+            let mut check = |message: Option<Message>| {
+                let Some(message) = message else { return true };
+                let Some(PeerId(from)) = message.source().peer() else { return false };
+                let next = &mut got[usize::try_from(from).expect("small")];
+                let right = message[0] == *next;
+                *next = next.wrapping_add(1);
+                right
+            };
+            for (from, push) in steps {
+                if push {
+                    let number = &mut sent[usize::try_from(from).expect("small")];
+                    prop_assert!(intake.push(message(from, *number, 3)));
+                    *number = number.wrapping_add(1);
+                } else {
+                    prop_assert!(check(intake.pop()));
+                }
+            }
+            while !intake.is_empty() {
+                prop_assert!(check(intake.pop()));
+            }
+            prop_assert_eq!((sent, intake.bytes), (got, 0));
+        }
+    }
+
+    #[test]
+    fn messages_without_bytes_fill_it_too() {
+        let mut intake = Intake::default();
+        let most = (0..2 * WAITING_MAX).position(|_| {
+            assert!(intake.push(Message::owned(Source::Unknown, Vec::new(), None)));
+            intake.is_full()
+        });
+        assert_eq!(most, Some(WAITING_MAX - 1));
+        assert!(intake.pop().is_some() && !intake.is_full());
+    }
+}
