@@ -20,6 +20,7 @@ use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
 
+use crate::absent::{Absent, is_away};
 use crate::engines::{AskError, Engines};
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
@@ -33,10 +34,10 @@ pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
 const SYSTEM_POOL_SIZE: u64 = 32 * 1024 * 1024;
 
 /// Longest wait for one target to create or destroy its shard: a few writes to its log.
-const STEP_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause between attempts to finish what was begun while an engine was down.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// How far a pool is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,9 +86,10 @@ impl Stored for DirectoryEntry {
 /// The list of pools.
 pub struct Directory {
     pub(crate) engines: Rc<Engines>,
-    spread: Rc<Spread>,
-    shard: Shard,
-    entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
+    pub(crate) spread: Rc<Spread>,
+    pub(crate) shard: Shard,
+    pub(crate) absent: Absent,
+    pub(crate) entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
     turns: RefCell<HashMap<String, Semaphore>>,
 }
@@ -107,16 +109,20 @@ impl Directory {
             let entry: DirectoryEntry = record::decode(SYSTEM_POOL, "an entry of the list of pools", &bytes)?;
             entries.insert(entry.pool.pool, entry);
         }
+        let ready = entries.values().filter(|entry| entry.state == EntryState::Ready);
+        let absent = Absent::load(&shard, ready)?;
         let directory = Rc::new(Self {
             engines,
             spread,
             shard,
+            absent,
             entries: RefCell::new(entries),
             turns: RefCell::default(),
         });
         directory.answer_engines();
         let rt = directory.engines.runtime().clone();
-        rt.clone().spawn(take_up(Rc::downgrade(&directory), rt));
+        rt.spawn(take_up(Rc::downgrade(&directory), rt.clone()));
+        rt.spawn(crate::absent::catch_up(Rc::downgrade(&directory), rt.clone()));
         Ok(directory)
     }
 
@@ -185,7 +191,7 @@ impl Directory {
         self.finish_creation(entry).await
     }
 
-    fn turn(&self, label: &str) -> Semaphore {
+    pub(crate) fn turn(&self, label: &str) -> Semaphore {
         let mut turns = self.turns.borrow_mut();
         // Whoever holds or waits for a turn has a clone; the others are not needed any more.
         turns.retain(|_, turn| turn.available() == 0 || turn.waiting() > 0);
@@ -198,7 +204,7 @@ impl Directory {
             tracing::warn!(pool = entry.pool.label, %error, "the creation of a pool is taken back");
             entry.state = EntryState::Destroying;
             self.put(&entry).await?;
-            if let Err(left) = self.finish_destruction(&entry, false).await {
+            if let Err(left) = self.finish_destruction(&entry, false, false).await {
                 tracing::info!(pool = entry.pool.label, error = %left, "the rest goes in the background");
             }
             return Err(error.within(format!("pool {}", entry.pool.label), "creating it"));
@@ -227,11 +233,12 @@ impl Directory {
         Ok(())
     }
 
-    /// Destroys a pool. Destroying a missing one succeeds.
+    /// Destroys a pool. Destroying a missing one succeeds. Engines that are away, and targets out of service, give their
+    /// parts back when they are here again.
     ///
     /// # Errors
-    /// When the pool has containers and `force` is not set, or an engine that holds it doesn't answer; the
-    /// destruction then goes on in the background.
+    /// When the pool has containers and `force` is not set; when it is not set and the service doesn't answer; or when a target refuses:
+    /// the destruction then goes on in the background.
     pub async fn destroy(&self, name: &str, force: bool) -> Result<(), Failed> {
         let Some(found) = self.find(name) else { return Ok(()) };
         let turn = self.turn(&found.pool.label);
@@ -242,11 +249,17 @@ impl Directory {
         if !only_if_empty {
             self.put(&entry).await?;
         }
-        self.finish_destruction(&entry, only_if_empty).await
+        self.finish_destruction(&entry, only_if_empty, true).await
     }
 
-    /// Tells the target with the service first: it knows whether there are containers.
-    async fn finish_destruction(&self, entry: &DirectoryEntry, only_if_empty: bool) -> Result<(), Failed> {
+    /// Tells the target with the service first: it knows whether there are containers. `leaves_remnants`: what is away is
+    /// told later, and the pool is gone already.
+    async fn finish_destruction(
+        &self,
+        entry: &DirectoryEntry,
+        only_if_empty: bool,
+        leaves_remnants: bool,
+    ) -> Result<(), Failed> {
         let object = format!("pool {}", entry.pool.label);
         let doing = "destroying it (which goes on in the background)";
         let request = TargetPoolDestroy { pool: entry.pool.pool, only_if_empty };
@@ -269,21 +282,22 @@ impl Directory {
         }
         let request = TargetPoolDestroy { only_if_empty: false, ..request };
         let failed = self.spread.tell(&entry.ranks, opcode::TARGET_POOL_DESTROY, &request, STEP_LIMIT).await;
-        if let Some(error) = failed.into_iter().next() {
+        let left: Vec<Rank> = failed.iter().map(AskError::rank).collect();
+        if let Some(error) = failed.into_iter().find(|error| !(leaves_remnants && is_away(error))) {
             return Err(error.within(object, doing));
         }
-        self.shard
-            .change_attributes(&[record::change(SCOPE_DIRECTORY, entry.pool.pool.0.as_bytes(), None)])
-            .await?;
+        let gone = record::change(SCOPE_DIRECTORY, entry.pool.pool.0.as_bytes(), None);
+        self.leave_remnant(&entry.pool, left, vec![gone]).await?;
         self.entries.borrow_mut().remove(&entry.pool.pool);
         tracing::info!(pool = %entry.pool.pool, label = entry.pool.label, "pool destroyed");
         Ok(())
     }
 
-    /// Changes a pool's share on each of its targets. When one can't, the others keep what they had.
+    /// Changes a pool's share on each of its targets. When one can't, the others keep what they had. Engines that are away,
+    /// and targets out of service, follow when they are here again.
     ///
     /// # Errors
-    /// When there is no such pool, the size is impossible, or a target refuses or doesn't answer.
+    /// When there is no such pool, the size is impossible, a target refuses, or no engine answers.
     pub async fn resize(&self, name: &str, size: u64) -> Result<DirectoryEntry, Failed> {
         let label = self
             .resolve(name)
@@ -298,21 +312,41 @@ impl Directory {
             let reason = format!("{size} bytes are {share} on each target; at least {SHARE_MIN} are needed");
             return Err(Failed::Invalid { object, reason });
         }
-        if let Some(error) = self.resize_everywhere(&entry, share).await.into_iter().next() {
-            for left in self.resize_everywhere(&entry, entry.pool.size).await {
-                tracing::warn!(pool = entry.pool.label, error = %left, "a target keeps its new size");
+        let failed = self.resize_on(&entry.ranks, entry.pool.pool, share).await;
+        let away: Vec<Rank> = failed.iter().map(AskError::rank).collect();
+        let was_asked =
+            |error: &AskError| !matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. });
+        let is_told = failed.iter().any(was_asked) || away.len() < entry.ranks.len();
+        if let Some(error) = failed.into_iter().find(|error| !(is_told && is_away(error))) {
+            let left = self.resize_on(&entry.ranks, entry.pool.pool, entry.pool.size).await;
+            for error in &left {
+                tracing::warn!(pool = entry.pool.label, %error, "a target keeps its new size until it is told again");
             }
+            self.absent.note(entry.pool.pool, left.iter().map(AskError::rank));
             return Err(error.within(object, "resizing it"));
         }
         entry.pool.size = share;
         entry.size = size;
-        self.put(&entry).await?;
+        if let Err(error) = self.put(&entry).await {
+            // Targets have the new size, the list has the old one, which they are told again.
+            self.absent.note(entry.pool.pool, entry.ranks.iter().copied());
+            return Err(error);
+        }
+        if !away.is_empty() {
+            tracing::warn!(
+                pool = entry.pool.label,
+                ?away,
+                "some engines learn a pool's size when they are back"
+            );
+        }
+        self.absent.note(entry.pool.pool, away);
         Ok(entry)
     }
 
-    async fn resize_everywhere(&self, entry: &DirectoryEntry, size: u64) -> Vec<AskError> {
-        let request = TargetPoolResize { pool: entry.pool.pool, size };
-        self.spread.tell(&entry.ranks, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
+    /// Has the targets of some engines change their share of a pool.
+    pub(crate) async fn resize_on(&self, ranks: &[Rank], pool: PoolId, size: u64) -> Vec<AskError> {
+        let request = TargetPoolResize { pool, size };
+        self.spread.tell(ranks, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
     }
 
     /// Makes an entry durable, then visible.
@@ -333,7 +367,7 @@ impl Directory {
         let outcome = match entry.state {
             EntryState::Ready => Ok(()),
             EntryState::Creating => self.finish_creation(entry).await.map(drop),
-            EntryState::Destroying => self.finish_destruction(&entry, false).await,
+            EntryState::Destroying => self.finish_destruction(&entry, false, false).await,
         };
         if let Err(error) = outcome {
             tracing::debug!(pool = found.pool.label, %error, "not finished yet");

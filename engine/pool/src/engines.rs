@@ -87,6 +87,17 @@ pub enum AskError {
 }
 
 impl AskError {
+    /// Whose answer it is, or isn't.
+    #[must_use]
+    pub const fn rank(&self) -> Rank {
+        match self {
+            Self::Unknown { rank, .. }
+            | Self::StaleGroup { rank, .. }
+            | Self::NoAnswer { rank, .. }
+            | Self::Refused { rank, .. } => *rank,
+        }
+    }
+
     /// The number of the error.
     #[must_use]
     pub const fn der(&self) -> Der {
@@ -124,9 +135,9 @@ type Answerer = Rc<dyn Fn(Rank, &[u8]) -> Answer>;
 
 /// One target's door to the other engines.
 pub struct Engines {
-    pub(crate) rt: Handle,
+    rt: Handle,
     pub(crate) rpc: Rc<Rpc>,
-    pub(crate) key: SystemKey,
+    key: SystemKey,
     own: Rank,
     index: TargetIndex,
     pub(crate) roster: Roster,

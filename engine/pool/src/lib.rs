@@ -6,6 +6,7 @@
 //! destruction. Engines talk to each other through [`Engines`], in requests sealed with the system key that carry the
 //! version of the list of engines ([`Roster`]); what concerns all engines of a pool goes over a tree ([`Spread`]).
 
+mod absent;
 mod container;
 mod directory;
 mod engines;

@@ -168,14 +168,11 @@ impl TargetPools {
     async fn resize(&self, request: TargetPoolResize) -> Result<(), Failed> {
         self.in_service()?;
         let pool = self.get(request.pool)?;
+        if pool.record.borrow().size == request.size && pool.shard.space().total == request.size {
+            return Ok(());
+        }
         self.store.resize_pool(request.pool, request.size).await?;
-        let stored = {
-            let mut record = pool.record.borrow_mut();
-            record.size = request.size;
-            record::encode(&*record)
-        };
-        pool.shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
-        Ok(())
+        pool.set_size(request.size).await
     }
 
     /// Tells every pool's service that runs here what a target says of its device.
@@ -243,8 +240,9 @@ impl TargetPools {
         answer!(TARGET_CONTAINER_DESTROY, |pools, _, request: ContainerName| {
             match pools.get(request.pool) {
                 Ok(pool) => pool.destroy_container(request.container).await,
-                // A target without a shard of the pool has nothing of the container.
-                Err(_) => Ok(()),
+                // A target without a shard of the pool has nothing of the container, unless its device can't be read: then
+                // it is asked again when the device is back.
+                Err(_) => pools.in_service(),
             }
         });
         answer!(TARGET_CONTAINER_SET, |pools, _, request: TargetContainerState| {

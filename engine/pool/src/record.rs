@@ -29,6 +29,9 @@ pub(crate) const SCOPE_CONTAINER: &[u8] = b"container";
 /// Scope of the system's pools, by pool.
 pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
 
+/// Scope of what engines that are away still hold of destroyed pools, by pool.
+pub(crate) const SCOPE_REMNANT: &[u8] = b"remnant";
+
 /// Entries read at once when a scope is loaded.
 const PAGE: usize = 256;
 

@@ -2,7 +2,8 @@
 //! with different ones make them equal before they do anything else.
 //!
 //! The configuration gives the first list; a newer one comes from whoever has it. So an engine that is added, or moved,
-//! needs no restart of all others at the same moment, and nobody acts on two meanings of one rank.
+//! needs no restart of all others at the same moment, and nobody acts on two meanings of one rank, as long as lists that
+//! differ have different versions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -153,7 +154,7 @@ impl Engines {
         });
     }
 
-    /// Makes the own list and a peer's equal. Whether they are.
+    /// Makes the own list and a peer's equal. Whether they are, or the own one has changed.
     pub(crate) async fn settle(&self, peer: &Peer, deadline: Instant) -> bool {
         let until = deadline.min(self.runtime().now() + SETTLE_LIMIT);
         let Some(own) = self.get(self.own_rank()) else { return false };
@@ -171,7 +172,9 @@ impl Engines {
         {
             tracing::warn!(%peer, version = theirs, error, "a newer list of engines can't be used");
         }
-        theirs == self.roster().version()
+        let now = self.roster().version();
+        // A list that came meanwhile is reason to try again, not to give up.
+        theirs == now || now != offer.version
     }
 
     /// Fetches a list of at least this version, unless another request has done so meanwhile.

@@ -17,6 +17,7 @@ use weir_rpc::group::{Asked, CollectiveHandler, CollectiveTransport, Collectives
 use weir_rpc::{CallOptions, RpcError};
 use weir_runtime::{LocalBoxFuture, join_all};
 
+use crate::absent::is_away;
 use crate::engines::{AskError, Engines, REPLY_MAX};
 
 /// Each engine hands an operation to at most three at each level: a thousand engines are five levels deep, and the root
@@ -134,7 +135,7 @@ impl Spread {
     }
 
     /// Has every target of one engine do something.
-    pub(crate) async fn tell_one<Req: Serialize>(
+    async fn tell_one<Req: Serialize>(
         &self,
         rank: Rank,
         operation: u16,
@@ -146,7 +147,13 @@ impl Spread {
             (0..info.targets)
                 .map(|index| self.engines.ask::<_, ()>(rank, TargetIndex(index), operation, request, limit)),
         );
-        asked.await.into_iter().collect()
+        // Of several reasons the one that no wait removes is told.
+        let mut failed = asked.await.into_iter().filter_map(Result::err);
+        let Some(first) = failed.next() else { return Ok(()) };
+        if !is_away(&first) {
+            return Err(first);
+        }
+        Err(failed.find(|error| !is_away(error)).unwrap_or(first))
     }
 
     /// Sums up what the targets of these engines hold of a pool. Engines that don't answer are missing in it.

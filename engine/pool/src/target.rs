@@ -45,8 +45,8 @@ pub struct TargetPool {
     containers: RefCell<HashMap<ContainerId, Rc<TargetContainer>>>,
     learning: RefCell<HashMap<ContainerId, Rc<Learning>>>,
     pub(crate) service: RefCell<Option<Rc<PoolService>>>,
-    /// One map is stored at a time.
-    mapping: Semaphore,
+    /// The record is stored whole, by one change at a time, so that none takes another one back.
+    recording: Semaphore,
 }
 
 impl TargetPool {
@@ -59,7 +59,7 @@ impl TargetPool {
             containers: RefCell::default(),
             learning: RefCell::default(),
             service: RefCell::new(None),
-            mapping: Semaphore::new(1),
+            recording: Semaphore::new(1),
         })
     }
 
@@ -135,7 +135,7 @@ impl TargetPool {
     /// # Errors
     /// When it can't be stored. On a device that is out of use it goes by the map all the same.
     pub(crate) async fn set_map(&self, map: PoolMap) -> Result<(), Failed> {
-        let _permit = self.mapping.acquire().await;
+        let _permit = self.recording.acquire().await;
         let mut record = self.record.borrow().clone();
         if map.version <= record.map.version {
             return Ok(());
@@ -143,14 +143,31 @@ impl TargetPool {
         record.map = map;
         let own = (self.engines.own_rank(), self.engines.own_index());
         let is_down = record.map.down().any(|target| (target.rank, target.index) == own);
-        let change = record::change(SCOPE_TARGET, NAME_POOL, Some(record::encode(&record)));
-        match self.shard.change_attributes(&[change]).await {
-            Err(error) if !is_down => return Err(error.into()),
-            _ => {}
+        match self.store_record(&record).await {
+            Err(error) if !is_down => return Err(error),
+            Err(error) => tracing::warn!(pool = record.label, %error, "a pool map could not be stored"),
+            Ok(()) => {}
         }
         tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
         self.record.borrow_mut().map = record.map;
         Ok(())
+    }
+
+    /// Takes note of a new size.
+    ///
+    /// # Errors
+    /// When it can't be stored.
+    pub(crate) async fn set_size(&self, size: u64) -> Result<(), Failed> {
+        let _permit = self.recording.acquire().await;
+        let record = PoolRecord { size, ..self.record.borrow().clone() };
+        self.store_record(&record).await?;
+        self.record.borrow_mut().size = size;
+        Ok(())
+    }
+
+    async fn store_record(&self, record: &PoolRecord) -> Result<(), Failed> {
+        let change = record::change(SCOPE_TARGET, NAME_POOL, Some(record::encode(record)));
+        Ok(self.shard.change_attributes(&[change]).await?)
     }
 
     /// A container of the pool. One that this target doesn't know is asked for at the pool service, and created.
@@ -361,4 +378,70 @@ impl TargetPool {
 /// A grant as the store takes it, to which 0 is "no limit".
 fn quota_of(grant: Option<u64>) -> u64 {
     grant.map_or(0, |bytes| bytes.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_fabric::sim::Fabric;
+    use weir_media::memory::MemoryDevice;
+    use weir_proto::capability::{PoolSecret, SystemKey};
+    use weir_proto::group::EngineInfo;
+    use weir_proto::{Rank, TargetIndex, TenantId};
+    use weir_rpc::{Rpc, RpcConfig};
+    use weir_runtime::sim::World;
+    use weir_runtime::{Handle, LocalBoxFuture, join_all};
+    use weir_store::{FormatOptions, Owner, Store, StoreConfig};
+
+    use super::*;
+
+    const POOL: PoolId = PoolId(uuid::Uuid::from_u128(7));
+
+    async fn store(rt: &Handle) -> Rc<Store> {
+        let owner = Owner { system: "weir".to_owned(), rank: Rank(0), target: TargetIndex(0) };
+        let device: Rc<dyn weir_media::Device> = Rc::new(MemoryDevice::new(64 << 20));
+        let options = FormatOptions { owner: owner.clone(), log_bytes: None };
+        Store::format(rt, &device, &options).await.expect("an empty device");
+        Store::open(rt, device, &owner, StoreConfig::default()).await.expect("it was formatted")
+    }
+
+    #[test]
+    fn a_map_and_a_size_that_come_together_are_both_stored() {
+        let world = World::new(1);
+        let node = world.node("engine");
+        let endpoint = Fabric::new(&world).endpoint(&node, Some(100));
+        let rt = node.handle();
+        world.block_on(&node, async move {
+            let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
+            let info = EngineInfo {
+                rank: Rank(0),
+                host: "engine".to_owned(),
+                fabric_port: 100,
+                targets: 1,
+                management: String::new(),
+            };
+            let own = (Rank(0), TargetIndex(0));
+            let engines = Engines::new(rt.clone(), rpc, SystemKey([1; 32]), own, vec![info].into());
+            let record = PoolRecord {
+                pool: POOL,
+                label: "tank".to_owned(),
+                secret: PoolSecret([3; 32]),
+                size: 16 << 20,
+                service: Rank(0),
+                map: PoolMap { version: 1, targets: Vec::new() },
+                object_class: "SX".to_owned(),
+                tenant: TenantId::SYSTEM,
+            };
+            let store = store(&rt).await;
+            let shard = store.create_pool(POOL, 16 << 20).await.expect("there is room");
+            let pool = TargetPool::new(record, shard, engines.expect("a good list"), Rc::default());
+            let map = PoolMap { version: 2, targets: Vec::new() };
+            let changes: [LocalBoxFuture<'_, _>; 2] =
+                [Box::pin(pool.set_map(map)), Box::pin(pool.set_size(32 << 20))];
+            assert!(join_all(changes).await.iter().all(Result::is_ok));
+            let stored = pool.shard.attribute(SCOPE_TARGET, NAME_POOL).expect("the record");
+            let stored: PoolRecord = record::decode(POOL, "the record", &stored).expect("it is whole");
+            assert_eq!((stored.map.version, stored.size), (2, 32 << 20));
+            assert_eq!(stored, *pool.record.borrow());
+        });
+    }
 }

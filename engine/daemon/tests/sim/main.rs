@@ -6,6 +6,7 @@
 //!
 //! `WEIR_SIM_SEED=<n>` runs one seed; `WEIR_SIM_SEEDS=<n>` sets how many are run (from 1 on).
 
+mod absent;
 mod cluster;
 mod devices;
 mod faults;
@@ -141,4 +142,11 @@ fn a_target_with_a_faulty_device_is_out_of_service_until_it_is_opened_again() {
         cluster.create_pool("tank");
         devices::turn_faulty_and_come_back(&cluster, "tank");
     });
+}
+
+#[test]
+fn engines_that_were_away_follow_what_became_of_their_pools() {
+    for_each_seed(6, absent::follow_when_they_are_back);
+    for_each_seed(2, absent::follow_when_their_device_is_good);
+    for_each_seed(2, absent::are_refused_where_nobody_answers);
 }

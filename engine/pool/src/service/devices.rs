@@ -18,8 +18,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl PoolService {
     /// Takes note of what a target says of its device. One that can't be used is down in a new version of the map; one that
-    /// can, and has its shard, is up again. The map is durable before the target is answered; all others are told
-    /// in the background.
+    /// can, and has its shard, is up again. The map is durable before the target is answered, unless the device of
+    /// the service's own target is what fails; all others are told in the background.
     pub(crate) async fn judge_device(&self, rank: Rank, notice: &DeviceNotice) -> Result<(), Failed> {
         let _permit = self.mapping.acquire().await;
         let Some(pool) = self.pool.upgrade() else { return Ok(()) };

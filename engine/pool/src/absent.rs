@@ -1,0 +1,175 @@
+//! What engines have missed while they were away, and are told when they are back: pools that were destroyed, and sizes.
+//!
+//! A destroyed pool leaves a *remnant* when not all engines could be told: a durable record with those that still hold a
+//! part of it. Its label is free, and nobody finds it any more. Sizes need no record: a directory that starts doesn't know
+//! who has which, and tells everybody; to a target that has it already that is nothing.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Weak;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use weir_proto::pool::{TargetPoolCreate, TargetPoolDestroy};
+use weir_proto::{Der, PoolId, Rank, opcode};
+use weir_runtime::{Handle, join_all};
+use weir_store::{AttributeChange, Shard};
+
+use crate::directory::{Directory, DirectoryEntry, EntryState, RETRY_PAUSE, STEP_LIMIT};
+use crate::engines::AskError;
+use crate::error::Failed;
+use crate::record::{self, SCOPE_REMNANT, Stored};
+
+/// Pools whose engines are told at the same time: each takes as long as the slowest of its engines.
+const PARALLEL: usize = 16;
+
+/// Whether a target can't be told anything, and will know nothing of it when it is back: its engine doesn't answer, or its
+/// device is out of service.
+pub(crate) fn is_away(error: &AskError) -> bool {
+    matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. }) || error.der() == Der::NVME_IO
+}
+
+/// What is left of a destroyed pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Remnant {
+    label: String,
+    /// Engines that may still hold a part.
+    ranks: Vec<Rank>,
+}
+
+impl Stored for Remnant {
+    type First = Self;
+}
+
+/// What has been missed, by pool.
+pub(crate) struct Absent {
+    remnants: RefCell<BTreeMap<PoolId, Remnant>>,
+    /// Engines that may go by another size.
+    sizes: RefCell<BTreeMap<PoolId, BTreeSet<Rank>>>,
+}
+
+impl Absent {
+    /// Loads the remnants. Of all pools it isn't known who knows their size.
+    pub(crate) fn load<'a>(
+        shard: &Shard,
+        pools: impl Iterator<Item = &'a DirectoryEntry>,
+    ) -> Result<Self, Failed> {
+        let mut remnants = BTreeMap::new();
+        for (name, bytes) in record::load_scope(shard, SCOPE_REMNANT) {
+            let pool = Uuid::from_slice(&name).map(PoolId).map_err(|error| Failed::Record {
+                pool: crate::directory::SYSTEM_POOL,
+                what: "the name of what is left of a pool",
+                reason: error.to_string(),
+            })?;
+            remnants.insert(pool, record::decode(pool, "what is left of it", &bytes)?);
+        }
+        let sizes = pools.map(|entry| (entry.pool.pool, entry.ranks.iter().copied().collect())).collect();
+        Ok(Self { remnants: RefCell::new(remnants), sizes: RefCell::new(sizes) })
+    }
+
+    /// Engines may go by another size of a pool.
+    pub(crate) fn note(&self, pool: PoolId, ranks: impl IntoIterator<Item = Rank>) {
+        let mut sizes = self.sizes.borrow_mut();
+        let known = sizes.entry(pool).or_default();
+        known.extend(ranks);
+        if known.is_empty() {
+            sizes.remove(&pool);
+        }
+    }
+}
+
+impl Directory {
+    /// Makes durable which engines still hold parts of a destroyed pool, together with other changes.
+    pub(crate) async fn leave_remnant(
+        &self,
+        pool: &TargetPoolCreate,
+        ranks: Vec<Rank>,
+        mut changes: Vec<AttributeChange>,
+    ) -> Result<(), Failed> {
+        if !ranks.is_empty() {
+            tracing::warn!(pool = %pool.pool, label = pool.label, ?ranks, "some engines give their parts of a destroyed pool back when they are back");
+        }
+        let remnant = Remnant { label: pool.label.clone(), ranks };
+        changes.push(change(pool.pool, &remnant));
+        self.shard.change_attributes(&changes).await?;
+        self.absent.sizes.borrow_mut().remove(&pool.pool);
+        self.keep(pool.pool, remnant);
+        Ok(())
+    }
+
+    fn keep(&self, pool: PoolId, remnant: Remnant) {
+        let mut remnants = self.absent.remnants.borrow_mut();
+        if remnant.ranks.is_empty() {
+            remnants.remove(&pool);
+        } else {
+            remnants.insert(pool, remnant);
+        }
+    }
+
+    /// Tells those who hold parts of a destroyed pool.
+    async fn clear_remnant(&self, pool: PoolId) {
+        let Some(remnant) = self.absent.remnants.borrow().get(&pool).cloned() else { return };
+        let request = TargetPoolDestroy { pool, only_if_empty: false };
+        let failed =
+            self.spread.tell(&remnant.ranks, opcode::TARGET_POOL_DESTROY, &request, STEP_LIMIT).await;
+        for error in &failed {
+            tracing::debug!(pool = remnant.label, %error, "a part of a destroyed pool is still there");
+        }
+        let left = Remnant { ranks: failed.iter().map(AskError::rank).collect(), ..remnant.clone() };
+        if left == remnant {
+            return;
+        }
+        match self.shard.change_attributes(&[change(pool, &left)]).await {
+            Ok(()) => self.keep(pool, left),
+            // They are told once more.
+            Err(error) => tracing::warn!(pool = remnant.label, %error, "what is left of a pool isn't noted"),
+        }
+    }
+
+    /// Tells those who may not know the size of a pool.
+    async fn spread_size(&self, pool: PoolId) {
+        let label = self.entries.borrow().get(&pool).map(|entry| entry.pool.label.clone());
+        let Some(label) = label else {
+            self.absent.sizes.borrow_mut().remove(&pool);
+            return;
+        };
+        let turn = self.turn(&label);
+        let _permit = turn.acquire().await;
+        let size = {
+            let entries = self.entries.borrow();
+            entries.get(&pool).filter(|entry| entry.state == EntryState::Ready).map(|entry| entry.pool.size)
+        };
+        let ranks = self.absent.sizes.borrow_mut().remove(&pool).unwrap_or_default();
+        let Some(size) = size else { return };
+        let ranks: Vec<Rank> = ranks.into_iter().collect();
+        let failed = self.resize_on(&ranks, pool, size).await;
+        for error in &failed {
+            tracing::debug!(pool = label, %error, "a target's share of a pool has another size");
+        }
+        // A target that has lost its part has nothing to resize.
+        let left = failed.iter().filter(|error| error.der() != Der::NONEXIST);
+        self.absent.note(pool, left.map(AskError::rank));
+    }
+}
+
+fn change(pool: PoolId, remnant: &Remnant) -> AttributeChange {
+    let stored = (!remnant.ranks.is_empty()).then(|| record::encode(remnant));
+    record::change(SCOPE_REMNANT, pool.0.as_bytes(), stored)
+}
+
+/// Tells engines what they have missed, for as long as the directory lives.
+pub(crate) async fn catch_up(directory: Weak<Directory>, rt: Handle) {
+    loop {
+        let Some(strong) = directory.upgrade() else { return };
+        let remnants: Vec<PoolId> = strong.absent.remnants.borrow().keys().copied().collect();
+        for some in remnants.chunks(PARALLEL) {
+            join_all(some.iter().map(|pool| strong.clear_remnant(*pool))).await;
+        }
+        let sizes: Vec<PoolId> = strong.absent.sizes.borrow().keys().copied().collect();
+        for some in sizes.chunks(PARALLEL) {
+            join_all(some.iter().map(|pool| strong.spread_size(*pool))).await;
+        }
+        drop(strong);
+        rt.sleep(RETRY_PAUSE).await;
+    }
+}
