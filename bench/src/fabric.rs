@@ -6,12 +6,14 @@
 //! the machine does meets both.
 
 mod bare;
+mod flood;
 #[cfg(feature = "mercury")]
 mod mercury;
 mod pin;
 mod requests;
 mod threads;
 
+pub use flood::flood;
 pub use threads::talk;
 
 use core::cell::Cell;
@@ -312,7 +314,7 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
             "1 MiB server to client, 4 in flight, sent",
             &bare,
             "bare writes that were sent",
-            goal,
+            None,
         ),
     ] {
         Pair::measure(&plain, side, what)?.rate(report, &name(row), "MiB/s", reference, goal);
@@ -336,6 +338,9 @@ pub fn measure(report: &mut Report, providers: &[String], only: &[String]) -> Re
         #[cfg(feature = "mercury")]
         if wanted("mercury") {
             mercury::measure(report, provider)?;
+        }
+        if wanted("flood") {
+            flood::measure(report, provider)?;
         }
         if wanted("threads") {
             // Threads and their processes choose their cores themselves.

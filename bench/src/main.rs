@@ -72,8 +72,8 @@ struct Arguments {
     /// Providers of the fabric rows: those of this build that need no special hardware, unless others are named.
     #[arg(long, value_delimiter = ',', default_values = weir_fabric::LOOPBACK)]
     providers: Vec<String>,
-    /// Parts of the fabric group to measure: small, bulk, mercury, threads; all of them when none is named.
-    #[arg(long)]
+    /// Parts of the fabric group to measure: small, bulk, flood, mercury, threads; all of them when none is named.
+    #[arg(long, value_parser = ["small", "bulk", "flood", "mercury", "threads"])]
     fabric_part: Vec<String>,
     /// Leave out the rows that count instructions.
     #[arg(long)]
@@ -81,11 +81,14 @@ struct Arguments {
     /// Serve as the other side of the fabric rows.
     #[arg(long, hide = true)]
     serve_fabric: Option<String>,
+    /// Be a part of the flood of the fabric rows.
+    #[arg(long, hide = true)]
+    flood_fabric: Option<String>,
     /// Make requests to itself, for counting what they cost.
     #[arg(long, hide = true)]
     make_requests: Option<String>,
     /// Parts of the store group to measure: rates, latency, memory, keys, counts; all of them when none is named.
-    #[arg(long)]
+    #[arg(long, value_parser = ["rates", "latency", "memory", "keys", "counts"])]
     store_part: Vec<String>,
     /// Run a load on a store in memory, for counting what it costs.
     #[arg(long, hide = true)]
@@ -115,27 +118,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// Does what this process was started for by another one of the same program, if it was.
+fn play(arguments: &Arguments) -> Option<Result<(), BenchError>> {
+    type Role = fn(&str) -> Result<(), BenchError>;
+    let roles: [(&Option<String>, Role); 7] = [
+        (&arguments.serve_fabric, fabric::serve),
+        (&arguments.flood_fabric, fabric::flood),
+        (&arguments.make_requests, instructions::make_requests),
+        (&arguments.store_operations, store::count),
+        (&arguments.talk_to_self, fabric::talk),
+        (&arguments.serve_receive, receive::serve),
+        (&arguments.receive_client, receive::client),
+    ];
+    roles.into_iter().find_map(|(argument, role)| argument.as_deref().map(role))
+}
+
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     let wanted = |group| arguments.groups.is_empty() || arguments.groups.contains(&group);
+    if let Some(done) = play(arguments) {
+        return done;
+    }
     let mut report = Report::load(&arguments.output)?;
-    if let Some(server) = &arguments.serve_fabric {
-        return fabric::serve(server);
-    }
-    if let Some(requests) = &arguments.make_requests {
-        return instructions::make_requests(requests);
-    }
-    if let Some(operations) = &arguments.store_operations {
-        return store::count(operations);
-    }
-    if let Some(threads) = &arguments.talk_to_self {
-        return fabric::talk(threads);
-    }
-    if let Some(server) = &arguments.serve_receive {
-        return receive::serve(server);
-    }
-    if let Some(server) = &arguments.receive_client {
-        return receive::client(server);
-    }
     if wanted(Group::Fabric) {
         fabric::measure(&mut report, &arguments.providers, &arguments.fabric_part)?;
         if !arguments.without_instructions {

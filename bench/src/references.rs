@@ -30,28 +30,29 @@ pub struct Figures {
 pub struct Own {
     /// Bytes of a value.
     pub value_bytes: usize,
+    /// Updates in a second that the disk takes, whoever writes them: 32 in one write and one flush.
+    pub floor: f64,
     /// Updates made durable in a second.
     pub updates: f64,
     /// Fetches in a second.
     pub fetches: f64,
 }
 
-/// Runs the libraries. `None` when the program wasn't built.
+/// Runs the libraries: operations, updates in a batch, and rounds of fetches. `None` when the program wasn't built.
 ///
 /// # Errors
 /// When the program fails.
 pub fn run(
     program: &Path,
     scratch: &Path,
-    operations: u64,
-    width: u64,
+    load: [u64; 3],
     sizes: &[usize],
 ) -> Result<Option<Vec<Figures>>, BenchError> {
     if !program.exists() {
         return Ok(None);
     }
     let mut command = Command::new(program);
-    command.arg(scratch).args([operations.to_string(), width.to_string()]);
+    command.arg(scratch).args(load.map(|number| number.to_string()));
     command.args(sizes.iter().map(ToString::to_string));
     let failed = |output: String| BenchError::Command { command: program.display().to_string(), output };
     let output = command.output().map_err(BenchError::file("start", program))?;
@@ -78,11 +79,17 @@ fn size_name(bytes: usize) -> String {
 pub fn compare(report: &mut Report, own: &[Own], libraries: &[Figures]) {
     for own in own {
         let size = size_name(own.value_bytes);
+        let name = format!("store: update {size}, synced, 32 in flight / the disk");
+        let bytes = size_name((32 * own.value_bytes).next_multiple_of(4096));
+        let disk = format!("raw: 32 in one write of {bytes} and one flush");
+        report.beside(&name, own.updates, "op/s", (&disk, own.floor), None);
         for library in libraries.iter().filter(|library| library.value_bytes == own.value_bytes) {
             let (updates, fetches) = goals(&library.engine);
             let reference = (library.engine.as_str(), library.updates);
             let name = format!("store: update {size}, synced, 32 in flight / {}", library.engine);
             report.beside(&name, own.updates, "op/s", reference, updates);
+            let name = format!("raw: {size}, 32 in one write of {bytes} and one flush / {}", library.engine);
+            report.beside(&name, own.floor, "op/s", reference, None);
             let name = format!("store: fetch {size} / {}", library.engine);
             report.beside(&name, own.fetches, "op/s", (library.engine.as_str(), library.fetches), fetches);
             let name = format!("{}: bytes written per byte of {size} updates", library.engine);
@@ -102,15 +109,18 @@ mod tests {
         let text = r#"[{"engine":"LMDB","value_bytes":64,"updates":2.0,"fetches":4.0,"amplification":9.5,"update_cpu_us":1.0}]"#;
         let libraries: Vec<Figures> = serde_json::from_str(text).expect("figures");
         let mut report = Report::default();
-        compare(&mut report, &[Own { value_bytes: 64, updates: 1.0, fetches: 8.0 }], &libraries);
+        compare(&mut report, &[Own { value_bytes: 64, floor: 6.0, updates: 1.0, fetches: 8.0 }], &libraries);
         let text = serde_json::to_string(report.rows()).expect("rows");
         assert!(text.contains("store: fetch 64 B / LMDB") && text.contains("\"ratio\":2.0"), "{text}");
+        assert!(
+            text.contains("32 in one write of 4 KiB and one flush / LMDB") && text.contains("\"ratio\":3.0")
+        );
         assert_eq!(size_name(4096), "4 KiB");
     }
 
     #[test]
     fn a_program_that_was_not_built_is_no_failure() {
-        let none = run(Path::new("/nonexistent"), Path::new("/tmp"), 1, 1, &[64]);
+        let none = run(Path::new("/nonexistent"), Path::new("/tmp"), [1; 3], &[64]);
         assert!(matches!(none, Ok(None)));
     }
 }

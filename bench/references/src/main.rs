@@ -1,10 +1,15 @@
 //! `weir-bench-references`: puts RocksDB, LMDB and redb under the load that `weir-bench store` puts a target's store
 //! under, and prints what they reach as JSON.
 //!
-//! One thread. Values of one size under keys of eight bytes, in the order of a multiplication, so that neighbours in
-//! time aren't neighbours in the key space. Every group of `width` updates is durable (fsync or fdatasync) before the next
+//! One thread. Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that
+//! of a multiplication, so that neighbours in time aren't neighbours in the key space. Every group of `width` updates is durable (fsync or fdatasync) before the next
 //! begins: in RocksDB single writes and then one sync of its log, in LMDB and redb one transaction.
+//!
+//! Fetches ask for all keys in that order, round by round; a first round isn't counted. Each fetch copies the value to a
+//! buffer that the compiler has to believe somebody looks at. In LMDB and redb each has a read transaction of its own, as
+//! each fetch of the store sees what is newest when it begins.
 
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -36,17 +41,40 @@ struct Figures {
     update_cpu_us: f64,
 }
 
+/// The first key.
+const FIRST_KEY: u64 = 1 << 32;
+
 /// The load.
 struct Load {
     operations: u64,
+    /// Updates in a batch.
     width: u64,
+    /// Rounds of fetches that are counted.
+    rounds: u64,
     value: Vec<u8>,
 }
 
 impl Load {
     /// The key of an operation.
     const fn key(&self, number: u64) -> u64 {
-        number.wrapping_mul(0x9e37_79b9) % self.operations
+        FIRST_KEY + number.wrapping_mul(0x9e37_79b9) % self.operations
+    }
+
+    /// Fetches all values once.
+    fn round(
+        &self,
+        engine: &str,
+        into: &mut [u8],
+        fetch: &mut impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
+    ) -> Result<(), Failure> {
+        for number in 0..self.operations {
+            let len = fetch(self.key(number), into)?;
+            black_box(&*into);
+            if len != self.value.len() {
+                return Err(format!("{engine}: a value of {len} bytes").into());
+            }
+        }
+        Ok(())
     }
 
     /// Figures of a library from what it does for a group of updates and for a fetch.
@@ -54,7 +82,7 @@ impl Load {
         &self,
         engine: &'static str,
         mut update: impl FnMut(&mut dyn Iterator<Item = u64>) -> Result<(), Failure>,
-        mut fetch: impl FnMut(u64) -> Result<usize, Failure>,
+        mut fetch: impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
     ) -> Result<Figures, Failure> {
         let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
         for first in (0..self.operations).step_by(usize::try_from(self.width)?) {
@@ -63,23 +91,32 @@ impl Load {
         }
         let (seconds, cpu, written) =
             (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
+        let mut into = vec![0; self.value.len()];
+        self.round(engine, &mut into, &mut fetch)?;
         let begin = Instant::now();
-        for number in 0..self.operations {
-            let len = fetch(self.key(number))?;
-            if len != self.value.len() {
-                return Err(format!("{engine}: a value of {len} bytes").into());
-            }
+        for _ in 0..self.rounds {
+            self.round(engine, &mut into, &mut fetch)?;
         }
+        let fetches = float(self.operations * self.rounds) / begin.elapsed().as_secs_f64();
         let count = float(self.operations);
         Ok(Figures {
             engine,
             value_bytes: self.value.len(),
             updates: count / seconds,
-            fetches: count / begin.elapsed().as_secs_f64(),
+            fetches,
             amplification: written / (count * float(self.value.len() as u64)),
             update_cpu_us: cpu / count,
         })
     }
+}
+
+/// Copies a value out, as much of it as has room. Returns its length; 0 when there is none.
+fn copy_out(value: Option<&[u8]>, into: &mut [u8]) -> usize {
+    let value = value.unwrap_or_default();
+    if let Some(into) = into.get_mut(..value.len()) {
+        into.copy_from_slice(value);
+    }
+    value.len()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
@@ -114,8 +151,8 @@ fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(database.flush_wal(true)?)
     };
-    load.run("RocksDB", update, |key| {
-        Ok(database.get_pinned(key.to_be_bytes())?.map_or(0, |value| value.to_vec().len()))
+    load.run("RocksDB", update, |key, into| {
+        Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
     })
 }
 
@@ -136,9 +173,9 @@ fn with_lmdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    load.run("LMDB", update, |key| {
+    load.run("LMDB", update, |key, into| {
         let transaction = environment.read_txn()?;
-        Ok(database.get(&transaction, &key.to_be_bytes())?.map_or(0, |value| value.to_vec().len()))
+        Ok(copy_out(database.get(&transaction, &key.to_be_bytes())?, into))
     })
 }
 
@@ -155,17 +192,21 @@ fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    load.run("redb", update, |key| {
+    load.run("redb", update, |key, into| {
         let transaction = database.begin_read()?;
         let table = transaction.open_table(TABLE)?;
-        Ok(table.get(key)?.map_or(0, |value| value.value().to_vec().len()))
+        Ok(copy_out(table.get(key)?.as_ref().map(redb::AccessGuard::value), into))
     })
 }
 
-fn measure(scratch: &Path, operations: u64, width: u64, sizes: &[usize]) -> Result<Vec<Figures>, Failure> {
+fn measure(
+    scratch: &Path,
+    [operations, width, rounds]: [u64; 3],
+    sizes: &[usize],
+) -> Result<Vec<Figures>, Failure> {
     let mut all = Vec::new();
     for &bytes in sizes {
-        let load = Load { operations, width, value: vec![7; bytes] };
+        let load = Load { operations, width, rounds, value: vec![7; bytes] };
         let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 3] = [with_rocksdb, with_lmdb, with_redb];
         for (number, engine) in engines.into_iter().enumerate() {
             let folder = scratch.join(format!("reference-{number}-{bytes}"));
@@ -180,11 +221,12 @@ fn measure(scratch: &Path, operations: u64, width: u64, sizes: &[usize]) -> Resu
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [scratch, operations, width, sizes @ ..] = arguments.as_slice() else {
-        return Err("usage: weir-bench-references SCRATCH OPERATIONS WIDTH VALUE_BYTES…".into());
+    let [scratch, operations, width, rounds, sizes @ ..] = arguments.as_slice() else {
+        return Err("usage: weir-bench-references SCRATCH OPERATIONS WIDTH ROUNDS VALUE_BYTES…".into());
     };
     let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
-    let figures = measure(&PathBuf::from(scratch), operations.parse()?, width.parse()?, &sizes)?;
+    let load = [operations.parse()?, width.parse()?, rounds.parse()?];
+    let figures = measure(&PathBuf::from(scratch), load, &sizes)?;
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())
 }

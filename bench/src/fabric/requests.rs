@@ -85,7 +85,7 @@ pub(super) struct Requests {
     rpc: Rc<Rpc>,
     to: Peer,
     trouble: RefCell<Option<RpcError>>,
-    _server: Server,
+    server: Server,
 }
 
 impl Requests {
@@ -97,9 +97,27 @@ impl Requests {
             .map_err(|error| failed("endpoint", &error))?;
         let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
         let to = Peer::new("127.0.0.1", server.1);
-        let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), _server: server };
+        let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), server };
         side.executor.block_on(side.call(EMPTY));
         Ok(side)
+    }
+
+    /// Where the server listens.
+    pub(super) fn port(&self) -> u16 {
+        self.server.1
+    }
+
+    /// The server's process id.
+    pub(super) fn server_pid(&self) -> u32 {
+        self.server.0.id()
+    }
+
+    /// One request with this many bytes and an empty answer.
+    pub(super) fn ask(&self, len: usize) -> Result<(), BenchError> {
+        let options = CallOptions::within(&self.rt, Duration::from_secs(30));
+        let body = vec![7; len];
+        let answer = self.executor.block_on(self.rpc.call(&self.to, EMPTY, &body, None, options));
+        answer.map(|_| ()).map_err(|error| failed("RPC", &error))
     }
 
     async fn call(&self, opcode: u16) {
