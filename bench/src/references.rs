@@ -65,7 +65,7 @@ pub fn run(
 /// What is aimed at beside a library: at updates, and at fetches.
 fn goals(engine: &str) -> (Option<&'static str>, Option<&'static str>) {
     match engine {
-        "RocksDB" => (Some("at least 3"), None),
+        "RocksDB" | "RocksDB's writers" => (Some("at least 3"), None),
         "LMDB" => (None, Some("at least 1")),
         _ => (None, None),
     }

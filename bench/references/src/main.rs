@@ -1,9 +1,11 @@
 //! `weir-bench-references`: puts RocksDB, LMDB and redb under the load that `weir-bench store` puts a target's store
 //! under, and prints what they reach as JSON.
 //!
-//! One thread. Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that
-//! of a multiplication, so that neighbours in time aren't neighbours in the key space. Every group of `width` updates is durable (fsync or fdatasync) before the next
-//! begins: in RocksDB single writes and then one sync of its log, in LMDB and redb one transaction.
+//! Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that of a
+//! multiplication, so that neighbours in time aren't neighbours in the key space. One thread puts `width` updates into each
+//! durable (fsync or fdatasync) group: in RocksDB single writes and then one sync of its log, in LMDB and redb one
+//! transaction. That spares the libraries what the store does for its callers, who know nothing of each other; so RocksDB
+//! is measured a second time with `width` threads ("RocksDB's writers"), each of which waits for its own updates.
 //!
 //! Fetches ask for all keys in that order, round by round; a first round isn't counted. Each fetch copies the value to a
 //! buffer that the compiler has to believe somebody looks at. In LMDB and redb each has a read transaction of its own, as
@@ -77,18 +79,43 @@ impl Load {
         Ok(())
     }
 
-    /// Figures of a library from what it does for a group of updates and for a fetch.
-    fn run(
+    /// Stores all values in groups, one after another.
+    fn in_groups(
         &self,
-        engine: &'static str,
         mut update: impl FnMut(&mut dyn Iterator<Item = u64>) -> Result<(), Failure>,
-        mut fetch: impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
-    ) -> Result<Figures, Failure> {
-        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
+    ) -> Result<(), Failure> {
         for first in (0..self.operations).step_by(usize::try_from(self.width)?) {
             let last = (first + self.width).min(self.operations);
             update(&mut (first..last).map(|number| self.key(number)))?;
         }
+        Ok(())
+    }
+
+    /// Stores all values from `width` threads, each its own share, one after another.
+    fn in_threads<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        update: impl Fn(u64) -> Result<(), E> + Sync,
+    ) -> Result<(), Failure> {
+        let share = |writer| (writer..self.operations).step_by(usize::try_from(self.width).unwrap_or(1));
+        let update = &update;
+        std::thread::scope(|scope| {
+            let write = |writer| move || share(writer).try_for_each(|number| update(self.key(number)));
+            let writers: Vec<_> = (0..self.width).map(|writer| scope.spawn(write(writer))).collect();
+            writers
+                .into_iter()
+                .try_for_each(|writer| Ok(writer.join().map_err(|_| "a writer panicked")??))
+        })
+    }
+
+    /// Figures of a library from how it stores all values and how it fetches one.
+    fn run(
+        &self,
+        engine: &'static str,
+        store: impl FnOnce() -> Result<(), Failure>,
+        mut fetch: impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
+    ) -> Result<Figures, Failure> {
+        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
+        store()?;
         let (seconds, cpu, written) =
             (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
         let mut into = vec![0; self.value.len()];
@@ -141,17 +168,33 @@ fn cpu_us() -> Result<f64, Failure> {
     Ok(ticks * TICK_US)
 }
 
-fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+fn open_rocksdb(folder: &Path) -> Result<rocksdb::DB, Failure> {
     let mut options = rocksdb::Options::default();
     options.create_if_missing(true);
-    let database = rocksdb::DB::open(&options, folder)?;
+    Ok(rocksdb::DB::open(&options, folder)?)
+}
+
+fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+    let database = open_rocksdb(folder)?;
     let update = |keys: &mut dyn Iterator<Item = u64>| {
         for key in keys {
             database.put(key.to_be_bytes(), &load.value)?;
         }
         Ok(database.flush_wal(true)?)
     };
-    load.run("RocksDB", update, |key, into| {
+    let store = || load.in_groups(update);
+    load.run("RocksDB", store, |key, into| {
+        Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
+    })
+}
+
+/// Updates that RocksDB puts together itself: each is its writer's own, who waits until it is durable.
+fn with_rocksdb_writers(folder: &Path, load: &Load) -> Result<Figures, Failure> {
+    let database = open_rocksdb(folder)?;
+    let mut synced = rocksdb::WriteOptions::default();
+    synced.set_sync(true);
+    let store = || load.in_threads(|key| database.put_opt(key.to_be_bytes(), &load.value, &synced));
+    load.run("RocksDB's writers", store, |key, into| {
         Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
     })
 }
@@ -173,7 +216,8 @@ fn with_lmdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    load.run("LMDB", update, |key, into| {
+    let store = || load.in_groups(update);
+    load.run("LMDB", store, |key, into| {
         let transaction = environment.read_txn()?;
         Ok(copy_out(database.get(&transaction, &key.to_be_bytes())?, into))
     })
@@ -192,7 +236,8 @@ fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    load.run("redb", update, |key, into| {
+    let store = || load.in_groups(update);
+    load.run("redb", store, |key, into| {
         let transaction = database.begin_read()?;
         let table = transaction.open_table(TABLE)?;
         Ok(copy_out(table.get(key)?.as_ref().map(redb::AccessGuard::value), into))
@@ -207,7 +252,8 @@ fn measure(
     let mut all = Vec::new();
     for &bytes in sizes {
         let load = Load { operations, width, rounds, value: vec![7; bytes] };
-        let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 3] = [with_rocksdb, with_lmdb, with_redb];
+        let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 4] =
+            [with_rocksdb, with_rocksdb_writers, with_lmdb, with_redb];
         for (number, engine) in engines.into_iter().enumerate() {
             let folder = scratch.join(format!("reference-{number}-{bytes}"));
             std::fs::create_dir_all(&folder)?;
