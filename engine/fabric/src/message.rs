@@ -106,6 +106,11 @@ impl Message {
         Self { source: self.source.clone(), data }
     }
 
+    /// Whoever sent it is not known any more.
+    pub(crate) fn disown(&mut self) {
+        self.source = Source::Unknown;
+    }
+
     /// Who sent it.
     #[must_use]
     #[inline]

@@ -252,6 +252,7 @@ impl Endpoint for LibfabricEndpoint {
         });
         let Some(gone) = gone else { return };
         add(&self.core.counters.peers_removed, 1);
+        self.core.intake.borrow_mut().disown(peer);
         for (op, _) in gone.waiting {
             self.core.fail(op, FabricError::Cancelled);
         }

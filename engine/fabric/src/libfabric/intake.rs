@@ -7,6 +7,7 @@
 //! a sender has in its lane beyond many times its credits is dropped. While many lanes are full the
 //! provider isn't asked for more: then connections are not read, and it is the senders that wait.
 
+use crate::PeerId;
 use crate::message::{Message, Source};
 use std::collections::{HashMap, VecDeque};
 
@@ -27,7 +28,7 @@ const WAITING_BYTES_MAX: usize = 16 * LANE_BYTES_MAX;
 const WAITING_MAX: usize = 64 * LANE_MAX;
 
 /// Whose turn a message has: a sender's that is known, or that of all strangers.
-type Lane = Option<crate::PeerId>;
+type Lane = Option<PeerId>;
 
 /// Messages of one sender.
 #[derive(Default)]
@@ -61,17 +62,29 @@ impl Intake {
         self.bytes >= WAITING_BYTES_MAX || self.len >= WAITING_MAX
     }
 
-    /// Adds a message behind its sender's others; `false` when there are too many of those, and it is dropped. Strangers may be
-    /// thousands that all come at the start of a job, or all there are where a provider names no senders.
-    pub(super) fn push(&mut self, message: Message) -> bool {
-        let whose = match message.source() {
-            Source::Peer(peer) => Some(*peer),
-            Source::Address(_) | Source::Unknown => None,
-        };
-        let lane = self.lanes.entry(whose).or_default();
-        if whose.is_some() && (lane.messages.len() >= LANE_MAX || lane.bytes >= LANE_BYTES_MAX) {
-            return false;
+    /// Whether one more message of a sender is taken: not, where too many of its wait. Strangers may be thousands that all
+    /// come at the start of a job, or all there are where a provider names no senders.
+    pub(super) fn has_room(&self, source: &Source) -> bool {
+        let lane = source.peer().and_then(|peer| self.lanes.get(&Some(peer)));
+        lane.is_none_or(|lane| lane.messages.len() < LANE_MAX && lane.bytes < LANE_BYTES_MAX)
+    }
+
+    /// A peer is not known any more: what it has waiting is a stranger's from now on.
+    pub(super) fn disown(&mut self, peer: PeerId) {
+        let Some(line) = self.lanes.remove(&Some(peer)) else { return };
+        self.ring.retain(|whose| *whose != Some(peer));
+        for mut message in line.messages {
+            self.len -= 1;
+            self.bytes -= message.len();
+            message.disown();
+            self.push(message);
         }
+    }
+
+    /// Adds a message behind its sender's others.
+    pub(super) fn push(&mut self, message: Message) {
+        let whose = message.source().peer();
+        let lane = self.lanes.entry(whose).or_default();
         if lane.messages.is_empty() {
             self.ring.push_back(whose);
         }
@@ -79,7 +92,6 @@ impl Intake {
         self.bytes += message.len();
         lane.bytes += message.len();
         lane.messages.push_back(message);
-        true
     }
 
     /// The first message of the sender whose turn it is.
@@ -102,11 +114,19 @@ impl Intake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PeerId;
     use proptest::prelude::*;
 
     fn message(from: u64, number: u8, len: usize) -> Message {
         Message::owned(Source::Peer(PeerId(from)), vec![number; len], None)
+    }
+
+    /// Offers a message. Returns whether it is taken.
+    fn offer(intake: &mut Intake, message: Message) -> bool {
+        let room = intake.has_room(message.source());
+        if room {
+            intake.push(message);
+        }
+        room
     }
 
     #[test]
@@ -114,10 +134,10 @@ mod tests {
         let mut intake = Intake::default();
         for number in 0..200 {
             for flooder in 1..=5 {
-                assert!(intake.push(message(flooder, number, 1)));
+                assert!(offer(&mut intake, message(flooder, number, 1)));
             }
         }
-        assert!(intake.push(message(9, 0, 1)));
+        assert!(offer(&mut intake, message(9, 0, 1)));
         let place = (0..1001).find(|_| intake.pop().is_some_and(|m| m.source().peer() == Some(PeerId(9))));
         assert_eq!(place, Some(5));
     }
@@ -126,10 +146,10 @@ mod tests {
     fn what_a_sender_has_beyond_many_times_its_credits_is_dropped_and_others_messages_are_not() {
         for (count, len) in [(LANE_MAX, 10), (LANE_BYTES_MAX >> 14, 1 << 14)] {
             let mut intake = Intake::default();
-            assert!((0..count).all(|_| intake.push(message(1, 0, len))));
-            assert!(!intake.push(message(1, 0, len)) && intake.push(message(2, 0, len)));
+            assert!((0..count).all(|_| offer(&mut intake, message(1, 0, len))));
+            assert!(!offer(&mut intake, message(1, 0, len)) && offer(&mut intake, message(2, 0, len)));
             intake.pop();
-            assert!(intake.push(message(1, 0, len)));
+            assert!(offer(&mut intake, message(1, 0, len)));
         }
     }
 
@@ -137,7 +157,7 @@ mod tests {
     fn no_strangers_message_is_dropped_because_nobody_knows_how_many_they_are() {
         let mut intake = Intake::default();
         for _ in 0..10 * LANE_MAX {
-            assert!(intake.push(Message::owned(Source::Unknown, vec![0; 100], None)));
+            assert!(offer(&mut intake, Message::owned(Source::Unknown, vec![0; 100], None)));
         }
     }
 
@@ -146,7 +166,7 @@ mod tests {
         let mut intake = Intake::default();
         for from in 0..16 {
             assert!(!intake.is_full());
-            while intake.push(message(from, 0, 1 << 14)) {}
+            while offer(&mut intake, message(from, 0, 1 << 14)) {}
         }
         assert!(intake.is_full());
         intake.pop();
@@ -170,7 +190,7 @@ mod tests {
             for (from, push) in steps {
                 if push {
                     let number = &mut sent[usize::try_from(from).expect("small")];
-                    prop_assert!(intake.push(message(from, *number, 3)));
+                    prop_assert!(offer(&mut intake, message(from, *number, 3)));
                     *number = number.wrapping_add(1);
                 } else {
                     prop_assert!(check(intake.pop()));
@@ -184,10 +204,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_removed_peer_has_waiting_is_a_strangers_and_stays_in_order() {
+        let mut intake = Intake::default();
+        for number in 0..3 {
+            assert!(offer(&mut intake, message(1, number, 10)) && offer(&mut intake, message(2, number, 10)));
+        }
+        intake.disown(PeerId(1));
+        intake.disown(PeerId(7));
+        assert_eq!((intake.len(), intake.bytes), (6, 60));
+        let out: Vec<_> = core::iter::from_fn(|| intake.pop()).collect();
+        let of = |peer: Option<PeerId>| -> Vec<u8> {
+            out.iter().filter(|message| message.source().peer() == peer).map(|message| message[0]).collect()
+        };
+        assert_eq!(
+            (of(None), of(Some(PeerId(1))), of(Some(PeerId(2)))),
+            (vec![0, 1, 2], vec![], vec![0, 1, 2])
+        );
+        assert_eq!((intake.len(), intake.bytes), (0, 0));
+    }
+
+    #[test]
     fn messages_without_bytes_fill_it_too() {
         let mut intake = Intake::default();
         let most = (0..2 * WAITING_MAX).position(|_| {
-            assert!(intake.push(Message::owned(Source::Unknown, Vec::new(), None)));
+            assert!(offer(&mut intake, Message::owned(Source::Unknown, Vec::new(), None)));
             intake.is_full()
         });
         assert_eq!(most, Some(WAITING_MAX - 1));

@@ -68,7 +68,7 @@ pub(super) struct Core {
     pub(super) returns: Rc<SlabReturns>,
     batch: Cell<Option<Batch>>,
     /// Messages beyond those that were handed out in this turn.
-    intake: RefCell<Intake>,
+    pub(super) intake: RefCell<Intake>,
     /// Messages handed out in this turn.
     handed: Cell<usize>,
     /// Completions and messages are being handed out.
@@ -265,7 +265,7 @@ impl Core {
             add(&self.counters.unknown_sources, 1);
         }
         // Made where it goes to: what has just been written takes a while to copy.
-        let message = || {
+        let message = |source| {
             if self.posted.get() <= self.copy_below {
                 add(&self.counters.slab_copies, 1);
                 let bytes = lease.memory().slice(start..start + len).to_vec();
@@ -277,7 +277,9 @@ impl Core {
         };
         if self.handed.get() >= HANDED_MAX || !self.intake.borrow().is_empty() {
             let mut intake = self.intake.borrow_mut();
-            if !intake.push(message()) {
+            if intake.has_room(&source) {
+                intake.push(message(source));
+            } else {
                 add(&self.counters.intake_dropped, 1);
                 tracing::debug!("a message was dropped: its sender has too many waiting here");
             }
@@ -286,7 +288,7 @@ impl Core {
         }
         self.handed.set(self.handed.get() + 1);
         if let Some(sink) = self.sink() {
-            sink.message(message());
+            sink.message(message(source));
         }
     }
 
