@@ -116,6 +116,9 @@ pub struct Capabilities {
     pub delivery: bool,
     /// Writes and messages to a peer arrive in the order in which they were started: they go through one stream.
     pub ordered_writes: bool,
+    /// Senders put messages into the receiver's queue themselves: one that dies there blocks it, so that the endpoint watches
+    /// itself, and is opened anew when it has to be.
+    pub shared_queue: bool,
     /// How to sleep.
     pub wait: Wait,
     /// What registration needs.
@@ -145,7 +148,7 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 15] {
+    pub fn flags(&self) -> [(&'static str, bool); 16] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
@@ -156,6 +159,7 @@ impl Capabilities {
             ("rma", self.rma),
             ("delivery", self.delivery),
             ("ordered-writes", self.ordered_writes),
+            ("shared-queue", self.shared_queue),
             ("mr-local", self.mr.local),
             ("mr-virt-addr", self.mr.virt_addr),
             ("mr-prov-key", self.mr.prov_key),

@@ -64,6 +64,10 @@ counters! {
     mr_stale,
     /// Doorbells rung at sleeping peers.
     doorbells,
+    /// Messages that the endpoint sent itself, to see whether it still receives.
+    probes,
+    /// Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock.
+    reopened,
     /// Peers inserted.
     peers_inserted,
     /// Peers given up.

@@ -4,22 +4,28 @@
 //! the owner sets the flag, looks at its queue once more, and sleeps on the socket. A sender that has posted something
 //! looks at the flag, and only if it is set clears it and sends a byte. So a busy pair never makes a system call.
 //!
+//! An endpoint that is opened anew keeps its name, and with it its address. The provider knows each of its generations by a
+//! name of its own, and each has a bell of its own: the page of the one before says that its owner has moved, so that
+//! senders look for the new one.
+//!
 //! Names tell which process of which pid namespace made them, so that what a killed process left can be removed.
-#![expect(unsafe_code, reason = "a flag in memory that is shared with other processes")]
 
+use super::guard::Region;
+use super::page::{PAGE, Page};
 use crate::FabricError;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{Ordering, fence};
 use rustix::fs::{Mode, OFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where POSIX shared memory lives on Linux.
-const DIRECTORY: &str = "/dev/shm";
+pub(super) const DIRECTORY: &str = "/dev/shm";
 
 /// First part of every name here.
 const PREFIX: &str = "weir-";
@@ -27,35 +33,20 @@ const PREFIX: &str = "weir-";
 /// First part of the names of files that stand for ports.
 const PORT_PREFIX: &str = "weir-port-";
 
-/// Length of the shared page.
-const PAGE: usize = 4096;
+/// The word of the shared page that tells what its owner does.
+const STATE: usize = 0;
 
-/// A page shared with other processes; only its first four bytes are used.
-struct Page {
-    address: *mut core::ffi::c_void,
-}
+/// The word that tells how often its owner has opened its endpoint anew.
+const GENERATION: usize = 1;
 
-impl Page {
-    fn map(file: &OwnedFd) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of one page of a file that was made that long.
-        let address =
-            unsafe { rustix::mm::mmap(core::ptr::null_mut(), PAGE, protection, MapFlags::SHARED, file, 0)? };
-        Ok(Self { address })
-    }
+/// The owner is awake: it needs no ring.
+const AWAKE: u32 = 0;
 
-    fn asleep(&self) -> &AtomicU32 {
-        // SAFETY: the mapping is page-aligned and lives as long as `self`; every process uses it atomically.
-        unsafe { &*self.address.cast::<AtomicU32>() }
-    }
-}
+/// The owner sleeps, or is about to.
+const ASLEEP: u32 = 1;
 
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; failure would mean that it is not mapped.
-        let _ = unsafe { rustix::mm::munmap(self.address, PAGE) };
-    }
-}
+/// The owner has opened its endpoint anew, and has another bell.
+const MOVED: u32 = 2;
 
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::RDWR, Mode::RUSR | Mode::WUSR)?)
@@ -81,6 +72,16 @@ fn user() -> u32 {
 /// The pid namespace of this process, as its number.
 fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// Where the next generation's bell is made.
+fn draft_path(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.next"))
+}
+
+/// The name that the provider knows a generation of an endpoint by.
+pub(super) fn provider_name(name: &str, generation: u32) -> String {
+    if generation == 0 { name.to_owned() } else { format!("{name}.{generation}") }
 }
 
 /// A name that no other endpoint has or had: `weir-<pid namespace>-<pid>-<random>`.
@@ -128,7 +129,8 @@ pub(super) fn sweep() {
         let holder =
             file.starts_with(PORT_PREFIX).then(|| fs::read_to_string(entry.path()).unwrap_or_default());
         let name = holder.as_deref().unwrap_or(file);
-        let name = [".bell", ".sock", ".port"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        // What the provider makes beside its own file has a number behind the name.
+        let name = name.split(['.', '_']).next().unwrap_or(name);
         if is_dead(name) {
             // Somebody else may sweep at the same time.
             let _ = fs::remove_file(entry.path());
@@ -140,7 +142,8 @@ pub(super) fn sweep() {
 pub(super) struct Bell {
     name: String,
     port: Option<u16>,
-    page: Page,
+    generation: Cell<u32>,
+    page: RefCell<Page>,
     socket: UnixDatagram,
 }
 
@@ -153,18 +156,55 @@ fn failed(what: &str, error: &io::Error) -> FabricError {
     }
 }
 
+/// Makes the page of a bell in a new file.
+fn make(path: &Path, generation: u32) -> Result<Page, FabricError> {
+    let file = open(path, OFlags::CREATE | OFlags::EXCL)
+        .map_err(|error| failed("can't create the bell in /dev/shm", &error))?;
+    let sized = rustix::fs::ftruncate(&file, PAGE as u64).map_err(io::Error::from);
+    let page = sized.and_then(|()| Page::map(&file)).map_err(|error| failed("can't map the bell", &error))?;
+    page.word(GENERATION).store(generation, Ordering::Relaxed);
+    Ok(page)
+}
+
 impl Bell {
     /// Makes the bell of a name from [`fresh_name`].
     pub(super) fn new(name: &str) -> Result<Self, FabricError> {
-        let file = open(&bell_path(name), OFlags::CREATE | OFlags::EXCL)
-            .map_err(|error| failed("can't create the bell in /dev/shm", &error))?;
-        let sized = rustix::fs::ftruncate(&file, PAGE as u64).map_err(io::Error::from);
-        let page =
-            sized.and_then(|()| Page::map(&file)).map_err(|error| failed("can't map the bell", &error))?;
+        let page = make(&bell_path(name), 0)?;
         let socket = UnixDatagram::bind(socket_path(name))
             .map_err(|error| failed("can't bind the bell's socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up the bell's socket", &error))?;
-        Ok(Self { name: name.to_owned(), port: None, page, socket })
+        let (generation, page) = (Cell::new(0), RefCell::new(page));
+        Ok(Self { name: name.to_owned(), port: None, generation, page, socket })
+    }
+
+    /// How often the endpoint was opened anew.
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.get()
+    }
+
+    /// The name of a generation of the endpoint in the provider.
+    pub(super) fn provider_name(&self, generation: u32) -> String {
+        provider_name(&self.name, generation)
+    }
+
+    /// The lock of the endpoint's memory, where it has one that can be looked after.
+    pub(super) fn region(&self) -> Option<Arc<Region>> {
+        Region::of_own(&self.provider_name(self.generation()))
+    }
+
+    /// The endpoint was opened anew, as this generation: whoever comes to the old bell finds the new one. Both ring the same
+    /// socket.
+    pub(super) fn advance(&self, generation: u32) -> Result<(), FabricError> {
+        let draft = draft_path(&self.name);
+        // What an earlier try has left.
+        let _ = fs::remove_file(&draft);
+        let page = make(&draft, generation)?;
+        fs::rename(&draft, bell_path(&self.name))
+            .map_err(|error| failed("can't put the new bell in its place", &error))?;
+        let before = self.page.replace(page);
+        self.generation.set(generation);
+        before.word(STATE).store(MOVED, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Makes the endpoint findable by a port on this node.
@@ -189,13 +229,13 @@ impl Bell {
 
     /// From here on senders ring. The owner has to look at its queue once more before it sleeps.
     pub(super) fn arm(&self) {
-        self.page.asleep().store(1, Ordering::SeqCst);
+        self.page.borrow().word(STATE).store(ASLEEP, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// Awake: senders need not ring. Takes the rings that came.
     pub(super) fn disarm(&self) {
-        self.page.asleep().store(0, Ordering::SeqCst);
+        self.page.borrow().word(STATE).store(AWAKE, Ordering::SeqCst);
         while self.socket.recv(&mut [0u8; 8]).is_ok() {}
     }
 }
@@ -218,11 +258,25 @@ pub(super) fn lookup(port: u16) -> Option<String> {
     is_name(&name).then_some(name)
 }
 
+/// What became of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rung {
+    /// The owner is awake.
+    No,
+    /// It was woken.
+    Yes,
+    /// It has opened its endpoint anew, and what was posted is lost.
+    Moved,
+}
+
 /// Another endpoint's doorbell.
 pub(super) struct Ringer {
     page: Page,
+    generation: u32,
     socket: UnixDatagram,
     path: PathBuf,
+    /// So that its lock is looked after.
+    _region: Option<Arc<Region>>,
 }
 
 impl Ringer {
@@ -239,19 +293,37 @@ impl Ringer {
         let page = Page::map(&file).map_err(|error| failed("can't map the peer's bell", &error))?;
         let socket = UnixDatagram::unbound().map_err(|error| failed("can't make a socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up a socket", &error))?;
-        Ok(Self { page, socket, path: socket_path(name) })
+        let generation = page.word(GENERATION).load(Ordering::Relaxed);
+        let region = Region::of_peer(&provider_name(name, generation), name);
+        Ok(Self { page, generation, socket, path: socket_path(name), _region: region })
     }
 
-    /// Wakes the owner if it sleeps; called after something was posted for it. Returns whether it rang.
-    pub(super) fn ring(&self) -> bool {
+    /// Which generation of the endpoint it is of.
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Whether the owner has opened its endpoint anew since.
+    pub(super) fn has_moved(&self) -> bool {
+        self.page.word(STATE).load(Ordering::SeqCst) == MOVED
+    }
+
+    /// Wakes the owner if it sleeps; called after something was posted for it.
+    pub(super) fn ring(&self) -> Rung {
         fence(Ordering::SeqCst);
-        if self.page.asleep().load(Ordering::SeqCst) == 0 || self.page.asleep().swap(0, Ordering::SeqCst) == 0
-        {
-            return false;
+        let state = self.page.word(STATE);
+        if state.load(Ordering::SeqCst) == AWAKE {
+            return Rung::No;
         }
-        // A full socket has rung already, a missing one has no owner.
-        let _ = self.socket.send_to(&[1], &self.path);
-        true
+        match state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                // A full socket has rung already, a missing one has no owner.
+                let _ = self.socket.send_to(&[1], &self.path);
+                Rung::Yes
+            }
+            Err(MOVED) => Rung::Moved,
+            Err(_) => Rung::No,
+        }
     }
 }
 
@@ -286,8 +358,9 @@ mod tests {
     fn what_dead_processes_left_is_swept_and_what_living_ones_have_stays() {
         let (dead, mut own) = (dead_name(), Bell::new(&fresh_name(11)).expect("a bell"));
         own.listen(9).expect("a port nobody uses");
-        let leftovers =
-            [bell_path(&dead), socket_path(&dead), Path::new(DIRECTORY).join(&dead), port_path(8)];
+        let leftovers = ["", ".bell", ".sock", ".port", ".next", ".3", "_7"]
+            .map(|end| Path::new(DIRECTORY).join(dead.clone() + end));
+        let leftovers = [&leftovers[..], &[port_path(8)]].concat();
         for file in &leftovers {
             fs::write(file, &dead).expect("writable");
         }
@@ -303,13 +376,40 @@ mod tests {
     fn a_bell_rings_only_when_its_owner_sleeps() {
         let bell = Bell::new(&fresh_name(12)).expect("a bell");
         let ringer = Ringer::new(&bell.name).expect("its bell");
-        assert!(!ringer.ring());
+        assert_eq!(ringer.ring(), Rung::No);
         bell.arm();
-        assert!(ringer.ring());
-        assert!(!ringer.ring(), "once is enough");
-        let mut poll = [rustix::event::PollFd::from_borrowed_fd(bell.fd(), rustix::event::PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut poll, None), Ok(1));
+        assert_eq!(ringer.ring(), Rung::Yes);
+        assert_eq!(ringer.ring(), Rung::No, "once is enough");
+        assert!(has_rung(&bell));
         bell.disarm();
-        assert!(!ringer.ring());
+        assert_eq!(ringer.ring(), Rung::No);
+    }
+
+    fn has_rung(bell: &Bell) -> bool {
+        let mut poll = [rustix::event::PollFd::from_borrowed_fd(bell.fd(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut poll, Some(&rustix::event::Timespec::default())) == Ok(1)
+    }
+
+    #[test]
+    fn who_rings_the_bell_of_an_endpoint_that_was_opened_anew_learns_of_it_and_finds_the_new_one() {
+        let bell = Bell::new(&fresh_name(13)).expect("a bell");
+        let old = Ringer::new(&bell.name).expect("its bell");
+        for generation in 1..4 {
+            let before = Ringer::new(&bell.name).expect("its bell");
+            bell.arm();
+            bell.advance(generation).expect("another bell");
+            assert!(old.has_moved() && before.has_moved());
+            assert_eq!((old.ring(), before.ring()), (Rung::Moved, Rung::Moved));
+            let new = Ringer::new(&bell.name).expect("its bell");
+            assert_eq!((new.generation(), new.has_moved()), (generation, false));
+            assert!(!has_rung(&bell));
+            bell.arm();
+            assert_eq!(new.ring(), Rung::Yes);
+            assert!(has_rung(&bell));
+            bell.disarm();
+        }
+        let path = bell_path(&bell.name);
+        drop(bell);
+        assert!(!path.exists());
     }
 }

@@ -1,9 +1,9 @@
 //! The fabric trait on libfabric.
 
-use super::bell::{self, Ringer};
+use super::bell::{self, Rung};
 use super::hang_up::hang_up;
 use super::ops::Op;
-use super::peers::{KnownPeer, Peers};
+use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_MAX};
 use super::raw::Posted;
 use super::resolve;
@@ -35,57 +35,6 @@ impl LibfabricEndpoint {
             }
         })?;
         Ok(Rc::new(Self { core, rt: rt.clone(), source }))
-    }
-
-    fn bad_address(&self, address: &Address) -> FabricError {
-        let provider = self.core.capabilities.provider.clone();
-        FabricError::BadAddress { address: address.to_string(), provider }
-    }
-
-    /// Checks an address before libfabric sees it: addresses come from the network.
-    fn check(&self, address: &Address) -> Result<Option<Rc<Ringer>>, FabricError> {
-        let own = &self.core.address;
-        if self.core.capabilities.wait == Wait::Doorbell {
-            let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
-            let name = str::from_utf8(name).ok().filter(|name| bell::is_name(name));
-            let name = name.ok_or_else(|| self.bad_address(address))?;
-            if bell::is_own(name) && !self.core.capabilities.within_process() {
-                let Capabilities { provider, library, .. } = &self.core.capabilities;
-                return Err(FabricError::OwnProcess { provider: provider.clone(), library: library.clone() });
-            }
-            return Ok(Some(Rc::new(Ringer::new(name)?)));
-        }
-        let usable = match (own.socket(), address.socket()) {
-            (Some(own), Some(socket)) => {
-                own.is_ipv4() == socket.is_ipv4() && socket.port() != 0 && !socket.ip().is_unspecified()
-            }
-            (None, None) => own.as_bytes().len() == address.as_bytes().len(),
-            _ => false,
-        };
-        if usable { Ok(None) } else { Err(self.bad_address(address)) }
-    }
-
-    /// A new entry of the address vector, with the slot that its completions will name where the provider can.
-    fn insert_raw(&self, peers: &mut Peers, address: &Address) -> Result<(u64, u32), FabricError> {
-        let slot = peers.reserve();
-        let raw = &self.core.raw;
-        let inserted = if peers.has_user_ids() {
-            raw.insert(address, Some(slot.into())).or_else(|error| {
-                // Advertised and refused: entries are found by the provider's own numbers from now on.
-                tracing::debug!(%error, "the provider takes no user ids");
-                peers.give_up_user_ids();
-                raw.insert(address, None)
-            })
-        } else {
-            raw.insert(address, None)
-        };
-        match inserted {
-            Ok(fi_addr) => Ok((fi_addr, slot)),
-            Err(error) => {
-                peers.unreserve(slot);
-                Err(error)
-            }
-        }
     }
 
     /// Whether an operation to this peer makes sense.
@@ -146,11 +95,11 @@ impl LibfabricEndpoint {
     /// and no completion. `None`: it has to go the long way.
     fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Result<Option<()>, FabricError> {
         let core = &self.core;
-        // Nothing that is called from here comes back to the peers.
+        // Nothing that is called while they are borrowed comes back to the peers.
         let peers = core.peers.borrow();
         let peer = peers.get(to).ok_or(FabricError::UnknownPeer)?;
         self.alive(peer)?;
-        if len > core.capabilities.inject || !peer.waiting.is_empty() {
+        if len > core.capabilities.inject || !peer.waiting.is_empty() || peer.has_moved() {
             return Ok(None);
         }
         let posted = match parts {
@@ -166,8 +115,12 @@ impl LibfabricEndpoint {
                 core.raw.inject(&bytes[..len], peer.fi_addr)
             }
         };
-        if let Some(ringer) = &peer.ringer {
-            core.ring(ringer);
+        if let Some(ringer) = &peer.ringer
+            && core.ring(ringer) == Rung::Moved
+        {
+            drop(peers);
+            core.follow(to)?;
+            return Ok(None);
         }
         match posted {
             Posted::Yes => Ok(Some(())),
@@ -214,26 +167,7 @@ impl Endpoint for LibfabricEndpoint {
     }
 
     fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {
-        let address = if self.core.capabilities.wait == Wait::Doorbell {
-            // With and without the terminating zero it is the same name.
-            let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
-            &Address::from_bytes(name).ok_or_else(|| self.bad_address(address))?
-        } else {
-            address
-        };
-        let keyed = address.named_under(self.core.raw.first_key());
-        let address = keyed.as_ref().unwrap_or(address);
-        if let Some(known) = self.core.peers.borrow().by_address(address) {
-            return Ok(known);
-        }
-        let ringer = self.check(address)?;
-        let peers = &mut *self.core.peers.borrow_mut();
-        let (fi_addr, slot) = match peers.take_retained(address) {
-            Some(entry) => entry,
-            None => self.insert_raw(peers, address)?,
-        };
-        add(&self.core.counters.peers_inserted, 1);
-        Ok(peers.add(slot, address, fi_addr, ringer))
+        self.core.insert(address)
     }
 
     fn auth_key(&self, peer: PeerId) -> Option<AuthKey> {
@@ -265,7 +199,9 @@ impl Endpoint for LibfabricEndpoint {
             tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
         }
         if !retained {
-            self.core.raw.remove(gone.fi_addr);
+            for entry in gone.left.into_iter().chain([gone.fi_addr]) {
+                self.core.raw.remove(entry);
+            }
         }
     }
 

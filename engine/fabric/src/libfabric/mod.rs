@@ -6,17 +6,22 @@
 mod bell;
 mod endpoint;
 mod expose;
+mod guard;
 pub(crate) mod hang_up;
+mod insert;
 mod intake;
 mod open;
 mod ops;
+mod page;
 mod peers;
 mod post;
 mod progress;
 mod raw;
+mod reopen;
 pub(crate) mod resolve;
 mod survey;
 mod sys;
+mod watch;
 
 pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
 #[cfg(feature = "mercury")]

@@ -39,6 +39,14 @@ impl Op {
         }
     }
 
+    /// What is sent or moved.
+    pub(super) fn memory(&self) -> Option<&Rc<Memory>> {
+        match self {
+            Self::Slab(_) => None,
+            Self::Send { memory, .. } | Self::Transfer { memory, .. } => Some(memory),
+        }
+    }
+
     pub(super) fn peer(&self) -> Option<PeerId> {
         match self {
             Self::Slab(_) => None,
@@ -154,6 +162,13 @@ impl Ops {
     /// Number of operations other than posted slabs.
     pub(super) fn under_way(&self) -> usize {
         self.table.borrow().ops.iter().flatten().filter(|op| op.peer().is_some()).count()
+    }
+
+    /// Number of operations other than posted slabs, and whether one of them is with a peer that is not there.
+    pub(super) fn count(&self, is_there: impl Fn(PeerId) -> bool) -> (usize, bool) {
+        let table = self.table.borrow();
+        let peers = table.ops.iter().flatten().filter_map(Op::peer);
+        peers.fold((0, false), |(count, orphans), peer| (count + 1, orphans || !is_there(peer)))
     }
 
     /// Takes everything out, once the provider has let go of it all.

@@ -38,6 +38,8 @@ pub(super) struct KnownPeer {
     seen: Cell<Instant>,
     pub(super) retry_at: Instant,
     pause: Duration,
+    /// Entries of the address vector that stood for the peer before it opened its endpoint anew.
+    pub(super) left: Vec<u64>,
 }
 
 impl KnownPeer {
@@ -48,6 +50,21 @@ impl KnownPeer {
         };
         self.seen.set(now);
         !process.exists()
+    }
+
+    /// Which generation of its endpoint the entry is of.
+    fn generation(&self) -> u32 {
+        self.ringer.as_ref().map_or(0, |ringer| ringer.generation())
+    }
+
+    /// Whether it has opened its endpoint anew since the entry was made.
+    pub(super) fn has_moved(&self) -> bool {
+        self.ringer.as_ref().is_some_and(|ringer| ringer.has_moved())
+    }
+
+    /// Whether its process has ended, as far as that can be seen.
+    pub(super) fn has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.exists())
     }
 
     /// Notes that the provider still has no room.
@@ -73,6 +90,16 @@ struct Slot {
 /// entries count from 0.
 const DENSE_MAX: usize = 1 << 20;
 
+/// An entry of the address vector that a peer given up has left behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Retained {
+    pub(super) fi_addr: u64,
+    /// The slot that it names.
+    pub(super) slot: u32,
+    /// The peer's generation that it is of.
+    pub(super) generation: u32,
+}
+
 /// The peers. A [`PeerId`] is the index of a slot and its generation, so that nothing is hashed on the way to one.
 #[derive(Default)]
 pub(super) struct Peers {
@@ -82,8 +109,8 @@ pub(super) struct Peers {
     /// Slot + 1 by the provider's number of a peer; 0 is none.
     dense: Vec<u32>,
     sparse: HashMap<u64, u32>,
-    /// Peers that were given up but whose entry in the address vector stays, with the entry and the slot it names.
-    retained: HashMap<Address, (u64, u32)>,
+    /// Peers that were given up but whose entry in the address vector stays.
+    retained: HashMap<Address, Retained>,
     /// Completions name peers by their slot, because entries were inserted with it as user id.
     user_ids: bool,
     /// Peers with a waiting queue that isn't empty.
@@ -146,9 +173,14 @@ impl Peers {
         }
     }
 
-    /// The entry of the address vector that a peer given up earlier left behind, with its slot.
-    pub(super) fn take_retained(&mut self, address: &Address) -> Option<(u64, u32)> {
-        self.retained.remove(address)
+    /// What a peer given up earlier has left behind; it serves again when the address is added.
+    pub(super) fn retained(&self, address: &Address) -> Option<Retained> {
+        self.retained.get(address).copied()
+    }
+
+    /// The slot of a peer.
+    pub(super) fn slot_of(id: PeerId) -> u32 {
+        u32::try_from(parts(id).0).unwrap_or(u32::MAX)
     }
 
     /// A slot for a new peer: what completions will name it by, where the provider can.
@@ -184,8 +216,10 @@ impl Peers {
             seen: Cell::default(),
             retry_at: Instant::default(),
             pause: Duration::ZERO,
+            left: Vec::new(),
         });
         self.by_address.insert(address.clone(), id);
+        self.retained.remove(address);
         self.note_source(fi_addr, index + 1);
         id
     }
@@ -204,12 +238,51 @@ impl Peers {
         self.by_address.remove(&peer.address);
         self.waiting.retain(|waiting| *waiting != id);
         if retain(&peer) {
-            self.retained.insert(peer.address.clone(), (peer.fi_addr, index));
+            let generation = peer.generation();
+            let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
+            self.retained.insert(peer.address.clone(), retained);
         } else {
-            self.note_source(peer.fi_addr, 0);
+            for entry in peer.left.iter().chain([&peer.fi_addr]) {
+                self.note_source(*entry, 0);
+            }
             self.free.push(index);
         }
         Some(peer)
+    }
+
+    /// A peer has opened its endpoint anew, and has another entry in the address vector.
+    pub(super) fn renew(&mut self, id: PeerId, fi_addr: u64, ringer: Rc<Ringer>) {
+        let (index, _) = parts(id);
+        let Some(peer) = self.get_mut(id) else { return };
+        peer.left.push(core::mem::replace(&mut peer.fi_addr, fi_addr));
+        peer.ringer = Some(ringer);
+        self.note_source(fi_addr, u32::try_from(index + 1).unwrap_or(0));
+    }
+
+    /// The address vector is empty, and nothing waits for anybody any more: each peer gets another entry, made by `insert` for
+    /// its slot.
+    pub(super) fn start_afresh(&mut self, mut insert: impl FnMut(u32, &mut KnownPeer) -> u64) {
+        self.dense.clear();
+        self.sparse.clear();
+        self.free.extend(self.retained.drain().map(|(_, retained)| retained.slot));
+        self.waiting.clear();
+        let mut entries = Vec::new();
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            let Some(peer) = &mut slot.peer else { continue };
+            peer.waiting.clear();
+            peer.left.clear();
+            peer.reset();
+            peer.fi_addr = insert(index, peer);
+            entries.push((peer.fi_addr, index + 1));
+        }
+        for (fi_addr, entry) in entries {
+            self.note_source(fi_addr, entry);
+        }
+    }
+
+    /// Operations that wait for room.
+    pub(super) fn waiting_ops(&self) -> usize {
+        self.waiting.iter().filter_map(|id| self.get(*id)).map(|peer| peer.waiting.len()).sum()
     }
 
     pub(super) fn get(&self, id: PeerId) -> Option<&KnownPeer> {
@@ -293,9 +366,28 @@ mod tests {
         assert_eq!(peers.by_source(0), None, "given up");
         let other = add(&mut peers, "b", 4);
         assert_eq!(peers.by_source(1), Some(other));
-        let (fi_addr, slot) = peers.take_retained(&address("a")).expect("retained");
-        let again = peers.add(slot, &address("a"), fi_addr, None);
-        assert_eq!((fi_addr, peers.by_source(0)), (3, Some(again)));
+        let retained = peers.retained(&address("a")).expect("retained");
+        assert_eq!(retained, Retained { fi_addr: 3, slot: 0, generation: 0 });
+        let again = peers.add(retained.slot, &address("a"), retained.fi_addr, None);
+        assert_eq!(peers.by_source(0), Some(again));
         assert_ne!(first, again);
+    }
+
+    #[test]
+    fn peers_keep_their_ids_when_the_address_vector_is_made_anew() {
+        for user_ids in [false, true] {
+            let mut peers = Peers::with_user_ids(user_ids);
+            let gone = add(&mut peers, "gone", 3);
+            let kept = add(&mut peers, "kept", 4);
+            peers.wait(kept, 7, Instant::default());
+            peers.remove(gone, |_| true);
+            assert_eq!(peers.waiting_ops(), 1);
+            peers.start_afresh(|slot, _| u64::from(slot) + 20);
+            assert_eq!(peers.by_source(if user_ids { 1 } else { 21 }), Some(kept));
+            assert_eq!((peers.by_source(3), peers.by_source(4)), (None, None));
+            assert_eq!((peers.waiting_ops(), peers.retained(&address("gone"))), (0, None));
+            assert_eq!(peers.get(kept).map(|peer| peer.fi_addr), Some(21));
+            assert_eq!(peers.reserve(), 0, "nobody's slot is free again");
+        }
     }
 }

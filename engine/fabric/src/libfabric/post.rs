@@ -1,10 +1,10 @@
 //! Giving operations to the provider: posting, queueing what finds no room, trying it again.
 #![expect(unsafe_code, reason = "posting memory to libfabric")]
 
-use super::bell::Ringer;
+use super::bell::{Ringer, Rung};
 use super::open::ReceiveMode;
 use super::ops::{Op, OpId};
-use super::peers::WAIT_MAX;
+use super::peers::{KnownPeer, WAIT_MAX};
 use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, failure, reason};
 use super::sys;
@@ -23,6 +23,9 @@ const SPARE_MAX: usize = 512;
 
 /// Stands for `-ETIMEDOUT`: an operation found no room for too long.
 const GAVE_UP: i64 = -110;
+
+/// Stands for `-ECONNRESET`: the peer's endpoint is gone.
+const LOST: i64 = -104;
 
 impl Core {
     /// Posts the slabs that nobody holds any more. Until there is a sink, nothing is received.
@@ -137,6 +140,10 @@ impl Core {
         let to = match &call {
             Call::Send { peer, .. } | Call::Transfer { peer, .. } => *peer,
         };
+        let moved = self.peers.borrow().get(to).is_some_and(KnownPeer::has_moved);
+        if moved && self.follow(to).is_err() {
+            return Posted::Failed(LOST);
+        }
         let Some((fi_addr, ringer)) =
             self.peers.borrow().get(to).map(|peer| (peer.fi_addr, peer.ringer.clone()))
         else {
@@ -181,10 +188,12 @@ impl Core {
     }
 
     /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.
-    pub(super) fn ring(&self, ringer: &Ringer) {
-        if ringer.ring() {
+    pub(super) fn ring(&self, ringer: &Ringer) -> Rung {
+        let rung = ringer.ring();
+        if rung == Rung::Yes {
             add(&self.counters.doorbells, 1);
         }
+        rung
     }
 
     /// Starts an operation: posts it, or queues it behind others that wait for the peer.

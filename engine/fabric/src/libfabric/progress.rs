@@ -3,12 +3,14 @@
 
 use super::bell::Bell;
 use super::expose::Exposing;
+use super::guard::Region;
 use super::intake::{HANDED_MAX, Intake};
 use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::sys;
+use super::watch::{self, Watch};
 use crate::counters::{add, raise};
 use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
@@ -18,7 +20,8 @@ use core::ffi::c_void;
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
-use weir_runtime::{EventSource, Handle};
+use std::sync::Arc;
+use weir_runtime::{EventSource, Handle, Instant};
 
 /// Completions taken at once. Providers take in more whenever they are asked, however many completions they hold already, and
 /// hand them out in one order: what they hold has to be taken whole for senders to take turns.
@@ -61,7 +64,20 @@ pub(super) struct Core {
     pub(super) peers: RefCell<Peers>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     fd: Option<i32>,
-    bell: Option<Bell>,
+    pub(super) bell: Option<Bell>,
+    /// The endpoint's watch over itself, where peers can block its queue.
+    pub(super) watch: Option<Watch>,
+    /// Where the lock of its queue's buffers is, where there is one that is known.
+    pub(super) region: RefCell<Option<Arc<Region>>>,
+    /// The endpoint could not be opened anew, and is tried again then.
+    pub(super) down: Cell<Option<Instant>>,
+    /// When the endpoint was last opened anew, and the memory of what was under way then.
+    pub(super) replaced: Cell<Instant>,
+    pub(super) remains: RefCell<Vec<Rc<Memory>>>,
+    /// The endpoint as its own peer.
+    pub(super) own: Cell<Option<PeerId>>,
+    /// Operations that have ended.
+    pub(super) ended: Cell<u64>,
     armed: Cell<bool>,
     /// Transfers whose peers were not woken yet, on providers with doorbells.
     pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
@@ -96,6 +112,8 @@ impl Core {
         // In standard mode a message occupies no more than itself.
         let copies = matches!(receive, ReceiveMode::Multi { .. });
         let user_ids = capabilities.av_user_id;
+        let watches = capabilities.shared_queue && capabilities.within_process();
+        let region = bell.as_ref().filter(|_| watches).and_then(Bell::region);
         let exposing = Exposing::new(options.mr_method, capabilities.mr_accounting, options.mr_cache);
         let core = Rc::new(Self {
             rt: rt.clone(),
@@ -114,6 +132,13 @@ impl Core {
             sink: OnceCell::new(),
             fd,
             bell,
+            watch: watches.then(Watch::default),
+            region: RefCell::new(region),
+            down: Cell::new(None),
+            replaced: Cell::default(),
+            remains: RefCell::default(),
+            own: Cell::new(None),
+            ended: Cell::new(0),
             armed: Cell::new(false),
             unrung: RefCell::default(),
             returns: Rc::default(),
@@ -139,21 +164,27 @@ impl Core {
 
     /// Ends an operation with an error.
     pub(super) fn fail(&self, id: OpId, error: FabricError) {
-        match self.ops.take(id) {
-            Some(Op::Send { peer, context, .. }) => {
+        if let Some(op) = self.ops.take(id) {
+            self.tell_failed(op, error);
+        }
+    }
+
+    /// Tells whoever started an operation that it has failed.
+    pub(super) fn tell_failed(&self, op: Op, error: FabricError) {
+        match op {
+            Op::Send { peer, context, .. } => {
                 add(&self.counters.sends_failed, 1);
                 if let Some(sink) = self.sink() {
                     sink.send_failed(peer, context, error);
                 }
             }
-            Some(Op::Transfer { completer, .. }) => {
+            Op::Transfer { completer, .. } => {
                 add(&self.counters.transfers_failed, 1);
                 if let Some(completer) = completer {
                     completer.complete(Err(error));
                 }
             }
-            Some(Op::Slab(_)) => self.posted.set(self.posted.get().saturating_sub(1)),
-            None => {}
+            Op::Slab(_) => self.posted.set(self.posted.get().saturating_sub(1)),
         }
     }
 
@@ -197,6 +228,9 @@ impl Core {
                 continue;
             }
             let Ok(count) = usize::try_from(code) else { return any };
+            if self.is_compromised() {
+                return any;
+            }
             any |= count > 0;
             for (entry, source) in batch.entries.iter().zip(&batch.sources).take(count) {
                 // Whoever takes a message may end the endpoint, and with it what the other entries point to.
@@ -226,12 +260,16 @@ impl Core {
             if has_message {
                 let known =
                     if self.capabilities.source { self.peers.borrow().by_source(source) } else { None };
+                if entry.len == 0 && self.is_own_answer(known) {
+                    return;
+                }
                 let source = known.map_or(Source::Unknown, Source::Peer);
                 self.received(lease, buf, entry.len, source);
             }
             return;
         }
         let ended = self.ops.take(id);
+        add(&self.ended, 1);
         if let Some(Op::Send { memory, .. }) = ended {
             self.spare(memory);
         } else if let Some(Op::Transfer { access, len, completer, .. }) = ended {
@@ -361,6 +399,7 @@ impl Core {
             drop(op);
         }
         self.returns.borrow_mut().clear();
+        self.remains.borrow_mut().clear();
     }
 }
 
@@ -372,7 +411,7 @@ pub(super) fn is_contact_loss(code: i64) -> bool {
 
 impl EventSource for Core {
     fn poll(&self) -> bool {
-        if self.raw.is_stopped() {
+        if self.raw.is_stopped() && !self.try_again() {
             return false;
         }
         if self.armed.replace(false)
@@ -382,6 +421,11 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.reap();
+        if let Some(watch) = &self.watch
+            && (watch.polled() || self.is_compromised())
+        {
+            self.look_after();
+        }
         if !self.unrung.borrow().is_empty() {
             self.ring_for_transfers();
         }
@@ -410,7 +454,7 @@ impl EventSource for Core {
             Some(bell) => {
                 bell.arm();
                 self.armed.set(true);
-                if self.reap() {
+                if self.reap() || self.watch.is_some() && self.look_after() {
                     self.armed.set(false);
                     bell.disarm();
                     return false;
@@ -422,14 +466,12 @@ impl EventSource for Core {
 
     fn max_sleep(&self) -> Option<Duration> {
         if self.raw.is_stopped() {
-            return None;
+            return self.down.get().map(|at| at - self.rt.now());
         }
         let retry = self.peers.borrow().next_retry().map(|at| (at - self.rt.now()).min(RETRY_MAX));
         // The other side of a doorbell provider completes our operations in memory, without ringing.
         let nap = (self.bell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
-        match (retry, nap) {
-            (Some(retry), Some(nap)) => Some(retry.min(nap)),
-            (retry, nap) => retry.or(nap),
-        }
+        let asked = self.watch.as_ref().is_some_and(Watch::is_waiting).then_some(watch::LOOK_EVERY);
+        [retry, nap, asked].into_iter().flatten().min()
     }
 }

@@ -209,6 +209,23 @@ impl Raw {
         }
     }
 
+    /// Opens another endpoint of this name in the place of the one that there is, with an empty address vector;
+    /// registrations stay. The old one does nothing any more. After an error there is none, and it can be tried again.
+    pub(super) fn reopen(&self, name: &str) -> Result<(), FabricError> {
+        let name = text(name)?;
+        // SAFETY: open or stopped; the string is terminated.
+        let code = unsafe { sys::weir_fabric_reopen(self.ptr, name.as_ptr()) };
+        self.stopped.set(code != 0);
+        self.check("fi_endpoint", code)
+    }
+
+    /// Closes the endpoints that others have taken the place of, whose shared memory no thread of this process writes to any
+    /// more.
+    pub(super) fn bury(&self) {
+        // SAFETY: open or stopped.
+        unsafe { sys::weir_fabric_bury(self.ptr) };
+    }
+
     fn live(&self) -> Result<*mut sys::WeirFabric, FabricError> {
         if self.stopped.get() { Err(FabricError::Cancelled) } else { Ok(self.ptr) }
     }

@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <sys/socket.h>
 
 #include <rdma/fabric.h>
@@ -47,6 +49,7 @@ struct weir_caps {
 	uint64_t max_auth_keys;
 	uint64_t ordered_writes;
 	uint64_t mr_accounting;
+	uint64_t shared_queue;
 };
 
 /* A key as the cxi provider takes it: its public header calls it struct cxi_auth_key. */
@@ -81,6 +84,14 @@ struct weir_error {
 	int64_t code;
 };
 
+/* An endpoint that another one has taken the place of. */
+struct weir_retired {
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	struct weir_retired *next;
+};
+
 struct weir_fabric {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -89,6 +100,11 @@ struct weir_fabric {
 	struct fid_cq *cq;
 	struct fid_ep *ep;
 	uint64_t transfer_flags;
+	/* What a new endpoint is opened with. */
+	bool wait_fd;
+	uint64_t queue;
+	size_t min_multi_recv;
+	struct weir_retired *retired;
 };
 
 struct weir_completion {
@@ -147,6 +163,11 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	 * kernel invalidates it. The software providers go on with what has begun.
 	 */
 	caps->mr_accounting = !strcmp(caps->provider, "cxi");
+	/*
+	 * Senders of shm take their places in the receiver's queue and fill them themselves: one that ends in between blocks
+	 * all that come after it. So does one that ends with the lock of the receiver's buffers.
+	 */
+	caps->shared_queue = !strcmp(caps->provider, "shm");
 }
 
 static int set_key(uint8_t **copy, size_t *size, const struct weir_auth_key *key)
@@ -268,16 +289,10 @@ static int64_t set_mr_method(struct weir_fabric *f, const struct weir_mr_setting
 	return fi_control(&f->domain->fid, FI_OPT_CXI_SET_MR_MATCH_EVENTS, &match_events);
 }
 
-static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids, bool wait_fd,
-			    uint64_t queue, const struct weir_mr_settings *mr, struct weir_error *error)
+static int64_t open_domain(struct weir_fabric *f, const struct weir_mr_settings *mr, struct weir_error *error)
 {
-	uint64_t at;
-
-	struct fi_av_attr av = { .type = FI_AV_TABLE };
-	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = queue };
 	int ret;
 
-	cq.wait_obj = wait_fd ? FI_WAIT_FD : FI_WAIT_NONE;
 	/*
 	 * One thread does everything with a domain. The library's offers don't say so, and it takes a lock for each look at
 	 * the queue, which on shm is a quarter of the look. With tcp, requests have stalled for want of these locks.
@@ -290,6 +305,19 @@ static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *need
 		return failed(error, "fi_domain", ret);
 	if ((ret = set_mr_method(f, mr)))
 		return failed(error, "fi_control(FI_OPT_CXI_SET_*)", ret);
+	return 0;
+}
+
+/* Address vector, completion queue and endpoint: what the domain's registrations outlive. */
+static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids,
+			     struct weir_error *error)
+{
+	struct fi_av_attr av = { .type = FI_AV_TABLE };
+	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = f->queue };
+	uint64_t at;
+	int ret;
+
+	cq.wait_obj = f->wait_fd ? FI_WAIT_FD : FI_WAIT_NONE;
 	if ((ret = fi_av_open(f->domain, &av, &f->av, NULL)))
 		return failed(error, "fi_av_open", ret);
 	/* All keys of the endpoint have to be there before it is enabled; each is an entry that senders are named by. */
@@ -309,12 +337,24 @@ static int64_t open_objects(struct weir_fabric *f, const struct weir_needs *need
 		return failed(error, "fi_ep_bind(av)", ret);
 	if ((ret = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)))
 		return failed(error, "fi_ep_bind(cq)", ret);
+	if ((ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &f->min_multi_recv,
+			     sizeof f->min_multi_recv)))
+		return failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
+	if ((ret = fi_enable(f->ep)))
+		return failed(error, "fi_enable", ret);
 	return 0;
 }
 
+/* The name that the next endpoint has, in the provider's format, in the place of what node and service resolve to. */
+static void set_name(struct weir_fabric *f, const char *name)
+{
+	free(f->info->src_addr);
+	f->info->src_addr = strdup(name);
+	f->info->src_addrlen = strlen(name) + 1;
+}
+
 /*
- * Opens fabric, domain, address vector, completion queue and endpoint. `address`, if given, is the endpoint's own
- * name in the provider's format and replaces what the node and service resolve to. With `delivery` a write has ended only
+ * Opens fabric, domain, address vector, completion queue and endpoint. `address`, if given, is the endpoint's own name. With `delivery` a write has ended only
  * when it has arrived.
  */
 int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
@@ -322,7 +362,6 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 			 uint64_t queue, uint64_t min_multi_recv, const struct weir_mr_settings *mr, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
 {
 	struct weir_fabric *f = calloc(1, sizeof *f);
-	size_t min = min_multi_recv;
 	int64_t ret;
 
 	*out = NULL;
@@ -332,20 +371,18 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 		free(f);
 		return failed(error, "fi_getinfo", ret);
 	}
-	if (address) {
-		free(f->info->src_addr);
-		f->info->src_addr = strdup(address);
-		f->info->src_addrlen = strlen(address) + 1;
-	}
+	if (address)
+		set_name(f, address);
+	f->wait_fd = wait_fd;
+	f->queue = queue;
+	f->min_multi_recv = min_multi_recv;
 	describe(f->info, caps);
 	/* Nor may a later message overtake a write. What shm says to be done has been copied. */
 	if ((delivery || !caps->ordered_writes) && strcmp(caps->provider, "shm"))
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
-	ret = open_objects(f, needs, key_ids, wait_fd, queue, mr, error);
-	if (!ret && (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min)))
-		failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
-	if (!ret && (ret = fi_enable(f->ep)))
-		failed(error, "fi_enable", ret);
+	ret = open_domain(f, mr, error);
+	if (!ret)
+		ret = open_endpoint(f, needs, key_ids, error);
 	if (ret) {
 		weir_fabric_close(f);
 		return ret;
@@ -354,18 +391,70 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	return 0;
 }
 
-/* Closes the endpoint and its queues: from here on nothing touches posted memory. */
-void weir_fabric_stop(struct weir_fabric *f)
+static void close_endpoint(struct fid_ep *ep, struct fid_cq *cq, struct fid_av *av)
 {
-	if (f->ep)
-		fi_close(&f->ep->fid);
-	if (f->cq)
-		fi_close(&f->cq->fid);
-	if (f->av)
-		fi_close(&f->av->fid);
+	if (ep)
+		fi_close(&ep->fid);
+	if (cq)
+		fi_close(&cq->fid);
+	if (av)
+		fi_close(&av->fid);
+}
+
+/* Closes the endpoints that others have taken the place of. */
+void weir_fabric_bury(struct weir_fabric *f)
+{
+	while (f->retired) {
+		struct weir_retired *retired = f->retired;
+
+		f->retired = retired->next;
+		close_endpoint(retired->ep, retired->cq, retired->av);
+		free(retired);
+	}
+}
+
+static void close_current(struct weir_fabric *f)
+{
+	close_endpoint(f->ep, f->cq, f->av);
 	f->ep = NULL;
 	f->cq = NULL;
 	f->av = NULL;
+}
+
+/* Closes the endpoint and its queues: from here on nothing touches posted memory. */
+void weir_fabric_stop(struct weir_fabric *f)
+{
+	close_current(f);
+	weir_fabric_bury(f);
+}
+
+/*
+ * Opens another endpoint of this name in the place of the one that there is; it knows nobody. Registrations stay. The old one
+ * does nothing any more, but its shared memory stays until it is buried: other threads of this process may just be writing
+ * there. Where that fails there is no endpoint, and it can be tried again.
+ */
+int64_t weir_fabric_reopen(struct weir_fabric *f, const char *name)
+{
+	const struct weir_needs needs = { 0 };
+	struct weir_retired *retired;
+	struct weir_error error;
+	int64_t ret;
+
+	if (f->ep) {
+		retired = malloc(sizeof *retired);
+		if (!retired)
+			return -FI_ENOMEM;
+		*retired = (struct weir_retired){ f->av, f->cq, f->ep, f->retired };
+		f->retired = retired;
+		f->ep = NULL;
+		f->cq = NULL;
+		f->av = NULL;
+	}
+	set_name(f, name);
+	ret = open_endpoint(f, &needs, NULL, &error);
+	if (ret)
+		close_current(f);
+	return ret;
 }
 
 /* Closes what is left, once every registration is closed, and frees the object. */
@@ -585,6 +674,45 @@ int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
 	progress->unacked = info.tcpi_unacked;
 	progress->silence_ms = info.tcpi_last_ack_recv;
 	return 0;
+}
+
+/* The head of an endpoint's shared memory as shm of libfabric 2.1 has it, of format 8. Later formats have no lock. */
+struct weir_region {
+	uint8_t format;
+	uint8_t reserved;
+	uint16_t flags;
+	int pid;
+	uint8_t copying[4];
+	uint32_t buffers_per_peer;
+	uint64_t mapping[4];
+	void *base;
+	pthread_spinlock_t lock;
+	void *map;
+	size_t size;
+};
+
+/* Where the lock is in shared memory that begins so and is in a file of this length; negative: there is none. */
+int64_t weir_region_lock(const void *head, uint64_t length)
+{
+	const struct weir_region *region = head;
+
+	if (region->format != 8 || region->size != length)
+		return -FI_ENODATA;
+	return offsetof(struct weir_region, lock);
+}
+
+/* Whether somebody has a lock just now. */
+int weir_lock_held(const void *lock)
+{
+	pthread_spinlock_t open;
+
+	pthread_spin_init(&open, PTHREAD_PROCESS_SHARED);
+	return __atomic_load_n((const int *)lock, __ATOMIC_RELAXED) != *(volatile int *)&open;
+}
+
+void weir_lock_break(void *lock)
+{
+	pthread_spin_unlock(lock);
 }
 
 /* Bits of the library's headers, for a test that sys.rs has the same. */

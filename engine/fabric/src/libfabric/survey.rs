@@ -151,6 +151,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         rma: caps.abilities & sys::FI_RMA != 0,
         delivery: facts.delivery,
         ordered_writes: caps.ordered_writes != 0,
+        shared_queue: caps.shared_queue != 0,
         wait: if facts.wait_fd { Wait::Fd } else { Wait::Doorbell },
         mr: MrMode {
             local: bit(sys::FI_MR_LOCAL),

@@ -47,6 +47,7 @@ pub(super) struct Caps {
     pub(super) max_auth_keys: u64,
     pub(super) ordered_writes: u64,
     pub(super) mr_accounting: u64,
+    pub(super) shared_queue: u64,
 }
 
 impl Caps {
@@ -64,6 +65,7 @@ impl Caps {
         max_auth_keys: 0,
         ordered_writes: 0,
         mr_accounting: 0,
+        shared_queue: 0,
     };
 }
 
@@ -190,6 +192,8 @@ unsafe extern "C" {
         error: *mut CallError,
     ) -> i64;
     pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
+    pub(super) fn weir_fabric_reopen(f: *mut WeirFabric, name: *const c_char) -> i64;
+    pub(super) fn weir_fabric_bury(f: *mut WeirFabric);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
     pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs) -> i64;
@@ -268,6 +272,9 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_mr_close(mr: *mut c_void);
     pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
+    pub(super) fn weir_region_lock(head: *const c_void, length: u64) -> i64;
+    pub(super) fn weir_lock_held(lock: *const c_void) -> c_int;
+    pub(super) fn weir_lock_break(lock: *mut c_void);
     pub(super) fn weir_strerror(code: i64) -> *const c_char;
     #[cfg(test)]
     pub(super) fn weir_constant(which: u32) -> u64;

@@ -53,6 +53,7 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         wait: Wait::Fd,
         mr: MrMode { virt_addr, ..MrMode::default() },
         mr_accounting: MrAccounting::Own,
+        shared_queue: false,
         mr_key_bytes: if sm { 0 } else { size_of::<u64>() },
         inject: 0,
         max_message: MESSAGE_MAX,

@@ -205,6 +205,7 @@ impl SimEndpoint {
             wait: Wait::Simulated,
             mr: MrMode::default(),
             mr_accounting,
+            shared_queue: false,
             mr_key_bytes: 8,
             inject: 0,
             max_message: MESSAGE_MAX,

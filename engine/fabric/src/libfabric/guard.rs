@@ -1,0 +1,156 @@
+//! Locks that dead processes hold.
+//!
+//! Where an endpoint's receive queue lies in shared memory, its senders take buffers there under a lock. One that is
+//! killed meanwhile leaves it locked, and everybody who needs it spins in the provider for good: the endpoint's own thread,
+//! and every other sender's. Only another thread can help them. This one looks at the locks twice a second.
+//! A lock that it finds held each time that it looks for a second is nobody's any more: holding it takes nanoseconds, and a
+//! thread that has lost its processor meanwhile gets it back within that time. So the lock is broken. The endpoint learns of
+//! that, throws away what it was about to take, and is opened anew.
+#![expect(unsafe_code, reason = "a lock of the provider in memory that is shared with other processes")]
+
+use super::page::{PAGE, Page};
+use super::{bell, sys};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// How often locks are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often a lock is looked at that was held.
+const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+
+/// How often in a row it has to be held to be nobody's: for a second. A busy endpoint's is held for some hundredths of the
+/// time, so that it never is by chance.
+const SAMPLES: u32 = 100;
+
+/// The same for others' locks, which their owners look after themselves while they live.
+const SAMPLES_OTHERS: u32 = 500;
+
+/// Whose memory it is.
+enum Owner {
+    /// An endpoint of this process.
+    Own,
+    /// Another process's, which shows here as long as it lives.
+    Process(PathBuf),
+    /// A process's that can't be seen.
+    Hidden,
+}
+
+/// An endpoint's memory in which its senders put messages, as far as its lock is concerned.
+pub(super) struct Region {
+    head: Page,
+    lock: usize,
+    owner: Owner,
+    broken: AtomicBool,
+}
+
+impl Region {
+    /// The memory of an endpoint of this process; its lock is looked after until it is dropped. `None`: it has none that is known.
+    pub(super) fn of_own(file: &str) -> Option<Arc<Self>> {
+        Self::open(file, Owner::Own)
+    }
+
+    /// The memory of a peer. One in this process looks after its own.
+    pub(super) fn of_peer(file: &str, peer: &str) -> Option<Arc<Self>> {
+        let owner = bell::process(peer).map_or(Owner::Hidden, Owner::Process);
+        if bell::is_own(peer) { None } else { Self::open(file, owner) }
+    }
+
+    fn open(file: &str, owner: Owner) -> Option<Arc<Self>> {
+        let path = Path::new(bell::DIRECTORY).join(file);
+        let file = rustix::fs::open(path, OFlags::CLOEXEC | OFlags::RDWR, Mode::empty()).ok()?;
+        let length = u64::try_from(rustix::fs::fstat(&file).ok()?.st_size).ok()?;
+        let head = if length >= PAGE as u64 { Page::map(&file).ok()? } else { return None };
+        // SAFETY: a mapped page, which is longer than the head.
+        let lock = usize::try_from(unsafe { sys::weir_region_lock(head.start(), length) }).ok()?;
+        let region = Arc::new(Self { head, lock, owner, broken: AtomicBool::new(false) });
+        look_after(&region);
+        Some(region)
+    }
+
+    /// Whether its lock was broken: what is in it can't be trusted any more.
+    #[inline]
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> *mut c_void {
+        self.head.start().wrapping_byte_add(self.lock)
+    }
+
+    fn is_held(&self) -> bool {
+        // SAFETY: within the page, which is mapped.
+        unsafe { sys::weir_lock_held(self.lock()) != 0 }
+    }
+
+    /// How often in a row the lock has to be held to be nobody's. `None`: it is for its owner to judge.
+    fn samples(&self) -> Option<u32> {
+        match &self.owner {
+            Owner::Own => Some(SAMPLES),
+            Owner::Process(process) => (!process.exists()).then_some(SAMPLES),
+            Owner::Hidden => Some(SAMPLES_OTHERS),
+        }
+    }
+
+    /// Breaks the lock if it is nobody's any more.
+    fn look(&self) {
+        if !self.is_held() {
+            return;
+        }
+        let Some(samples) = self.samples() else { return };
+        for _ in 0..samples {
+            std::thread::sleep(SAMPLE_EVERY);
+            if !self.is_held() {
+                return;
+            }
+        }
+        // Whoever comes out of the provider then knows.
+        self.broken.store(true, Ordering::Release);
+        // SAFETY: within the page, which is mapped. Whoever held it is gone.
+        unsafe { sys::weir_lock_break(self.lock()) };
+        tracing::warn!("a process ended with the lock of an endpoint's shared memory; the lock was broken");
+    }
+}
+
+/// What is looked after, and whether somebody does.
+struct Guard {
+    regions: Vec<Weak<Region>>,
+    runs: bool,
+}
+
+static GUARD: Mutex<Guard> = Mutex::new(Guard { regions: Vec::new(), runs: false });
+
+fn look_after(region: &Arc<Region>) {
+    let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
+    guard.regions.push(Arc::downgrade(region));
+    if !guard.runs {
+        let thread = std::thread::Builder::new().name("fabric-guard".to_owned()).spawn(run);
+        guard.runs = thread.is_ok();
+        if let Err(error) = thread {
+            tracing::warn!(%error, "no thread to look after locks in shared memory");
+        }
+    }
+}
+
+/// Looks after all locks until there are none.
+fn run() {
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        let regions: Vec<Arc<Region>> = {
+            let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
+            guard.regions.retain(|region| region.strong_count() > 0);
+            guard.runs = !guard.regions.is_empty();
+            if !guard.runs {
+                return;
+            }
+            guard.regions.iter().filter_map(Weak::upgrade).collect()
+        };
+        for region in regions {
+            region.look();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Making peers known, and following those that have opened their endpoints anew.
+
+use super::bell::{self, Ringer};
+use super::peers::{KnownPeer, Peers, Retained};
+use super::progress::Core;
+use super::sys;
+use crate::counters::add;
+use crate::{Address, Capabilities, FabricError, PeerId, Wait};
+use std::borrow::Cow;
+use std::rc::Rc;
+
+/// The name in an address of a provider within the node: with and without the terminating zero it is the same.
+fn name_in(address: &Address) -> Option<&str> {
+    str::from_utf8(address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes())).ok()
+}
+
+/// What the provider knows a generation of a peer by.
+fn named(address: &Address, generation: u32) -> Cow<'_, Address> {
+    if generation == 0 {
+        return Cow::Borrowed(address);
+    }
+    let name = name_in(address).map(|name| bell::provider_name(name, generation));
+    let named = name.and_then(|name| Address::from_bytes(name.as_bytes()));
+    named.map_or(Cow::Borrowed(address), Cow::Owned)
+}
+
+impl Core {
+    fn bad_address(&self, address: &Address) -> FabricError {
+        let provider = self.capabilities.provider.clone();
+        FabricError::BadAddress { address: address.to_string(), provider }
+    }
+
+    /// Checks an address before libfabric sees it: addresses come from the network.
+    fn check(&self, address: &Address) -> Result<Option<Rc<Ringer>>, FabricError> {
+        let own = &self.address;
+        if self.capabilities.wait == Wait::Doorbell {
+            let name = name_in(address).filter(|name| bell::is_name(name));
+            let name = name.ok_or_else(|| self.bad_address(address))?;
+            if bell::is_own(name) && !self.capabilities.within_process() {
+                let Capabilities { provider, library, .. } = &self.capabilities;
+                return Err(FabricError::OwnProcess { provider: provider.clone(), library: library.clone() });
+            }
+            return Ok(Some(Rc::new(Ringer::new(name)?)));
+        }
+        let usable = match (own.socket(), address.socket()) {
+            (Some(own), Some(socket)) => {
+                own.is_ipv4() == socket.is_ipv4() && socket.port() != 0 && !socket.ip().is_unspecified()
+            }
+            (None, None) => own.as_bytes().len() == address.as_bytes().len(),
+            _ => false,
+        };
+        if usable { Ok(None) } else { Err(self.bad_address(address)) }
+    }
+
+    /// A new entry of the address vector, with the slot that its completions will name where the provider can.
+    fn insert_raw(&self, peers: &mut Peers, address: &Address) -> Result<(u64, u32), FabricError> {
+        let slot = peers.reserve();
+        let raw = &self.raw;
+        let inserted = if peers.has_user_ids() {
+            raw.insert(address, Some(slot.into())).or_else(|error| {
+                // Advertised and refused: entries are found by the provider's own numbers from now on.
+                tracing::debug!(%error, "the provider takes no user ids");
+                peers.give_up_user_ids();
+                raw.insert(address, None)
+            })
+        } else {
+            raw.insert(address, None)
+        };
+        match inserted {
+            Ok(fi_addr) => Ok((fi_addr, slot)),
+            Err(error) => {
+                peers.unreserve(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a peer known; see [`crate::Endpoint::insert`].
+    pub(super) fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {
+        let address = if self.capabilities.wait == Wait::Doorbell {
+            // With and without the terminating zero it is the same name.
+            let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
+            &Address::from_bytes(name).ok_or_else(|| self.bad_address(address))?
+        } else {
+            address
+        };
+        let keyed = address.named_under(self.raw.first_key());
+        let address = keyed.as_ref().unwrap_or(address);
+        let known = self.peers.borrow().by_address(address);
+        if let Some(known) = known {
+            if self.peers.borrow().get(known).is_some_and(KnownPeer::has_moved) {
+                self.follow(known)?;
+            }
+            return Ok(known);
+        }
+        let ringer = self.check(address)?;
+        let generation = ringer.as_ref().map_or(0, |ringer| ringer.generation());
+        let peers = &mut *self.peers.borrow_mut();
+        let (fi_addr, slot) = match peers.retained(address) {
+            Some(Retained { fi_addr, slot, generation: same }) if same == generation => (fi_addr, slot),
+            Some(Retained { slot, .. }) => (self.insert_at(peers, slot, address, generation)?, slot),
+            None => self.insert_raw(peers, &named(address, generation))?,
+        };
+        add(&self.counters.peers_inserted, 1);
+        Ok(peers.add(slot, address, fi_addr, ringer))
+    }
+
+    /// Another entry of the address vector for a slot, whose peer is of this generation now.
+    fn insert_at(
+        &self,
+        peers: &Peers,
+        slot: u32,
+        address: &Address,
+        generation: u32,
+    ) -> Result<u64, FabricError> {
+        let user_id = peers.has_user_ids().then_some(slot.into());
+        self.raw.insert(&named(address, generation), user_id)
+    }
+
+    /// A peer has opened its endpoint anew: finds it again. What was posted to the old one is lost.
+    pub(super) fn follow(&self, id: PeerId) -> Result<(), FabricError> {
+        let lost = || FabricError::Unreachable { reason: "the peer's endpoint was closed".to_owned() };
+        let address = self.peers.borrow().get(id).map(|peer| peer.address.clone());
+        let address = address.ok_or(FabricError::UnknownPeer)?;
+        let ringer = Ringer::new(name_in(&address).ok_or_else(lost)?).map_err(|_| lost())?;
+        if ringer.has_moved() {
+            return Err(lost());
+        }
+        let peers = &mut *self.peers.borrow_mut();
+        let fi_addr = self.insert_at(peers, Peers::slot_of(id), &address, ringer.generation())?;
+        tracing::debug!(peer = %address, generation = ringer.generation(), "a peer has opened its endpoint anew");
+        peers.renew(id, fi_addr, Rc::new(ringer));
+        Ok(())
+    }
+
+    /// The address vector is empty: everybody is inserted again.
+    pub(super) fn insert_all_again(&self) {
+        let peers = &mut *self.peers.borrow_mut();
+        let has_user_ids = peers.has_user_ids();
+        peers.start_afresh(|slot, peer| {
+            // Its own bell is another one now; others' may be.
+            if peer.has_moved()
+                && let Some(ringer) = name_in(&peer.address).and_then(|name| Ringer::new(name).ok())
+            {
+                peer.ringer = Some(Rc::new(ringer));
+            }
+            let generation = peer.ringer.as_ref().map_or(0, |ringer| ringer.generation());
+            let inserted =
+                self.raw.insert(&named(&peer.address, generation), has_user_ids.then_some(slot.into()));
+            inserted.unwrap_or_else(|error| {
+                tracing::warn!(peer = %peer.address, %error, "a peer could not be inserted again");
+                sys::FI_ADDR_NOTAVAIL
+            })
+        });
+    }
+}

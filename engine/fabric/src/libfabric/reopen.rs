@@ -1,0 +1,295 @@
+//! Opening an endpoint anew under its own address, when a peer that died has blocked it.
+//!
+//! What was under way is lost, as when a process is started again: operations fail, messages that were not taken are gone, and
+//! whoever sent them sends them again. Everything else stays: who the peers are, what is exposed to them, what has been
+//! received. Peers learn of it from the bell, and find the endpoint's next generation by the same address.
+
+use super::bell::Bell;
+use super::ops::Op;
+use super::progress::Core;
+use super::raw::Posted;
+use super::watch::{Advice, PostedOps, Signs, Watch};
+use crate::counters::add;
+use crate::{FabricError, PeerId};
+use core::time::Duration;
+
+/// How long what an endpoint has left behind is kept when it is opened anew: its shared memory, where other threads of this
+/// process may be writing, and what it was sending, which peers may be reading. Whoever has not looked at either for that
+/// long looks whether the endpoint has moved first.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// Pause before opening an endpoint anew is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Whether what is in the endpoint's queue can't be trusted, because a lock was broken.
+    #[inline]
+    pub(super) fn is_compromised(&self) -> bool {
+        self.region.borrow().as_ref().is_some_and(|region| region.is_broken())
+    }
+
+    /// Whether an empty message of this sender is the answer to the endpoint's question to itself.
+    pub(super) fn is_own_answer(&self, sender: Option<PeerId>) -> bool {
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.is_waiting()) else { return false };
+        let is_own = sender == self.own.get() || !self.capabilities.source;
+        if is_own {
+            watch.answered();
+        }
+        is_own
+    }
+
+    /// Looks whether the endpoint still works, and does what has to be done. Returns whether there may be something to take
+    /// now.
+    pub(super) fn look_after(&self) -> bool {
+        if self.is_compromised() {
+            self.reopen("a process ended with the lock of its queue");
+            return true;
+        }
+        let Some(watch) = &self.watch else { return false };
+        let signs = Signs { arrived: self.counters.messages_received.get(), ended: self.ended.get() };
+        match watch.look(self.rt.now(), signs, || self.posted_ops()) {
+            Advice::Nothing => return false,
+            Advice::Ask => return self.ask(watch),
+            Advice::Blocked => self.reopen("a peer has blocked its queue"),
+            Advice::Unending => self.reopen("a peer has blocked the ends of what it sends"),
+        }
+        true
+    }
+
+    /// What the provider has to do for this side.
+    fn posted_ops(&self) -> PostedOps {
+        let peers = self.peers.borrow();
+        let known = |peer: PeerId| peers.get(peer).is_some_and(|peer| !peer.has_ended());
+        let (under_way, orphans) = self.ops.count(known);
+        PostedOps { count: under_way.saturating_sub(peers.waiting_ops()), orphans }
+    }
+
+    /// Sends the endpoint a message of its own. Returns whether the provider has it.
+    fn ask(&self, watch: &Watch) -> bool {
+        let own = match self.insert(&self.address) {
+            Ok(own) => own,
+            Err(error) => {
+                tracing::debug!(%error, "an endpoint can't reach itself");
+                return false;
+            }
+        };
+        self.own.set(Some(own));
+        let entry = self.peers.borrow().get(own).map(|peer| peer.fi_addr);
+        let sent = entry.is_some_and(|entry| self.raw.inject(&[], entry) == Posted::Yes);
+        if sent {
+            add(&self.counters.probes, 1);
+            watch.asked();
+        }
+        sent
+    }
+
+    /// Opens the endpoint anew.
+    fn reopen(&self, why: &str) {
+        let Some(bell) = &self.bell else { return };
+        tracing::warn!(address = %self.address, "the endpoint is opened anew: {why}");
+        add(&self.counters.reopened, 1);
+        if let Err(error) = self.replace(bell) {
+            tracing::error!(address = %self.address, %error, "the endpoint could not be opened anew; it is tried again");
+            self.raw.stop();
+            self.down.set(Some(self.rt.now() + TRY_AGAIN));
+        }
+    }
+
+    /// Tries once more what has failed, when its time has come. Returns whether the endpoint is open again.
+    pub(super) fn try_again(&self) -> bool {
+        let due = self.down.get().is_some_and(|at| at <= self.rt.now());
+        if due {
+            self.down.set(None);
+            self.reopen("it could not be opened before");
+        }
+        !self.raw.is_stopped()
+    }
+
+    /// Lets go of what was left behind when the endpoint was opened anew before, if that is long ago.
+    fn bury(&self) {
+        let now = self.rt.now();
+        if now - self.replaced.replace(now) > KEPT_FOR {
+            self.raw.bury();
+            let remains = self.remains.take();
+            drop(remains);
+        }
+    }
+
+    fn replace(&self, bell: &Bell) -> Result<(), FabricError> {
+        let generation = bell.generation() + 1;
+        self.region.replace(None);
+        self.bury();
+        let opened = self.raw.reopen(&bell.provider_name(generation)).and_then(|()| bell.advance(generation));
+        // The old endpoint does nothing any more, also after an error.
+        let (lost, slabs): (Vec<Op>, Vec<Op>) =
+            self.ops.drain().into_iter().partition(|op| op.peer().is_some());
+        drop(slabs);
+        self.unrung.borrow_mut().clear();
+        self.posted.set(0);
+        self.insert_all_again();
+        if opened.is_ok() {
+            self.region.replace(bell.region());
+            self.post_slabs();
+        }
+        let sent = lost.iter().filter_map(Op::memory).cloned();
+        self.remains.borrow_mut().extend(sent);
+        // Whoever hears of it may start something new.
+        for op in lost {
+            let reason = "the endpoint was opened anew".to_owned();
+            self.tell_failed(op, FabricError::Unreachable { reason });
+        }
+        opened
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::libfabric::bell;
+    use crate::libfabric::page::Page;
+    use crate::{Access, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
+    use core::cell::Cell;
+    use core::sync::atomic::Ordering;
+    use core::time::Duration;
+    use rustix::fs::{Mode, OFlags};
+    use std::path::Path;
+    use std::rc::Rc;
+    use weir_runtime::real::Executor;
+
+    /// How long an endpoint may take that has to be opened anew: some times as long as it takes to notice.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Where a word of the shared memory is, as `shm` of libfabric 2.1 has it.
+    const LOCK: usize = 56 / 4;
+    /// How many places have been taken in the queue.
+    const TAKEN: usize = 192 / 4;
+
+    #[derive(Default)]
+    struct Inbox {
+        messages: Cell<usize>,
+    }
+
+    impl Sink for Inbox {
+        fn message(&self, message: Message) {
+            assert_eq!(message.len(), 500, "nobody hears the endpoint's questions to itself");
+            self.messages.set(self.messages.get() + 1);
+        }
+
+        fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
+    }
+
+    /// An endpoint whose shared memory the test knows.
+    struct Party {
+        endpoint: Rc<dyn Endpoint>,
+        inbox: Rc<Inbox>,
+        name: String,
+    }
+
+    impl Party {
+        fn new(executor: &Executor) -> Self {
+            let endpoint =
+                open(&executor.handle(), &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
+            let inbox = Rc::new(Inbox::default());
+            let weak = Rc::downgrade(&inbox);
+            endpoint.set_sink(weak);
+            let address = endpoint.address();
+            let name = str::from_utf8(address.as_bytes()).expect("a name").trim_end_matches('\0').to_owned();
+            Self { endpoint, inbox, name }
+        }
+
+        /// The head of its shared memory in this generation.
+        fn head(&self, generation: u32) -> Page {
+            let path = Path::new(bell::DIRECTORY).join(bell::provider_name(&self.name, generation));
+            let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty()).expect("it is there");
+            Page::map(&file).expect("mapped")
+        }
+
+        fn reopened(&self) -> u64 {
+            self.endpoint.counters().reopened.get()
+        }
+    }
+
+    /// Sends from one to the other, again and again, until a message arrives.
+    fn reach(executor: &Executor, from: &Party, to: &Party) {
+        let before = to.inbox.messages.get();
+        let rt = executor.handle();
+        let id = from.endpoint.insert(&to.endpoint.address()).expect("an address");
+        let until = rt.now() + PATIENCE;
+        executor.block_on(async {
+            while to.inbox.messages.get() == before {
+                assert!(rt.now() < until, "nothing arrives");
+                // What was sent when the other side was opened anew may be lost.
+                let _ = from.endpoint.send(id, 0, &[&[7; 500]]);
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+            // Nothing of this is on its way any more when something is broken next.
+            rt.sleep(Duration::from_millis(50)).await;
+        });
+    }
+
+    /// What a process does that is killed between taking a place in a queue and filling it.
+    fn take_a_place(head: &Page) {
+        head.word(TAKEN).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What a process does that is killed with the lock.
+    fn take_the_lock(head: &Page) {
+        let lock = head.word(LOCK);
+        let open = lock.load(Ordering::SeqCst);
+        // What means "open" differs between processors.
+        lock.store(1 - open, Ordering::SeqCst);
+    }
+
+    fn survives(harm: fn(&Page)) {
+        let executor = Executor::new().expect("an executor");
+        let (server, client) = (Party::new(&executor), Party::new(&executor));
+        if server.endpoint.capabilities().library != "2.1" {
+            // Others have another queue, and don't let two endpoints of a process talk.
+            return;
+        }
+        reach(&executor, &client, &server);
+        reach(&executor, &server, &client);
+        let mut memory = client.endpoint.buffers().alloc(4096).expect("memory");
+        memory.fill(9);
+        let exposure = client.endpoint.expose(&memory, 0..4096, Access::Read).expect("exposed");
+        let known = server.endpoint.insert(&client.endpoint.address());
+        // More than once; and the client's in the end.
+        for (round, party) in [&server, &server, &client].into_iter().enumerate() {
+            let generation = u32::try_from(party.reopened()).expect("small");
+            harm(&party.head(generation));
+            reach(&executor, &client, &server);
+            reach(&executor, &server, &client);
+            assert_eq!(party.reopened(), u64::from(generation) + 1, "round {round}");
+        }
+        assert_eq!((server.reopened(), client.reopened()), (2, 1));
+        assert_eq!(server.endpoint.insert(&client.endpoint.address()), known, "who somebody is stays");
+        let mut copy = server.endpoint.buffers().alloc(4096).expect("memory");
+        let peer = known.expect("known");
+        let read = server.endpoint.read(peer, &mut copy, 0..4096, exposure.region());
+        let read = executor.block_on(executor.handle().timeout(PATIENCE, read));
+        assert_eq!((read, &copy[..] == &memory[..]), (Ok(Ok(())), true), "what was exposed stays so");
+    }
+
+    #[test]
+    fn an_endpoint_whose_queue_is_blocked_is_opened_anew_and_its_peers_find_it() {
+        survives(take_a_place);
+    }
+
+    #[test]
+    fn an_endpoint_whose_lock_nobody_has_any_more_is_opened_anew_and_its_peers_find_it() {
+        survives(take_the_lock);
+    }
+
+    #[test]
+    fn an_endpoint_that_nobody_talks_to_asks_itself_and_stays_as_it_is() {
+        let executor = Executor::new().expect("an executor");
+        let party = Party::new(&executor);
+        let rt = executor.handle();
+        executor.block_on(async {
+            for _ in 0..10 {
+                rt.sleep(Duration::from_millis(300)).await;
+            }
+        });
+        let watches = party.endpoint.capabilities().within_process();
+        assert_eq!((party.reopened(), party.endpoint.counters().probes.get() > 2), (0, watches));
+    }
+}
