@@ -1,6 +1,6 @@
 //! Peers without manners as real processes on real providers: this program starts itself again as the server and as
-//! the vandals. They stop reading, flood, or are killed in the middle of a transfer; a well-behaved client beside them
-//! gets its answers, and the server keeps nothing of theirs.
+//! the vandals. They stop reading, flood, or are killed in the middle of a flood, a transfer or an answer; a well-behaved client
+//! beside them gets its answers, and the server keeps nothing of theirs.
 //!
 //! Each scenario runs on every provider that needs no hardware. It prints a line for each and fails with the first that fails.
 
@@ -45,6 +45,12 @@ const PASSED_MAX: u64 = 32 + 8 + (FLOODERS * FLOODERS_EACH) as u64 + 1;
 /// Messages that may wait to be handed out: 1024 of each client, and what has come of some before they are known.
 const INTAKE_MAX: u64 = 1024 * ((FLOODERS * FLOODERS_EACH) as u64 + 2);
 
+/// Flooders that are killed one after another: on `shm` one in some tens blocks the server's queue or has its lock.
+const KILLS: u32 = 40;
+
+/// Large answers, more than `shm` has room for that have not ended (1,024).
+const ANSWERS: usize = 1500;
+
 /// How long a flood lasts: longer than it is looked at.
 const FLOOD: Duration = Duration::from_secs(6);
 
@@ -81,6 +87,7 @@ fn serve(provider: &str, port: u16) {
                     kept,
                     metrics.overdrawn.get(),
                     metrics.ignored.get(),
+                    counters.reopened.get(),
                 ];
                 Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
             }
@@ -108,6 +115,7 @@ struct State {
     kept: u64,
     overdrawn: u64,
     ignored: u64,
+    reopened: u64,
 }
 
 /// How long a process has waited for a processor so far, where the system tells.
@@ -163,6 +171,7 @@ impl Client {
             kept: word(6),
             overdrawn: word(7),
             ignored: word(8),
+            reopened: word(9),
         }
     }
 
@@ -210,8 +219,7 @@ fn chatter(provider: &str, port: u16) -> ! {
     client.pester(ECHO, 32, &[1; 12_000], 0)
 }
 
-/// As many requests as it likes: more than a server executes of one client. It ends by itself: a process that is killed
-/// between taking its place in a queue of `shm` and filling it holds up all behind it for good, which is libfabric's.
+/// As many requests as it likes: more than a server executes of one client. It ends by itself, unless it is killed.
 fn flood(provider: &str, port: u16) {
     let config = RpcConfig { credits: 4096, requests_max: 4096, ..RpcConfig::default() };
     let client = Client::new(provider, port);
@@ -301,6 +309,52 @@ fn clients_that_flood(provider: &str) {
     );
 }
 
+fn clients_that_are_killed_while_they_flood(provider: &str) {
+    let port = port::free();
+    let server = Process::start("serve", provider, port);
+    let friend = Client::new(provider, port);
+    let mut longest = friend.go_on(Duration::from_millis(100));
+    let mut kills = 0;
+    // Once the server has survived a few, more say nothing new.
+    while kills < KILLS && friend.state().reopened < 3 {
+        let vandal = Process::start("flood", provider, port);
+        std::thread::sleep(Duration::from_millis(u64::from(10 + kills * 37 % 90)));
+        vandal.kill();
+        kills += 1;
+        longest = longest.max(friend.go_on(Duration::from_millis(50)));
+    }
+    let reopened = friend.state().reopened;
+    drop(server);
+    print!(
+        " longest answer {longest:?} while {kills} were killed; the server opened its endpoint anew {reopened} times;"
+    );
+}
+
+fn clients_that_die_with_answers_on_their_way(provider: &str) {
+    let port = port::free();
+    let _server = Process::start("serve", provider, port);
+    let friend = Client::new(provider, port);
+    let vandals: Vec<Process> = (0..3).map(|_| Process::start("chatter", provider, port)).collect();
+    friend.go_on(Duration::from_millis(300));
+    vandals.iter().for_each(|vandal| vandal.signal(Signal::STOP));
+    // What they asked is answered, and not taken.
+    friend.go_on(Duration::from_millis(300));
+    vandals.into_iter().for_each(Process::kill);
+    let mut longest = Duration::ZERO;
+    for _ in 0..ANSWERS {
+        let asked = Instant::now();
+        let options = CallOptions::within(&friend.rt, PATIENCE);
+        let reply = friend.rpc.call(&friend.to, ECHO, &[5; 12_000], None, options);
+        assert_eq!(friend.executor.block_on(reply).expect("an answer").len(), 12_000);
+        longest = longest.max(asked.elapsed());
+    }
+    friend.wait_until_clean();
+    let reopened = friend.state().reopened;
+    print!(
+        " longest of {ANSWERS} large answers {longest:?}; the server opened its endpoint anew {reopened} times;"
+    );
+}
+
 fn clients_that_die_in_a_transfer(provider: &str) {
     let port = port::free();
     let _server = Process::start("serve", provider, port);
@@ -337,6 +391,8 @@ fn main() {
     play(&[
         ("clients that stop reading", clients_that_stop_reading),
         ("clients that flood", clients_that_flood),
+        ("clients that are killed while they flood", clients_that_are_killed_while_they_flood),
+        ("clients that die with answers on their way", clients_that_die_with_answers_on_their_way),
         ("clients that die in a transfer", clients_that_die_in_a_transfer),
     ]);
 }

@@ -266,7 +266,7 @@ mod tests {
         let peer = known.expect("known");
         let read = server.endpoint.read(peer, &mut copy, 0..4096, exposure.region());
         let read = executor.block_on(executor.handle().timeout(PATIENCE, read));
-        assert_eq!((read, &copy[..] == &memory[..]), (Ok(Ok(())), true), "what was exposed stays so");
+        assert_eq!((read, copy[..] == memory[..]), (Ok(Ok(())), true), "what was exposed stays so");
     }
 
     #[test]

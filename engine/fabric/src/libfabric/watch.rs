@@ -193,7 +193,7 @@ mod tests {
 
         /// Looks after a pause.
         fn after(&mut self, pause: Duration) -> Advice {
-            self.now = self.now + pause;
+            self.now += pause;
             self.watch.look(self.now, self.signs, || self.posted)
         }
 
