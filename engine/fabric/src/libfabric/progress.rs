@@ -9,8 +9,9 @@ use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
+use super::reopen::Remains;
 use super::sys;
-use super::watch::{self, Watch};
+use super::watch::{self, QUESTION, Watch};
 use crate::counters::{add, raise};
 use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
@@ -18,6 +19,7 @@ use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, Peer
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ffi::c_void;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -71,9 +73,8 @@ pub(super) struct Core {
     pub(super) region: RefCell<Option<Arc<Region>>>,
     /// The endpoint could not be opened anew, and is tried again then.
     pub(super) down: Cell<Option<Instant>>,
-    /// When the endpoint was last opened anew, and the memory of what was under way then.
-    pub(super) replaced: Cell<Instant>,
-    pub(super) remains: RefCell<Vec<Rc<Memory>>>,
+    /// What was left behind when the endpoint was opened anew, oldest first.
+    pub(super) remains: RefCell<VecDeque<Remains>>,
     /// The endpoint as its own peer.
     pub(super) own: Cell<Option<PeerId>>,
     /// Operations that have ended.
@@ -132,10 +133,9 @@ impl Core {
             sink: OnceCell::new(),
             fd,
             bell,
-            watch: watches.then(Watch::default),
+            watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
             down: Cell::new(None),
-            replaced: Cell::default(),
             remains: RefCell::default(),
             own: Cell::new(None),
             ended: Cell::new(0),
@@ -228,7 +228,7 @@ impl Core {
                 continue;
             }
             let Ok(count) = usize::try_from(code) else { return any };
-            if self.is_compromised() {
+            if count > 0 && self.is_compromised() {
                 return any;
             }
             any |= count > 0;
@@ -260,9 +260,6 @@ impl Core {
             if has_message {
                 let known =
                     if self.capabilities.source { self.peers.borrow().by_source(source) } else { None };
-                if entry.len == 0 && self.is_own_answer(known) {
-                    return;
-                }
                 let source = known.map_or(Source::Unknown, Source::Peer);
                 self.received(lease, buf, entry.len, source);
             }
@@ -295,6 +292,9 @@ impl Core {
         let start = (buf as usize).checked_sub(lease.memory().as_ptr() as usize);
         let (Some(start), Ok(len)) = (start, usize::try_from(len)) else { return };
         if start.checked_add(len).is_none_or(|end| end > lease.memory().len()) {
+            return;
+        }
+        if len == QUESTION && self.is_own_question(lease.memory().slice(start..start + len)) {
             return;
         }
         add(&self.counters.messages_received, 1);
@@ -421,9 +421,7 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.reap();
-        if let Some(watch) = &self.watch
-            && (watch.polled() || self.is_compromised())
-        {
+        if self.watch.as_ref().is_some_and(Watch::polled) {
             self.look_after();
         }
         if !self.unrung.borrow().is_empty() {

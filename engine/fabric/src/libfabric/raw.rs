@@ -219,11 +219,11 @@ impl Raw {
         self.check("fi_endpoint", code)
     }
 
-    /// Closes the endpoints that others have taken the place of, whose shared memory no thread of this process writes to any
-    /// more.
-    pub(super) fn bury(&self) {
+    /// Closes the endpoints that others have taken the place of, but for the last ones: those whose shared memory no thread of
+    /// this process writes to any more.
+    pub(super) fn bury(&self, but: usize) {
         // SAFETY: open or stopped.
-        unsafe { sys::weir_fabric_bury(self.ptr) };
+        unsafe { sys::weir_fabric_bury(self.ptr, but as u64) };
     }
 
     fn live(&self) -> Result<*mut sys::WeirFabric, FabricError> {

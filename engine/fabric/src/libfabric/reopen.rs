@@ -10,8 +10,11 @@ use super::progress::Core;
 use super::raw::Posted;
 use super::watch::{Advice, PostedOps, Signs, Watch};
 use crate::counters::add;
+use crate::memory::Memory;
 use crate::{FabricError, PeerId};
 use core::time::Duration;
+use std::rc::Rc;
+use weir_runtime::Instant;
 
 /// How long what an endpoint has left behind is kept when it is opened anew: its shared memory, where other threads of this
 /// process may be writing, and what it was sending, which peers may be reading. Whoever has not looked at either for that
@@ -21,6 +24,13 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 /// Pause before opening an endpoint anew is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
+/// What an endpoint has left behind beside its shared memory.
+pub(super) struct Remains {
+    since: Instant,
+    /// Of what was under way.
+    _memory: Vec<Rc<Memory>>,
+}
+
 impl Core {
     /// Whether what is in the endpoint's queue can't be trusted, because a lock was broken.
     #[inline]
@@ -28,14 +38,13 @@ impl Core {
         self.region.borrow().as_ref().is_some_and(|region| region.is_broken())
     }
 
-    /// Whether an empty message of this sender is the answer to the endpoint's question to itself.
-    pub(super) fn is_own_answer(&self, sender: Option<PeerId>) -> bool {
-        let Some(watch) = self.watch.as_ref().filter(|watch| watch.is_waiting()) else { return false };
-        let is_own = sender == self.own.get() || !self.capabilities.source;
-        if is_own {
-            watch.answered();
-        }
-        is_own
+    /// Whether a message is the endpoint's question to itself: then it is answered.
+    pub(super) fn is_own_question(&self, message: &[u8]) -> bool {
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.question() == message) else {
+            return false;
+        };
+        watch.answered();
+        true
     }
 
     /// Looks whether the endpoint still works, and does what has to be done. Returns whether there may be something to take
@@ -44,6 +53,9 @@ impl Core {
         if self.is_compromised() {
             self.reopen("a process ended with the lock of its queue");
             return true;
+        }
+        if !self.remains.borrow().is_empty() {
+            self.bury();
         }
         let Some(watch) = &self.watch else { return false };
         let signs = Signs { arrived: self.counters.messages_received.get(), ended: self.ended.get() };
@@ -66,16 +78,18 @@ impl Core {
 
     /// Sends the endpoint a message of its own. Returns whether the provider has it.
     fn ask(&self, watch: &Watch) -> bool {
-        let own = match self.insert(&self.address) {
-            Ok(own) => own,
-            Err(error) => {
-                tracing::debug!(%error, "an endpoint can't reach itself");
-                return false;
+        let entry_of = |own| self.peers.borrow().get(own).map(|peer| peer.fi_addr);
+        let mut entry = self.own.get().and_then(entry_of);
+        if entry.is_none() {
+            match self.insert(&self.address) {
+                Ok(own) => {
+                    self.own.set(Some(own));
+                    entry = entry_of(own);
+                }
+                Err(error) => tracing::debug!(%error, "an endpoint can't reach itself"),
             }
-        };
-        self.own.set(Some(own));
-        let entry = self.peers.borrow().get(own).map(|peer| peer.fi_addr);
-        let sent = entry.is_some_and(|entry| self.raw.inject(&[], entry) == Posted::Yes);
+        }
+        let sent = entry.is_some_and(|entry| self.raw.inject(watch.question(), entry) == Posted::Yes);
         if sent {
             add(&self.counters.probes, 1);
             watch.asked();
@@ -105,20 +119,22 @@ impl Core {
         !self.raw.is_stopped()
     }
 
-    /// Lets go of what was left behind when the endpoint was opened anew before, if that is long ago.
+    /// Lets go of what was left behind long ago.
     fn bury(&self) {
         let now = self.rt.now();
-        if now - self.replaced.replace(now) > KEPT_FOR {
-            self.raw.bury();
-            let remains = self.remains.take();
+        let mut remains = self.remains.borrow_mut();
+        let old = remains.iter().take_while(|remains| now - remains.since > KEPT_FOR).count();
+        if old > 0 {
+            self.raw.bury(remains.len() - old);
+            let old: Vec<Remains> = remains.drain(..old).collect();
             drop(remains);
+            drop(old);
         }
     }
 
     fn replace(&self, bell: &Bell) -> Result<(), FabricError> {
         let generation = bell.generation() + 1;
         self.region.replace(None);
-        self.bury();
         let opened = self.raw.reopen(&bell.provider_name(generation)).and_then(|()| bell.advance(generation));
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
@@ -131,8 +147,8 @@ impl Core {
             self.region.replace(bell.region());
             self.post_slabs();
         }
-        let sent = lost.iter().filter_map(Op::memory).cloned();
-        self.remains.borrow_mut().extend(sent);
+        let memory = lost.iter().filter_map(Op::memory).cloned().collect();
+        self.remains.borrow_mut().push_back(Remains { since: self.rt.now(), _memory: memory });
         // Whoever hears of it may start something new.
         for op in lost {
             let reason = "the endpoint was opened anew".to_owned();

@@ -401,13 +401,17 @@ static void close_endpoint(struct fid_ep *ep, struct fid_cq *cq, struct fid_av *
 		fi_close(&av->fid);
 }
 
-/* Closes the endpoints that others have taken the place of. */
-void weir_fabric_bury(struct weir_fabric *f)
+/* Closes the endpoints that others have taken the place of, but for the last ones. */
+void weir_fabric_bury(struct weir_fabric *f, uint64_t but)
 {
-	while (f->retired) {
-		struct weir_retired *retired = f->retired;
+	struct weir_retired **at = &f->retired;
 
-		f->retired = retired->next;
+	for (; *at && but; but--)
+		at = &(*at)->next;
+	while (*at) {
+		struct weir_retired *retired = *at;
+
+		*at = retired->next;
 		close_endpoint(retired->ep, retired->cq, retired->av);
 		free(retired);
 	}
@@ -425,7 +429,7 @@ static void close_current(struct weir_fabric *f)
 void weir_fabric_stop(struct weir_fabric *f)
 {
 	close_current(f);
-	weir_fabric_bury(f);
+	weir_fabric_bury(f, 0);
 }
 
 /*

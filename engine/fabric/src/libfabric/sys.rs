@@ -193,7 +193,7 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
     pub(super) fn weir_fabric_reopen(f: *mut WeirFabric, name: *const c_char) -> i64;
-    pub(super) fn weir_fabric_bury(f: *mut WeirFabric);
+    pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
     pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs) -> i64;

@@ -34,6 +34,9 @@ const CROWD: usize = 512;
 /// Polls between two looks at the clock of an endpoint that never sleeps.
 const POLLS_PER_LOOK: u32 = 8192;
 
+/// Length of the question in bytes: nobody guesses it, or sends the same by chance.
+pub(super) const QUESTION: usize = 16;
+
 /// What has come to pass so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signs {
@@ -88,13 +91,25 @@ struct State {
 }
 
 /// An endpoint's watch over itself.
-#[derive(Default)]
 pub(super) struct Watch {
+    question: [u8; QUESTION],
     state: Cell<State>,
     polls: Cell<u32>,
 }
 
 impl Watch {
+    /// The watch of an endpoint that has drawn these numbers.
+    pub(super) fn new([one, other]: [u64; 2]) -> Self {
+        let (mut question, halves) = ([0; QUESTION], [one.to_le_bytes(), other.to_le_bytes()]);
+        question.copy_from_slice(halves.as_flattened());
+        Self { question, state: Cell::default(), polls: Cell::new(0) }
+    }
+
+    /// What the endpoint sends itself.
+    pub(super) fn question(&self) -> &[u8] {
+        &self.question
+    }
+
     /// Counts a poll. Returns whether it is time for a look although the endpoint doesn't sleep.
     #[inline]
     pub(super) fn polled(&self) -> bool {
@@ -186,7 +201,7 @@ mod tests {
     impl Story {
         fn new() -> Self {
             let (signs, posted) = (Signs { arrived: 1, ended: 0 }, PostedOps { count: 0, orphans: false });
-            let mut story = Self { watch: Watch::default(), now: Instant::default(), signs, posted };
+            let mut story = Self { watch: Watch::new([1, 2]), now: Instant::default(), signs, posted };
             assert_eq!(story.after(QUIET), Advice::Nothing);
             story
         }
@@ -307,7 +322,7 @@ mod tests {
 
     #[test]
     fn who_never_sleeps_looks_all_the_same() {
-        let watch = Watch::default();
+        let watch = Watch::new([1, 2]);
         assert_eq!((0..3 * POLLS_PER_LOOK).filter(|_| watch.polled()).count(), 3);
     }
 }
