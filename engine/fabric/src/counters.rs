@@ -75,13 +75,13 @@ counters! {
 }
 
 /// Raises the greatest value that there was.
-pub(crate) fn raise(greatest: &Cell<u64>, n: u64) {
+pub fn raise(greatest: &Cell<u64>, n: u64) {
     if n > greatest.get() {
         greatest.set(n);
     }
 }
 
 /// Adds to a counter.
-pub(crate) fn add(counter: &Cell<u64>, n: u64) {
+pub fn add(counter: &Cell<u64>, n: u64) {
     counter.set(counter.get().wrapping_add(n));
 }

@@ -7,7 +7,7 @@ mod address;
 mod auth_key;
 mod capabilities;
 mod checksum;
-mod counters;
+pub mod counters;
 mod error;
 mod exposure;
 

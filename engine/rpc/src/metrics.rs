@@ -1,6 +1,7 @@
 //! Plain counters of one context; the engine exports them.
 
 use core::cell::Cell;
+pub(crate) use weir_fabric::counters::{add, raise};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -110,18 +111,6 @@ counters! {
     running,
     /// Most requests of others that began while one waited whose client had no other under way.
     passed_max,
-}
-
-/// Adds to a counter.
-pub(crate) fn add(counter: &Cell<u64>, n: u64) {
-    counter.set(counter.get().wrapping_add(n));
-}
-
-/// Raises the greatest value that there was.
-pub(crate) fn raise(greatest: &Cell<u64>, n: u64) {
-    if n > greatest.get() {
-        greatest.set(n);
-    }
 }
 
 /// Takes from a gauge.
