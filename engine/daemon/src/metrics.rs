@@ -618,6 +618,21 @@ impl Exporter {
                 |figures| Value::Gauge(figures.rpc.get("passed_max").copied().unwrap_or(0)),
             ),
             Metric { name: "weir_engine_rpc_bulk_bytes", help: "Bytes moved by RMA", series: bulk },
+            self.by_target(
+                "weir_engine_fabric_intake_max",
+                "Most messages that had arrived and waited to be looked at",
+                |figures| Value::Gauge(figures.endpoint.get("intake_max").copied().unwrap_or(0)),
+            ),
+            self.by_target(
+                "weir_engine_fabric_intake_dropped",
+                "Messages dropped because too many of their senders waited",
+                |figures| Value::Counter(figures.endpoint.get("intake_dropped").copied().unwrap_or(0)),
+            ),
+            self.by_target(
+                "weir_engine_fabric_reopened",
+                "Times that the endpoint was opened anew because a process that died had blocked it",
+                |figures| Value::Counter(figures.endpoint.get("reopened").copied().unwrap_or(0)),
+            ),
         ]
     }
 

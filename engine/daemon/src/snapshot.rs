@@ -109,6 +109,8 @@ pub struct TargetFigures {
     pub rotten: BTreeMap<String, u64>,
     /// RPC counters by name.
     pub rpc: BTreeMap<&'static str, u64>,
+    /// Counters of the fabric endpoint by name.
+    pub endpoint: BTreeMap<&'static str, u64>,
     /// What the fabric provider can do.
     pub fabric: Option<Capabilities>,
     /// Pools whose service runs here.
@@ -184,6 +186,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         health: target.store.device_health().unwrap_or_default(),
         scrub: target.store.scrub(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
+        endpoint: target.rpc.endpoint().counters().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),
         membership: target
             .membership()
