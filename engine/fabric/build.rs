@@ -11,9 +11,12 @@ const PREFIX: &str = "libfabric-2.1.0-";
 fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
-    println!("cargo:rerun-if-changed=src/libfabric/shim.c");
+    let sources = ["src/libfabric/shim.c", "src/libfabric/region.c"];
+    for source in sources {
+        println!("cargo:rerun-if-changed={source}");
+    }
     let mut build = cc::Build::new();
-    build.file("src/libfabric/shim.c").flag("-std=gnu11").warnings(true).extra_warnings(true);
+    build.files(sources).flag("-std=gnu11").warnings(true).extra_warnings(true);
     if env::var("WEIR_LIBFABRIC").as_deref() == Ok("system") {
         let library = pkg_config::Config::new().atleast_version("2.1").probe("libfabric").unwrap_or_else(|error| {
             eprintln!("WEIR_LIBFABRIC=system, but pkg-config finds no libfabric of version 2.1 or newer: {error}");

@@ -216,6 +216,11 @@ impl Exporter {
         self.by_target(name, help, |figures| Value::Counter(figures.rpc.get(counter).copied().unwrap_or(0)))
     }
 
+    fn endpoint(&self, name: &'static str, help: &'static str, counter: &'static str) -> Metric {
+        let count = |figures: &TargetFigures| figures.endpoint.get(counter).copied().unwrap_or(0);
+        self.by_target(name, help, |figures| Value::Counter(count(figures)))
+    }
+
     fn process(&self) -> Vec<Metric> {
         let process = &self.0.process;
         let one = |name, help, value| Metric { name, help, series: vec![(Vec::new(), value)] };
@@ -623,16 +628,8 @@ impl Exporter {
                 "Most messages that had arrived and waited to be looked at",
                 |figures| Value::Gauge(figures.endpoint.get("intake_max").copied().unwrap_or(0)),
             ),
-            self.by_target(
-                "weir_engine_fabric_intake_dropped",
-                "Messages dropped because too many of their senders waited",
-                |figures| Value::Counter(figures.endpoint.get("intake_dropped").copied().unwrap_or(0)),
-            ),
-            self.by_target(
-                "weir_engine_fabric_reopened",
-                "Times that the endpoint was opened anew because a process that died had blocked it",
-                |figures| Value::Counter(figures.endpoint.get("reopened").copied().unwrap_or(0)),
-            ),
+            self.endpoint("weir_engine_fabric_intake_dropped", "Messages dropped unread", "intake_dropped"),
+            self.endpoint("weir_engine_fabric_reopened", "Times the endpoint was opened anew", "reopened"),
         ]
     }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 use process::{Process, play, say_ready};
 use reverse::reverse;
 use rustix::process::{Pid, Signal, getpid};
-use weir_fabric::{Options, open};
+use weir_fabric::{Options, libfabric, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 use weir_runtime::{Handle, join_all};
@@ -309,7 +309,21 @@ fn clients_that_flood(provider: &str) {
     );
 }
 
+/// Whether a process that is killed in the wrong moment can block this provider for good, as the reference says.
+fn is_defenceless(provider: &str) -> bool {
+    let defenceless = libfabric::probe(provider).map(|found| found.shared_queue && !found.within_process());
+    // What Mercury does about it is its own.
+    let defenceless = defenceless.unwrap_or(true);
+    if defenceless {
+        print!(" the provider can't be helped;");
+    }
+    defenceless
+}
+
 fn clients_that_are_killed_while_they_flood(provider: &str) {
+    if is_defenceless(provider) {
+        return;
+    }
     let port = port::free();
     let server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);
@@ -331,6 +345,9 @@ fn clients_that_are_killed_while_they_flood(provider: &str) {
 }
 
 fn clients_that_die_with_answers_on_their_way(provider: &str) {
+    if is_defenceless(provider) {
+        return;
+    }
     let port = port::free();
     let _server = Process::start("serve", provider, port);
     let friend = Client::new(provider, port);

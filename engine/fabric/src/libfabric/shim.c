@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <stddef.h>
 #include <sys/socket.h>
 
 #include <rdma/fabric.h>
@@ -678,45 +676,6 @@ int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
 	progress->unacked = info.tcpi_unacked;
 	progress->silence_ms = info.tcpi_last_ack_recv;
 	return 0;
-}
-
-/* The head of an endpoint's shared memory as shm of libfabric 2.1 has it, of format 8. Later formats have no lock. */
-struct weir_region {
-	uint8_t format;
-	uint8_t reserved;
-	uint16_t flags;
-	int pid;
-	uint8_t copying[4];
-	uint32_t buffers_per_peer;
-	uint64_t mapping[4];
-	void *base;
-	pthread_spinlock_t lock;
-	void *map;
-	size_t size;
-};
-
-/* Where the lock is in shared memory that begins so and is in a file of this length; negative: there is none. */
-int64_t weir_region_lock(const void *head, uint64_t length)
-{
-	const struct weir_region *region = head;
-
-	if (region->format != 8 || region->size != length)
-		return -FI_ENODATA;
-	return offsetof(struct weir_region, lock);
-}
-
-/* Whether somebody has a lock just now. */
-int weir_lock_held(const void *lock)
-{
-	pthread_spinlock_t open;
-
-	pthread_spin_init(&open, PTHREAD_PROCESS_SHARED);
-	return __atomic_load_n((const int *)lock, __ATOMIC_RELAXED) != *(volatile int *)&open;
-}
-
-void weir_lock_break(void *lock)
-{
-	pthread_spin_unlock(lock);
 }
 
 /* Bits of the library's headers, for a test that sys.rs has the same. */
