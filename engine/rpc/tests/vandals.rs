@@ -353,7 +353,9 @@ fn clients_that_die_with_answers_on_their_way(provider: &str) {
     let friend = Client::new(provider, port);
     let vandals: Vec<Process> = (0..3).map(|_| Process::start("chatter", provider, port)).collect();
     friend.go_on(Duration::from_millis(300));
-    vandals.iter().for_each(|vandal| vandal.signal(Signal::STOP));
+    for vandal in &vandals {
+        vandal.signal(Signal::STOP);
+    }
     // What they asked is answered, and not taken.
     friend.go_on(Duration::from_millis(300));
     vandals.into_iter().for_each(Process::kill);

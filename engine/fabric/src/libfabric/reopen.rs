@@ -6,12 +6,13 @@
 
 use super::bell::Bell;
 use super::ops::Op;
+use super::peers::KnownPeer;
 use super::progress::Core;
 use super::raw::Posted;
 use super::watch::{Advice, PostedOps, Signs, Watch};
+use crate::FabricError;
 use crate::counters::add;
 use crate::memory::Memory;
-use crate::{FabricError, PeerId};
 use core::time::Duration;
 use std::rc::Rc;
 use weir_runtime::Instant;
@@ -71,8 +72,9 @@ impl Core {
     /// What the provider has to do for this side.
     fn posted_ops(&self) -> PostedOps {
         let peers = self.peers.borrow();
-        let known = |peer: PeerId| peers.get(peer).is_some_and(|peer| !peer.has_ended());
-        let (under_way, orphans) = self.ops.count(known);
+        // What was posted to a peer's endpoint before it was opened anew never ends either.
+        let is_there = |peer: &KnownPeer| peer.left.is_empty() && !peer.has_ended();
+        let (under_way, orphans) = self.ops.count(|peer| peers.get(peer).is_some_and(is_there));
         PostedOps { count: under_way.saturating_sub(peers.waiting_ops()), orphans }
     }
 

@@ -24,7 +24,7 @@ const LOST_AFTER: Duration = Duration::from_secs(2);
 /// Looks in vain that it takes besides: a process that was stopped for that time has not looked.
 const LOOKS_MIN: u32 = 10;
 
-/// How often to look while an answer is missing.
+/// How often to look, at most; and at least, while an answer is missing.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Operations under way without any ending that mean that the provider will soon have no room: half of what it has
@@ -80,6 +80,8 @@ struct Question {
 #[derive(Clone, Copy, Default)]
 struct State {
     arrived: u64,
+    /// When it was looked at last.
+    looked: Instant,
     /// When that was first seen.
     heard: Instant,
     /// When a question was last asked.
@@ -140,6 +142,10 @@ impl Watch {
     /// Judges by what has come to pass until now. `posted` is asked for only when nothing has ended.
     pub(super) fn look(&self, now: Instant, signs: Signs, posted: impl FnOnce() -> PostedOps) -> Advice {
         let mut state = self.state.get();
+        if now - state.looked < LOOK_EVERY {
+            return Advice::Nothing;
+        }
+        state.looked = now;
         let advice = match state.look_in(now, signs.arrived) {
             Advice::Nothing => state.look_out(now, signs.ended, posted),
             advice => advice,
@@ -222,6 +228,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_sleeps_a_thousand_times_a_second_looks_twenty_times() {
+        let mut story = Story::new();
+        let counts = Cell::new(0);
+        for _ in 0..1000 {
+            story.now += Duration::from_millis(1);
+            story.signs.arrived += 1;
+            let count = || {
+                counts.set(counts.get() + 1);
+                story.posted
+            };
+            story.watch.look(story.now, story.signs, count);
+        }
+        assert_eq!(counts.get(), 20);
     }
 
     #[test]
