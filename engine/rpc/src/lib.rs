@@ -18,6 +18,7 @@ mod outbox;
 mod pace;
 mod peer;
 mod pending;
+mod pieces;
 mod proof;
 mod quota;
 mod recent;

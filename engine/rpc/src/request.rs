@@ -4,19 +4,14 @@ use crate::Inner;
 use crate::accesses::Accesses;
 use crate::error::Status;
 use crate::metrics::add;
+use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
 use crate::wire::{ClientId, Header};
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_fabric::{Access, Buffer, FabricError, Message, RemoteRegion, Transfer};
 use weir_proto::{Der, Epoch, TenantId};
-use weir_runtime::sync::Permit;
 use weir_runtime::{Elapsed, Instant, race};
-
-/// Longest single read or write of client memory, in bytes: pieces of this size overlap, and bound how long the
-/// server can be at the client's memory after the deadline.
-const PIECE_MAX: usize = 1 << 20;
 
 /// A request being executed. Its body stays in receive memory until the request is dropped or
 /// [`Request::release_body`] is called.
@@ -66,67 +61,6 @@ const PIECE_TRIES: u32 = 3;
 /// Pause before a piece is tried again the first time; ten times that the next time. A connection is made again in a
 /// few milliseconds where there is one to make.
 const PIECE_PAUSE: Duration = Duration::from_millis(10);
-
-/// One piece of a bulk transfer: a part of a local buffer and a part of the client's memory.
-#[derive(Clone)]
-struct Piece {
-    /// Which of the local buffers.
-    part: usize,
-    local: Range<usize>,
-    remote: RemoteRegion,
-    tries: u32,
-}
-
-/// A piece that is moving, with its transfer slot.
-struct Moving {
-    piece: Piece,
-    transfer: Transfer,
-    _places: Places,
-}
-
-/// A place among all transfers, and a turn among the client's where they take turns.
-type Places = (Permit, Option<Permit>);
-
-/// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
-/// memory is theirs until then.
-struct UnderWay<'a> {
-    moving: VecDeque<Moving>,
-    request: &'a Request,
-}
-
-impl UnderWay<'_> {
-    fn add(&mut self, moving: Moving) {
-        if let Some(accesses) = &self.request.parts.accesses {
-            accesses.begin();
-        }
-        self.moving.push_back(moving);
-    }
-
-    /// Takes the oldest one, which has ended.
-    fn take(&mut self) -> Option<Piece> {
-        let moving = self.moving.pop_front()?;
-        if let Some(accesses) = &self.request.parts.accesses {
-            accesses.end();
-        }
-        Some(moving.piece)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let Some(accesses) = self.request.parts.accesses.clone().filter(|_| !self.moving.is_empty()) else {
-            return;
-        };
-        let moving = core::mem::take(&mut self.moving);
-        self.request.inner.rt.spawn(async move {
-            for Moving { transfer, _places, .. } in moving {
-                // It ends somehow; how, nobody asks any more.
-                let _ = transfer.await;
-                accesses.end();
-            }
-        });
-    }
-}
 
 /// Whether a transfer may get through when it is tried again.
 fn is_transient(error: &FabricError) -> bool {
@@ -268,7 +202,8 @@ impl Request {
     /// # Errors
     /// As [`Request::pull`].
     pub async fn pull_into(&self, offset: u64, into: &mut Buffer, range: Range<usize>) -> Result<(), Status> {
-        self.pull_scattered(offset, &mut [(into, range)]).await
+        self.check_local(into.len(), &range)?;
+        self.pull_parts(offset, &mut [(into, range.clone())], &[range]).await
     }
 
     /// Copies client memory from `offset` on to parts of several buffers, one after another, as one transfer: its pieces
@@ -285,13 +220,23 @@ impl Request {
             .iter()
             .map(|(buffer, range)| self.check_local(buffer.len(), range).map(|()| range.clone()))
             .collect::<Result<_, _>>()?;
-        let pieces = self.pieces(Access::Read, offset, &local)?;
+        self.pull_parts(offset, into, &local).await
+    }
+
+    /// `local` are the ranges in `into`, which were checked.
+    async fn pull_parts(
+        &self,
+        offset: u64,
+        into: &mut [(&mut Buffer, Range<usize>)],
+        local: &[Range<usize>],
+    ) -> Result<(), Status> {
+        let pieces = self.pieces(Access::Read, offset, local)?;
         let guard = &mut Detach { parts: into, armed: true };
         let inner = &self.inner;
         self.run(Access::Read, pieces, |piece| {
             let peer = self.peer()?;
             let Some((buffer, _)) = guard.parts.get_mut(piece.part) else { return Err(Self::no_part()) };
-            Ok(inner.endpoint.read(peer, buffer, piece.local, piece.remote))
+            Ok(inner.endpoint.read(peer, buffer, piece.local.clone(), piece.remote))
         })
         .await?;
         guard.armed = false;
@@ -313,7 +258,8 @@ impl Request {
     /// # Errors
     /// As [`Request::push`].
     pub async fn push_from(&self, offset: u64, from: &Buffer, range: Range<usize>) -> Result<(), Status> {
-        self.push_gathered(offset, &[(from, range)]).await
+        self.check_local(from.len(), &range)?;
+        self.push_parts(offset, &[(from, range.clone())], &[range]).await
     }
 
     /// Copies parts of several buffers, one after another, to client memory at `offset`, as one transfer.
@@ -325,12 +271,22 @@ impl Request {
             .iter()
             .map(|(buffer, range)| self.check_local(buffer.len(), range).map(|()| range.clone()))
             .collect::<Result<_, _>>()?;
-        let pieces = self.pieces(Access::Write, offset, &local)?;
+        self.push_parts(offset, from, &local).await
+    }
+
+    /// `local` are the ranges in `from`, which were checked.
+    async fn push_parts(
+        &self,
+        offset: u64,
+        from: &[(&Buffer, Range<usize>)],
+        local: &[Range<usize>],
+    ) -> Result<(), Status> {
+        let pieces = self.pieces(Access::Write, offset, local)?;
         let inner = &self.inner;
         self.run(Access::Write, pieces, |piece| {
             let peer = self.peer()?;
             let Some((buffer, _)) = from.get(piece.part) else { return Err(Self::no_part()) };
-            Ok(inner.endpoint.write(peer, buffer, piece.local, piece.remote))
+            Ok(inner.endpoint.write(peer, buffer, piece.local.clone(), piece.remote))
         })
         .await?;
         add(&inner.metrics.bulk_pushed_bytes, local.iter().map(|range| range.len() as u64).sum());
@@ -358,55 +314,36 @@ impl Request {
         Err(Status::new(Der::INVAL, text))
     }
 
-    /// Cuts a transfer along the client's segments, the local parts and the piece size.
-    fn pieces(&self, access: Access, offset: u64, local: &[Range<usize>]) -> Result<VecDeque<Piece>, Status> {
+    /// The pieces of a transfer, when all of it is within what the client exposed.
+    fn pieces<'a>(
+        &'a self,
+        access: Access,
+        offset: u64,
+        local: &'a [Range<usize>],
+    ) -> Result<Pieces<'a>, Status> {
         let total = self.total(access);
         let len: u64 = local.iter().map(|range| range.len() as u64).sum();
         if offset.checked_add(len).is_none_or(|end| end > total) {
             let text = format!("the client exposed {total} bytes; {len} bytes from {offset} on are outside");
             return Err(Status::new(Der::INVAL, text));
         }
-        let mut pieces = VecDeque::new();
-        let mut parts = local.iter().cloned().enumerate().filter(|(_, range)| !range.is_empty());
-        let mut next = parts.next();
-        let mut skip = offset;
-        for (region, _) in self.parts.segments.iter().filter(|segment| segment.1 == access) {
-            if skip >= region.len {
-                skip -= region.len;
-                continue;
-            }
-            let mut from = core::mem::take(&mut skip);
-            while from < region.len
-                && let Some((part, left)) = &mut next
-            {
-                let room = usize::try_from(region.len - from).unwrap_or(usize::MAX);
-                let n = room.min(left.len()).min(PIECE_MAX);
-                let Some(remote) = region.part(from, n as u64) else { break };
-                pieces.push_back(Piece { part: *part, local: left.start..left.start + n, remote, tries: 0 });
-                left.start += n;
-                from += n as u64;
-                if left.start == left.end {
-                    next = parts.next();
-                }
-            }
-        }
-        Ok(pieces)
+        Ok(Pieces::new(&self.parts.segments, access, offset, local))
     }
 
     /// Runs the pieces side by side, as many as there are transfer slots, none after the deadline.
     async fn run(
         &self,
         access: Access,
-        mut pieces: VecDeque<Piece>,
-        mut start: impl FnMut(Piece) -> Result<Transfer, Status>,
+        mut pieces: Pieces<'_>,
+        mut start: impl FnMut(&Piece) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.inner.rt;
         let paced = self.inner.is_paced(access);
-        let mut under_way = UnderWay { moving: VecDeque::new(), request: self };
-        while !pieces.is_empty() || !under_way.moving.is_empty() {
+        let mut under_way = UnderWay::new(&self.inner, self.parts.accesses.as_ref());
+        while !pieces.is_empty() || !under_way.is_empty() {
             self.may_go_on()?;
             let slot = self.slot(&pieces, paced);
-            let slot = match (slot, under_way.moving.front_mut()) {
+            let slot = match (slot, under_way.oldest()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
                     let pace = if paced {
@@ -427,14 +364,14 @@ impl Request {
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
                     if let Some(again) = self.after(piece, done).await? {
-                        pieces.push_front(again);
+                        pieces.put_back(again);
                     }
                     continue;
                 }
             };
-            if let Some(piece) = pieces.pop_front() {
-                let transfer = start(piece.clone())?;
-                under_way.add(Moving { piece, transfer, _places: slot });
+            if let Some(piece) = pieces.take() {
+                let transfer = start(&piece)?;
+                under_way.add(Moving::new(piece, transfer, slot));
                 // One that has ended already goes on from here, with what it needs in the processor's cache.
                 self.inner.endpoint.look_at_once();
             }
@@ -451,7 +388,7 @@ impl Request {
     }
 
     /// A place for the next piece, with its turn where transfers take turns, if both are to be had now.
-    fn slot(&self, pieces: &VecDeque<Piece>, paced: bool) -> Option<Places> {
+    fn slot(&self, pieces: &Pieces<'_>, paced: bool) -> Option<Places> {
         if pieces.is_empty() {
             return None;
         }
