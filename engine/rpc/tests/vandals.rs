@@ -293,7 +293,9 @@ fn clients_that_flood(provider: &str) {
     assert!(during.passed_max <= PASSED_MAX, "too many requests began before a single one: {during:?}");
     assert!(during.intake_max <= INTAKE_MAX, "too many messages waited: {during:?}");
     assert!(during.kept <= 64 << 20, "too many replies are kept: {during:?}");
-    assert!(during.overdrawn > 0, "clients broke their credits: {during:?}");
+    // Mercury brings messages no faster than they are executed: a client hardly ever has more under way than it may.
+    let throttled = provider.starts_with("mercury/");
+    assert!(throttled || during.overdrawn > 0, "clients broke their credits: {during:?}");
     vandals.into_iter().for_each(Process::wait);
     friend.wait_until_clean();
     print!(
