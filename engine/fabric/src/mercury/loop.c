@@ -138,10 +138,12 @@ int weir_hg_loop_open(const char *info, bool busy, struct weir_hg_loop **out)
 	init.na_init_info.progress_mode = busy ? NA_NO_BLOCK : 0;
 	init.no_bulk_eager = true;
 	loop->busy = busy;
-	loop->memory = calloc(1, LARGE);
+	loop->memory = malloc(LARGE);
 	loop->class = HG_Init_opt2(info, true, HG_VERSION(HG_VERSION_MAJOR, HG_VERSION_MINOR), &init);
 	if (loop->memory == NULL || loop->class == NULL)
 		return HG_OTHER_ERROR;
+	/* Pages that were never written are all the same one of zeros, which is read from the nearest cache. */
+	memset(loop->memory, 7, LARGE);
 	loop->context = HG_Context_create(loop->class);
 	if (loop->context == NULL)
 		return HG_OTHER_ERROR;
