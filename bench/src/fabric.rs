@@ -28,6 +28,7 @@ use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
 use crate::report::{BenchError, Report};
+use pin::Seats;
 
 /// Bytes of a small request.
 const SMALL: usize = 64;
@@ -139,20 +140,20 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
 struct Server(Child, u16);
 
 impl Server {
-    fn start(mode: Mode, provider: &str) -> Result<Self, BenchError> {
-        Self::start_named(mode, provider).map(|(server, _)| server)
+    fn start(mode: Mode, provider: &str, seats: Seats) -> Result<Self, BenchError> {
+        Self::start_named(mode, provider, seats).map(|(server, _)| server)
     }
 
     /// A server, and what it says of where it is.
-    fn start_named(mode: Mode, provider: &str) -> Result<(Self, String), BenchError> {
+    fn start_named(mode: Mode, provider: &str, seats: Seats) -> Result<(Self, String), BenchError> {
         let error = |error: std::io::Error| failed("fabric server", &error);
         let port = free_port()?;
-        pin::pin(1);
+        pin::pin(seats.server);
         let child = Command::new(std::env::current_exe().map_err(error)?)
             .args(["--serve-fabric", &format!("{}:{provider}:{port}", mode.name())])
             .stdout(Stdio::piped())
             .spawn();
-        pin::pin(0);
+        pin::pin(Seats::USUAL.client);
         let mut child = child.map_err(error)?;
         let output = child.stdout.take();
         let server = Self(child, port);
@@ -252,9 +253,9 @@ fn pingpong(provider: &str) -> Option<f64> {
         .filter_map(|entry| Some(entry.ok()?.path().join("bin/fi_pingpong")))
         .find(|program| program.is_file())?;
     let arguments = ["-p", provider, "-e", "rdm", "-S", "64", "-I", "20000"];
-    pin::pin(1);
+    pin::pin(Seats::USUAL.server);
     let server = Command::new(&program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    pin::pin(0);
+    pin::pin(Seats::USUAL.client);
     let mut server = server.ok()?;
     // It takes no word from us when it listens.
     std::thread::sleep(Duration::from_millis(300));
@@ -269,8 +270,8 @@ fn pingpong(provider: &str) -> Option<f64> {
 /// Measures small requests beside bare messages on one provider.
 fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> {
     let bare = bare::Bare::start(provider, false)?;
-    let plain = requests::Requests::start(provider, Mode::Rpc)?;
-    let sealed = requests::Requests::start(provider, Mode::Sealed)?;
+    let plain = requests::Requests::start(provider, Mode::Rpc, Seats::USUAL)?;
+    let sealed = requests::Requests::start(provider, Mode::Sealed, Seats::USUAL)?;
     let name = |what: &str| format!("fabric {provider}: {what}");
     let goal = |text: &'static str| is_native(provider).then_some(text);
     let alone = Pair::measure(&plain, &bare, What::Alone)?;
@@ -290,9 +291,10 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
 
 /// Measures transfers of a MiB beside bare reads and writes on one provider. A reply says that the data has arrived, so
 /// that the writes beside it have to have arrived too before they count as done; those that need not are the second
-/// reference.
+/// reference. The bare client copies itself, the RPC client has its server do so: both on the same core, because cores are
+/// not equally fast on machines that are shared.
 fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
-    let plain = requests::Requests::start(provider, Mode::Rpc)?;
+    let plain = requests::Requests::start(provider, Mode::Rpc, Seats::CROSSED)?;
     let bare = bare::Bare::start(provider, false)?;
     let delivered = bare::Bare::start(provider, true)?;
     let name = |what: &str| format!("fabric {provider}: {what}");
@@ -327,7 +329,7 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
 /// empty.
 pub fn measure(report: &mut Report, providers: &[String], only: &[String]) -> Result<(), BenchError> {
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| name == part);
-    pin::pin(0);
+    pin::pin(Seats::USUAL.client);
     let result = providers.iter().try_for_each(|provider| {
         if wanted("small") {
             measure_small(report, provider)?;
@@ -346,7 +348,7 @@ pub fn measure(report: &mut Report, providers: &[String], only: &[String]) -> Re
             // Threads and their processes choose their cores themselves.
             pin::release();
             threads::measure(report, provider)?;
-            pin::pin(0);
+            pin::pin(Seats::USUAL.client);
         }
         Ok(())
     });

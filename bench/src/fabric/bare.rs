@@ -12,6 +12,7 @@ use weir_fabric::{Options, open};
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
 
+use super::pin::Seats;
 use super::{
     IN_FLIGHT, LARGE, Mode, SMALL, SPAN, START_SECONDS, Server, Side, TRANSFERS, What, failed, rate,
 };
@@ -98,7 +99,7 @@ pub(super) struct Bare {
 impl Bare {
     /// `delivery`: a write counts as done only when it has arrived.
     pub(super) fn start(provider: &str, delivery: bool) -> Result<Self, BenchError> {
-        let server = Server::start(Mode::Bare, provider)?;
+        let server = Server::start(Mode::Bare, provider, Seats::USUAL)?;
         let executor = Executor::new().map_err(|error| failed("executor", &error))?;
         let rt = executor.handle();
         let without = if delivery { Vec::new() } else { vec![Ability::Delivery] };

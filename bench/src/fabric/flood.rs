@@ -14,6 +14,7 @@ use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
+use super::pin::Seats;
 use super::requests::{EMPTY, Requests};
 use super::{Mode, SMALL, failed};
 use crate::report::{BenchError, Report};
@@ -125,7 +126,7 @@ impl Waits {
 
 /// Measures answers beside a flood, and the same without one.
 pub(super) fn measure(report: &mut Report, provider: &str) -> Result<(), BenchError> {
-    let client = Requests::start(provider, Mode::Rpc)?;
+    let client = Requests::start(provider, Mode::Rpc, Seats::USUAL)?;
     let alone = Waits::measure(&client)?;
     let flooders = (0..PROCESSES).map(|_| Flooder::start(provider, client.port()));
     let flooders = flooders.collect::<Result<Vec<_>, _>>()?;

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use weir_fabric::mercury::{Load, ReferenceLoop};
 
+use super::pin::Seats;
 use super::requests::Requests;
 use super::{IN_FLIGHT, Mode, Pair, SPAN, Server, Side, TRANSFERS, What, failed};
 use crate::report::{BenchError, Report};
@@ -29,7 +30,7 @@ struct Alone {
 
 impl Alone {
     fn start(provider: &str, mode: Mode) -> Result<Self, BenchError> {
-        let (server, address) = Server::start_named(mode, provider)?;
+        let (server, address) = Server::start_named(mode, provider, Seats::USUAL)?;
         let reference = ReferenceLoop::open(provider, mode == Mode::MercuryBusy);
         let reference = reference.map_err(|error| failed("Mercury's loop", &error))?;
         Ok(Self { reference, address, _server: server })
@@ -84,13 +85,13 @@ pub(super) fn measure(report: &mut Report, provider: &str) -> Result<(), BenchEr
         _ => return Ok(()),
     };
     let mercury = format!("mercury/{protocol}");
-    let native = Requests::start(provider, Mode::Rpc)?;
+    let native = Requests::start(provider, Mode::Rpc, Seats::USUAL)?;
     let busy = Alone::start(&mercury, Mode::MercuryBusy)?;
     let goals = [Some(">= 2"), Some(round_trip)];
     compare(report, &format!("{provider} / busy Mercury"), (&native, &busy), protocol, goals)?;
     drop(busy);
     let alone = Alone::start(&mercury, Mode::Mercury)?;
     compare(report, &format!("{provider} / Mercury"), (&native, &alone), protocol, [None; 2])?;
-    let above = Requests::start(&mercury, Mode::Rpc)?;
+    let above = Requests::start(&mercury, Mode::Rpc, Seats::USUAL)?;
     compare(report, &format!("{provider} / RPC on Mercury"), (&native, &above), protocol, [None; 2])
 }

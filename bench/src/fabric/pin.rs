@@ -4,6 +4,20 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+/// Which cores a client and its server run on, counted among those of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seats {
+    pub(super) client: usize,
+    pub(super) server: usize,
+}
+
+impl Seats {
+    /// Where all sit, unless it matters who does the work that is measured.
+    pub(super) const USUAL: Self = Self { client: 0, server: 1 };
+    /// The server where a client usually is.
+    pub(super) const CROSSED: Self = Self { client: 1, server: 0 };
+}
+
 /// The cores that this process was started on.
 fn allowed() -> Option<&'static CpuSet> {
     static ALLOWED: OnceLock<Option<CpuSet>> = OnceLock::new();

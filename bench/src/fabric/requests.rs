@@ -12,6 +12,7 @@ use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError}
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
+use super::pin::{Seats, pin};
 use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate};
 use crate::report::BenchError;
 
@@ -86,18 +87,19 @@ pub(super) struct Requests {
     to: Peer,
     trouble: RefCell<Option<RpcError>>,
     server: Server,
+    seats: Seats,
 }
 
 impl Requests {
-    pub(super) fn start(provider: &str, mode: Mode) -> Result<Self, BenchError> {
-        let server = Server::start(mode, provider)?;
+    pub(super) fn start(provider: &str, mode: Mode, seats: Seats) -> Result<Self, BenchError> {
+        let server = Server::start(mode, provider, seats)?;
         let executor = Executor::new().map_err(|error| failed("executor", &error))?;
         let rt = executor.handle();
         let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", server.1))
             .map_err(|error| failed("endpoint", &error))?;
         let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
         let to = Peer::new("127.0.0.1", server.1);
-        let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), server };
+        let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), server, seats };
         side.executor.block_on(side.call(EMPTY));
         Ok(side)
     }
@@ -134,6 +136,7 @@ impl Requests {
 
 impl Side for Requests {
     fn sample(&self, what: What) -> Result<f64, BenchError> {
+        pin(self.seats.client);
         let rate = self.executor.block_on(async {
             match what {
                 What::Alone => rate(1, |_| self.call(EMPTY)).await,
@@ -144,6 +147,7 @@ impl Side for Requests {
                 What::Writes => rate(TRANSFERS, |_| self.call(PUSH)).await,
             }
         });
+        pin(Seats::USUAL.client);
         self.trouble.borrow_mut().take().map_or(Ok(rate), |error| Err(failed("RPC", &error)))
     }
 }
