@@ -3,6 +3,7 @@
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
+use core::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use uuid::Uuid;
@@ -164,11 +165,6 @@ impl Pool {
         self.size.saturating_sub(self.total.total().saturating_add(self.reserved))
     }
 
-    /// Number of the container that isn't being destroyed.
-    pub(crate) fn number(&self, id: ContainerId) -> Option<ContainerNumber> {
-        self.numbers.get(&id).copied()
-    }
-
     /// The change that stores the pool.
     pub(crate) fn change(&self, number: PoolNumber) -> Change {
         let mut value = self.id.0.as_bytes().to_vec();
@@ -179,10 +175,20 @@ impl Pool {
     }
 }
 
+/// A container that can be used.
+#[derive(Clone, Copy, Debug)]
+struct Located {
+    pool: PoolNumber,
+    id: ContainerId,
+    number: ContainerNumber,
+}
+
 /// All pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) pools: BTreeMap<PoolNumber, Pool>,
+    /// The container that was asked for last, most likely the next one, too. Forgotten when any pool or container changes.
+    located: Cell<Option<Located>>,
 }
 
 fn numbers(key: &[u8]) -> Result<(u8, PoolNumber, ContainerNumber), Malformed> {
@@ -198,6 +204,16 @@ impl Catalog {
     pub(crate) fn find(&self, id: PoolId) -> Option<(PoolNumber, &Pool)> {
         let (number, pool) = self.pools.iter().find(|(_, pool)| pool.id == id && !pool.destroying)?;
         Some((*number, pool))
+    }
+
+    /// Number of a container if neither it nor its pool is being destroyed.
+    pub(crate) fn locate(&self, pool: PoolNumber, id: ContainerId) -> Option<ContainerNumber> {
+        if let Some(last) = self.located.get().filter(|last| last.pool == pool && last.id == id) {
+            return Some(last.number);
+        }
+        let number = self.pools.get(&pool).filter(|pool| !pool.destroying)?.numbers.get(&id).copied()?;
+        self.located.set(Some(Located { pool, id, number }));
+        Some(number)
     }
 
     /// Whether any pool or container was destroyed and isn't gone yet.
@@ -236,6 +252,7 @@ impl Catalog {
     }
 
     fn follow_pool(&mut self, number: PoolNumber, value: Option<&[u8]>) -> Result<(), Malformed> {
+        self.located.set(None);
         let Some(value) = value else {
             self.pools.remove(&number);
             return Ok(());
@@ -257,6 +274,7 @@ impl Catalog {
         number: ContainerNumber,
         value: Option<&[u8]>,
     ) -> Result<(), Malformed> {
+        self.located.set(None);
         let Some(pool) = self.pools.get_mut(&pool) else { return Ok(()) };
         let Some(value) = value else {
             if let Some(container) = pool.containers.remove(&number) {
@@ -287,21 +305,8 @@ impl Catalog {
     /// Counts what an entry gained or lost. Counters never go below zero: during recovery a record may be replayed
     /// over a state that is ahead of it, and later records bring the sum right again.
     pub(crate) fn count(&mut self, key: &[u8], old: Usage, new: Usage) {
-        if let Some(owner) = key::owner(key) {
-            self.count_for(owner, old, new);
-        }
-    }
-
-    /// Counts what is in a tally, and empties it.
-    pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
-        let Tally { owner, old, new } = core::mem::take(tally);
-        if let Some(owner) = owner {
-            self.count(&owner, old, new);
-        }
-    }
-
-    fn count_for(&mut self, (number, container): (PoolNumber, ContainerNumber), old: Usage, new: Usage) {
-        let Some(pool) = self.pools.get_mut(&number) else { return };
+        let Some((pool, container)) = key::owner(key) else { return };
+        let Some(pool) = self.pools.get_mut(&pool) else { return };
         let change = |usage: &mut Usage| {
             usage.blocks = usage.blocks.saturating_add(new.blocks).saturating_sub(old.blocks);
             usage.entries = usage.entries.saturating_add(new.entries).saturating_sub(old.entries);
@@ -315,6 +320,14 @@ impl Catalog {
             container.dirty = true;
         }
         change(&mut pool.total);
+    }
+
+    /// Counts what is in a tally, and empties it.
+    pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
+        let Tally { owner, old, new } = core::mem::take(tally);
+        if let Some(owner) = owner {
+            self.count(&owner, old, new);
+        }
     }
 
     /// Entries of usage that differ from the stored ones.
@@ -349,5 +362,40 @@ impl Catalog {
         pool.total.blocks = pool.total.blocks.saturating_add(usage.blocks);
         pool.total.entries = pool.total.entries.saturating_add(usage.entries);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto::PoolId;
+
+    /// Has a catalog follow a change of pool 1 or of a container of it.
+    fn follow(catalog: &mut Catalog, change: &Change) {
+        let value = match change {
+            Change::Put { value, .. } => Some(value.as_slice()),
+            Change::Remove { .. } => None,
+        };
+        catalog.follow(change.key(), value).expect("sound");
+    }
+
+    #[test]
+    fn a_container_is_located_until_it_or_its_pool_goes_and_again_when_it_is_new() {
+        let [one, other] = [1, 2].map(|id| ContainerId(Uuid::from_u128(id)));
+        let (mut catalog, mut pool) = (Catalog::default(), Pool::new(PoolId(Uuid::nil()), 0));
+        follow(&mut catalog, &pool.change(1));
+        assert_eq!(catalog.locate(1, one), None);
+        for (number, id) in [(1, one), (2, other)] {
+            follow(&mut catalog, &Container::new(id).change(1, number));
+            assert_eq!([catalog.locate(1, id), catalog.locate(1, id)], [Some(number); 2]);
+        }
+        assert_eq!([catalog.locate(1, one), catalog.locate(2, one)], [Some(1), None]);
+        follow(&mut catalog, &Container { destroying: true, ..Container::new(one) }.change(1, 1));
+        assert_eq!([catalog.locate(1, one), catalog.locate(1, other)], [None, Some(2)]);
+        follow(&mut catalog, &Container::new(one).change(1, 3));
+        assert_eq!(catalog.locate(1, one), Some(3));
+        pool.destroying = true;
+        follow(&mut catalog, &pool.change(1));
+        assert_eq!(catalog.locate(1, one), None);
     }
 }

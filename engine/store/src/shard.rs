@@ -1,6 +1,6 @@
 //! One pool on one target: containers, space. The operations on objects and attributes are in files of their own.
 
-use crate::catalog::Container;
+use crate::catalog::{Catalog, Container};
 use crate::error::{FetchError, PoolError, TransactionError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::Halt;
@@ -93,13 +93,16 @@ impl Shard {
     /// Number of a container that can be used.
     pub(crate) fn locate(&self, container: ContainerId) -> Result<ContainerNumber, Absent> {
         let catalog = self.core.catalog.borrow();
+        catalog.locate(self.number, container).ok_or_else(|| self.why_absent(&catalog, container))
+    }
+
+    /// Why a container can't be located.
+    #[cold]
+    fn why_absent(&self, catalog: &Catalog, container: ContainerId) -> Absent {
         let pool = catalog.pools.get(&self.number).filter(|pool| !pool.destroying);
-        let pool = pool.ok_or(Absent::Pool(self.id))?;
-        if let Some(number) = pool.number(container) {
-            return Ok(number);
-        }
+        let Some(pool) = pool else { return Absent::Pool(self.id) };
         let destroying = pool.containers.values().any(|found| found.id == container);
-        Err(if destroying { Absent::Destroying(container) } else { Absent::Container(container) })
+        if destroying { Absent::Destroying(container) } else { Absent::Container(container) }
     }
 
     /// Creates a container. Creating it again succeeds.
