@@ -9,32 +9,55 @@ use core::cell::Cell;
 use weir_proto::Key;
 
 /// Slots for dkeys: with 100,000 reads a second, a transaction that takes a millisecond meets a foreign read in its
-/// slot less than once in a hundred times. 512 KiB.
+/// slot less than once in a hundred times. 512 KiB, a quarter of which is what reads outside of transactions go to.
 const DKEY_SLOTS: usize = 1 << 14;
 
-/// Slots for objects. 128 KiB.
+/// Slots for objects, in two tables. 128 KiB.
 const OBJECT_SLOTS: usize = 1 << 11;
 
-/// Epochs of one dkey, or of several that share the slot.
-#[derive(Clone, Debug, Default)]
-struct DkeySlot {
+/// What is remembered of a place.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
     /// Newest read of a transaction.
-    read: Cell<u64>,
+    Read,
     /// Newest read outside of transactions: the newest epoch that it could have seen.
-    glance: Cell<u64>,
+    Glance,
     /// Newest write.
-    write: Cell<u64>,
+    Write,
     /// Newest write of a transaction.
-    decided: Cell<u64>,
+    Decided,
 }
 
-/// Epochs of one object, or of several that share the slot.
-#[derive(Clone, Debug, Default)]
-struct ObjectSlot {
-    /// As [`DkeySlot`], of the object as a whole: reads of which dkeys it has, punches of all of it.
-    whole: DkeySlot,
-    /// The newest of the object as a whole and all its dkeys.
-    any: DkeySlot,
+/// How many kinds there are.
+const KINDS: usize = 4;
+
+/// Newest epochs of places, in a column for each kind: reads outside of transactions touch one alone, which is small
+/// enough to stay close to the processor.
+struct Table<const SLOTS: usize>([Box<[Cell<u64>]>; KINDS]);
+
+impl<const SLOTS: usize> Default for Table<SLOTS> {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| vec![Cell::default(); SLOTS].into()))
+    }
+}
+
+impl<const SLOTS: usize> Table<SLOTS> {
+    fn slot(hash: u64) -> usize {
+        usize::try_from(hash >> 20).unwrap_or(usize::MAX) % SLOTS
+    }
+
+    fn raise(&self, hash: u64, kind: Kind, epoch: u64) {
+        let newest = &self.0[kind as usize][Self::slot(hash)];
+        if newest.get() < epoch {
+            newest.set(epoch);
+        }
+    }
+
+    /// The newest epoch of several kinds.
+    fn newest(&self, hash: u64, kinds: &[Kind]) -> u64 {
+        let slot = Self::slot(hash);
+        kinds.iter().map(|kind| self.0[*kind as usize][slot].get()).max().unwrap_or(0)
+    }
 }
 
 /// What is read or written.
@@ -47,21 +70,15 @@ pub(crate) enum Scope<'a> {
 }
 
 /// The tables.
+#[derive(Default)]
 pub(crate) struct Timestamps {
-    dkeys: Box<[DkeySlot]>,
-    objects: Box<[ObjectSlot]>,
+    dkeys: Table<DKEY_SLOTS>,
+    /// Of objects as a whole: reads of which dkeys there are, punches of all of it.
+    whole: Table<OBJECT_SLOTS>,
+    /// The newest of an object as a whole and all its dkeys.
+    any: Table<OBJECT_SLOTS>,
     /// Transactions up to this epoch may be too late for reads before the last restart.
     floor: Cell<u64>,
-}
-
-impl Default for Timestamps {
-    fn default() -> Self {
-        Self {
-            dkeys: vec![DkeySlot::default(); DKEY_SLOTS].into(),
-            objects: vec![ObjectSlot::default(); OBJECT_SLOTS].into(),
-            floor: Cell::new(0),
-        }
-    }
 }
 
 /// Where hashes begin: any number with bits all over.
@@ -112,10 +129,6 @@ impl core::hash::Hasher for ObjectHasher {
     }
 }
 
-fn slot(hash: u64, slots: usize) -> usize {
-    usize::try_from(hash >> 20).unwrap_or(usize::MAX) % slots
-}
-
 pub(crate) fn hash_object((pool, container, object): &ObjectKey) -> u64 {
     let place = (u64::from(*pool) << 32) | u64::from(*container);
     mix(mix(mix(SEED, place), object.hi), object.lo)
@@ -124,14 +137,13 @@ pub(crate) fn hash_object((pool, container, object): &ObjectKey) -> u64 {
 fn hash_dkey(object: u64, dkey: &Key) -> u64 {
     let bytes = dkey.as_bytes();
     let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words.iter().fold(object, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    mix(mix(hash, u64::from_le_bytes(last)), bytes.len() as u64)
-}
-
-fn raise(newest: &Cell<u64>, epoch: u64) {
-    newest.set(newest.get().max(epoch));
+    let mut hash = words.iter().fold(object, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        hash = mix(hash, u64::from_le_bytes(last));
+    }
+    mix(hash, bytes.len() as u64)
 }
 
 impl Timestamps {
@@ -140,62 +152,58 @@ impl Timestamps {
         self.floor.set(epoch);
     }
 
-    fn note(
-        &self,
-        object: &ObjectKey,
-        scope: Scope<'_>,
-        epoch: u64,
-        field: impl Fn(&DkeySlot) -> &Cell<u64>,
-    ) {
-        let hash = hash_object(object);
-        let slot_of_object = &self.objects[slot(hash, OBJECT_SLOTS)];
-        raise(field(&slot_of_object.any), epoch);
+    fn note(&self, object: u64, scope: Scope<'_>, epoch: u64, kind: Kind) {
+        self.any.raise(object, kind, epoch);
         match scope {
-            Scope::Dkey(dkey) => raise(field(&self.dkeys[slot(hash_dkey(hash, dkey), DKEY_SLOTS)]), epoch),
-            Scope::Object => raise(field(&slot_of_object.whole), epoch),
+            Scope::Dkey(dkey) => self.dkeys.raise(hash_dkey(object, dkey), kind, epoch),
+            Scope::Object => self.whole.raise(object, kind, epoch),
         }
     }
 
     /// A transaction of this epoch reads.
     pub(crate) fn note_read(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
-        self.note(object, scope, epoch, |slot| &slot.read);
+        self.note(hash_object(object), scope, epoch, Kind::Read);
     }
 
     /// Somebody reads outside of transactions what was written up to this epoch.
     pub(crate) fn note_glance(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
-        self.note(object, scope, epoch, |slot| &slot.glance);
+        self.note_glance_at(hash_object(object), scope, epoch);
+    }
+
+    /// As [`Timestamps::note_glance`], of an object whose hash is known.
+    pub(crate) fn note_glance_at(&self, object: u64, scope: Scope<'_>, epoch: u64) {
+        self.note(object, scope, epoch, Kind::Glance);
     }
 
     /// Something is written at this epoch, by a transaction or not.
     pub(crate) fn note_write(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64, decided: bool) {
-        self.note(object, scope, epoch, |slot| &slot.write);
+        let object = hash_object(object);
+        self.note(object, scope, epoch, Kind::Write);
         if decided {
-            self.note(object, scope, epoch, |slot| &slot.decided);
+            self.note(object, scope, epoch, Kind::Decided);
         }
     }
 
-    /// The newest epoch that a write of `scope` may not be older than, of what `field` says.
-    fn newest(&self, object: &ObjectKey, scope: Scope<'_>, field: impl Fn(&DkeySlot) -> u64) -> u64 {
-        let hash = hash_object(object);
-        let slot_of_object = &self.objects[slot(hash, OBJECT_SLOTS)];
+    /// The newest epoch that a write of `scope` may not be older than, of these kinds.
+    fn newest(&self, object: &ObjectKey, scope: Scope<'_>, kinds: &[Kind]) -> u64 {
+        let object = hash_object(object);
         match scope {
             Scope::Dkey(dkey) => {
-                let dkey = &self.dkeys[slot(hash_dkey(hash, dkey), DKEY_SLOTS)];
-                field(dkey).max(field(&slot_of_object.whole))
+                let of_dkey = self.dkeys.newest(hash_dkey(object, dkey), kinds);
+                of_dkey.max(self.whole.newest(object, kinds))
             }
-            Scope::Object => field(&slot_of_object.any),
+            Scope::Object => self.any.newest(object, kinds),
         }
     }
 
     /// A transaction that writes `scope` has to be newer than this.
     pub(crate) fn limit_of_transaction(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
-        let all = |slot: &DkeySlot| slot.read.get().max(slot.glance.get()).max(slot.write.get());
-        self.newest(object, scope, all).max(self.floor.get())
+        self.newest(object, scope, &[Kind::Read, Kind::Glance, Kind::Write]).max(self.floor.get())
     }
 
     /// A write outside of transactions has to be newer than this: what transactions have read or written.
     pub(crate) fn limit_of_write(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
-        self.newest(object, scope, |slot| slot.read.get().max(slot.decided.get()))
+        self.newest(object, scope, &[Kind::Read, Kind::Decided])
     }
 }
 
@@ -238,7 +246,7 @@ mod tests {
         let hash = hash_object(&object(7));
         let mut used = std::collections::BTreeSet::new();
         for number in 0..4096u64 {
-            used.insert(slot(hash_dkey(hash, &Key::from_u64(number)), DKEY_SLOTS));
+            used.insert(Table::<DKEY_SLOTS>::slot(hash_dkey(hash, &Key::from_u64(number))));
         }
         // Thrown at random, 4096 balls meet some 3600 of 16384 bins.
         assert!(used.len() > 3500, "{} slots for 4096 dkeys", used.len());
