@@ -6,6 +6,7 @@
 
 use crate::codec::{Decoder, Malformed};
 use crate::intents::{TransactionId, TransactionKey};
+use crate::journal::ObjectKey;
 use smallvec::SmallVec;
 use weir_proto::object::Extent;
 use weir_proto::{Epoch, Key, ObjectId};
@@ -97,11 +98,13 @@ pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malform
     }
 }
 
-fn put_key(out: &mut KeyBytes, key: &Key, integer: bool) {
+/// Has what leads from an object to a dkey, or from there to an akey, appended in pieces.
+pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
+    append(&[BELOW]);
     if integer {
-        out.extend_from_slice(key.as_bytes());
+        append(key.as_bytes());
     } else {
-        put_escaped(|bytes| out.extend_from_slice(bytes), key.as_bytes());
+        put_escaped(append, key.as_bytes());
     }
 }
 
@@ -281,6 +284,52 @@ pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
     key
 }
 
+/// Bytes of an object's path: kind, numbers of pool and container, id.
+pub(crate) const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
+
+/// The path of an object.
+pub(crate) fn object_path((pool, container, object): &ObjectKey) -> [u8; OBJECT_LEN] {
+    let mut path = [OBJECT; OBJECT_LEN];
+    path[1..5].copy_from_slice(&pool.to_be_bytes());
+    path[5..9].copy_from_slice(&container.to_be_bytes());
+    path[9..].copy_from_slice(&object.to_bytes());
+    path
+}
+
+/// What stands behind a path in the key of an entry: its kind with what goes with that, and numbers.
+fn tail<const KIND: usize, const NUMBERS: usize, const LEN: usize>(
+    kind: [u8; KIND],
+    numbers: [u64; NUMBERS],
+) -> [u8; LEN] {
+    const { assert!(LEN == KIND + NUMBERS * size_of::<u64>(), "a tail is as long as its parts") }
+    let mut tail = [0; LEN];
+    tail[..KIND].copy_from_slice(&kind);
+    for (place, number) in tail[KIND..].as_chunks_mut().0.iter_mut().zip(numbers) {
+        *place = number.to_be_bytes();
+    }
+    tail
+}
+
+/// Behind an object, dkey or akey: the incarnation that began or ended at this epoch.
+pub(crate) fn event_tail(epoch: u64) -> [u8; 9] {
+    tail([EVENT], [!epoch])
+}
+
+/// Behind an akey: the single value of this epoch.
+pub(crate) fn single_tail(epoch: u64) -> [u8; 9] {
+    tail([BELOW], [!epoch])
+}
+
+/// Behind an akey: what extents of one length class that start at or behind `index` are at or behind.
+pub(crate) fn extents_tail(class: u8, index: u64) -> [u8; 10] {
+    tail([EXTENT, class], [index])
+}
+
+/// Behind an akey: one version of an extent.
+pub(crate) fn extent_version_tail(extent: Extent, epoch: u64) -> [u8; 26] {
+    tail([EXTENT, length_class(extent.count)], [extent.index, extent.count, !epoch])
+}
+
 /// A place in the hierarchy object → dkey → akey: what its own entries and those below begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
@@ -291,25 +340,22 @@ pub(crate) struct Path {
 impl Path {
     /// An object.
     pub(crate) fn object(pool: PoolNumber, container: ContainerNumber, object: ObjectId) -> Self {
-        let mut bytes = KeyBytes::new();
-        bytes.push(OBJECT);
-        bytes.extend_from_slice(&pool.to_be_bytes());
-        bytes.extend_from_slice(&container.to_be_bytes());
-        bytes.extend_from_slice(&object.to_bytes());
-        Self { object, bytes }
+        Self { object, bytes: KeyBytes::from_slice(&object_path(&(pool, container, object))) }
     }
 
     /// A dkey of this object.
     pub(crate) fn dkey(&self, dkey: &Key) -> Self {
-        let mut bytes = self.below();
-        put_key(&mut bytes, dkey, has_integer_dkeys(self.object));
-        Self { object: self.object, bytes }
+        self.go_to(dkey, has_integer_dkeys(self.object))
     }
 
     /// An akey of this dkey.
     pub(crate) fn akey(&self, akey: &Key) -> Self {
-        let mut bytes = self.below();
-        put_key(&mut bytes, akey, has_integer_akeys(self.object));
+        self.go_to(akey, has_integer_akeys(self.object))
+    }
+
+    fn go_to(&self, key: &Key, integer: bool) -> Self {
+        let mut bytes = self.bytes.clone();
+        put_key(|piece| bytes.extend_from_slice(piece), key, integer);
         Self { object: self.object, bytes }
     }
 
@@ -323,21 +369,6 @@ impl Path {
         key
     }
 
-    /// With a kind, what goes with it, and numbers behind.
-    fn with_numbers<const KIND: usize, const NUMBERS: usize>(
-        &self,
-        kind: [u8; KIND],
-        numbers: [u64; NUMBERS],
-    ) -> KeyBytes {
-        let mut tail = [[0; 8]; 4];
-        let bytes = tail.as_flattened_mut();
-        bytes[..KIND].copy_from_slice(&kind);
-        for (place, number) in bytes[KIND..].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_be_bytes());
-        }
-        self.with(&bytes[..KIND + 8 * NUMBERS])
-    }
-
     /// What the incarnations begin with.
     pub(crate) fn events(&self) -> KeyBytes {
         self.with(&[EVENT])
@@ -345,7 +376,7 @@ impl Path {
 
     /// The incarnation that began or ended at this epoch; also the first key of those up to it.
     pub(crate) fn event(&self, epoch: u64) -> KeyBytes {
-        self.with_numbers([EVENT], [!epoch])
+        self.with(&event_tail(epoch))
     }
 
     /// What the keys below an object or dkey begin with.
@@ -360,7 +391,7 @@ impl Path {
 
     /// The single value of this epoch; also the first key of those up to it.
     pub(crate) fn single(&self, epoch: u64) -> KeyBytes {
-        self.with_numbers([BELOW], [!epoch])
+        self.with(&single_tail(epoch))
     }
 
     /// What extents of an akey begin with.
@@ -370,17 +401,17 @@ impl Path {
 
     /// What extents of one length class that start at or behind `index` are at or behind.
     pub(crate) fn extents_from(&self, class: u8, index: u64) -> KeyBytes {
-        self.with_numbers([EXTENT, class], [index])
+        self.with(&extents_tail(class, index))
     }
 
     /// What all versions of one extent begin with.
     pub(crate) fn versions(&self, extent: Extent) -> KeyBytes {
-        self.with_numbers([EXTENT, length_class(extent.count)], [extent.index, extent.count])
+        self.with(&tail::<2, 2, 18>([EXTENT, length_class(extent.count)], [extent.index, extent.count]))
     }
 
     /// One version of an extent; also the first key of those up to its epoch.
     pub(crate) fn extent(&self, extent: Extent, epoch: u64) -> KeyBytes {
-        self.with_numbers([EXTENT, length_class(extent.count)], [extent.index, extent.count, !epoch])
+        self.with(&extent_version_tail(extent, epoch))
     }
 }
 

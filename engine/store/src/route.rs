@@ -2,11 +2,8 @@
 
 use crate::intents::Slot;
 use crate::journal::ObjectKey;
-use crate::key::{self, BELOW, EVENT, EXTENT};
+use crate::key::{self, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
-
-/// Bytes of an object's path: kind, numbers of pool and container, id.
-const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
 
 /// Room that a route has at first: an object, dkey and akey of some 60 bytes together, and an extent.
 const ROOM: usize = 112;
@@ -24,17 +21,13 @@ pub(crate) struct Route {
 
 impl Route {
     /// The path of an object. Takes over memory that is no longer used.
-    pub(crate) fn object((pool, container, object): &ObjectKey, mut bytes: Vec<u8>) -> Self {
-        let mut path = [key::OBJECT; OBJECT_LEN];
-        path[1..5].copy_from_slice(&pool.to_be_bytes());
-        path[5..9].copy_from_slice(&container.to_be_bytes());
-        path[9..].copy_from_slice(&object.to_bytes());
+    pub(crate) fn object(place: &ObjectKey, mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         if bytes.capacity() == 0 {
             bytes.reserve(ROOM);
         }
-        bytes.extend_from_slice(&path);
-        Self { object: *object, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN }
+        bytes.extend_from_slice(&key::object_path(place));
+        Self { object: place.2, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN }
     }
 
     /// The memory that it took.
@@ -57,12 +50,7 @@ impl Route {
 
     fn descend(&mut self, key: &Key, integer: bool) {
         self.bytes.truncate(self.end);
-        self.bytes.push(BELOW);
-        if integer {
-            self.bytes.extend_from_slice(key.as_bytes());
-        } else {
-            key::put_escaped(|bytes| self.bytes.extend_from_slice(bytes), key.as_bytes());
-        }
+        key::put_key(|piece| self.bytes.extend_from_slice(piece), key, integer);
         self.end = self.bytes.len();
     }
 
@@ -73,24 +61,15 @@ impl Route {
 
     /// As [`key::Path::event`].
     pub(crate) fn event(&mut self, epoch: u64) -> &[u8] {
-        self.with_number(EVENT, !epoch)
+        self.with(&key::event_tail(epoch))
     }
 
     /// As [`key::Path::single`] and [`key::Path::extent`].
     pub(crate) fn version(&mut self, slot: Slot, epoch: u64) -> &[u8] {
-        let Slot::Extent(extent) = slot else { return self.with_number(BELOW, !epoch) };
-        let mut tail = [0; 2 + 3 * size_of::<u64>()];
-        tail[..2].copy_from_slice(&[EXTENT, key::length_class(extent.count)]);
-        tail[2..10].copy_from_slice(&extent.index.to_be_bytes());
-        tail[10..18].copy_from_slice(&extent.count.to_be_bytes());
-        tail[18..].copy_from_slice(&(!epoch).to_be_bytes());
-        self.with(&tail)
-    }
-
-    fn with_number(&mut self, kind: u8, number: u64) -> &[u8] {
-        let mut tail = [kind; 1 + size_of::<u64>()];
-        tail[1..].copy_from_slice(&number.to_be_bytes());
-        self.with(&tail)
+        match slot {
+            Slot::Single => self.with(&key::single_tail(epoch)),
+            Slot::Extent(extent) => self.with(&key::extent_version_tail(extent, epoch)),
+        }
     }
 
     fn with<const TAIL: usize>(&mut self, tail: &[u8; TAIL]) -> &[u8] {

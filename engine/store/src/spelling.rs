@@ -1,7 +1,7 @@
 //! Index keys spelt out in one place on the stack, for look-ups that need several of the same dkey and akey.
 
 use crate::journal::ObjectKey;
-use crate::key::{self, BELOW, EVENT, EXTENT};
+use crate::key::{self, BELOW, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
 
 /// Bytes of the longest key that is spelt out: an object, dkey and akey of some 100 bytes together, and an extent.
@@ -10,36 +10,49 @@ const LENGTH_MAX: usize = 160;
 /// Bytes of the longest of what stands behind a path: kind, class, index, count and epoch of an extent.
 const TAIL_MAX: usize = 2 + 3 * size_of::<u64>();
 
-/// Bytes of an object's path: kind, numbers of pool and container, id.
-const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
+/// Bytes of the longest path.
+const PATH_MAX: usize = LENGTH_MAX - TAIL_MAX;
 
 /// A [`key::Path`] of an object, later of a dkey and an akey below it, with room for what stands behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Spelling {
     object: ObjectId,
     bytes: [u8; LENGTH_MAX],
+    /// Bytes of the path, at most [`PATH_MAX`].
     len: usize,
 }
 
 impl Spelling {
     /// The path of an object.
-    pub(crate) fn object((pool, container, object): &ObjectKey) -> Self {
+    pub(crate) fn object(place: &ObjectKey) -> Self {
         let mut bytes = [0; LENGTH_MAX];
-        bytes[0] = key::OBJECT;
-        bytes[1..5].copy_from_slice(&pool.to_be_bytes());
-        bytes[5..9].copy_from_slice(&container.to_be_bytes());
-        bytes[9..OBJECT_LEN].copy_from_slice(&object.to_bytes());
-        Self { object: *object, bytes, len: OBJECT_LEN }
+        bytes[..OBJECT_LEN].copy_from_slice(&key::object_path(place));
+        Self { object: place.2, bytes, len: OBJECT_LEN }
     }
 
     /// Goes on to a dkey of the object. `None`: it is too long, or none of this object.
     pub(crate) fn dkey(&mut self, dkey: &Key) -> Option<()> {
-        self.put_key(dkey, key::has_integer_dkeys(self.object))
+        self.descend(dkey, key::has_integer_dkeys(self.object))
     }
 
     /// Goes on to an akey of the dkey. `None`: it is too long, or none of this object.
     pub(crate) fn akey(&mut self, akey: &Key) -> Option<()> {
-        self.put_key(akey, key::has_integer_akeys(self.object))
+        self.descend(akey, key::has_integer_akeys(self.object))
+    }
+
+    /// As [`key::put_key`].
+    fn descend(&mut self, key: &Key, integer: bool) -> Option<()> {
+        let (text, room) = (key.as_bytes(), self.bytes.get_mut(self.len..PATH_MAX)?);
+        let (below, room) = room.split_first_mut()?;
+        *below = BELOW;
+        let len = if integer {
+            *room.first_chunk_mut::<8>()? = text.try_into().ok()?;
+            text.len()
+        } else {
+            escape(text, room)?
+        };
+        self.len += 1 + len;
+        Some(())
     }
 
     /// The path.
@@ -49,55 +62,51 @@ impl Spelling {
 
     /// As [`key::Path::event`].
     pub(crate) fn event(&mut self, epoch: u64) -> &[u8] {
-        self.with([EVENT], [!epoch])
+        self.with(key::event_tail(epoch))
     }
 
     /// As [`key::Path::single`].
     pub(crate) fn single(&mut self, epoch: u64) -> &[u8] {
-        self.with([BELOW], [!epoch])
+        self.with(key::single_tail(epoch))
     }
 
     /// As [`key::Path::extents_from`].
     pub(crate) fn extents_from(&mut self, class: u8, index: u64) -> &[u8] {
-        self.with([EXTENT, class], [index])
+        self.with(key::extents_tail(class, index))
     }
 
-    /// The path with a kind and a number behind it. There is always room for them.
-    fn with<const KIND: usize>(&mut self, kind: [u8; KIND], [number]: [u64; 1]) -> &[u8] {
-        let (at, end) = (self.len + KIND, self.len + KIND + size_of::<u64>());
-        self.bytes[self.len..at].copy_from_slice(&kind);
-        self.bytes[at..end].copy_from_slice(&number.to_be_bytes());
+    /// The path with a tail, for which there is always room.
+    fn with<const LEN: usize>(&mut self, tail: [u8; LEN]) -> &[u8] {
+        let end = self.len + LEN;
+        self.bytes[self.len..end].copy_from_slice(&tail);
         &self.bytes[..end]
     }
+}
 
-    fn put(&mut self, bytes: &[u8]) -> Option<()> {
-        let end = self.len + bytes.len();
-        self.bytes.get_mut(self.len..end)?.copy_from_slice(bytes);
-        self.len = end;
-        (end + TAIL_MAX <= LENGTH_MAX).then_some(())
+/// Puts an escaped text to the start of `room` and returns how long it is there; `None` when it doesn't fit.
+fn escape(text: &[u8], room: &mut [u8]) -> Option<usize> {
+    let (start, end) = room.split_at_mut_checked(text.len())?;
+    let mut has_zero = false;
+    for (to, byte) in start.iter_mut().zip(text) {
+        *to = *byte;
+        has_zero |= *byte == 0;
     }
-
-    /// As [`Spelling::put`], of a length that needs no loop.
-    fn put_array<const LEN: usize>(&mut self, bytes: [u8; LEN]) -> Option<()> {
-        *self.bytes.get_mut(self.len..)?.first_chunk_mut()? = bytes;
-        self.len += LEN;
-        (self.len + TAIL_MAX <= LENGTH_MAX).then_some(())
+    if !has_zero {
+        *end.first_chunk_mut()? = [0, 0];
+        return Some(text.len() + 2);
     }
-
-    fn put_key(&mut self, key: &Key, integer: bool) -> Option<()> {
-        self.put_array([BELOW])?;
-        let text = key.as_bytes();
-        if integer {
-            return self.put_array::<8>(text.try_into().ok()?);
-        }
-        if !text.contains(&0) {
-            self.put(text)?;
-            return self.put_array([0, 0]);
-        }
-        let mut fits = Some(());
-        key::put_escaped(|bytes| fits = fits.and_then(|()| self.put(bytes)), text);
-        fits
-    }
+    let mut len = Some(0);
+    key::put_escaped(
+        |piece| {
+            len = len.and_then(|at: usize| {
+                let end = at + piece.len();
+                room.get_mut(at..end)?.copy_from_slice(piece);
+                Some(end)
+            });
+        },
+        text,
+    );
+    len
 }
 
 #[cfg(test)]
