@@ -190,10 +190,8 @@ fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> 
         last = edit.key;
         // Behind all entries it belongs here if it belongs to the node, and shares what is between it and the first.
         let is_there = is_behind
-            && match entries.is_below(last, at) {
-                Some(is_below) => is_below,
-                None => last.starts_with(entries.prefix()) && high.is_above(last),
-            };
+            && last.starts_with(entries.prefix())
+            && if at < entries.len() { entries.is_above(at, last) } else { high.is_above(last) };
         if !is_there {
             break;
         }

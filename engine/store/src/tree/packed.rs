@@ -46,25 +46,25 @@ struct Slot {
     position: u32,
 }
 
-/// The first bytes of what suffixes have behind those that are alike, zeros behind fewer. Heads are in the order of their
-/// suffixes; only those of equal heads have to be compared in full.
-fn head(suffix: &[u8]) -> u32 {
-    if let Some(first) = suffix.first_chunk() {
+/// The first bytes of what keys have behind their common start, zeros behind fewer. Heads are in the order of their keys;
+/// only those of equal heads have to be compared in full.
+fn head(rest: &[u8]) -> u32 {
+    if let Some(first) = rest.first_chunk() {
         return u32::from_be_bytes(*first);
     }
     let mut first = [0; 4];
-    first[..suffix.len()].copy_from_slice(suffix);
+    first[..rest.len()].copy_from_slice(rest);
     u32::from_be_bytes(first)
 }
 
 /// Sorted key-value entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packed {
-    /// What all keys begin with; stored once.
-    prefix: Vec<u8>,
-    /// How many bytes all suffixes begin with alike, but for an empty first one, which those of a branch have. There is
-    /// one that isn't empty unless this is 0.
-    alike: usize,
+    /// What all keys begin with but for a first one that is the prefix alone, as that of a branch is. Without any other
+    /// than that one, this is the prefix.
+    start: Vec<u8>,
+    /// How much of `start` is the prefix, which all keys begin with; stored once.
+    prefix: usize,
     /// Each entry, in key order.
     slots: Vec<Slot>,
     /// Entries: length of the suffix, length of the value (16 bits each), suffix, value.
@@ -113,26 +113,31 @@ impl Packed {
 
     /// Upper bound of the bytes that the entries take on the device.
     pub(crate) fn size(&self) -> usize {
-        self.prefix.len() + self.heap.len() - self.dead + self.slots.len() * (ENTRY_OVERHEAD - LENGTHS)
+        self.prefix + self.heap.len() - self.dead + self.slots.len() * (ENTRY_OVERHEAD - LENGTHS)
     }
 
     pub(crate) fn prefix(&self) -> &[u8] {
-        &self.prefix
+        &self.start[..self.prefix]
     }
 
+    /// How many bytes suffixes have of the common start of keys.
+    fn alike(&self) -> usize {
+        self.start.len() - self.prefix
+    }
+
+    /// Where the suffix of an entry is in the heap, its length, and that of the value behind it.
     fn parts(&self, index: usize) -> (usize, usize, usize) {
         let at = self.slots[index].position as usize;
-        let lengths: [u8; LENGTHS] = self.heap[at..at + LENGTHS].try_into().unwrap_or_default();
-        let [suffix, value] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]];
-        (at + LENGTHS, usize::from(u16::from_le_bytes(suffix)), usize::from(u16::from_le_bytes(value)))
+        let lengths = self.heap[at..].first_chunk::<LENGTHS>();
+        let [low, high, value_low, value_high] = *lengths.unwrap_or(&[0; LENGTHS]);
+        let [suffix, value] = [[low, high], [value_low, value_high]].map(u16::from_le_bytes);
+        (at + LENGTHS, usize::from(suffix), usize::from(value))
     }
 
     /// Bytes of an entry's suffix and value.
-    fn data_len(&self, slot: Slot) -> usize {
-        let lengths = self.heap.get(slot.position as usize..).and_then(<[u8]>::first_chunk::<LENGTHS>);
-        let [low, high, value_low, value_high] = *lengths.unwrap_or(&[0; LENGTHS]);
-        usize::from(u16::from_le_bytes([low, high]))
-            + usize::from(u16::from_le_bytes([value_low, value_high]))
+    fn data_len(&self, index: usize) -> usize {
+        let (_, suffix, value) = self.parts(index);
+        suffix + value
     }
 
     /// The key of an entry without the prefix.
@@ -149,6 +154,7 @@ impl Packed {
     }
 
     /// Suffix and value of an entry; `None` behind the last one.
+    #[inline]
     pub(crate) fn entry(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let rest = self.heap.get(self.slots.get(index)?.position as usize..)?;
         let (lengths, rest) = rest.split_first_chunk::<LENGTHS>()?;
@@ -159,13 +165,26 @@ impl Packed {
 
     /// The first entry whose suffix isn't below this one.
     pub(crate) fn first_from(&self, suffix: &[u8]) -> usize {
-        self.search_suffix(suffix).unwrap_or_else(|at| at)
+        let found = match suffix.strip_prefix(&self.start[self.prefix..]) {
+            Some(rest) => self.search_rest(rest, head(rest)),
+            None => self.search_suffix_apart(suffix),
+        };
+        found.unwrap_or_else(|at| at)
+    }
+
+    /// The first entry whose key isn't below this one; `None` when that doesn't have the common prefix.
+    pub(crate) fn first_at(&self, key: &[u8]) -> Option<usize> {
+        let found = match key.strip_prefix(self.start.as_slice()) {
+            Some(rest) => self.search_rest(rest, head(rest)),
+            None => self.search_suffix_apart(key.strip_prefix(self.prefix())?),
+        };
+        Some(found.unwrap_or_else(|at| at))
     }
 
     /// Puts the whole key of an entry into `key`.
     pub(crate) fn copy_key(&self, index: usize, key: &mut Vec<u8>) {
         key.clear();
-        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(self.prefix());
         key.extend_from_slice(self.suffix(index));
     }
 
@@ -175,62 +194,58 @@ impl Packed {
         key
     }
 
-    /// How an entry's suffix compares with another one, whose head is known.
-    fn compare(&self, index: usize, suffix: &[u8], head: u32) -> Ordering {
-        self.slots[index].head.cmp(&head).then_with(|| self.suffix(index).cmp(suffix))
+    /// What an entry's key has behind the common start of keys; `None` of one that is the prefix alone.
+    fn rest_of(&self, index: usize) -> Option<&[u8]> {
+        self.suffix(index).get(self.alike()..)
+    }
+
+    /// How an entry compares with another key, of which this is what follows the common start, and its head.
+    fn compare(&self, index: usize, rest: &[u8], head: u32) -> Ordering {
+        self.slots[index].head.cmp(&head).then_with(|| self.rest_of(index).cmp(&Some(rest)))
     }
 
     /// Where a key is (`Ok`) or would be inserted (`Err`).
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        match key.strip_prefix(self.prefix.as_slice()) {
-            Some(suffix) => self.search_suffix(suffix),
-            None if key < self.prefix.as_slice() => Err(0),
+        match key.strip_prefix(self.start.as_slice()) {
+            Some(rest) => self.search_rest(rest, head(rest)),
+            None => self.search_apart(key),
+        }
+    }
+
+    /// Where a key is that doesn't begin as the others do: on one side of all of them, or the prefix alone.
+    #[cold]
+    fn search_apart(&self, key: &[u8]) -> Result<usize, usize> {
+        match key.strip_prefix(self.prefix()) {
+            Some(suffix) => self.search_suffix_apart(suffix),
+            None if key < self.prefix() => Err(0),
             None => Err(self.slots.len()),
         }
     }
 
-    /// What suffixes begin with alike.
-    fn alike(&self) -> &[u8] {
-        match self.slots.len() {
-            last @ 1.. if self.alike > 0 => self.suffix(last - 1).get(..self.alike).unwrap_or_default(),
-            _ => &[],
-        }
-    }
-
-    /// The head by which to look for a suffix among those that begin alike; `None` when it begins otherwise.
-    fn head_of(&self, suffix: &[u8]) -> Option<u32> {
-        suffix.strip_prefix(self.alike()).map(head)
-    }
-
-    fn search_suffix(&self, suffix: &[u8]) -> Result<usize, usize> {
-        match self.head_of(suffix) {
-            Some(head) => self.search_head(suffix, head),
-            None => self.search_apart(suffix),
-        }
-    }
-
-    /// Where a suffix is that doesn't begin as the others do: on one side of all of them, or the empty one.
-    fn search_apart(&self, suffix: &[u8]) -> Result<usize, usize> {
+    /// As [`Packed::search_apart`], of the suffix of such a key.
+    #[cold]
+    fn search_suffix_apart(&self, suffix: &[u8]) -> Result<usize, usize> {
         let empty = self.entry(0).is_some_and(|(first, _)| first.is_empty());
         match suffix.is_empty() {
             true if empty => Ok(0),
-            _ if suffix < self.alike() => Err(usize::from(empty)),
+            _ if suffix < &self.start[self.prefix..] => Err(usize::from(empty)),
             _ => Err(self.slots.len()),
         }
     }
 
-    fn search_head(&self, suffix: &[u8], head: u32) -> Result<usize, usize> {
+    /// Where a key is of which this is what follows the common start, and its head.
+    fn search_rest(&self, rest: &[u8], head: u32) -> Result<usize, usize> {
         let mut low = self.slots.partition_point(|slot| slot.head < head);
         let equal =
             self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
         let mut high = low + equal;
         if equal == EQUAL_HEADS_MAX {
             high += self.slots[high..].partition_point(|slot| slot.head == head);
-            return self.search_alike(low, high, suffix);
+            return self.search_alike(low, high, rest);
         }
         while low < high {
             let middle = usize::midpoint(low, high);
-            match self.suffix(middle).cmp(suffix) {
+            match self.rest_of(middle).cmp(&Some(rest)) {
                 Ordering::Equal => return Ok(middle),
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
@@ -241,17 +256,20 @@ impl Packed {
 
     /// Searches among many entries that have the same head, and so more in common, most likely, as those of a branch have
     /// the ids above them all: what they share is compared once, and what follows eight bytes at a time.
-    fn search_alike(&self, mut low: usize, mut high: usize, suffix: &[u8]) -> Result<usize, usize> {
-        let (first, last) = (self.suffix(low), self.suffix(high - 1));
+    fn search_alike(&self, mut low: usize, mut high: usize, rest: &[u8]) -> Result<usize, usize> {
+        // One that is the prefix alone is below all that have a rest, and shares nothing with them.
+        low += usize::from(self.rest_of(low).is_none());
+        let rest_of = |index: usize| self.rest_of(index).unwrap_or_default();
+        let (first, last) = (rest_of(low), rest_of(high - 1));
         let shared = shared_len(first, last);
-        let Some(rest) = suffix.strip_prefix(&first[..shared]) else {
+        let Some(rest) = rest.strip_prefix(&first[..shared]) else {
             // It is on the same side of all of them.
-            return Err(if suffix < first { low } else { high });
+            return Err(if rest < first { low } else { high });
         };
         let wanted = word(rest);
         while low < high {
             let middle = usize::midpoint(low, high);
-            let found = &self.suffix(middle)[shared..];
+            let found = &rest_of(middle)[shared..];
             match word(found).cmp(&wanted).then_with(|| found.cmp(rest)) {
                 Ordering::Equal => return Ok(middle),
                 Ordering::Less => low = middle + 1,
@@ -261,108 +279,86 @@ impl Packed {
         Err(low)
     }
 
-    /// The entry at `hint` or the one before, if it is the first that isn't below a suffix, whose head is known.
-    fn near(&self, hint: usize, suffix: &[u8], head: u32) -> Option<usize> {
-        if hint == 0 || hint >= self.slots.len() {
-            return None;
+    /// Where a key is of which this is what follows the common start, and its head, if that is next to the entry at `hint`
+    /// or the one before.
+    fn near(&self, hint: usize, rest: &[u8], head: u32) -> Option<Result<usize, usize>> {
+        let before = hint.checked_sub(1).filter(|_| hint < self.slots.len())?;
+        let compare = |index: usize| self.compare(index, rest, head);
+        match compare(before) {
+            Ordering::Equal => Some(Ok(before)),
+            Ordering::Less => match compare(hint) {
+                Ordering::Equal => Some(Ok(hint)),
+                Ordering::Greater => Some(Err(hint)),
+                Ordering::Less => None,
+            },
+            Ordering::Greater => {
+                let is_between = before > 0 && compare(before - 1) == Ordering::Less;
+                is_between.then_some(Err(before))
+            }
         }
-        if self.compare(hint - 1, suffix, head) == Ordering::Less {
-            return (self.compare(hint, suffix, head) != Ordering::Less).then_some(hint);
-        }
-        (hint > 1 && self.compare(hint - 2, suffix, head) == Ordering::Less).then_some(hint - 1)
     }
 
     /// Whether `key` is at or above the entry at `index` and below the next one, if there is one.
     pub(super) fn covers(&self, index: usize, key: &[u8]) -> bool {
-        let Some(suffix) = key.strip_prefix(self.prefix.as_slice()) else { return false };
-        let Some(head) = self.head_of(suffix) else {
-            let place = self.search_apart(suffix).or_else(|at| at.checked_sub(1).ok_or(()));
-            return index < self.slots.len() && place == Ok(index);
+        if index >= self.slots.len() {
+            return false;
+        }
+        let Some(rest) = key.strip_prefix(self.start.as_slice()) else {
+            let place = self.search_apart(key).or_else(|at| at.checked_sub(1).ok_or(()));
+            return place == Ok(index) && key.starts_with(self.prefix());
         };
-        let is_at = |index: usize| self.compare(index, suffix, head) != Ordering::Greater;
-        index < self.slots.len() && is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
+        let head = head(rest);
+        let is_at = |index: usize| self.compare(index, rest, head) != Ordering::Greater;
+        is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
     }
 
     /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
     /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
     pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
-        let suffix = key.strip_prefix(self.prefix.as_slice())?;
-        let Some(head) = self.head_of(suffix) else {
-            let place = self.search_apart(suffix);
-            return place
-                .or_else(|at| if at == 0 { Err(()) } else { Ok(at) })
-                .ok()
-                .filter(|at| *at < self.len());
-        };
-        if let Some(at) = self.near(hint, suffix, head) {
-            return Some(at);
+        match self.locate(key, hint) {
+            Place::Inside(found) => Some(found.unwrap_or_else(|at| at)),
+            Place::Before | Place::Behind => None,
         }
-        let last = self.slots.len().checked_sub(1)?;
-        if self.compare(0, suffix, head) == Ordering::Greater
-            || self.compare(last, suffix, head) == Ordering::Less
-        {
-            return None;
-        }
-        Some(self.search_head(suffix, head).unwrap_or_else(|at| at))
     }
 
     /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
     /// be, or at which.
     pub(super) fn locate(&self, key: &[u8], hint: usize) -> Place {
-        let Some(suffix) = key.strip_prefix(self.prefix.as_slice()) else {
-            return if key < self.prefix.as_slice() { Place::Before } else { Place::Behind };
-        };
-        let Some(head) = self.head_of(suffix) else {
-            return match self.search_apart(suffix) {
-                Err(0) => Place::Before,
-                Err(at) if at == self.slots.len() => Place::Behind,
-                found => Place::Inside(found),
-            };
-        };
-        let compare = |index: usize| self.compare(index, suffix, head);
-        if let Some(before) = hint.checked_sub(1).filter(|_| hint < self.slots.len()) {
-            match (compare(before), compare(hint)) {
-                (Ordering::Equal, _) => return Place::Inside(Ok(before)),
-                (_, Ordering::Equal) => return Place::Inside(Ok(hint)),
-                (Ordering::Less, Ordering::Greater) => return Place::Inside(Err(hint)),
-                _ => {}
+        let found = match key.strip_prefix(self.start.as_slice()) {
+            Some(rest) => {
+                let head = head(rest);
+                self.near(hint, rest, head).unwrap_or_else(|| self.search_rest(rest, head))
             }
-        }
-        match self.slots.len().checked_sub(1) {
-            None => Place::Behind,
-            Some(last) if compare(last) == Ordering::Less => Place::Behind,
-            Some(_) if compare(0) == Ordering::Greater => Place::Before,
-            Some(_) => Place::Inside(self.search_head(suffix, head)),
+            None => self.search_apart(key),
+        };
+        match found {
+            Err(at) if at == self.slots.len() => Place::Behind,
+            Err(0) => Place::Before,
+            found => Place::Inside(found),
         }
     }
 
     /// As [`Packed::first_from`], where that is most likely the entry at `hint` or the one before.
     pub(crate) fn first_near(&self, suffix: &[u8], hint: usize) -> usize {
-        let near = self.head_of(suffix).and_then(|head| self.near(hint, suffix, head));
-        near.unwrap_or_else(|| self.first_from(suffix))
-    }
-
-    /// Whether a key that has the common prefix is below the entry at `index`; `None` when there is none.
-    pub(super) fn is_below(&self, key: &[u8], index: usize) -> Option<bool> {
-        self.slots.get(index)?;
-        let suffix = key.strip_prefix(self.prefix.as_slice());
-        Some(suffix.is_some_and(|suffix| self.suffix(index) > suffix))
+        let near = suffix.strip_prefix(&self.start[self.prefix..]);
+        let near = near.and_then(|rest| self.near(hint, rest, head(rest)));
+        near.map_or_else(|| self.first_from(suffix), |found| found.unwrap_or_else(|at| at))
     }
 
     /// Whether an entry's key is above all that begin with these bytes.
     pub(super) fn is_beyond(&self, index: usize, start: &[u8]) -> bool {
         let is_beyond = |bytes: &[u8], start: &[u8]| bytes > start && !bytes.starts_with(start);
-        match start.strip_prefix(self.prefix.as_slice()) {
+        match start.strip_prefix(self.prefix()) {
             Some(start) => is_beyond(self.suffix(index), start),
-            None => is_beyond(&self.prefix, start),
+            None => is_beyond(self.prefix(), start),
         }
     }
 
     /// Whether an entry's key is above this one.
     pub(super) fn is_above(&self, index: usize, key: &[u8]) -> bool {
-        match key.strip_prefix(self.prefix.as_slice()) {
+        match key.strip_prefix(self.prefix()) {
             Some(suffix) => self.suffix(index) > suffix,
-            None => self.prefix.as_slice() > key,
+            None => self.prefix() > key,
         }
     }
 
@@ -374,10 +370,10 @@ impl Packed {
         start: &[u8],
         scratch: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
-        if let Some(start) = start.strip_prefix(self.prefix.as_slice()) {
+        if let Some(start) = start.strip_prefix(self.prefix()) {
             return self.suffix(index).strip_prefix(start);
         }
-        let prefix = self.prefix.strip_prefix(start)?;
+        let prefix = self.prefix().strip_prefix(start)?;
         scratch.clear();
         scratch.extend_from_slice(prefix);
         scratch.extend_from_slice(self.suffix(index));
@@ -398,24 +394,29 @@ impl Packed {
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(suffix);
         self.heap.extend_from_slice(value);
-        Slot { head: head(suffix.get(self.alike..).unwrap_or_default()), position }
+        Slot { head: head(suffix.get(self.alike()..).unwrap_or_default()), position }
     }
 
-    /// Makes room among the suffixes that begin alike for more.
+    /// Whether the last entry, and so any, has more than the prefix.
+    fn has_suffixes(&self) -> bool {
+        self.entry(self.slots.len().wrapping_sub(1)).is_some_and(|(last, _)| !last.is_empty())
+    }
+
+    /// Makes the common start one of these suffixes, too.
     fn join<'e>(&mut self, suffixes: impl Iterator<Item = &'e [u8]>) {
-        let known = self.entry(self.slots.len().wrapping_sub(1)).map(|(last, _)| last);
-        let known = known.filter(|last| !last.is_empty()).map(|last| &last[..self.alike.min(last.len())]);
-        let alike = suffixes.filter(|suffix| !suffix.is_empty()).fold(known, |alike, suffix| {
-            let shared = alike.map_or(suffix.len(), |alike| shared_len(alike, suffix));
-            Some(&suffix[..shared])
-        });
-        let shared = alike.map_or(self.alike, <[u8]>::len);
-        if shared == self.alike {
+        let mut suffixes = suffixes.filter(|suffix| !suffix.is_empty());
+        if !self.has_suffixes() {
+            self.start.truncate(self.prefix);
+            self.start.extend_from_slice(suffixes.next().unwrap_or_default());
+        }
+        let alike = &self.start[self.prefix..];
+        let shared = suffixes.fold(alike.len(), |shared, suffix| shared_len(&alike[..shared], suffix));
+        if shared == alike.len() {
             return;
         }
-        self.alike = shared;
+        self.start.truncate(self.prefix + shared);
         for index in 0..self.slots.len() {
-            self.slots[index].head = head(self.suffix(index).get(shared..).unwrap_or_default());
+            self.slots[index].head = head(self.rest_of(index).unwrap_or_default());
         }
     }
 
@@ -435,10 +436,10 @@ impl Packed {
         if self.slots.is_empty() {
             *self = Self::default();
         }
-        if !key.starts_with(&self.prefix) {
-            self.rebuild(shared_len(&self.prefix, key));
+        if !key.starts_with(self.prefix()) {
+            self.rebuild(shared_len(self.prefix(), key));
         }
-        let (before, shared) = (self.slots.len(), self.prefix.len());
+        let (before, shared) = (self.slots.len(), self.prefix);
         self.join(entries.clone().map(|(key, _)| &key[shared..]));
         self.make_room(entries.clone().map(|(key, value)| LENGTHS + key.len() - shared + value.len()).sum());
         let added = entries.clone().count();
@@ -474,8 +475,8 @@ impl Packed {
         let (_, suffix, value) = self.parts(index);
         self.dead += LENGTHS + suffix + value;
         self.slots.remove(index);
-        if self.entry(self.slots.len().wrapping_sub(1)).is_none_or(|(last, _)| last.is_empty()) {
-            self.alike = 0;
+        if !self.has_suffixes() {
+            self.start.truncate(self.prefix);
         }
         self.compact();
     }
@@ -483,7 +484,7 @@ impl Packed {
     /// Drops dead bytes once they are the larger part.
     fn compact(&mut self) {
         if self.dead * 2 > self.heap.len() {
-            self.rebuild(self.prefix.len());
+            self.rebuild(self.prefix);
         }
     }
 
@@ -498,15 +499,16 @@ impl Packed {
         if range.is_empty() {
             return copy;
         }
-        copy.prefix = self.key(range.start);
-        copy.prefix.truncate(prefix_len);
-        copy.alike = self.alike_behind(range.clone(), prefix_len);
+        // The last key has more than the prefix if any has.
+        copy.start = self.key(range.end - 1);
+        copy.start.truncate(prefix_len + self.alike_behind(range.clone(), prefix_len));
+        copy.prefix = prefix_len;
         copy.slots.reserve_exact(range.len());
         // What the suffixes gain from a shorter prefix, or lose to a longer one.
-        let gained = self.prefix.get(prefix_len..).unwrap_or_default();
-        let lost = prefix_len.saturating_sub(self.prefix.len());
-        let len = |slot: &Slot| LENGTHS + gained.len() + self.data_len(*slot) - lost;
-        copy.heap.reserve_exact(self.slots[range.clone()].iter().map(len).sum());
+        let gained = self.prefix().get(prefix_len..).unwrap_or_default();
+        let lost = prefix_len.saturating_sub(self.prefix);
+        let len = |index: usize| LENGTHS + gained.len() + self.data_len(index) - lost;
+        copy.heap.reserve_exact(range.clone().map(len).sum());
         if gained.is_empty() {
             range.for_each(|index| copy.push_shortened(self, index, lost));
             return copy;
@@ -530,7 +532,7 @@ impl Packed {
         let [suffix_len, value_len] = [short(suffix - lost), short(value)];
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(rest);
-        let own = rest[..suffix - lost].get(self.alike..).unwrap_or_default();
+        let own = rest[..suffix - lost].get(self.alike()..).unwrap_or_default();
         self.slots.push(Slot { head: head(own), position });
     }
 
@@ -538,9 +540,9 @@ impl Packed {
     /// it.
     fn alike_behind(&self, range: core::ops::Range<usize>, prefix_len: usize) -> usize {
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
-        let ends = self.prefix.len() + first.len() == prefix_len && range.len() > 1;
+        let ends = self.prefix + first.len() == prefix_len && range.len() > 1;
         let first = if ends { self.suffix(range.start + 1) } else { first };
-        (self.prefix.len() + shared_len(first, last)).saturating_sub(prefix_len)
+        (self.prefix + shared_len(first, last)).saturating_sub(prefix_len)
     }
 
     /// A copy of some entries, with the longest prefix they share.
@@ -549,16 +551,16 @@ impl Packed {
             return Self::default();
         }
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
-        let shared = self.prefix.len() + if range.len() > 1 { shared_len(first, last) } else { 0 };
+        let shared = self.prefix + if range.len() > 1 { shared_len(first, last) } else { 0 };
         self.copy_range(range, shared)
     }
 
     /// Where to split so that both halves take about the same bytes: at least one entry on each side.
     pub(crate) fn middle(&self) -> usize {
         let half = self.size() / 2;
-        let mut sum = self.prefix.len();
-        for (index, slot) in self.slots.iter().enumerate() {
-            sum += ENTRY_OVERHEAD + self.data_len(*slot);
+        let mut sum = self.prefix;
+        for index in 0..self.slots.len() {
+            sum += ENTRY_OVERHEAD + self.data_len(index);
             if sum > half {
                 return index.clamp(1, self.slots.len().saturating_sub(1).max(1));
             }
@@ -568,7 +570,7 @@ impl Packed {
 
     /// Heap memory in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.prefix.capacity() + self.heap.capacity() + self.slots.capacity() * size_of::<Slot>()
+        self.start.capacity() + self.heap.capacity() + self.slots.capacity() * size_of::<Slot>()
     }
 }
 
@@ -624,6 +626,8 @@ mod tests {
             }
             for key in all.iter().chain(&asked) {
                 prop_assert_eq!(grown.search(key), all.binary_search(key), "{:?}", key);
+                let first = all.partition_point(|known| known < key);
+                prop_assert_eq!(grown.first_at(key), key.starts_with(grown.prefix()).then_some(first));
             }
             for packed in [&packed, &packed.range(0..packed.len())] {
                 for key in asked.iter().map(whole).chain(asked.iter().cloned()).chain(keys.iter().cloned()) {
@@ -670,9 +674,9 @@ mod tests {
                         let beyond = packed.key(at).as_slice() > start && !key.starts_with(start);
                         prop_assert_eq!(packed.is_beyond(at, start), beyond);
                     }
-                    prop_assert_eq!(packed.is_below(&behind, at), behind.starts_with(packed.prefix()).then_some(false).or(Some(false)));
-                    let after = packed.is_below(&behind, at + 1);
-                    prop_assert_eq!(after, next.map(|(next, _)| behind.starts_with(packed.prefix()) && behind < *next));
+                    if let Some((next, _)) = next {
+                        prop_assert_eq!(packed.is_above(at + 1, &behind), behind < *next);
+                    }
                     for from in [&key[..], &behind].into_iter().filter_map(|from| from.strip_prefix(packed.prefix())) {
                         prop_assert_eq!(packed.first_near(from, hint), packed.first_from(from));
                     }
