@@ -156,6 +156,7 @@ impl Key {
 
     /// The bytes of the key.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

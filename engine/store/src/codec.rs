@@ -78,6 +78,7 @@ impl<'a> Decoder<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
         // Most are short.
         if let [byte @ ..0x80, rest @ ..] = self.rest {

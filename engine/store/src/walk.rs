@@ -40,14 +40,19 @@ struct Known {
 pub(crate) struct Lives([Cell<Option<Known>>; LIVES]);
 
 impl Lives {
-    fn slot(&self, place: &ObjectKey) -> &Cell<Option<Known>> {
-        &self.0[usize::try_from(hash_object(place) >> 32).unwrap_or(0) % LIVES]
+    fn slot(&self, hash: u64) -> &Cell<Option<Known>> {
+        &self.0[usize::try_from(hash >> 32).unwrap_or(0) % LIVES]
     }
 
     /// The life of an object at an epoch that isn't before its newest event; `None` before that, and where the index has
     /// to be read or is damaged.
     pub(crate) fn newest(&self, tree: &Tree, place: &ObjectKey, epoch: u64) -> Option<Life> {
-        let slot = self.slot(place);
+        self.newest_at(tree, place, hash_object(place), epoch)
+    }
+
+    /// As [`Lives::newest`], of an object whose hash is known.
+    pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
+        let slot = self.slot(hash);
         let known = slot.get().filter(|known| known.version == tree.version() && known.place == *place);
         let found = if let Some(known) = known {
             known.life
@@ -66,7 +71,7 @@ impl Lives {
     /// Goes on knowing an object that was updated at an epoch, which took the index from version `before` to the present
     /// one with no other change.
     pub(crate) fn renew(&self, tree: &Tree, place: &ObjectKey, before: u64, epoch: u64) {
-        let slot = self.slot(place);
+        let slot = self.slot(hash_object(place));
         let Some(mut known) = slot.get().filter(|known| known.version == before && known.place == *place)
         else {
             return;
@@ -168,8 +173,7 @@ impl<'a> Walk<'a> {
     /// Goes behind the event that created a dkey at most `epoch`, and returns the epoch of that. Whether anything else
     /// ever happened to the dkey up to then is left to [`Walk::akey`].
     fn go_below_dkey(&mut self, low: u64, place: &mut Spelling, epoch: u64) -> Option<u64> {
-        let from = place.event(epoch).strip_prefix(self.entries.prefix())?;
-        self.at = self.entries.first_from(from);
+        self.at = self.entries.first_at(place.event(epoch))?;
         let (created, value) = self.version(place, EVENT, epoch)?;
         let is_creation = created >= low && Event::is_dkey(value);
         self.step(place);
@@ -177,6 +181,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes to the next entry.
+    #[inline]
     fn step(&mut self, place: &Spelling) {
         self.at += 1;
         if self.at == self.entries.len() {
@@ -209,6 +214,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What follows the path in the key of the present entry, and its value; `None` where that doesn't begin with it.
+    #[inline]
     fn below(&self, path: &[u8]) -> Result<Option<Part<'a>>, Unclear> {
         if self.is_beyond {
             return Ok(None);
@@ -224,6 +230,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Epoch and value of the present entry if it is of this kind, of nothing but an epoch, and not newer than `epoch`.
+    #[inline]
     fn version(&self, place: &Spelling, kind: u8, epoch: u64) -> Option<(u64, &'a [u8])> {
         let (rest, value) = self.below(place.path()).ok()??;
         let (_, at) = rest.split_first().filter(|(first, _)| **first == kind)?;
@@ -334,6 +341,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The present entry as a version of an extent of a class, with its epoch; `None` when it is something else.
+    #[inline]
     fn extent(&self, place: &Spelling, class: u8) -> Result<Option<(Extent, u64)>, Unclear> {
         match self.below(place.path())? {
             Some(([EXTENT, found, rest @ ..], _)) if *found == class => {
