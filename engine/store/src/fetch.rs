@@ -187,27 +187,12 @@ impl Fetch {
         };
         read.inspect_err(|error| self.count(error))
     }
-
-    /// Reads the data of one akey.
-    ///
-    /// # Errors
-    /// As [`Fetch::read`]; also when there is no such akey.
-    pub async fn read_akey(&self, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
-        let Some(found) = self.akeys().get(akey) else {
-            return Err(FetchError::Invalid(format!("the fetch has no akey number {akey}")));
-        };
-        let into = room(into, found.len)?;
-        match &self.what {
-            What::Only(only) => only.read(&self.guard.core, into, false).await.map(drop),
-            What::Any(any) => Box::pin(any.read_akey(&self.guard.core, akey, into)).await,
-        }
-    }
 }
 
 /// As many bytes of a buffer as are needed.
 fn room(into: &mut [u8], needed: u64) -> Result<&mut [u8], FetchError> {
     let given = into.len() as u64;
-    into.get_mut(..small(needed)).ok_or(FetchError::Buffer { needed, given })
+    into.get_mut(..small(needed)).ok_or_else(|| FetchError::Buffer { needed, given })
 }
 
 impl Any {
@@ -243,17 +228,6 @@ impl Any {
             rest = after;
         }
         finish(core, reads, sums).await
-    }
-
-    /// Reads the data of one of its akeys, as long as that is.
-    async fn read_akey(&self, core: &Core, akey: usize, into: &mut [u8]) -> Result<(), FetchError> {
-        let Some(pieces) = self.found.pieces.get(akey) else { return Ok(()) };
-        if let Some(long) = &self.long {
-            return long.read_akey(core, akey, pieces, into, false).await.map(drop);
-        }
-        let (mut reads, mut sums) = (Vec::new(), Sums::none());
-        fill(pieces, into, &mut reads, &mut sums)?;
-        finish(core, reads, &mut sums).await
     }
 }
 

@@ -139,9 +139,6 @@ fn several_akeys_are_stored_and_fetched_together() {
             found.akeys()[2].fetched.present,
             [Extent { index: 3, count: 1 }, Extent { index: 9, count: 1 }]
         );
-        let mut one = [0xee; 12];
-        found.read_akey(2, &mut one).await.expect("read");
-        assert_eq!(&one, b"bbbb\0\0\0\0cccc");
         assert!(matches!(found.read(&mut [0; 14]).await, Err(FetchError::Buffer { needed: 15, given: 14 })));
         assert_eq!(data_of(found).await, Ok(b"\x07\x07\x07bbbb\0\0\0\0cccc".to_vec()));
         let other = [fetch("r", Value::Array { record_size: 8, extents })];

@@ -89,7 +89,7 @@ fn a_fetch_of_many_extents_lets_others_run_and_shows_the_moment_of_its_begin() {
         assert!(into == data, "it isn't what was there at the begin");
         assert_eq!(sums.expect("read"), [[crc(&data)]]);
         into.fill(0);
-        found.read_akey(0, &mut into).await.expect("read");
+        found.read(&mut into).await.expect("read");
         assert!(into == data);
     });
 }
