@@ -16,7 +16,7 @@ use crate::paging::{Fault, Halt, Still};
 use crate::shard::Shard;
 use crate::spelling::Spelling;
 use crate::state::{Core, add};
-use crate::timestamps::Scope;
+use crate::timestamps::{Scope, hash_object};
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::{Payload, Version};
@@ -326,19 +326,18 @@ impl Shard {
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
         let place = (self.number, self.locate(container)?, object);
-        if let ([akey], Conditions::NONE) = (akeys, conditions)
-            && let Some(wanted) = Wanted::of(&akey.value)
-            && let Some(only) = self.walk_to(reader, &place, (dkey, &akey.akey), epoch.0, wanted)?
-        {
-            let guard = ReadGuard::of(&self.core, &only);
-            // As below.
-            if !self.is_seen(&place) {
-                self.see(place.1, object).await?;
-            }
-            return Ok(Fetch { guard, what: What::Only(only) });
+        // What may wait is in memory of its own, so that fetches that needn't are small.
+        match self.walk_to(reader, &place, dkey, epoch.0, conditions, akeys)? {
+            Some(fetch) if self.is_seen(&place) => Ok(fetch),
+            Some(fetch) => Box::pin(self.when_seen(place, fetch)).await,
+            None => Box::pin(self.look_up(reader, &place, dkey, epoch, conditions, akeys)).await,
         }
-        // In memory of its own, so that fetches that don't get here are small.
-        Box::pin(self.look_up(reader, &place, dkey, epoch, conditions, akeys)).await
+    }
+
+    /// A fetch once what it rests on is durable: that must not vanish in a crash.
+    async fn when_seen(&self, place: ObjectKey, fetch: Fetch) -> Result<Fetch, FetchError> {
+        self.see(place.1, place.2).await?;
+        Ok(fetch)
     }
 
     /// A fetch of anything.
@@ -366,7 +365,7 @@ impl Shard {
             Ok(Planned::Whole(found)) => Ok((found, None)),
             Err(error) => Err(error),
         };
-        // What the answer rests on must not vanish in a crash.
+        // As `when_seen`, also where nothing was found.
         self.see(place.1, place.2).await?;
         let (found, long) = planned?;
         Ok(Fetch { guard, what: What::Any(Box::new(Any { found, long })) })
@@ -378,28 +377,34 @@ impl Shard {
         &self,
         reader: Reader,
         place: &ObjectKey,
-        (dkey, akey): (&Key, &Key),
+        dkey: &Key,
         epoch: u64,
-        wanted: Wanted,
-    ) -> Result<Option<Only>, FetchError> {
-        let mut spelling = Spelling::object(place);
-        if spelling.dkey(dkey).is_none() {
+        conditions: Conditions,
+        akeys: &[AkeyFetch],
+    ) -> Result<Option<Fetch>, FetchError> {
+        let ([AkeyFetch { akey, value, .. }], Conditions::NONE) = (akeys, conditions) else {
             return Ok(None);
-        }
+        };
+        let mut spelling = Spelling::object(place);
+        let (Some(wanted), Some(())) = (Wanted::of(value), spelling.dkey(dkey)) else { return Ok(None) };
         self.begin_read(reader, place, Scope::Dkey(dkey), Epoch(epoch))?;
         let tree = self.core.tree.borrow();
         tree.begin(0);
-        let Some(life) = self.core.lives.newest(&tree, place, epoch) else { return Ok(None) };
-        let only = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            Only::of(wanted, &covering)
+        let hash = hash_object(place);
+        let Some(life) = self.core.lives.newest_at(&tree, place, hash, epoch) else { return Ok(None) };
+        let fetch = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
+            let only = Only::of(wanted, &covering)?;
+            Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) })
         });
-        if only.is_some() && reader == Reader::Plain {
-            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(life.newest()));
+        if fetch.is_some() && reader == Reader::Plain {
+            let newest = epoch.min(life.newest());
+            self.core.timestamps.note_glance_at(hash, Scope::Dkey(dkey), newest);
         }
-        Ok(only)
+        Ok(fetch)
     }
 
     /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
+    #[inline]
     pub(crate) fn begin_read(
         &self,
         reader: Reader,
