@@ -392,15 +392,16 @@ impl Shard {
         tree.begin(0);
         let hash = hash_object(place);
         let Some(life) = self.core.lives.newest_at(&tree, place, hash, epoch) else { return Ok(None) };
-        let fetch = walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            let only = Only::of(wanted, &covering)?;
-            Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) })
-        });
-        if fetch.is_some() && reader == Reader::Plain {
+        if reader == Reader::Plain {
+            // Also where the walk comes to nothing, and all is looked up and noted again: what is noted may be far away in
+            // memory, and comes while the walk is under way.
             let newest = epoch.min(life.newest());
             self.core.timestamps.note_glance_at(hash, Scope::Dkey(dkey), newest);
         }
-        Ok(fetch)
+        Ok(walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
+            let only = Only::of(wanted, &covering)?;
+            Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) })
+        }))
     }
 
     /// Notes that a transaction reads something, and refuses when a prepared one may be about to change it.
