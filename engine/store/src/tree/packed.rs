@@ -234,8 +234,17 @@ impl Packed {
     }
 
     /// Where a key is of which this is what follows the common start, and its head.
+    #[inline]
     fn search_rest(&self, rest: &[u8], head: u32) -> Result<usize, usize> {
-        let mut low = self.slots.partition_point(|slot| slot.head < head);
+        let low = self.slots.partition_point(|slot| slot.head < head);
+        match self.slots.get(low) {
+            Some(slot) if slot.head == head => self.search_equal(low, rest, head),
+            _ => Err(low),
+        }
+    }
+
+    /// As [`Packed::search_rest`], where `low` is the first entry with this head.
+    fn search_equal(&self, mut low: usize, rest: &[u8], head: u32) -> Result<usize, usize> {
         let equal =
             self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
         let mut high = low + equal;
