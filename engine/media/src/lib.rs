@@ -21,6 +21,7 @@ pub mod memory;
 pub mod nvme;
 mod open;
 mod pool;
+mod prefetch;
 mod ringed;
 pub mod sim;
 #[cfg(feature = "spdk")]
@@ -33,4 +34,5 @@ pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfe
 pub use features::Features;
 pub use open::{open, open_read_only, spdk_name};
 pub use pool::DmaPool;
+pub use prefetch::prefetch;
 pub use wear::Wear;

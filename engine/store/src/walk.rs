@@ -174,6 +174,7 @@ impl<'a> Walk<'a> {
     /// ever happened to the dkey up to then is left to [`Walk::akey`].
     fn go_below_dkey(&mut self, low: u64, place: &mut Spelling, epoch: u64) -> Option<u64> {
         self.at = self.entries.first_at(place.event(epoch))?;
+        self.entries.expect(self.at);
         let (created, value) = self.version(place, EVENT, epoch)?;
         let is_creation = created >= low && Event::is_dkey(value);
         self.step(place);
