@@ -1,7 +1,7 @@
 //! Reading of values: from the index, the cache or the device, compared with their checksums.
 
 use crate::checksum::join;
-use crate::codec::{Malformed, crc32c};
+use crate::codec::{Malformed, crc32c, crc32c_of_copy};
 use crate::error::FetchError;
 use crate::state::{Core, add};
 use crate::value::{Blocks, Payload, Summed};
@@ -158,25 +158,31 @@ fn check_and_copy(
 ) -> Result<u32, FetchError> {
     let (chunks, high) = (blocks.chunks, low + data.len() as u64);
     let (begin, end) = (from.max(low), (from + into.len() as u64).min(high));
-    let bytes = |range: core::ops::Range<u64>| &data[small(range.start - low)..small(range.end - low)];
+    let within = |range: core::ops::Range<u64>| small(range.start - low)..small(range.end - low);
     let mut sum = 0;
     for number in chunks.at(low)..=chunks.at(high - 1) {
         let range = chunks.range(number);
         let stored = blocks.checksums.get(small(number)).copied();
         let wanted = range.start.max(begin)..range.end.min(end);
+        let place = || small(wanted.start - from)..small(wanted.end - from);
+        let is_whole = wanted == range;
         if wants_sum && !wanted.is_empty() {
-            let is_whole = wanted == range;
-            let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(bytes(wanted.clone())));
+            let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(&data[within(wanted.clone())]));
             sum = join(sum, own, wanted.end - wanted.start);
         }
-        if stored != Some(crc32c(bytes(range.clone()))) {
+        let found = if is_whole {
+            crc32c_of_copy(data, within(range.clone()), &mut into[place()])
+        } else {
+            let found = crc32c(&data[within(range.clone())]);
+            if !wanted.is_empty() {
+                into[place()].copy_from_slice(&data[within(wanted)]);
+            }
+            found
+        };
+        if stored != Some(found) {
             add(&core.counters.checksum_errors, 1);
             let location = core.location("data", offset + (range.start - low));
             return Err(FetchError::Corrupt { location, extent });
-        }
-        // While it is in the processor's cache.
-        if !wanted.is_empty() {
-            into[small(wanted.start - from)..small(wanted.end - from)].copy_from_slice(bytes(wanted));
         }
     }
     Ok(sum)
