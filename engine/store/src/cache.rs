@@ -3,30 +3,98 @@
 //! What is in here matched its checksum when it was taken in, and is found by its first block and that checksum
 //! together: a block that was given out again since holds another value. Rot on the device is not seen by a reader who
 //! finds the value here, and does him no harm; the scrubber reads the device.
+//!
+//! Each place has a block of one large piece of memory, which its number names: where a value is follows from what is known
+//! of its set. The system gives that memory as it is filled.
 
 use core::cell::{Cell, RefCell};
-use weir_media::BLOCK;
+use core::ops::Range;
+use weir_media::{BLOCK, prefetch};
+
+/// Bytes of a value that are asked for ahead of its copy: what follows the processor asks for by itself once the first lines
+/// have shown where that goes, and asking for all takes longer on a busy machine.
+const HEAD: usize = 512;
 
 /// Values that compete for the same places.
 const WAYS: usize = 4;
 
-/// Places of the cache beside their data: block, checksum, time of use, and where the data is.
-const PLACE_BYTES: usize = 64;
+/// What is known of the places of a set: one line of the processor's cache.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Set {
+    blocks: [u64; WAYS],
+    checksums: [u32; WAYS],
+    /// Bytes of the value; 0: nothing is here.
+    lens: [u16; WAYS],
+    /// How many of the others were used since. No two are alike; where nothing is comes last.
+    ages: [u8; WAYS],
+}
+
+const _: () = assert!(size_of::<Set>() == 64 && BLOCK <= u16::MAX as usize);
+
+impl Default for Set {
+    fn default() -> Self {
+        Self { blocks: [0; WAYS], checksums: [0; WAYS], lens: [0; WAYS], ages: [3, 2, 1, 0] }
+    }
+}
+
+impl Set {
+    fn find(&self, block: u64, checksum: u32) -> Option<usize> {
+        let is_here = |way: usize| self.blocks[way] == block && self.checksums[way] == checksum;
+        (0..WAYS).find(|way| is_here(*way) && self.lens[*way] > 0)
+    }
+
+    /// The place of another value of the same block, or of what was used longest ago.
+    fn place(&self, block: u64) -> usize {
+        let same = (0..WAYS).find(|way| self.blocks[*way] == block && self.lens[*way] > 0);
+        same.or_else(|| (0..WAYS).max_by_key(|way| self.ages[*way])).unwrap_or(0)
+    }
+
+    /// Notes that a place was used.
+    fn touch(&mut self, way: usize) {
+        let age = self.ages[way];
+        self.ages.iter_mut().for_each(|other| *other += u8::from(*other < age));
+        self.ages[way] = 0;
+    }
+}
 
 #[derive(Debug, Default)]
-struct Place {
-    block: u64,
-    checksum: u32,
-    /// When it was used last; 0: nothing is here.
-    used: u64,
-    data: Box<[u8]>,
+struct Places {
+    sets: Vec<Set>,
+    memory: Vec<u8>,
+    /// Where the first block begins, so that none lies in two pages.
+    begin: usize,
+}
+
+impl Places {
+    fn new(limit: usize) -> Self {
+        // One block more than there are places may be lost to the alignment.
+        let sets = limit.saturating_sub(BLOCK) / (WAYS * BLOCK + size_of::<Set>());
+        if sets == 0 {
+            return Self::default();
+        }
+        let memory = vec![0; (sets * WAYS + 1) * BLOCK];
+        let begin = memory.as_ptr().addr().wrapping_neg() % BLOCK;
+        Self { sets: vec![Set::default(); sets], memory, begin }
+    }
+
+    /// The set of a value that begins at this block; `None` when there is no cache.
+    fn set(&self, block: u64) -> Option<usize> {
+        // Neighbours come one behind the other, so they fill the sets evenly.
+        usize::try_from(block.checked_rem(self.sets.len() as u64)?).ok()
+    }
+
+    /// Where the data of a place is. Those of neighbouring sets are neighbours, as their values' blocks are.
+    fn range(&self, set: usize, way: usize) -> Range<usize> {
+        let start = self.begin + (way * self.sets.len() + set) * BLOCK;
+        start..start + usize::from(self.sets[set].lens[way])
+    }
 }
 
 /// The cache. Without room for a set of values it holds nothing and costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    places: RefCell<Vec<Place>>,
-    now: Cell<u64>,
+    places: RefCell<Places>,
     bytes: Cell<usize>,
     pub(crate) hits: Cell<u64>,
     pub(crate) misses: Cell<u64>,
@@ -35,9 +103,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// A cache that takes at most this many bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        let sets = limit / ((BLOCK + PLACE_BYTES) * WAYS);
-        let places = (0..sets * WAYS).map(|_| Place::default()).collect();
-        Self { places: RefCell::new(places), ..Self::default() }
+        Self { places: RefCell::new(Places::new(limit)), ..Self::default() }
     }
 
     /// Bytes of the values it holds.
@@ -45,61 +111,50 @@ impl Cache {
         self.bytes.get()
     }
 
-    fn tick(&self) -> u64 {
-        self.now.set(self.now.get() + 1);
-        self.now.get()
-    }
-
-    /// Where a value that begins at this block may be; nothing when there is no cache.
-    fn set(places: &mut [Place], block: u64) -> &mut [Place] {
-        let sets = (places.len() / WAYS) as u64;
-        if sets == 0 {
-            return &mut [];
+    /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
+    /// is here.
+    pub(crate) fn expect(&self, block: u64, checksum: u32) {
+        let places = self.places.borrow();
+        let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
+        if let Some((set, way)) = found {
+            let value = &places.memory[places.range(set, way)];
+            prefetch(&value[..value.len().min(HEAD)]);
         }
-        // Neighbours come one behind the other, so they fill the sets evenly.
-        let first = usize::try_from(block % sets).unwrap_or(0) * WAYS;
-        &mut places[first..first + WAYS]
     }
 
-    /// Copies bytes of the value with this checksum at this block, from `from` of it on, to `into`. Returns whether it
-    /// was here.
-    pub(crate) fn read(&self, block: u64, checksum: u32, from: usize, into: &mut [u8]) -> bool {
+    /// Passes the value with this checksum at this block on, if it is here. Returns what is made of it; `None`, too, when
+    /// it is of no use.
+    pub(crate) fn read<T>(
+        &self,
+        block: u64,
+        checksum: u32,
+        using: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Option<T> {
         let places = &mut *self.places.borrow_mut();
-        if places.is_empty() {
-            return false;
-        }
-        let found = Self::set(places, block)
-            .iter_mut()
-            .find(|place| place.used > 0 && (place.block, place.checksum) == (block, checksum));
-        let data = found.and_then(|place| {
-            place.used = self.tick();
-            place.data.get(from..from.checked_add(into.len())?)
+        let set = places.set(block)?;
+        let found = places.sets[set].find(block, checksum).and_then(|way| {
+            places.sets[set].touch(way);
+            using(&places.memory[places.range(set, way)])
         });
-        let counter = if data.is_some() { &self.hits } else { &self.misses };
+        let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.set(counter.get() + 1);
-        match data {
-            Some(data) => {
-                into.copy_from_slice(data);
-                true
-            }
-            None => false,
-        }
+        found
     }
 
     /// Takes in a value of at most a block. What was known of the block is forgotten.
     pub(crate) fn insert(&self, block: u64, checksum: u32, data: &[u8]) {
         let places = &mut *self.places.borrow_mut();
-        let set = Self::set(places, block);
-        let same = set.iter().position(|place| place.used > 0 && place.block == block);
-        let place = same.or_else(|| (0..set.len()).min_by_key(|at| set[*at].used));
-        let Some(place) = place.and_then(|at| set.get_mut(at)) else { return };
-        self.bytes.set(self.bytes.get() + data.len() - place.data.len());
-        if place.data.len() == data.len() {
-            place.data.copy_from_slice(data);
-        } else {
-            place.data = data.into();
+        let (Some(at), Ok(len)) = (places.set(block), u16::try_from(data.len())) else { return };
+        if data.is_empty() || data.len() > BLOCK {
+            return;
         }
-        (place.block, place.checksum, place.used) = (block, checksum, self.tick());
+        let set = &mut places.sets[at];
+        let way = set.place(block);
+        self.bytes.set(self.bytes.get() + data.len() - usize::from(set.lens[way]));
+        (set.blocks[way], set.checksums[way], set.lens[way]) = (block, checksum, len);
+        set.touch(way);
+        let range = places.range(at, way);
+        places.memory[range].copy_from_slice(data);
     }
 }
 
@@ -107,32 +162,71 @@ impl Cache {
 mod tests {
     use super::*;
 
-    const SET: usize = (BLOCK + PLACE_BYTES) * WAYS;
+    /// Bytes of a cache with so many sets.
+    const fn room(sets: usize) -> usize {
+        BLOCK + sets * (WAYS * BLOCK + size_of::<Set>())
+    }
+
+    fn read(cache: &Cache, block: u64, checksum: u32) -> Option<Vec<u8>> {
+        cache.read(block, checksum, |data| Some(data.to_vec()))
+    }
 
     #[test]
     fn a_value_is_found_by_its_block_and_checksum_until_others_need_the_place() {
-        let cache = Cache::new(2 * SET);
+        let cache = Cache::new(room(2));
         cache.insert(4, 99, b"weir");
-        let mut into = [0; 2];
-        assert!(cache.read(4, 99, 1, &mut into));
-        assert_eq!(&into, b"ei");
-        assert!(!cache.read(4, 98, 1, &mut into), "another value of the same block");
-        assert!(!cache.read(4, 99, 3, &mut into), "behind its end");
+        cache.expect(4, 99);
+        assert_eq!(read(&cache, 4, 99).as_deref(), Some(&b"weir"[..]));
+        assert_eq!(read(&cache, 4, 98), None, "another value of the same block");
+        assert_eq!(cache.read(4, 99, |_| None::<()>), None, "of no use");
         assert_eq!((cache.hits.get(), cache.misses.get(), cache.bytes()), (1, 2, 4));
         cache.insert(4, 98, b"dam");
-        assert!(!cache.read(4, 99, 0, &mut into), "the block holds another value by now");
-        for block in 1..=4u64 {
+        assert_eq!(read(&cache, 4, 99), None, "the block holds another value by now");
+        assert_eq!(cache.bytes(), 3);
+        for block in 1..=3u64 {
             cache.insert(4 + 2 * block, 1, b"other");
         }
-        assert!(!cache.read(4, 98, 0, &mut into), "the one used longest ago went");
-        assert!(cache.read(6, 1, 0, &mut into) && cache.bytes() == 20);
+        assert!(read(&cache, 4, 98).is_some(), "there is room for all of them");
+        cache.insert(12, 1, b"other");
+        assert_eq!(read(&cache, 6, 1), None, "the one used longest ago went");
+        assert!(
+            [4, 8, 10, 12]
+                .into_iter()
+                .all(|block| read(&cache, block, if block == 4 { 98 } else { 1 }).is_some())
+        );
+        assert_eq!(cache.bytes(), 18);
+    }
+
+    #[test]
+    fn each_value_has_memory_of_its_own_within_the_limit() {
+        let cache = Cache::new(room(3));
+        let places = 3 * WAYS as u64;
+        let value = |block: u64| vec![u8::try_from(block).expect("few"); BLOCK];
+        for block in 0..places {
+            cache.insert(block, 7, &value(block));
+        }
+        assert!((0..places).all(|block| read(&cache, block, 7) == Some(value(block))));
+        assert_eq!(cache.bytes(), 3 * WAYS * BLOCK);
+        let held = cache.places.borrow();
+        assert!(held.memory.len() + size_of_val(&held.sets[..]) <= room(3));
+        let is_whole = |range: Range<usize>| held.memory[range].as_ptr().addr().is_multiple_of(BLOCK);
+        assert!((0..3).all(|set| (0..WAYS).all(|way| is_whole(held.range(set, way)))));
     }
 
     #[test]
     fn without_room_there_is_no_cache() {
-        let cache = Cache::new(SET - 1);
+        let cache = Cache::new(room(1) - 1);
         cache.insert(1, 1, b"weir");
-        assert!(!cache.read(1, 1, 0, &mut [0; 4]));
+        cache.expect(1, 1);
+        assert_eq!(read(&cache, 1, 1), None);
         assert_eq!((cache.misses.get(), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_no_small_value_is_not_kept() {
+        let cache = Cache::new(room(1));
+        cache.insert(1, 1, &[1; BLOCK + 1]);
+        cache.insert(2, 0, b"");
+        assert_eq!((read(&cache, 1, 1), read(&cache, 2, 0), cache.bytes()), (None, None, 0));
     }
 }

@@ -52,7 +52,8 @@ pub struct StoreConfig {
     /// Nodes with pools, containers and attributes stay in memory whatever the limit; so do changed ones until the
     /// next checkpoint.
     pub index_bytes: usize,
-    /// Most bytes of values of up to a block that are kept in memory after they were written or read; 0 for none.
+    /// Most bytes of memory for values of up to a block that are kept after they were written or read, with all that is
+    /// known of them; 0 for none.
     pub cache_bytes: usize,
     /// Most bytes of transfer buffers.
     pub dma_bytes: usize,

@@ -399,7 +399,7 @@ impl Shard {
             self.core.timestamps.note_glance_at(hash, Scope::Dkey(dkey), newest);
         }
         Ok(walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            let only = Only::of(wanted, &covering)?;
+            let only = Only::of(&self.core, wanted, &covering)?;
             Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) })
         }))
     }

@@ -4,7 +4,7 @@ use crate::checksum::join;
 use crate::codec::{Malformed, crc32c, crc32c_of_copy};
 use crate::error::FetchError;
 use crate::state::{Core, add};
-use crate::value::{Blocks, Payload, Summed};
+use crate::value::{Blocks, Lone, Payload, Summed};
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::Extent;
 
@@ -46,14 +46,24 @@ pub(crate) async fn read_blocks(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
+    if let Some(sum) = blocks.lone().and_then(|lone| read_cached(core, lone, from, into, wants_sum)) {
+        return Ok(sum);
+    }
+    read_device(core, blocks, from, extent, into, wants_sum).await
+}
+
+/// As [`read_blocks`], where the cache doesn't have the value.
+pub(crate) async fn read_device(
+    core: &Core,
+    blocks: &Blocks,
+    from: u64,
+    extent: Option<Extent>,
+    into: &mut [u8],
+    wants_sum: bool,
+) -> Result<u32, FetchError> {
     let end = from + into.len() as u64;
     if end > blocks.len() || into.is_empty() {
         return Err(Malformed("a value is shorter than its extent").into());
-    }
-    let cached = cached(blocks);
-    if let Some(sum) = cached.and_then(|place| read_cached(core, blocks.len(), place, from, into, wants_sum))
-    {
-        return Ok(sum);
     }
     let chunks = blocks.chunks;
     let wanted = chunks.range(chunks.at(from)).start..chunks.range(chunks.at(end - 1)).end;
@@ -91,37 +101,25 @@ pub(crate) async fn read_blocks(
             wants_sum,
         )?;
         sum = join(sum, checked, end.min(high) - from.max(low));
-        if let Some((block, checksum)) = cached {
+        if let Some(Lone { block, checksum, .. }) = blocks.lone() {
             core.cache.insert(block, checksum, data);
         }
     }
     Ok(sum)
 }
 
-/// Block and checksum by which a value is known to the cache, if it is small enough.
-pub(crate) fn cached(blocks: &Blocks) -> Option<(u64, u32)> {
-    match (blocks.runs.as_slice(), blocks.checksums.as_slice()) {
-        ([run], [checksum]) if run.count == 1 => Some((run.block, *checksum)),
-        _ => None,
-    }
-}
-
-/// Copies bytes of a value of `len` from the cache. Returns their checksum as [`copy_inline`] does; `None` when they
-/// aren't there, or were altered there.
-fn read_cached(
+/// Copies bytes of a value from the cache. Returns their checksum as [`copy_inline`] does; `None` when they aren't there,
+/// or were altered there.
+pub(crate) fn read_cached(
     core: &Core,
-    len: u64,
-    (block, checksum): (u64, u32),
+    Lone { block, checksum, .. }: Lone,
     from: u64,
     into: &mut [u8],
     wants_sum: bool,
 ) -> Option<u32> {
-    if into.len() as u64 == len || !wants_sum {
-        return core.cache.read(block, checksum, small(from), into).then_some(checksum);
-    }
-    let mut bytes = vec![0; small(len)];
-    let inline = core.cache.read(block, checksum, 0, &mut bytes).then_some(bytes)?;
-    copy_inline(Summed { bytes: &inline, checksum: Some(checksum) }, from, None, into, true).ok()
+    core.cache.read(block, checksum, |bytes| {
+        copy_inline(Summed { bytes, checksum: Some(checksum) }, from, None, into, wants_sum).ok()
+    })
 }
 
 /// Reads a value whose checksummed chunks straddle runs: all of it, into memory of its own.

@@ -10,7 +10,6 @@ use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::Piece;
-use crate::read::cached;
 use crate::record::{Draft, Edit, growth};
 use crate::route::Route;
 use crate::shard::Shard;
@@ -394,8 +393,8 @@ impl Shard {
         for piece in pieces {
             let range = piece.data.clone();
             let Payload::Blocks(blocks) = &piece.payload else { continue };
-            if let Some((block, checksum)) = cached(blocks) {
-                self.core.cache.insert(block, checksum, &bytes[range.clone()]);
+            if let Some(lone) = blocks.lone() {
+                self.core.cache.insert(lone.block, lone.checksum, &bytes[range.clone()]);
             }
             let mut slices = self.slices(data, range, parts.is_empty()).await;
             if let [run] = blocks.runs.as_slice() {

@@ -30,6 +30,9 @@ const _: () = assert!(CHUNK_BYTES_MIN == 1 << SHIFT_MIN && CHUNK_BYTES_MAX == 1 
 /// Smallest step of chunks: a record doesn't go twice into a chunk if it is larger than half of it.
 const STEP_MIN: u64 = CHUNK_BYTES_MIN / 2;
 
+/// Last block that there can be: its end on the device is a number with room to spare.
+const BLOCK_MAX: u64 = u64::MAX / BLOCK as u64 / 2;
+
 /// Bytes of a version before data or blocks, at most: record size, tag and checksum.
 const VERSION_HEAD: usize = 10;
 
@@ -50,6 +53,16 @@ impl Blocks {
     /// Bytes of data.
     pub(crate) const fn len(&self) -> u64 {
         self.chunks.len()
+    }
+
+    /// The same, if it is all in one block.
+    pub(crate) fn lone(&self) -> Option<Lone> {
+        match (self.runs.as_slice(), self.checksums.as_slice()) {
+            ([run], [checksum]) if run.count == 1 => {
+                Some(Lone { len: self.len(), block: run.block, checksum: *checksum })
+            }
+            _ => None,
+        }
     }
 
     /// Chunks of all the data with their bytes and checksums.
@@ -77,6 +90,36 @@ impl Blocks {
             out.put_varint(run.count);
         }
         self.checksums.iter().for_each(|checksum| out.put_u32(*checksum));
+    }
+}
+
+/// Data of one chunk in one block: what the cache keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lone {
+    pub(crate) len: u64,
+    pub(crate) block: u64,
+    pub(crate) checksum: u32,
+}
+
+impl Lone {
+    /// What follows [`BLOCKS`], in as few steps as it takes; `None` where it is anything else.
+    fn decode(mut decoder: Decoder<'_>) -> Option<Self> {
+        let (len, shift, runs) = (decoder.varint().ok()?, decoder.u8().ok()?, decoder.varint().ok()?);
+        let (block, count) = (decoder.varint().ok()?, decoder.varint().ok()?);
+        let is_small = (1..=BLOCK as u64).contains(&len) && (SHIFT_MIN..=SHIFT_MAX).contains(&shift);
+        let is_lone = is_small && (runs, count) == (1, 1) && block <= BLOCK_MAX;
+        let checksum = decoder.u32().ok()?;
+        (is_lone && decoder.is_empty()).then_some(Self { len, block, checksum })
+    }
+}
+
+impl From<Lone> for Blocks {
+    fn from(Lone { len, block, checksum }: Lone) -> Self {
+        let chunks = Chunks::new(len, len, len);
+        let (mut runs, mut checksums) = (Runs::new(), Checksums::new());
+        runs.push(Run { block, count: 1 });
+        checksums.push(checksum);
+        Self { chunks, runs, checksums }
     }
 }
 
@@ -213,8 +256,7 @@ fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Mal
     let mut bytes = 0u64;
     for _ in 0..decoder.count(RUNS_MAX)? {
         let run = Run { block: decoder.varint()?, count: decoder.varint()? };
-        if run.count == 0 || run.count > PAYLOAD_MAX / BLOCK as u64 || run.block > u64::MAX / BLOCK as u64 / 2
-        {
+        if run.count == 0 || run.count > PAYLOAD_MAX / BLOCK as u64 || run.block > BLOCK_MAX {
             return Err(Malformed("a run of blocks has an impossible length"));
         }
         bytes += run.bytes();
@@ -278,6 +320,13 @@ impl Version {
             (record_size, tag @ (INLINE | INLINE_SUMMED)) => Ok(Some((record_size, inline(tag, decoder)?))),
             _ => Ok(None),
         }
+    }
+
+    /// The data of a stored version, if it is all in one block and said to be so in the usual way.
+    pub(crate) fn lone(bytes: &[u8]) -> Option<Lone> {
+        let mut decoder = Decoder::new(bytes);
+        let (_, tag) = head(&mut decoder).ok()?;
+        if tag == BLOCKS { Lone::decode(decoder) } else { None }
     }
 
     /// Whether a stored version refers to blocks, without decoding it.
@@ -432,6 +481,7 @@ mod tests {
                 Ok(if tag % 2 == 0 && tag > 0 { 2 } else { 0 })
             );
             let inline = Version::inline(&bytes).expect("sound").map(|(_, summed)| summed.into());
+            assert_eq!(Version::lone(&bytes), None);
             let is_same = inline.map(Payload::Inline).is_none_or(|payload| payload == version.payload);
             assert!(is_same && (tag % 2 == 1) == matches!(version.payload, Payload::Inline(_)));
             assert_eq!(Version::into_payload(bytes), Ok(version.payload));
@@ -442,6 +492,21 @@ mod tests {
             blocks(Chunks::new(9000, 5000, 4096), &runs),
         ] {
             assert!(Version::decode(&Version { record_size: 1, payload }.encode()).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_in_one_block_is_known_without_decoding_all() {
+        for (len, count) in [(1, 1), (4000, 1), (4096, 1), (4097, 2), (40_000, 10)] {
+            let chunks = Chunks::of_single(len, weir_proto::chunk::Grain::Fine);
+            let payload = blocks(chunks, &[Run { block: 70_000, count }]);
+            let Payload::Blocks(blocks) = &payload else { panic!("they are blocks") };
+            let (lone, own) = (
+                Version::lone(&Version { record_size: 300, payload: payload.clone() }.encode()),
+                blocks.lone(),
+            );
+            assert_eq!((lone, lone.is_some()), (own, count == 1), "{len} bytes");
+            assert!(lone.is_none_or(|lone| Blocks::from(lone) == *blocks));
         }
     }
 
@@ -473,6 +538,26 @@ mod tests {
         fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let _ = Version::decode(&bytes);
             let _ = Event::decode(&bytes);
+        }
+
+        #[test]
+        fn what_looks_like_one_block_is_one(
+            len in 0u64..5000, shift in 11u8..17, runs in 0u64..3, block in prop_oneof![0u64..9, any::<u64>()],
+            count in 0u64..3, rest in proptest::collection::vec(any::<u8>(), 3..6),
+        ) {
+            let mut bytes = vec![0, BLOCKS];
+            bytes.put_varint(len);
+            bytes.put_u8(shift);
+            for number in [runs, block, count] {
+                bytes.put_varint(number);
+            }
+            bytes.extend(rest);
+            let decoded = Version::decode(&bytes).map(|version| version.payload);
+            let is_lone = |blocks: &Blocks| blocks.lone().is_some();
+            match Version::lone(&bytes) {
+                Some(lone) => prop_assert_eq!(decoded, Ok(Payload::Blocks(lone.into()))),
+                None => prop_assert!(!matches!(decoded, Ok(Payload::Blocks(blocks)) if is_lone(&blocks))),
+            }
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{FetchedAkey, small};
 use crate::error::FetchError;
-use crate::read::{copy_inline, read_blocks};
+use crate::read::{copy_inline, read_cached, read_device};
 use crate::state::Core;
 use crate::tree::Node;
-use crate::value::{Blocks, Payload, Summed, Version};
+use crate::value::{Blocks, Lone, Payload, Summed, Version};
 use crate::walk::{Covering, Wanted};
 use core::cell::OnceCell;
 use std::rc::Rc;
@@ -29,7 +29,9 @@ pub(super) struct Only {
 /// Where the version's data is.
 enum Source {
     Index(Quote),
-    Blocks(Blocks),
+    /// In one block, as most values are that aren't in the index.
+    Block(Lone),
+    Blocks(Box<Blocks>),
 }
 
 /// Data in an entry of a leaf, whose state as of the fetch it keeps in memory. A change that comes before it is read
@@ -50,23 +52,32 @@ impl Quote {
     }
 }
 
+/// Where the data of a version is, and how many bytes it has; `None` where it has none.
+fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64)> {
+    let value = found.value()?;
+    if let Some((_, Summed { bytes, checksum })) = Version::inline(value).ok()? {
+        let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
+        let quote = Quote { leaf, entry: found.entry, head, checksum };
+        return Some((Source::Index(quote), bytes.len() as u64));
+    }
+    if let Some(lone) = Version::lone(value) {
+        // On its way while the fetch is made ready.
+        core.cache.expect(lone.block, lone.checksum);
+        return Some((Source::Block(lone), lone.len));
+    }
+    match Version::decode(value).ok()?.payload {
+        Payload::Blocks(blocks) => {
+            let len = blocks.len();
+            Some((Source::Blocks(Box::new(blocks)), len))
+        }
+        Payload::Hole | Payload::Inline(_) => None,
+    }
+}
+
 impl Only {
     /// What is wanted, from a version that covers it; `None` where that isn't such as it should be, or there is nothing.
-    pub(super) fn of(wanted: Wanted, found: &Covering<'_>) -> Option<Self> {
-        let value = found.value()?;
-        let (source, stored) = match Version::inline(value).ok()? {
-            Some((_, Summed { bytes, checksum })) => {
-                let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
-                (Source::Index(Quote { leaf, entry: found.entry, head, checksum }), bytes.len() as u64)
-            }
-            None => match Version::decode(value).ok()?.payload {
-                Payload::Blocks(blocks) => {
-                    let len = blocks.len();
-                    (Source::Blocks(blocks), len)
-                }
-                Payload::Hole | Payload::Inline(_) => return None,
-            },
-        };
+    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<Self> {
+        let (source, stored) = source(core, found)?;
         let (size, extent, from, len) = match (wanted, found.extent) {
             (Wanted::Records(range, size), Some(extent)) => {
                 let size = u64::from(size);
@@ -82,7 +93,7 @@ impl Only {
     }
 
     pub(super) const fn has_blocks(&self) -> bool {
-        matches!(self.source, Source::Blocks(_))
+        matches!(self.source, Source::Block(_) | Source::Blocks(_))
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -102,7 +113,11 @@ impl Only {
     pub(super) async fn read(&self, core: &Core, into: &mut [u8], wants: bool) -> Result<u32, FetchError> {
         match &self.source {
             Source::Index(quote) => copy_inline(quote.summed(), self.from, self.extent, into, wants),
-            Source::Blocks(blocks) => read_blocks(core, blocks, self.from, self.extent, into, wants).await,
+            Source::Block(lone) => match read_cached(core, *lone, self.from, into, wants) {
+                Some(sum) => Ok(sum),
+                None => read_device(core, &(*lone).into(), self.from, self.extent, into, wants).await,
+            },
+            Source::Blocks(blocks) => read_device(core, blocks, self.from, self.extent, into, wants).await,
         }
     }
 }
