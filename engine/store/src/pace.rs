@@ -18,6 +18,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_media::{DmaBuf, IoFuture, MediaError};
+use weir_proto::chunk::Chunks;
 use weir_proto::object::Extent;
 use weir_runtime::race;
 use weir_runtime::sync::Notify;
@@ -147,6 +148,17 @@ impl Core {
     }
 }
 
+/// Where the piece of a value ends that begins at a byte: between chunks, since each is read and checked as a whole. That
+/// is before the chunk in which [`PIECE`] is reached, or behind it if the piece begins in this chunk.
+fn cut(chunks: Chunks, at: u64) -> u64 {
+    let end = (at / PIECE as u64 + 1) * PIECE as u64;
+    if end >= chunks.len() {
+        return chunks.len();
+    }
+    let chunk = chunks.range(chunks.at(end));
+    if chunk.start > at { chunk.start } else { chunk.end }
+}
+
 /// Reads bytes of a value as background work, as [`read_blocks`] does, piece by piece. Returns their checksum.
 pub(crate) async fn read_blocks_behind(
     core: &Core,
@@ -157,16 +169,11 @@ pub(crate) async fn read_blocks_behind(
 ) -> Result<u32, FetchError> {
     let (mut at, mut rest, mut sum) = (from, into, 0);
     while !rest.is_empty() {
-        // What lies scattered has to be read as a whole for each piece of it. The rest is cut between chunks, since each is
-        // read and checked as a whole.
-        let end = (at / PIECE as u64 + 1) * PIECE as u64;
+        // What lies scattered has to be read as a whole for each piece of it.
         let left = if blocks.runs.len() > 1 {
             usize::MAX
-        } else if end >= blocks.len() {
-            rest.len()
         } else {
-            let cut = blocks.chunks.range(blocks.chunks.at(end)).start;
-            usize::try_from(cut.max(at + 1) - at).unwrap_or(usize::MAX)
+            usize::try_from(cut(blocks.chunks, at).saturating_sub(at)).unwrap_or(usize::MAX)
         };
         let (piece, after) = rest.split_at_mut(left.min(rest.len()));
         let passage = core.make_way(piece.len()).await;

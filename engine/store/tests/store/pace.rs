@@ -47,6 +47,33 @@ impl EventSource for Watch {
 }
 
 #[test]
+fn aggregation_reads_the_parts_of_a_large_extent_in_few_pieces() {
+    let machine = Machine::new(31, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    // Chunks end at indexes, pieces at bytes of the value: from an odd index on, a chunk lies across the end of each piece.
+    let (first, mut expected) = (20_000, pattern(1, 300_000));
+    let (user, data) = (shard.clone(), expected.clone());
+    machine.run(async move { write(&user, 0, 1, first, &data).await }).expect("stored");
+    for number in 1..10 {
+        let at = number * 30_000;
+        expected[at..at + 10].fill(b'!');
+        let user = shard.clone();
+        machine
+            .run(async move { write(&user, 0, 1 + number as u64, first + at as u64, &[b'!'; 10]).await })
+            .expect("stored");
+    }
+    let before = store.stats();
+    let user = shard.clone();
+    machine.run(async move { user.aggregate(CONTAINER, Epoch(100)).await }).expect("aggregated");
+    let after = store.stats();
+    let reads = after.device.reads - before.device.reads;
+    assert!((1..=40).contains(&reads), "{reads} reads for ten parts");
+    let count = expected.len() as u64;
+    let found = machine.run(async move { read(&shard, 0, u64::MAX, first, count).await }).expect("read");
+    assert!(found.0 == expected, "the extent has changed");
+}
+
+#[test]
 fn aggregation_passes_few_nodes_between_two_looks_at_the_device() {
     let executor = Executor::new().expect("an executor");
     let handle = executor.handle();
