@@ -16,6 +16,9 @@ pub const OBJECTS: [ObjectId; 5] = [
     ObjectId { hi: 7 << 56, lo: 5 },
 ];
 
+/// Most extents of one record each of one akey: with those of two more akeys fewer than a request may have.
+const COMB_MAX: u64 = 250;
+
 const RECORD_SIZES: [u32; 4] = [1, 2, 8, 100];
 
 const TEXTS: [&[u8]; 6] = [b"a", b"a\0", b"a\0\xffb", b"ab", b"\xff\xff", &[b'k'; 300]];
@@ -93,8 +96,13 @@ impl Draw<'_> {
         Extent { index, count: (bytes / size.max(1)).max(1) }
     }
 
-    /// Up to three extents that don't overlap, in any order.
+    /// Up to three extents that don't overlap, in any order; now and then so many that they fill leaves of the index.
     fn extents(&self, size: u64) -> Vec<Extent> {
+        if self.one_in(40) {
+            let (first, stride) = (self.0.below(200), self.0.between(1, 3));
+            let comb = (0..self.0.between(20, COMB_MAX)).map(|tooth| first + tooth * stride);
+            return comb.map(|index| Extent { index, count: 1 }).collect();
+        }
         let mut extents: Vec<Extent> = Vec::new();
         for _ in 0..=self.0.below(3) {
             let new = self.extent(size);

@@ -98,6 +98,8 @@ pub enum Refusal {
     Missing,
     Kind,
     RecordSize,
+    /// It would come before changes that don't fit what it makes: no store could have taken these.
+    Unfit,
 }
 
 /// A change of one object.
@@ -318,22 +320,23 @@ fn refuse_if(refused: bool, refusal: Refusal) -> Result<(), Refusal> {
     if refused { Err(refusal) } else { Ok(()) }
 }
 
-/// All objects, with the state that each change has left, by epoch.
+/// What changes of an epoch have made of an object.
+#[derive(Clone, Debug, Default)]
+struct Version {
+    /// The changes as far as they had an effect: a change with an earlier epoch that comes later is followed by these.
+    changes: Rc<Vec<Change>>,
+    state: Rc<State>,
+}
+
+/// All objects, with their versions by epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Versions {
-    objects: BTreeMap<ObjectId, Rc<BTreeMap<u64, Rc<State>>>>,
+    objects: BTreeMap<ObjectId, Rc<BTreeMap<u64, Version>>>,
 }
 
-/// States that changes will give, by object.
+/// Versions that changes will give, by object and epoch: theirs and those of later epochs.
 #[derive(Clone, Debug, Default)]
-pub struct Plan(BTreeMap<ObjectId, Rc<State>>);
-
-impl Plan {
-    /// The objects that change.
-    pub fn objects(&self) -> Vec<ObjectId> {
-        self.0.keys().copied().collect()
-    }
-}
+pub struct Plan(BTreeMap<ObjectId, BTreeMap<u64, Version>>);
 
 impl Change {
     pub fn object(&self) -> ObjectId {
@@ -341,31 +344,81 @@ impl Change {
             Self::Update { object, .. } | Self::Punch { object, .. } => *object,
         }
     }
+
+    /// What it does to this state, whatever the state was to be. What isn't there isn't punched, and doesn't become so
+    /// when it turns out later that it was there.
+    fn effect(&self, state: &State) -> Self {
+        let mut effect = self.clone();
+        match &mut effect {
+            Self::Update { conditions, .. } => *conditions = Conditions::NONE,
+            Self::Punch { scope, conditions, .. } => {
+                *conditions = Conditions::NONE;
+                match scope {
+                    PunchScope::Object => {}
+                    PunchScope::Dkeys(dkeys) => dkeys.retain(|dkey| state.dkeys.contains_key(dkey)),
+                    PunchScope::Akeys(dkey, akeys) => akeys.retain(|akey| state.held(dkey, akey).is_some()),
+                    PunchScope::DkeyWith(dkey, _) => *scope = PunchScope::Dkeys(vec![dkey.clone()]),
+                }
+            }
+        }
+        effect
+    }
 }
 
 impl Versions {
     pub fn at(&self, object: ObjectId, epoch: u64) -> Rc<State> {
-        let found = self.objects.get(&object).and_then(|states| states.range(..=epoch).next_back());
-        found.map(|(_, state)| Rc::clone(state)).unwrap_or_default()
+        let found = self.objects.get(&object).and_then(|versions| versions.range(..=epoch).next_back());
+        found.map(|(_, version)| Rc::clone(&version.state)).unwrap_or_default()
     }
 
-    /// The states that changes give, all or none.
+    /// Whether something changed at exactly this epoch.
+    pub fn has(&self, epoch: u64) -> bool {
+        self.objects.values().any(|versions| versions.contains_key(&epoch))
+    }
+
+    /// The versions that changes give, all or none.
     pub fn plan(&self, changes: &[Change], epoch: u64) -> Result<Plan, Refusal> {
         let mut plan = Plan::default();
         for change in changes {
             let object = change.object();
-            let state = plan.0.get(&object).cloned().unwrap_or_else(|| self.at(object, epoch));
-            if let Some(state) = state.after(change, epoch)? {
-                plan.0.insert(object, Rc::new(state));
+            let known = plan.0.get(&object).and_then(|versions| versions.get(&epoch));
+            let state = known.map_or_else(|| self.at(object, epoch), |version| Rc::clone(&version.state));
+            if let Some(next) = state.after(change, epoch)? {
+                let version = plan.0.entry(object).or_default().entry(epoch).or_default();
+                Rc::make_mut(&mut version.changes).push(change.effect(&state));
+                version.state = Rc::new(next);
             }
+        }
+        for (object, versions) in &mut plan.0 {
+            self.follow(*object, epoch, versions)?;
         }
         Ok(plan)
     }
 
+    /// Adds what the versions behind an epoch become.
+    fn follow(
+        &self,
+        object: ObjectId,
+        epoch: u64,
+        versions: &mut BTreeMap<u64, Version>,
+    ) -> Result<(), Refusal> {
+        let mut state = Rc::clone(&versions[&epoch].state);
+        let later = self.objects.get(&object).into_iter().flat_map(|known| known.range(epoch + 1..));
+        for (at, version) in later {
+            for change in version.changes.iter() {
+                if let Some(next) = state.after(change, *at).map_err(|_| Refusal::Unfit)? {
+                    state = Rc::new(next);
+                }
+            }
+            versions.insert(*at, Version { changes: Rc::clone(&version.changes), state: Rc::clone(&state) });
+        }
+        Ok(())
+    }
+
     /// What was planned has happened.
-    pub fn take(&mut self, plan: Plan, epoch: u64) {
-        for (object, state) in plan.0 {
-            Rc::make_mut(self.objects.entry(object).or_default()).insert(epoch, state);
+    pub fn take(&mut self, plan: Plan) {
+        for (object, versions) in plan.0 {
+            Rc::make_mut(self.objects.entry(object).or_default()).extend(versions);
         }
     }
 

@@ -4,6 +4,7 @@ use super::draw::OBJECTS;
 use super::model::{Change, Expected, Held, Refusal, Search, State, Versions};
 use crate::setup::*;
 use std::rc::Rc;
+use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, Value};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_store::{Data, FetchError, Operation, Shard, UpdateError};
@@ -233,23 +234,21 @@ pub async fn check_list(
     equal(&format!("{scope:?} of {object} at {epoch}"), &found, &expected)
 }
 
-fn whole(held: &Held) -> Value {
-    match held {
-        Held::Single(_) => Value::Single { size: u64::MAX },
-        Held::Array(size, _) => {
-            let mut extents: Vec<Extent> = vec![Extent { index: 0, count: 10 }];
-            for extent in held.extents() {
-                let extent = Extent { count: extent.count.min(LOOK_MAX), ..extent };
-                match extents.last_mut() {
-                    Some(last) if extent.index < last.end() => {
-                        last.count = last.count.max(extent.end() - last.index);
-                    }
-                    _ => extents.push(extent),
-                }
+/// What fetches ask for to see all of an akey.
+fn whole(held: &Held) -> Vec<Value> {
+    let Held::Array(size, _) = held else { return vec![Value::Single { size: u64::MAX }] };
+    let mut extents: Vec<Extent> = vec![Extent { index: 0, count: 10 }];
+    for extent in held.extents() {
+        let extent = Extent { count: extent.count.min(LOOK_MAX), ..extent };
+        match extents.last_mut() {
+            Some(last) if extent.index < last.end() => {
+                last.count = last.count.max(extent.end() - last.index);
             }
-            Value::Array { record_size: *size, extents }
+            _ => extents.push(extent),
         }
     }
+    let fetches = extents.chunks(EXTENTS_MAX);
+    fetches.map(|extents| Value::Array { record_size: *size, extents: extents.to_vec() }).collect()
 }
 
 /// Compares everything of an object at an epoch.
@@ -265,8 +264,10 @@ pub async fn check_object(
         check_list(shard, versions, object, &ListScope::Akeys(dkey.clone()), epoch, 3).await?;
         let none = Conditions::NONE;
         for (akey, held) in akeys.iter() {
-            let wanted = [AkeyFetch { akey: akey.clone(), value: whole(held), conditions: none }];
-            check_fetch(shard, &state, object, dkey, epoch, none, &wanted).await?;
+            for value in whole(held) {
+                let wanted = [AkeyFetch { akey: akey.clone(), value, conditions: none }];
+                check_fetch(shard, &state, object, dkey, epoch, none, &wanted).await?;
+            }
         }
     }
     if epoch == u64::MAX && state.exists {

@@ -1,24 +1,21 @@
 //! One store in a world of its own, what it should hold, and the steps that are taken with it.
 
 use super::draw::{Draw, OBJECTS};
-use super::model::{Change, Plan, Refusal, Versions};
+use super::model::{Change, Refusal, Versions};
 use super::observe::{
     Trouble, check_fetch, check_list, check_object, check_search, list, listed, refusal_of_update,
 };
+use super::pending::Pending;
 use crate::setup::*;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
-use uuid::Uuid;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_proto::Epoch;
 use weir_proto::object::ListScope;
 use weir_runtime::random::Random;
 use weir_runtime::sim::SimError;
-use weir_store::{
-    Decision, FetchError, OpenError, ScrubConfig, Shard, Store, StoreConfig, TransactionError, TransactionId,
-    UpdateError,
-};
+use weir_store::{FetchError, OpenError, ScrubConfig, Shard, Store, StoreConfig, UpdateError};
 
 /// Longest virtual time of a step: far longer than any takes whose disk hasn't stopped.
 const STEP_MAX: Duration = Duration::from_mins(2);
@@ -55,22 +52,24 @@ impl Drop for Blame {
 
 pub struct Trial {
     blame: Blame,
-    random: Random,
+    pub(super) random: Random,
     faults: Faults,
     /// The disk is too small for what is stored.
-    tight: bool,
+    pub(super) tight: bool,
     config: StoreConfig,
     machine: Machine,
-    store: Rc<Store>,
-    shard: Shard,
-    versions: Versions,
+    pub(super) store: Rc<Store>,
+    pub(super) shard: Shard,
+    pub(super) versions: Versions,
     snapshots: BTreeSet<u64>,
     /// History before this may be gone, but for the snapshots.
-    horizon: u64,
-    epoch: u64,
-    transactions: u128,
+    pub(super) horizon: u64,
+    pub(super) epoch: u64,
+    pub(super) transactions: u128,
+    /// A transaction that is prepared and not decided.
+    pub(super) pending: Option<Pending>,
     /// Transfers fail, or the disk stops at some operation.
-    faulty: bool,
+    pub(super) faulty: bool,
     /// Changes that were stored.
     pub changes: u64,
     /// Changes that were refused for want of space.
@@ -78,9 +77,11 @@ pub struct Trial {
 }
 
 /// How a change of the store ended.
-enum Outcome {
+pub(super) enum Outcome {
     Done,
     Refused(UpdateError),
+    /// A transaction stands against it.
+    Held(UpdateError),
     /// The store or the disk has stopped: it may be there or not.
     Doubtful,
 }
@@ -123,6 +124,7 @@ impl Trial {
             horizon: 0,
             epoch: 0,
             transactions: 0,
+            pending: None,
             faulty: false,
             changes: 0,
             refused: 0,
@@ -131,17 +133,17 @@ impl Trial {
         trial
     }
 
-    fn draw(&self) -> Draw<'_> {
+    pub(super) fn draw(&self) -> Draw<'_> {
         Draw(&self.random)
     }
 
-    fn next_epoch(&mut self) -> u64 {
+    pub(super) fn next_epoch(&mut self) -> u64 {
         self.epoch = (self.epoch + 1).max(self.machine.handle().wall_ns());
         self.epoch
     }
 
     /// Runs something on the node; `None`: it doesn't end, because the disk has stopped.
-    fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Option<T> {
+    pub(super) fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Option<T> {
         match self.machine.world.try_block_on(&self.machine.node, STEP_MAX, future) {
             Ok(done) => Some(done),
             Err(error) => {
@@ -181,7 +183,8 @@ impl Trial {
             self.recover();
         }
         match self.random.below(100) {
-            0..45 => self.change(),
+            0..40 => self.change(),
+            40..45 => self.change_together(),
             45..50 => self.transact(),
             50..65 => self.look(Self::fetch),
             65..75 => self.look(Self::list),
@@ -198,23 +201,44 @@ impl Trial {
         }
     }
 
-    /// Sends one change and notes what became of it.
+    /// Sends one change and notes what became of it. Now and then it comes late, behind changes of later epochs.
     fn change(&mut self) {
-        let epoch = self.next_epoch();
+        let late = if self.draw().one_in(10) { self.late_epoch() } else { None };
+        let epoch = late.unwrap_or_else(|| self.next_epoch());
         let (draw, object) = (self.draw(), self.draw().object());
-        let punches = draw.one_in(6);
+        let punches = late.is_none() && draw.one_in(6);
         let change = if punches { draw.punch(object) } else { draw.update(object, draw.dkey(object), epoch) };
-        let planned = self.versions.plan(core::slice::from_ref(&change), epoch);
-        let shard = self.shard.clone();
-        let outcome = self.send(async move { change.send(&shard, epoch).await });
-        self.settle(outcome, planned, epoch);
+        if self.versions.plan(core::slice::from_ref(&change), epoch).err() == Some(Refusal::Unfit) {
+            return;
+        }
+        let (shard, sent) = (self.shard.clone(), change.clone());
+        let outcome = self.judge(self.run(async move { sent.send(&shard, epoch).await }));
+        let is_held = self.is_held(&change);
+        match &outcome {
+            Outcome::Done => assert!(!is_held, "a change isn't refused though a transaction holds the place"),
+            Outcome::Held(error) => assert!(is_held || late.is_some(), "{error}"),
+            Outcome::Refused(_) | Outcome::Doubtful => {}
+        }
+        self.settle(outcome, &[change], epoch);
     }
 
-    fn send(&self, sent: impl Future<Output = Result<(), UpdateError>> + 'static) -> Outcome {
-        match self.run(sent) {
+    /// An epoch of the past at which nothing has changed and whose history is still there.
+    fn late_epoch(&self) -> Option<u64> {
+        let from = self.oldest_readable();
+        let epoch = (from + 1 < self.epoch).then(|| self.random.between(from + 1, self.epoch - 1))?;
+        let is_taken =
+            self.versions.has(epoch) || self.pending.as_ref().is_some_and(|pending| pending.epoch == epoch);
+        (!is_taken).then_some(epoch)
+    }
+
+    pub(super) fn judge(&self, sent: Option<Result<(), UpdateError>>) -> Outcome {
+        match sent {
             Some(Ok(())) => Outcome::Done,
             None => Outcome::Doubtful,
             Some(Err(error)) if refusal_of_update(&error).is_some() => Outcome::Refused(error),
+            Some(Err(error @ (UpdateError::Undecided { .. } | UpdateError::Restart { .. }))) => {
+                Outcome::Held(error)
+            }
             Some(Err(error @ (UpdateError::NoSpace { .. } | UpdateError::Fragmented(_)))) => {
                 assert!(self.tight, "{error}");
                 Outcome::Refused(error)
@@ -226,42 +250,56 @@ impl Trial {
         }
     }
 
-    /// Compares the outcome of changes with what was to come of them, and takes it over.
-    fn settle(&mut self, outcome: Outcome, planned: Result<Plan, Refusal>, epoch: u64) {
+    /// Compares the outcome of changes of one epoch with what was to come of them, and takes it over.
+    pub(super) fn settle(&mut self, outcome: Outcome, changes: &[Change], epoch: u64) {
+        let planned = self.versions.plan(changes, epoch);
         match (outcome, planned) {
             (Outcome::Done, Ok(plan)) => {
                 self.changes += 1;
-                self.versions.take(plan, epoch);
+                self.versions.take(plan);
             }
             (Outcome::Done, Err(refusal)) => panic!("a change isn't refused as {refusal:?}"),
             (Outcome::Refused(error), planned) => match refusal_of_update(&error) {
                 Some(refusal) => assert_eq!(Some(refusal), planned.err(), "{error}"),
                 None => self.refused += 1,
             },
-            (Outcome::Doubtful, planned) => {
+            (Outcome::Held(_), _) => {}
+            (Outcome::Doubtful, _) => {
                 self.recover();
-                if let Ok(plan) = planned {
-                    self.resolve(plan, epoch);
-                }
+                self.conclude();
+                self.resolve(&changes.iter().map(|change| (change.clone(), epoch)).collect::<Vec<_>>());
             }
         }
     }
 
-    /// Finds out whether a change in doubt is there: as a whole or not at all.
-    fn resolve(&mut self, plan: Plan, epoch: u64) {
-        let objects = plan.objects();
-        if objects.iter().all(|object| self.is_as_expected(*object)) {
-            return;
+    /// Finds out which of the changes in doubt are there: each as a whole or not at all.
+    pub(super) fn resolve(&mut self, doubtful: &[(Change, u64)]) {
+        let mut epochs: Vec<u64> = doubtful.iter().map(|(_, epoch)| *epoch).collect();
+        epochs.dedup();
+        let objects: BTreeSet<_> = doubtful.iter().map(|(change, _)| change.object()).collect();
+        for there in 0..1_u32 << epochs.len() {
+            let mut versions = self.versions.clone();
+            for (at, epoch) in epochs.iter().enumerate().filter(|(at, _)| there >> at & 1 == 1) {
+                let own = doubtful.iter().filter(|(_, of)| of == epoch).map(|(change, _)| change.clone());
+                if let Ok(plan) = versions.plan(&own.collect::<Vec<_>>(), epochs[at]) {
+                    versions.take(plan);
+                }
+            }
+            // One that came late may show at its own epoch only.
+            let shown = || epochs.iter().copied().chain([u64::MAX]);
+            if objects.iter().all(|object| shown().all(|epoch| self.fits(&versions, *object, epoch))) {
+                self.versions = versions;
+                return;
+            }
         }
-        self.versions.take(plan, epoch);
-        for object in objects {
-            self.check(object, u64::MAX);
-        }
+        objects.into_iter().for_each(|object| self.check(object, u64::MAX));
+        panic!("changes in doubt are there by half: {doubtful:?}");
     }
 
-    fn is_as_expected(&self, object: weir_proto::ObjectId) -> bool {
-        let (shard, versions) = (self.shard.clone(), self.versions.clone());
-        let checked = self.run(async move { check_object(&shard, &versions, object, u64::MAX).await });
+    /// Whether an object is as these versions say.
+    fn fits(&self, versions: &Versions, object: weir_proto::ObjectId, epoch: u64) -> bool {
+        let (shard, versions) = (self.shard.clone(), versions.clone());
+        let checked = self.run(async move { check_object(&shard, &versions, object, epoch).await });
         match checked.expect("a healthy disk") {
             Ok(()) => true,
             Err(Trouble::Wrong(_)) => false,
@@ -271,14 +309,18 @@ impl Trial {
 
     fn check(&self, object: weir_proto::ObjectId, epoch: u64) {
         let (shard, versions) = (self.shard.clone(), self.versions.clone());
-        self.accept(self.run(async move { check_object(&shard, &versions, object, epoch).await }));
+        self.accept(self.run(async move { check_object(&shard, &versions, object, epoch).await }), epoch);
     }
 
-    /// What was read is right, or couldn't be read because something fails.
-    fn accept(&self, checked: Option<Result<(), Trouble>>) {
+    /// What was read at an epoch is right, or couldn't be read because something fails or isn't decided.
+    pub(super) fn accept(&self, checked: Option<Result<(), Trouble>>, epoch: u64) {
         match checked {
             Some(Ok(())) => {}
             Some(Err(Trouble::Wrong(what))) => panic!("{what}"),
+            Some(Err(Trouble::Failed(FetchError::Undecided { epoch: at, .. }))) => {
+                let pending = self.pending.as_ref().map(|pending| pending.epoch);
+                assert!(pending == Some(at.0) && at.0 <= epoch, "undecided: {pending:?}, {at} at {epoch}");
+            }
             Some(Err(Trouble::Failed(error))) => {
                 let damage = matches!(error, FetchError::Corrupt { .. });
                 assert!(self.faulty && !damage, "{error}");
@@ -288,7 +330,7 @@ impl Trial {
     }
 
     /// Power failure, restart, and a look at what is there.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         self.machine.crash(CrashKeeps::Any);
         self.calm();
         self.reopen();
@@ -303,7 +345,10 @@ impl Trial {
             self.shard.snapshots(CONTAINER).expect("the container").iter().map(|epoch| epoch.0).collect();
         assert_eq!(found, self.snapshots);
         let undecided = self.shard.undecided(CONTAINER).expect("the container");
-        assert!(undecided.len() <= 1, "{undecided:?}");
+        match &self.pending {
+            Some(pending) => assert_eq!(undecided, [(pending.id, Epoch(pending.epoch))]),
+            None => assert!(undecided.len() <= 1, "{undecided:?}"),
+        }
     }
 
     fn restart(&mut self) {
@@ -315,13 +360,18 @@ impl Trial {
         self.reopen();
     }
 
-    /// An epoch whose state is still there.
-    fn epoch_to_read(&self) -> u64 {
-        let now = self.machine.handle().wall_ns();
-        let mut from = self.horizon;
-        if self.config.background {
-            from = from.max(now.saturating_sub(READABLE.as_nanos() as u64));
+    /// From here on all history is there.
+    fn oldest_readable(&self) -> u64 {
+        if !self.config.background {
+            return self.horizon;
         }
+        let now = self.machine.handle().wall_ns();
+        self.horizon.max(now.saturating_sub(READABLE.as_nanos() as u64))
+    }
+
+    /// An epoch whose state is still there.
+    pub(super) fn epoch_to_read(&self) -> u64 {
+        let from = self.oldest_readable();
         let snapshots: Vec<u64> = self.snapshots.iter().copied().collect();
         match self.random.below(4) {
             0 if !snapshots.is_empty() => self.draw().pick(&snapshots),
@@ -331,15 +381,20 @@ impl Trial {
     }
 
     fn look(&mut self, look: impl Fn(&Self, u64) -> Option<Result<(), Trouble>>) {
-        let checked = look(self, self.epoch_to_read());
-        self.accept(checked);
+        let epoch = self.epoch_to_read();
+        let checked = look(self, epoch);
+        self.accept(checked, epoch);
     }
 
     fn fetch(&self, epoch: u64) -> Option<Result<(), Trouble>> {
         let (draw, object) = (self.draw(), self.draw().object());
         let (dkey, (conditions, akeys)) = (draw.dkey(object), draw.fetch(object));
         let (shard, state) = (self.shard.clone(), self.versions.at(object, epoch));
-        self.run(async move { check_fetch(&shard, &state, object, &dkey, epoch, conditions, &akeys).await })
+        let is_held = self.pending.as_ref().is_some_and(|pending| pending.holds(object, &dkey, epoch));
+        let checked = self
+            .run(async move { check_fetch(&shard, &state, object, &dkey, epoch, conditions, &akeys).await });
+        assert!(!is_held || !matches!(checked, Some(Ok(()))), "a fetch sees past a prepared transaction");
+        checked
     }
 
     fn list(&self, epoch: u64) -> Option<Result<(), Trouble>> {
@@ -362,6 +417,10 @@ impl Trial {
         if self.faulty || self.tight {
             return;
         }
+        self.conclude();
+        if self.faulty {
+            return;
+        }
         let object = self.draw().object();
         let newest = self.draw().one_in(2);
         let at = if newest { u64::MAX } else { self.epoch };
@@ -376,7 +435,7 @@ impl Trial {
             let change =
                 if draw.one_in(2) { draw.punch_of(object, dkey) } else { draw.update(object, dkey, epoch) };
             if let Ok(plan) = self.versions.plan(core::slice::from_ref(&change), epoch) {
-                self.versions.take(plan, epoch);
+                self.versions.take(plan);
                 let now = listed(&self.versions, object, &ListScope::Dkeys, u64::MAX).0;
                 ever.extend(now.iter().cloned());
                 always.retain(|dkey| now.contains(dkey));
@@ -413,7 +472,9 @@ impl Trial {
         }
         let shard = self.shard.clone();
         if self.draw().one_in(2) || self.snapshots.len() > 6 {
-            self.snapshots.pop_first();
+            let given_up = self.random.below(self.snapshots.len().max(1) as u64) as usize;
+            let given_up = self.snapshots.iter().nth(given_up).copied();
+            given_up.map(|epoch| self.snapshots.remove(&epoch));
             let kept: Vec<Epoch> = self.snapshots.iter().copied().map(Epoch).collect();
             self.run(async move { shard.set_snapshots(CONTAINER, &kept).await })
         } else {
@@ -457,6 +518,7 @@ impl Trial {
         if self.faulty {
             self.recover();
         }
+        self.conclude();
         let mut epochs: Vec<u64> = self.snapshots.iter().copied().collect();
         epochs.extend([u64::MAX, self.epoch_to_read(), self.epoch_to_read()]);
         for object in OBJECTS {
@@ -472,6 +534,7 @@ impl Trial {
         if self.faulty {
             return;
         }
+        self.conclude();
         let shard = self.shard.clone();
         let done = self.run(async move {
             shard.destroy_container(CONTAINER).await?;
@@ -480,79 +543,6 @@ impl Trial {
         done.expect("a healthy disk").expect("done");
         self.versions.clear();
         self.snapshots.clear();
-    }
-
-    /// Prepares changes of several dkeys together and decides on them, perhaps after a power failure.
-    fn transact(&mut self) {
-        let epoch = self.next_epoch();
-        let mut changes: Vec<Change> = Vec::new();
-        let mut places = BTreeSet::new();
-        for _ in 0..=self.random.below(4) {
-            let (draw, object) = (self.draw(), self.draw().object());
-            let dkey = draw.dkey(object);
-            if places.insert((object, dkey.clone())) {
-                let punches = draw.one_in(4);
-                changes.push(if punches {
-                    draw.punch_of(object, dkey)
-                } else {
-                    draw.update(object, dkey, epoch)
-                });
-            }
-        }
-        let planned = self.versions.plan(&changes, epoch);
-        self.transactions += 1;
-        let id = TransactionId(Uuid::from_u128(self.transactions));
-        let shard = self.shard.clone();
-        let outcome = self.send(async move {
-            let operations: Vec<_> = changes.iter().map(Change::operation).collect();
-            shard.prepare(CONTAINER, id, Epoch(epoch), &operations).await
-        });
-        match outcome {
-            Outcome::Done => {}
-            Outcome::Refused(_) => return self.settle(outcome, planned, epoch),
-            Outcome::Doubtful => self.recover(),
-        }
-        if self.draw().one_in(4) {
-            self.recover();
-        }
-        // Before the decision nobody sees it.
-        if let (Ok(plan), false) = (&planned, self.faulty) {
-            for object in plan.objects() {
-                self.check(object, epoch - 1);
-            }
-        }
-        let commits = planned.is_ok() && self.draw().one_in(2);
-        self.decide(id, commits);
-        let decision = self.shard.decision(CONTAINER, id).expect("the container");
-        match (decision, planned) {
-            (Some(Decision::Committed(at)), Ok(plan)) => {
-                assert_eq!(at, Epoch(epoch));
-                self.changes += 1;
-                self.versions.take(plan, epoch);
-            }
-            (Some(Decision::Committed(_)), Err(refusal)) => panic!("committed in spite of {refusal:?}"),
-            (Some(Decision::Aborted) | None, _) => {}
-        }
-    }
-
-    /// Commits or aborts, again after each failure.
-    fn decide(&mut self, id: TransactionId, commits: bool) {
-        loop {
-            let shard = self.shard.clone();
-            let done = self.run(async move {
-                if commits {
-                    shard.commit_transaction(CONTAINER, id).await.map(drop)
-                } else {
-                    shard.abort_transaction(CONTAINER, id).await
-                }
-            });
-            match done {
-                // A prepare that failed may have left nothing.
-                Some(Ok(()) | Err(TransactionError::Unknown(_))) => return,
-                other => assert!(self.faulty, "{other:?}"),
-            }
-            self.recover();
-        }
     }
 
     /// Flips bits anywhere and reads everything: each answer is right or an error.
