@@ -5,29 +5,71 @@ use crate::image::{
 };
 use crate::source::Source;
 use std::rc::Rc;
+use uuid::Uuid;
 use weir_media::Device;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
 use weir_proto::{Epoch, Key, ObjectId};
-use weir_store::{Data, Depth, Inspector, Shard, Store};
+use weir_runtime::Handle;
+use weir_store::{Data, Depth, Inspector, Operation, Shard, Store, StoreConfig, TransactionId};
 
 /// Most bytes that one update really carries.
 const DATA_MAX: u64 = 20_000;
+
+/// Most extents of one record each that one akey of a request names; requests of more are refused.
+const COMB_MAX: u64 = 1100;
+
+/// Memory for a few index nodes only, so that they come and go.
+const INDEX_BYTES: usize = 40 << 10;
+
+/// A store in use.
+struct Use {
+    handle: Handle,
+    device: Rc<dyn Device>,
+    config: StoreConfig,
+    store: Rc<Store>,
+    shard: Shard,
+}
+
+impl Use {
+    async fn begin(handle: Handle, device: Rc<dyn Device>, config: StoreConfig) -> Self {
+        let opened = Store::open(&handle, Rc::clone(&device), &owner(), config.clone()).await;
+        let store = opened.expect("a sound store");
+        let shard = store.pool(POOL).expect("its pool");
+        Self { handle, device, config, store, shard }
+    }
+
+    /// Closes the store and opens it again.
+    async fn reopen(self) -> Self {
+        self.end().await;
+        let Self { handle, device, config, .. } = self;
+        Self::begin(handle, device, config).await
+    }
+
+    async fn end(&self) {
+        let problems = self.store.audit().await.problems;
+        assert!(problems.is_empty(), "{problems:?}");
+        self.store.close().await.expect("a healthy device");
+    }
+}
 
 pub fn run(input: &[u8]) {
     let input = input.to_vec();
     let device: Rc<dyn Device> = Rc::new(base());
     run_in_world(async move |handle| {
-        let store =
-            Store::open(&handle, Rc::clone(&device), &owner(), config()).await.expect("a sound store");
-        let shard = store.pool(POOL).expect("its pool");
         let mut source = Source::new(&input);
-        while !source.is_empty() {
-            step(&store, &shard, &mut source).await;
+        let mut config = config();
+        if source.chance(80) {
+            config.index_bytes = INDEX_BYTES;
         }
-        let problems = store.audit().await.problems;
-        assert!(problems.is_empty(), "{problems:?}");
-        store.close().await.expect("a healthy device");
+        if source.chance(128) {
+            config.fetch_looks = 1 + usize::from(source.byte() % 16);
+        }
+        let mut used = Use::begin(handle, Rc::clone(&device), config).await;
+        while !source.is_empty() {
+            used = step(used, &mut source).await;
+        }
+        used.end().await;
         let report = Inspector::open(device).await.expect("a store").report(Depth::Everything).await;
         assert_eq!(report.findings, []);
     });
@@ -62,6 +104,11 @@ fn value(source: &mut Source<'_>) -> Value {
         };
     }
     let record_size = if source.chance(20) { source.number32() } else { u32::from(source.byte() % 9) };
+    if source.chance(30) {
+        let (first, stride, teeth) = (source.below(5000), source.below(4).max(1), source.below(COMB_MAX));
+        let comb = (0..teeth).map(|tooth| Extent { index: first + tooth * stride, count: 1 });
+        return Value::Array { record_size, extents: comb.collect() };
+    }
     let extent = |source: &mut Source<'_>| Extent {
         index: if source.chance(60) { source.number() } else { source.below(1000) },
         count: if source.chance(20) { source.number() } else { source.below(1000) },
@@ -70,32 +117,17 @@ fn value(source: &mut Source<'_>) -> Value {
     Value::Array { record_size, extents }
 }
 
-async fn step(store: &Store, shard: &Shard, source: &mut Source<'_>) {
+async fn step(used: Use, source: &mut Source<'_>) -> Use {
     let object = object(source);
-    match source.byte() % 12 {
+    let Use { store, shard, .. } = &used;
+    match source.byte() % 16 {
         0..4 => update(shard, object, source).await,
         4 | 5 => fetch(shard, object, source).await,
         6 => {
-            let (dkey, akeys) = (key(source), (0..source.below(3)).map(|_| key(source)).collect());
-            let scope = match source.byte() % 4 {
-                0 => PunchScope::Object,
-                1 => PunchScope::Dkeys(vec![dkey]),
-                2 => PunchScope::Akeys(dkey, akeys),
-                _ => PunchScope::DkeyWith(dkey, akeys),
-            };
-            let (epoch, conditions) = (epoch(source), conditions(source));
+            let (scope, epoch, conditions) = (punch_scope(source), epoch(source), conditions(source));
             let _ = shard.punch(CONTAINER, object, &scope, epoch, conditions).await;
         }
-        7 => {
-            let scope = match source.byte() % 4 {
-                0 => ListScope::Objects,
-                1 => ListScope::Dkeys,
-                2 => ListScope::Akeys(key(source)),
-                _ => ListScope::Extents(key(source), key(source)),
-            };
-            let (epoch, anchor, limit) = (epoch(source), source.bytes(40), source.number32());
-            let _ = shard.list(CONTAINER, object, &scope, epoch, &anchor, limit, None).await;
-        }
+        7 => list(shard, object, source).await,
         8 => {
             let query = KeyQuery::Search {
                 max: source.chance(128),
@@ -112,13 +144,82 @@ async fn step(store: &Store, shard: &Shard, source: &mut Source<'_>) {
         10 => {
             let _ = shard.aggregate(CONTAINER, epoch(source)).await;
         }
+        11 => {
+            let _ = store.defragment().await;
+        }
+        12 => prepare(&used, source).await,
+        13 => {
+            let id = transaction(source);
+            if source.chance(128) {
+                let _ = shard.commit_transaction(CONTAINER, id).await;
+            } else {
+                let _ = shard.abort_transaction(CONTAINER, id).await;
+            }
+        }
+        14 => return used.reopen().await,
         _ => {
             let _ = store.checkpoint().await;
         }
     }
+    used
 }
 
-async fn update(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
+fn punch_scope(source: &mut Source<'_>) -> PunchScope {
+    let (dkey, akeys) = (key(source), (0..source.below(3)).map(|_| key(source)).collect());
+    match source.byte() % 4 {
+        0 => PunchScope::Object,
+        1 => PunchScope::Dkeys(vec![dkey]),
+        2 => PunchScope::Akeys(dkey, akeys),
+        _ => PunchScope::DkeyWith(dkey, akeys),
+    }
+}
+
+async fn list(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
+    let scope = match source.byte() % 4 {
+        0 => ListScope::Objects,
+        1 => ListScope::Dkeys,
+        2 => ListScope::Akeys(key(source)),
+        _ => ListScope::Extents(key(source), key(source)),
+    };
+    let (epoch, anchor, limit) = (epoch(source), source.bytes(40), source.number32());
+    let _ = shard.list(CONTAINER, object, &scope, epoch, &anchor, limit, None).await;
+}
+
+/// One of a few transactions, which are prepared and decided in any order.
+fn transaction(source: &mut Source<'_>) -> TransactionId {
+    TransactionId(Uuid::from_u128(source.below(3).into()))
+}
+
+async fn prepare(used: &Use, source: &mut Source<'_>) {
+    let id = transaction(source);
+    // Mostly not too late for what was read and written before.
+    let epoch =
+        if source.chance(60) { epoch(source) } else { Epoch(used.handle.wall_ns() + source.below(1000)) };
+    let mut parts = Vec::new();
+    for _ in 0..=source.below(3) {
+        let (object, conditions) = (object(source), conditions(source));
+        if source.chance(80) {
+            parts.push((object, conditions, Err(punch_scope(source))));
+        } else {
+            parts.push((object, conditions, Ok(drawn_update(source))));
+        }
+    }
+    let operations = parts.iter().map(|(object, conditions, part)| match part {
+        Ok((dkey, akeys, bytes)) => Operation::Update {
+            object: *object,
+            dkey: dkey.clone(),
+            conditions: *conditions,
+            akeys: akeys.clone(),
+            data: Data::Borrowed(bytes),
+        },
+        Err(scope) => Operation::Punch { object: *object, scope: scope.clone(), conditions: *conditions },
+    });
+    let operations: Vec<Operation<'_>> = operations.collect();
+    let _ = used.shard.prepare(CONTAINER, id, epoch, &operations).await;
+}
+
+/// A dkey, what its akeys get, and the data of that.
+fn drawn_update(source: &mut Source<'_>) -> (Key, Vec<AkeyUpdate>, Vec<u8>) {
     let dkey = key(source);
     let mut updates = Vec::new();
     for _ in 0..=source.below(3) {
@@ -135,6 +236,11 @@ async fn update(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
     if source.chance(100) {
         put_checksums(&mut updates, &bytes);
     }
+    (dkey, updates, bytes)
+}
+
+async fn update(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
+    let (dkey, updates, bytes) = drawn_update(source);
     let (epoch, conditions) = (epoch(source), conditions(source));
     let _ = shard.update(CONTAINER, object, &dkey, epoch, conditions, &updates, Data::Borrowed(&bytes)).await;
 }
