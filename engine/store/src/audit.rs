@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
 use crate::value::Version;
 use core::pin::Pin;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_runtime::join_all;
 
@@ -50,7 +50,7 @@ impl Store {
             (Rc::clone(tree.root()), tree.len(), retired.collect::<Vec<Run>>())
         };
         let counted = Counted::now(core, entries);
-        let unwritten = dirty_nodes(&root).iter().map(Rc::as_ptr).collect();
+        let unwritten = dirty_nodes(&root).into_iter().map(|node| (Rc::as_ptr(&node), node)).collect();
         let mut walk =
             Walk { core, audit: Audit::default(), usage: BTreeMap::new(), runs: Vec::new(), unwritten };
         let scatter = core.space.borrow().scatter();
@@ -156,8 +156,9 @@ struct Walk<'a> {
     usage: BTreeMap<(PoolNumber, ContainerNumber), Usage>,
     /// Blocks that are referred to.
     runs: Vec<Run>,
-    /// Nodes that had no place on the device when the audit began; a checkpoint may be giving them one.
-    unwritten: BTreeSet<*const Node>,
+    /// Nodes that had no place on the device when the audit began; a checkpoint may be giving them one. Referred to here,
+    /// they stay in memory, where they are known by their address.
+    unwritten: BTreeMap<*const Node, Rc<Node>>,
 }
 
 /// A child as it is found: in memory, or read for the walk.
@@ -210,7 +211,7 @@ impl Walk<'_> {
 
     /// Notes the place of a node.
     fn place(&mut self, child: &Child) {
-        if child.node().is_ok_and(|node| self.unwritten.contains(&Rc::as_ptr(&node))) {
+        if child.node().is_ok_and(|node| self.unwritten.contains_key(&Rc::as_ptr(&node))) {
             return;
         }
         let run = child.page().map(Run::from);

@@ -277,6 +277,10 @@ impl Trial {
         let mut epochs: Vec<u64> = doubtful.iter().map(|(_, epoch)| *epoch).collect();
         epochs.dedup();
         let objects: BTreeSet<_> = doubtful.iter().map(|(change, _)| change.object()).collect();
+        // One that came late may show at its own epoch only, or at that of a snapshot.
+        let oldest = self.oldest_readable();
+        let readable = epochs.iter().copied().filter(|epoch| *epoch > oldest);
+        let shown: Vec<u64> = readable.chain(self.snapshots.iter().copied()).chain([u64::MAX]).collect();
         for there in 0..1_u32 << epochs.len() {
             let mut versions = self.versions.clone();
             for (at, epoch) in epochs.iter().enumerate().filter(|(at, _)| there >> at & 1 == 1) {
@@ -285,9 +289,7 @@ impl Trial {
                     versions.take(plan);
                 }
             }
-            // One that came late may show at its own epoch only.
-            let shown = || epochs.iter().copied().chain([u64::MAX]);
-            if objects.iter().all(|object| shown().all(|epoch| self.fits(&versions, *object, epoch))) {
+            if objects.iter().all(|object| shown.iter().all(|epoch| self.fits(&versions, *object, *epoch))) {
                 self.versions = versions;
                 return;
             }
