@@ -154,3 +154,67 @@ fn run() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, id};
+
+    /// Where the lock is.
+    const LOCK: usize = 56 / 4;
+
+    /// The name of an endpoint of another process.
+    fn name_of(process: u32) -> String {
+        bell::fresh_name(21).replace(&format!("-{}-", id()), &format!("-{process}-"))
+    }
+
+    /// The memory of an endpoint of this name, whose lock somebody has.
+    fn locked(name: &str) -> (Arc<Region>, PathBuf) {
+        // Others remove what dead processes have left.
+        let file = format!("guard-{name}");
+        let path = Path::new(bell::DIRECTORY).join(&file);
+        let mut head = vec![0; 2 * PAGE];
+        let length = u64::try_from(head.len()).expect("small");
+        head[0] = 8;
+        head[72..80].copy_from_slice(&length.to_le_bytes());
+        std::fs::write(&path, head).expect("writable");
+        let region = Region::of_peer(&file, name).expect("it has a lock");
+        // SAFETY: within the page, which is mapped.
+        unsafe { sys::weir_lock_break(region.lock()) };
+        let lock = region.head.word(LOCK);
+        assert!(!region.is_held());
+        // What means "open" differs between processors.
+        lock.store(1 - lock.load(Ordering::SeqCst), Ordering::SeqCst);
+        assert!(region.is_held());
+        (region, path)
+    }
+
+    #[test]
+    fn the_lock_of_a_dead_process_is_broken_and_a_living_ones_left_to_it() {
+        let mut child = Command::new("true").spawn().expect("a process");
+        child.wait().expect("it ends");
+        let (dead, dead_path) = locked(&name_of(child.id()));
+        let (living, living_path) = locked(&name_of(std::os::unix::process::parent_id()));
+        dead.look();
+        living.look();
+        assert_eq!((dead.is_held(), dead.is_broken()), (false, true));
+        assert_eq!((living.is_held(), living.is_broken()), (true, false));
+        for path in [dead_path, living_path] {
+            std::fs::remove_file(path).expect("it is there");
+        }
+    }
+
+    #[test]
+    fn memory_of_another_format_or_length_has_no_lock() {
+        let path = Path::new(bell::DIRECTORY).join(format!("guard-format-{}", id()));
+        for (format, said) in [(10, 2 * PAGE), (8, PAGE), (8, 0)] {
+            let mut head = vec![0; 2 * PAGE];
+            head[0] = format;
+            head[72..80].copy_from_slice(&u64::try_from(said).expect("small").to_le_bytes());
+            std::fs::write(&path, head).expect("writable");
+            let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
+            assert!(Region::open(file, Owner::Hidden).is_none(), "{format} {said}");
+        }
+        std::fs::remove_file(path).expect("it is there");
+    }
+}
