@@ -45,7 +45,7 @@ const AWAKE: u32 = 0;
 /// The owner sleeps, or is about to.
 const ASLEEP: u32 = 1;
 
-/// The owner has opened its endpoint anew, and has another bell.
+/// The owner has opened its endpoint anew, and has another bell; or it has closed it, and has none.
 const MOVED: u32 = 2;
 
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -205,6 +205,12 @@ impl Bell {
         self.generation.set(generation);
         before.word(STATE).store(MOVED, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// The endpoint is about to be closed: nobody may send to it any more. Peers in the same process would write to memory that
+    /// is not there.
+    pub(super) fn retire(&self) {
+        self.page.borrow().word(STATE).store(MOVED, Ordering::SeqCst);
     }
 
     /// Makes the endpoint findable by a port on this node.

@@ -392,6 +392,9 @@ impl Core {
         // Registrations are bound to the endpoint on some providers, which can't be closed before them.
         self.pool.forget_kept();
         self.exposing.forget();
+        if let Some(bell) = &self.bell {
+            bell.retire();
+        }
         // First the provider lets go of all memory, then the memory may go.
         self.raw.stop();
         drop(self.intake.take());

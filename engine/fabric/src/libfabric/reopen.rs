@@ -298,6 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_endpoint_of_the_same_process_is_not_written_to_any_more() {
+        let executor = Executor::new().expect("an executor");
+        let (server, client) = (Party::new(&executor), Party::new(&executor));
+        if !client.endpoint.capabilities().within_process() {
+            return;
+        }
+        reach(&executor, &client, &server);
+        let to = client.endpoint.insert(&server.endpoint.address()).expect("known");
+        drop(server);
+        for len in [100, 500, 5000] {
+            let refused = client.endpoint.send(to, 0, &[&vec![7; len]]);
+            assert!(matches!(refused, Err(FabricError::Unreachable { .. })), "{len}: {refused:?}");
+        }
+    }
+
+    #[test]
     fn an_endpoint_that_nobody_talks_to_asks_itself_and_stays_as_it_is() {
         let executor = Executor::new().expect("an executor");
         let party = Party::new(&executor);
