@@ -1,19 +1,16 @@
 //! Sorted entries of one node in compact form: one heap of bytes, a table of entries, a common prefix.
-//!
-//! A search looks at the heads of the keys first, which lie side by side: on most of its way it touches neither the
-//! heap nor the rest of the keys.
+
+mod search;
+
+pub(super) use search::Place;
 
 use super::node::NODE_MAX;
 use crate::codec::shared_len;
-use core::cmp::Ordering;
 use weir_media::prefetch;
 
 /// Bytes that an entry takes beyond its key suffix and value: two lengths in the heap and a position. On the device
 /// it takes at most as much: three varints below 2^14.
 pub(super) const ENTRY_OVERHEAD: usize = 6;
-
-/// Entries with the same head that are stepped over before the end of them is searched for.
-const EQUAL_HEADS_MAX: usize = 8;
 
 /// Least room for new entries when the heap grows, in bytes: some ten small ones.
 const HEAP_MIN: usize = 512;
@@ -76,29 +73,6 @@ pub(crate) struct Packed {
     heap: Vec<u8>,
     /// Bytes of the heap that no entry uses.
     dead: usize,
-}
-
-/// The first eight bytes as a number, zeros behind fewer. Words are in the order of their bytes; only equal ones have to
-/// be compared in full.
-fn word(bytes: &[u8]) -> u64 {
-    if let Some(first) = bytes.first_chunk() {
-        return u64::from_be_bytes(*first);
-    }
-    bytes
-        .iter()
-        .zip([56, 48, 40, 32, 24, 16, 8])
-        .fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
-}
-
-/// Where a key is among the entries of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// At an entry (`Ok`), or between two of them, before the one that is named (`Err`).
-    Inside(Result<usize, usize>),
-    /// Before all entries: it may belong to another node.
-    Before,
-    /// Behind all entries: it may belong to another node.
-    Behind,
 }
 
 /// A length as the heap stores it. Keys and values are bounded far below 2^16 by `ENTRY_MAX`.
@@ -168,24 +142,6 @@ impl Packed {
         Some((suffix, rest.get(..usize::from(value))?))
     }
 
-    /// The first entry whose suffix isn't below this one.
-    pub(crate) fn first_from(&self, suffix: &[u8]) -> usize {
-        let found = match suffix.strip_prefix(&self.start[self.prefix..]) {
-            Some(rest) => self.search_rest(rest, head(rest)),
-            None => self.search_suffix_apart(suffix),
-        };
-        found.unwrap_or_else(|at| at)
-    }
-
-    /// The first entry whose key isn't below this one; `None` when that doesn't have the common prefix.
-    pub(crate) fn first_at(&self, key: &[u8]) -> Option<usize> {
-        let found = match key.strip_prefix(self.start.as_slice()) {
-            Some(rest) => self.search_rest(rest, head(rest)),
-            None => self.search_suffix_apart(key.strip_prefix(self.prefix())?),
-        };
-        Some(found.unwrap_or_else(|at| at))
-    }
-
     /// Has the processor bring an entry close, and those that were stored together with it.
     pub(crate) fn expect(&self, index: usize) {
         if let Some(slot) = self.slots.get(index) {
@@ -210,161 +166,6 @@ impl Packed {
     /// What an entry's key has behind the common start of keys; `None` of one that is the prefix alone.
     fn rest_of(&self, index: usize) -> Option<&[u8]> {
         self.suffix(index).get(self.alike()..)
-    }
-
-    /// How an entry compares with another key, of which this is what follows the common start, and its head.
-    fn compare(&self, index: usize, rest: &[u8], head: u32) -> Ordering {
-        self.slots[index].head.cmp(&head).then_with(|| self.rest_of(index).cmp(&Some(rest)))
-    }
-
-    /// Where a key is (`Ok`) or would be inserted (`Err`).
-    pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        match key.strip_prefix(self.start.as_slice()) {
-            Some(rest) => self.search_rest(rest, head(rest)),
-            None => self.search_apart(key),
-        }
-    }
-
-    /// Where a key is that doesn't begin as the others do: on one side of all of them, or the prefix alone.
-    #[cold]
-    fn search_apart(&self, key: &[u8]) -> Result<usize, usize> {
-        match key.strip_prefix(self.prefix()) {
-            Some(suffix) => self.search_suffix_apart(suffix),
-            None if key < self.prefix() => Err(0),
-            None => Err(self.slots.len()),
-        }
-    }
-
-    /// As [`Packed::search_apart`], of the suffix of such a key.
-    #[cold]
-    fn search_suffix_apart(&self, suffix: &[u8]) -> Result<usize, usize> {
-        let empty = self.entry(0).is_some_and(|(first, _)| first.is_empty());
-        match suffix.is_empty() {
-            true if empty => Ok(0),
-            _ if suffix < &self.start[self.prefix..] => Err(usize::from(empty)),
-            _ => Err(self.slots.len()),
-        }
-    }
-
-    /// Where a key is of which this is what follows the common start, and its head.
-    #[inline]
-    fn search_rest(&self, rest: &[u8], head: u32) -> Result<usize, usize> {
-        let low = self.slots.partition_point(|slot| slot.head < head);
-        match self.slots.get(low) {
-            Some(slot) if slot.head == head => self.search_equal(low, rest, head),
-            _ => Err(low),
-        }
-    }
-
-    /// As [`Packed::search_rest`], where `low` is the first entry with this head.
-    fn search_equal(&self, mut low: usize, rest: &[u8], head: u32) -> Result<usize, usize> {
-        let equal =
-            self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
-        let mut high = low + equal;
-        if equal == EQUAL_HEADS_MAX {
-            high += self.slots[high..].partition_point(|slot| slot.head == head);
-            return self.search_alike(low, high, rest);
-        }
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            match self.rest_of(middle).cmp(&Some(rest)) {
-                Ordering::Equal => return Ok(middle),
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
-    }
-
-    /// Searches among many entries that have the same head, and so more in common, most likely, as those of a branch have
-    /// the ids above them all: what they share is compared once, and what follows eight bytes at a time.
-    fn search_alike(&self, mut low: usize, mut high: usize, rest: &[u8]) -> Result<usize, usize> {
-        // One that is the prefix alone is below all that have a rest, and shares nothing with them.
-        low += usize::from(self.rest_of(low).is_none());
-        let rest_of = |index: usize| self.rest_of(index).unwrap_or_default();
-        let (first, last) = (rest_of(low), rest_of(high - 1));
-        let shared = shared_len(first, last);
-        let Some(rest) = rest.strip_prefix(&first[..shared]) else {
-            // It is on the same side of all of them.
-            return Err(if rest < first { low } else { high });
-        };
-        let wanted = word(rest);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            let found = &rest_of(middle)[shared..];
-            match word(found).cmp(&wanted).then_with(|| found.cmp(rest)) {
-                Ordering::Equal => return Ok(middle),
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
-    }
-
-    /// Where a key is of which this is what follows the common start, and its head, if that is next to the entry at `hint`
-    /// or the one before.
-    fn near(&self, hint: usize, rest: &[u8], head: u32) -> Option<Result<usize, usize>> {
-        let before = hint.checked_sub(1).filter(|_| hint < self.slots.len())?;
-        let compare = |index: usize| self.compare(index, rest, head);
-        match compare(before) {
-            Ordering::Equal => Some(Ok(before)),
-            Ordering::Less => match compare(hint) {
-                Ordering::Equal => Some(Ok(hint)),
-                Ordering::Greater => Some(Err(hint)),
-                Ordering::Less => None,
-            },
-            Ordering::Greater => {
-                let is_between = before > 0 && compare(before - 1) == Ordering::Less;
-                is_between.then_some(Err(before))
-            }
-        }
-    }
-
-    /// Whether `key` is at or above the entry at `index` and below the next one, if there is one.
-    pub(super) fn covers(&self, index: usize, key: &[u8]) -> bool {
-        if index >= self.slots.len() {
-            return false;
-        }
-        let Some(rest) = key.strip_prefix(self.start.as_slice()) else {
-            let place = self.search_apart(key).or_else(|at| at.checked_sub(1).ok_or(()));
-            return place == Ok(index) && key.starts_with(self.prefix());
-        };
-        let head = head(rest);
-        let is_at = |index: usize| self.compare(index, rest, head) != Ordering::Greater;
-        is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
-    }
-
-    /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
-    /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
-    pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
-        match self.locate(key, hint) {
-            Place::Inside(found) => Some(found.unwrap_or_else(|at| at)),
-            Place::Before | Place::Behind => None,
-        }
-    }
-
-    /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
-    /// be, or at which.
-    pub(super) fn locate(&self, key: &[u8], hint: usize) -> Place {
-        let found = match key.strip_prefix(self.start.as_slice()) {
-            Some(rest) => {
-                let head = head(rest);
-                self.near(hint, rest, head).unwrap_or_else(|| self.search_rest(rest, head))
-            }
-            None => self.search_apart(key),
-        };
-        match found {
-            Err(at) if at == self.slots.len() => Place::Behind,
-            Err(0) => Place::Before,
-            found => Place::Inside(found),
-        }
-    }
-
-    /// As [`Packed::first_from`], where that is most likely the entry at `hint` or the one before.
-    pub(crate) fn first_near(&self, suffix: &[u8], hint: usize) -> usize {
-        let near = suffix.strip_prefix(&self.start[self.prefix..]);
-        let near = near.and_then(|rest| self.near(hint, rest, head(rest)));
-        near.map_or_else(|| self.first_from(suffix), |found| found.unwrap_or_else(|at| at))
     }
 
     /// Whether an entry's key is above all that begin with these bytes.
