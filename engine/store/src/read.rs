@@ -35,6 +35,16 @@ pub(crate) fn copy_inline(
     if crc32c(bytes) == stored { Ok(sum) } else { Err(FetchError::Altered { extent }) }
 }
 
+/// Whether a value has these bytes: a damaged extent may be longer than its value.
+fn is_within(blocks: &Blocks, from: u64, len: usize) -> Result<(), Malformed> {
+    let end = from.checked_add(len as u64);
+    if len > 0 && end.is_some_and(|end| end <= blocks.len()) {
+        Ok(())
+    } else {
+        Err(Malformed("a value is shorter than its extent"))
+    }
+}
+
 /// Reads bytes of a value in blocks, with whole checksummed pieces around them. Where the device is memory they are
 /// compared and copied in place. Holds one buffer at a time, so that fetches never wait for each other's. Returns the
 /// checksum of the bytes, if it is wanted.
@@ -46,6 +56,7 @@ pub(crate) async fn read_blocks(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
+    is_within(blocks, from, into.len())?;
     if let Some(sum) = blocks.lone().and_then(|lone| read_cached(core, lone, from, into, wants_sum)) {
         return Ok(sum);
     }
@@ -61,10 +72,8 @@ pub(crate) async fn read_device(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
+    is_within(blocks, from, into.len())?;
     let end = from + into.len() as u64;
-    if end > blocks.len() || into.is_empty() {
-        return Err(Malformed("a value is shorter than its extent").into());
-    }
     let chunks = blocks.chunks;
     let wanted = chunks.range(chunks.at(from)).start..chunks.range(chunks.at(end - 1)).end;
     let is_boundary = |at: u64| at == blocks.len() || chunks.range(chunks.at(at)).start == at;
@@ -108,8 +117,9 @@ pub(crate) async fn read_device(
     Ok(sum)
 }
 
-/// Copies bytes of a value from the cache. Returns their checksum as [`copy_inline`] does; `None` when they aren't there,
-/// or were altered there.
+/// Copies bytes of a value from the cache. Returns their checksum as [`copy_inline`] does; `None` when they aren't there.
+/// What memory has altered since is found by who compares the checksum of a whole value, and here for a part of one whose
+/// checksum is wanted, which gives `None`.
 pub(crate) fn read_cached(
     core: &Core,
     Lone { block, checksum, .. }: Lone,
@@ -198,6 +208,23 @@ pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<O
             let mut bytes = vec![0; small(blocks.len())];
             read_blocks(core, blocks, 0, None, &mut bytes, false).await?;
             Ok(Some(bytes))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_the_bytes_up_to_its_end_and_no_others() {
+        let blocks = Blocks::from(Lone { block: 7, checksum: 1, len: 4096 });
+        for (from, len) in [(0, 4096), (4095, 1)] {
+            assert!(is_within(&blocks, from, len).is_ok(), "{len} bytes from {from} on");
+        }
+        // A damaged extent names more. What is asked for piece by piece would go on for ever if none were there.
+        for (from, len) in [(0, 4097), (4096, 3904), (4096, 0), (0, 0), (u64::MAX, 2)] {
+            assert!(is_within(&blocks, from, len).is_err(), "{len} bytes from {from} on");
         }
     }
 }
