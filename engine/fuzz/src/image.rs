@@ -38,10 +38,13 @@ pub fn owner() -> Owner {
     Owner { system: "fuzz".to_owned(), rank: Rank(1), target: TargetIndex(0) }
 }
 
+/// Bytes of the cache: two sets of values, which push each other out.
+const CACHE_BYTES: usize = 40 << 10;
+
 /// Background work is off: it would only repeat what is asked for by name.
 #[must_use]
 pub fn config() -> StoreConfig {
-    StoreConfig { background: false, ..StoreConfig::default() }
+    StoreConfig { background: false, cache_bytes: CACHE_BYTES, ..StoreConfig::default() }
 }
 
 /// Runs something on a node of a world of its own.

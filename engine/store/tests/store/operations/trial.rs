@@ -26,6 +26,9 @@ const RETENTION: Duration = Duration::from_millis(400);
 /// Epochs that old are no longer read there: background work may come to them meanwhile.
 const READABLE: Duration = Duration::from_millis(200);
 
+/// Bytes of the cache of small values: none, two sets whose values push each other out, and room for all.
+const CACHES: [usize; 3] = [0, 40 << 10, 1 << 20];
+
 /// What may go wrong in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
@@ -95,6 +98,7 @@ impl Trial {
         if seed % 2 == 1 {
             config.fetch_looks = 1 + (seed / 2 % 13) as usize;
         }
+        config.cache_bytes = CACHES[(seed % CACHES.len() as u64) as usize];
         if draw.one_in(2) {
             let scrub = ScrubConfig { bytes_per_second: 64 << 20, interval: Duration::from_millis(300) };
             let interval = Duration::from_millis(random.between(5, 500));
@@ -279,7 +283,7 @@ impl Trial {
         let objects: BTreeSet<_> = doubtful.iter().map(|(change, _)| change.object()).collect();
         // One that came late may show at its own epoch only, or at that of a snapshot.
         let oldest = self.oldest_readable();
-        let readable = epochs.iter().copied().filter(|epoch| *epoch > oldest);
+        let readable = epochs.iter().map(|epoch| (*epoch).max(oldest + 1));
         let shown: Vec<u64> = readable.chain(self.snapshots.iter().copied()).chain([u64::MAX]).collect();
         for there in 0..1_u32 << epochs.len() {
             let mut versions = self.versions.clone();
