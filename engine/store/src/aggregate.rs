@@ -21,7 +21,7 @@ use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
 
 /// Most index entries removed by one record: some 200 µs of work.
-const REMOVALS_MAX: usize = 64;
+pub(crate) const REMOVALS_MAX: usize = 64;
 
 /// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
 const PRESENCE_PAUSE: Duration = Duration::from_millis(1);

@@ -42,6 +42,7 @@ pub(crate) struct Visible {
 
 /// The newest version up to `epoch` of each stored extent that reaches into `range`, of the given classes. Versions
 /// before the akey's present life are left out.
+#[cfg(test)]
 pub(crate) fn newest_versions(
     tree: &Tree,
     akey: &Path,
@@ -55,25 +56,7 @@ pub(crate) fn newest_versions(
     Ok(all.found)
 }
 
-/// Like [`newest_versions`], for as much from the start of the range on as takes looks at up to `looks` entries of each
-/// class, and at least one record. Returns also the first record that was not looked at.
-pub(crate) fn first_versions(
-    tree: &Tree,
-    akey: &Path,
-    life: Life,
-    epoch: u64,
-    range: Extent,
-    classes: u32,
-    looks: usize,
-) -> Result<(SmallVec<[Stored; 1]>, u64), Fault> {
-    let mut gathering = Gathering::new(range, classes, looks);
-    let mut unbounded = usize::MAX;
-    gathering.step(tree, akey, life, epoch, &mut unbounded)?;
-    let end = gathering.end();
-    Ok((gathering.found, end))
-}
-
-/// Like [`newest_versions`], if it takes looks at no more than `looks` entries, which are taken off. `None`: it takes more.
+/// Like `newest_versions`, if it takes looks at no more than `looks` entries, which are taken off. `None`: it takes more.
 pub(crate) fn versions_within(
     tree: &Tree,
     akey: &Path,
@@ -88,10 +71,13 @@ pub(crate) fn versions_within(
     Ok(is_whole.then_some(gathering.found))
 }
 
-/// A search for what the start of a range shows, in steps of few entries, which keeps [`FOUND_MAX`] versions at most.
+/// A search for what the start of a range shows, or its end, in steps of few entries, which keeps [`FOUND_MAX`] versions
+/// at most.
 pub(crate) struct Gathering {
     /// Becomes shorter when there is too much in it.
     range: Extent,
+    /// Whether it is the start of the range that is given up then.
+    is_of_end: bool,
     /// Classes that are left.
     classes: u32,
     /// Where the first of them goes on.
@@ -108,10 +94,21 @@ pub(crate) struct Gathering {
 impl Gathering {
     pub(crate) fn new(range: Extent, classes: u32, looks: usize) -> Self {
         let ahead = Ahead { left: looks, end: range.end() };
-        Self { range, classes, from: None, ahead, looks, most: FOUND_MAX, found: SmallVec::new() }
+        let (is_of_end, from, found) = (false, None, SmallVec::new());
+        Self { range, is_of_end, classes, from, ahead, looks, most: FOUND_MAX, found }
     }
 
-    /// The first record that isn't looked at.
+    /// A search for what the end of a range shows.
+    pub(crate) fn of_end(range: Extent, classes: u32) -> Self {
+        Self { is_of_end: true, ..Self::new(range, classes, usize::MAX) }
+    }
+
+    /// The records that are looked at.
+    pub(crate) fn range(&self) -> Extent {
+        self.range
+    }
+
+    /// The first record behind those that are looked at.
     pub(crate) fn end(&self) -> u64 {
         self.range.end()
     }
@@ -157,8 +154,9 @@ impl Gathering {
                 self.thin();
             }
         }
+        let Extent { index, .. } = self.range;
         let end = self.end();
-        self.found.retain(|stored: &mut Stored| stored.extent.index < end);
+        self.found.retain(|stored: &mut Stored| stored.extent.index < end && stored.extent.end() > index);
         Ok(true)
     }
 
@@ -166,7 +164,13 @@ impl Gathering {
     fn thin(&mut self) {
         self.range.count = self.ahead.end - self.range.index;
         let mut parts = paint(&self.found, self.range);
-        if let Some(first) = parts.get(FOUND_MAX / 2).map(|part| part.extent.index) {
+        let surplus = parts.len().saturating_sub(FOUND_MAX / 2);
+        if surplus > 0 && self.is_of_end {
+            parts.drain(..surplus);
+            let first = parts[0].extent.index;
+            self.range = Extent { index: first, count: self.range.end() - first };
+        } else if surplus > 0 {
+            let first = parts[FOUND_MAX / 2].extent.index;
             self.range.count = first - self.range.index;
             self.ahead.end = first;
             parts.truncate(FOUND_MAX / 2);
@@ -238,32 +242,31 @@ impl Gathering {
     }
 }
 
-/// A record such that at most `looks` entries of each class begin between it and `below`; 0 when there are no more.
+/// A record such that at most `looks` entries of a class begin between it and `below`; 0 when there are no more.
 pub(crate) fn last_window(
     tree: &Tree,
     akey: &Path,
     below: u64,
-    classes: u32,
+    class: u8,
     looks: usize,
 ) -> Result<u64, Fault> {
-    let (mut start, mut left) = (0, classes);
-    while left != 0 {
-        let class = u8::try_from(left.trailing_zeros()).unwrap_or(CLASSES);
-        left &= left - 1;
-        let bound = akey.extents_from(class, below);
-        let prefix = &bound[..bound.len() - size_of::<u64>()];
-        let mut seen = 0;
-        let at = tree.scan_back(&bound, |key, _| {
-            let Some(rest) = key.strip_prefix(prefix) else { return ControlFlow::Break(Ok(0)) };
-            seen += 1;
-            if seen < looks {
-                return ControlFlow::Continue(());
-            }
-            ControlFlow::Break(key::extent_tail(class, rest).map(|(extent, _)| extent.index))
-        })?;
-        start = start.max(at.unwrap_or(Ok(0))?);
-    }
-    Ok(start)
+    let bound = akey.extents_from(class, below);
+    let prefix = &bound[..bound.len() - size_of::<u64>()];
+    let mut seen = 0;
+    let at = tree.scan_back(&bound, |key, _| {
+        let Some(rest) = key.strip_prefix(prefix) else { return ControlFlow::Break(Ok(0)) };
+        seen += 1;
+        if seen < looks {
+            return ControlFlow::Continue(());
+        }
+        ControlFlow::Break(key::extent_tail(class, rest).map(|(extent, _)| extent.index))
+    })?;
+    Ok(at.unwrap_or(Ok(0))?)
+}
+
+/// The classes of a set, lowest first.
+pub(crate) fn each_class(classes: u32) -> impl Iterator<Item = u8> {
+    (0..CLASSES).filter(move |class| classes >> class & 1 == 1)
 }
 
 /// How much of a class is still looked at.
@@ -318,6 +321,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use weir_proto::{Key, ObjectId};
+
+    /// Takes a search to its end in steps of few looks. Returns how many those were.
+    fn gather(gathering: &mut Gathering, tree: &Tree, akey: &Path, epoch: u64, step: usize) -> usize {
+        let (life, mut steps) = (Life { exists: true, low: 0, event: None }, 1);
+        loop {
+            let mut looks = step;
+            if gathering.step(tree, akey, life, epoch, &mut looks).expect("in memory") {
+                return steps;
+            }
+            assert_eq!(looks, 0, "it has stopped too early");
+            assert!(gathering.found.len() <= FOUND_MAX + step, "{} are remembered", gathering.found.len());
+            steps += 1;
+        }
+    }
 
     #[test]
     fn a_range_is_looked_at_as_a_whole_however_much_it_shows() {
@@ -408,21 +425,26 @@ mod tests {
             let (mut from, mut shown) = (0, Vec::new());
             while from < all.end() {
                 let rest = Extent { index: from, count: all.end() - from };
-                let (stored, end) = first_versions(&tree, &akey, life, epoch, rest, classes, looks).expect("sound");
-                prop_assert!(end > from);
-                shown.extend(records(Extent { index: from, count: end - from }, &stored));
-                from = end;
+                let mut window = Gathering::new(rest, classes, looks);
+                gather(&mut window, &tree, &akey, epoch, looks);
+                prop_assert!(window.end() > from);
+                shown.extend(records(window.range(), &window.found));
+                from = window.end();
             }
             prop_assert_eq!(&shown, &expected);
             let (mut below, mut shown) = (all.end(), Vec::new());
             while below > 0 {
-                let start = last_window(&tree, &akey, below, classes, looks).expect("sound");
+                let starts = each_class(classes)
+                    .map(|class| last_window(&tree, &akey, below, class, looks).expect("sound"));
+                let start = starts.max().unwrap_or(0);
                 prop_assert!(start < below);
                 let range = Extent { index: start, count: below - start };
                 let begun = writes.iter().filter(|(index, _)| range.index < *index && *index < below);
                 prop_assert!(begun.count() <= looks * classes.count_ones() as usize);
-                let stored = newest_versions(&tree, &akey, life, epoch, range, classes).expect("sound");
-                let mut part = records(range, &stored);
+                let mut window = Gathering::of_end(range, classes);
+                gather(&mut window, &tree, &akey, epoch, looks);
+                prop_assert_eq!(window.range(), range);
+                let mut part = records(range, &window.found);
                 part.append(&mut shown);
                 (shown, below) = (part, start);
             }
@@ -439,17 +461,45 @@ mod tests {
         for index in 0..count {
             tree.put(&akey.extent(Extent { index: index * 2, count: 1 }, 1), b"x").expect("in memory");
         }
-        let life = Life { exists: true, low: 0, event: None };
-        let (mut from, mut steps) = (0, 0);
+        let (mut from, mut windows) = (0, 0);
         while from < count * 2 {
             let rest = Extent { index: from, count: count * 2 - from };
-            let (stored, end) = first_versions(&tree, &akey, life, 9, rest, 1, STEP_LOOKS).expect("sound");
-            assert!(stored.len() <= STEP_LOOKS);
-            (from, steps) = (end, steps + 1);
+            let mut window = Gathering::new(rest, 1, STEP_LOOKS);
+            gather(&mut window, &tree, &akey, 9, STEP_LOOKS);
+            assert!(window.found.len() <= STEP_LOOKS);
+            (from, windows) = (window.end(), windows + 1);
         }
-        assert_eq!(steps, count.div_ceil(STEP_LOOKS as u64));
-        let start = last_window(&tree, &akey, count * 2, 1, STEP_LOOKS).expect("sound");
+        assert_eq!(windows, count.div_ceil(STEP_LOOKS as u64));
+        let start = last_window(&tree, &akey, count * 2, 0, STEP_LOOKS).expect("sound");
         assert_eq!(start, (count - STEP_LOOKS as u64) * 2);
+    }
+
+    #[test]
+    fn what_reaches_over_one_record_is_looked_at_in_steps_and_of_it_little_is_remembered() {
+        let path = Path::object(1, 1, ObjectId { hi: 0, lo: 1 });
+        let akey = path.dkey(&Key::new(b"d").expect("a key")).akey(&Key::new(b"a").expect("a key"));
+        let (mut tree, mut classes) = (Tree::default(), 0);
+        let count = 20_000;
+        // Each is newer and shorter than the one before, so that all show a record: their last.
+        for at in 0..count {
+            let extent = Extent { index: 0, count: count - at };
+            classes |= 1 << key::length_class(extent.count);
+            tree.put(&akey.extent(extent, 1 + at), b"x").expect("in memory");
+        }
+        let all = Extent { index: 0, count: 2 * count };
+        let mut window = Gathering::new(all, classes, STEP_LOOKS);
+        let steps = gather(&mut window, &tree, &akey, u64::MAX, 100);
+        assert!(steps >= 100, "{steps} steps");
+        let parts = paint(&window.found, window.range());
+        assert_eq!(parts.len(), FOUND_MAX / 2);
+        assert_eq!(parts[0].extent, Extent { index: 0, count: 1 });
+        let mut window = Gathering::of_end(all, classes);
+        gather(&mut window, &tree, &akey, u64::MAX, 100);
+        let parts = paint(&window.found, window.range());
+        assert!(parts.len() >= FOUND_MAX / 2, "{} parts", parts.len());
+        assert_eq!(parts.last().map(|part| part.extent), Some(Extent { index: count - 1, count: 1 }));
+        assert!(parts.windows(2).all(|pair| pair[0].extent.end() == pair[1].extent.index));
+        assert_eq!(window.end(), all.end());
     }
 
     #[test]

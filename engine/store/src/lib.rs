@@ -54,6 +54,7 @@ mod sweep;
 mod timestamps;
 mod transaction;
 mod tree;
+mod turns;
 mod update;
 mod value;
 mod walk;

@@ -1,20 +1,24 @@
 //! Lists of objects, dkeys, akeys and extents, a page at a time.
 //!
-//! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages.
+//! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages. A page
+//! shows the index as it was at its begin, is put together in turns, and ends early when it takes many: most keys may be
+//! punched, most extents hidden.
 
+use crate::codec::crc32c;
 use crate::error::FetchError;
-use crate::extents::{STEP_LOOKS, first_versions, is_hole, paint};
+use crate::extents::{Gathering, is_hole, paint};
 use crate::fetch::{hold_blocks, newest_single};
 use crate::incarnation::{Life, life};
-use crate::key::{self, ContainerNumber, Path};
-use crate::paging::{Fault, Halt};
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::paging::Fault;
 use crate::read::load;
 use crate::shard::Shard;
-use crate::state::Core;
+use crate::state::{Core, add};
 use crate::timestamps::Scope;
 use crate::tree::Tree;
+use crate::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
 use crate::update::check_keys;
-use crate::value::Payload;
+use crate::value::{Inline, Payload};
 use weir_proto::limits::{INLINE_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{Extent, ListScope, Listed};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -25,8 +29,12 @@ const PAGE_BYTES_MAX: usize = INLINE_MAX - 1024;
 /// Bytes of an entry in a reply beside key and value: lengths, flags, an extent with its epoch.
 const ENTRY_BYTES: usize = 40;
 
-/// Keys looked at in one page, existing or not: bounds its time when most are punched. The page then ends early.
-const LOOKS_MAX: u32 = 16 * 1024;
+/// Index entries that one page takes looks at, listed or not: some 10 ms of work. The page ends early then, at the latest
+/// when the turn is over.
+const LOOKS_MAX: usize = 200 * TURN_LOOKS;
+
+/// Extents of a window begin with so many entries of each class.
+const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
 
 /// Highest record index (exclusive): bit 63 is reserved.
 const INDEX_END: u64 = 1 << 63;
@@ -46,14 +54,13 @@ struct Filling {
     entries: Vec<(Listed, Option<Payload>)>,
     bytes: usize,
     limit: usize,
-    looks: u32,
     next: Option<Vec<u8>>,
 }
 
 impl Filling {
     fn new(limit: u32) -> Self {
         let limit = limit.clamp(1, LIST_KEYS_MAX) as usize;
-        Self { entries: Vec::new(), bytes: 0, limit, looks: 0, next: None }
+        Self { entries: Vec::new(), bytes: 0, limit, next: None }
     }
 
     /// Adds an entry; `false` when the page is full without it.
@@ -97,21 +104,18 @@ impl Shard {
         check_list(object, scope, anchor, with_value).map_err(FetchError::Invalid)?;
         let guard = hold_blocks(&self.core);
         let mut page = Filling::new(limit);
-        let path = Path::object(self.number, number, object);
-        let (core, at) = (&*self.core, epoch.0);
         self.begin_list(number, object, scope, epoch)?;
+        // Nothing runs in between: what is shown is what the list has announced to see.
+        let turns = Turns::new(&self.core);
+        let path = Path::object(self.number, number, object);
+        let asked = Asked { turns: &turns, object, path, epoch: epoch.0 };
         match scope {
-            ListScope::Objects => self.list_objects(number, at, anchor, &mut page).await?,
-            ListScope::Dkeys => {
-                list_dkeys(core, object, &path, at, anchor, with_value, &mut page).await?;
-            }
-            ListScope::Akeys(dkey) => {
-                list_akeys(core, object, &path, dkey, at, anchor, &mut page).await?;
-            }
-            ListScope::Extents(dkey, akey) => {
-                list_extents(core, &path, (dkey, akey), at, anchor, &mut page).await?;
-            }
+            ListScope::Objects => asked.objects((self.number, number), anchor, &mut page).await?,
+            ListScope::Dkeys => asked.dkeys(anchor, with_value, &mut page).await?,
+            ListScope::Akeys(dkey) => asked.akeys(dkey, anchor, &mut page).await?,
+            ListScope::Extents(dkey, akey) => asked.extents(dkey, akey, anchor, &mut page).await?,
         }
+        drop(turns);
         let seen = match scope {
             ListScope::Objects => self.core.journal.last(),
             _ => self.core.journal.touched(&(self.number, number, object)),
@@ -120,6 +124,7 @@ impl Shard {
         let mut entries = Vec::with_capacity(page.entries.len());
         for (mut entry, payload) in page.entries {
             if let Some(payload) = payload {
+                check_inline(&self.core, &payload)?;
                 entry.value = load(&self.core, &payload, u64::MAX).await?.map(Into::into);
             }
             entries.push(entry);
@@ -148,16 +153,61 @@ impl Shard {
             }
         }
     }
+}
 
-    async fn list_objects(
+/// What a look at a key gives: whether to go on, where the next key starts, and the anchor of this one.
+type Look = Result<(bool, Vec<u8>, Vec<u8>), Fault>;
+
+/// What is to be listed.
+struct Asked<'a> {
+    turns: &'a Turns<'a>,
+    object: ObjectId,
+    path: Path,
+    epoch: u64,
+}
+
+impl Asked<'_> {
+    /// Visits the keys below `prefix` one by one: `look` gets what follows the prefix, and adds to the page last of all.
+    /// What was looked at is kept when index nodes have to be read in between.
+    async fn walk(
         &self,
-        number: ContainerNumber,
-        epoch: u64,
+        prefix: &[u8],
+        mut from: Vec<u8>,
+        page: &mut Filling,
+        mut look: impl FnMut(&Tree, &[u8], &mut Filling) -> Look,
+    ) -> Result<(), FetchError> {
+        let mut anchor = None;
+        while self.turns.used() < LOOKS_MAX {
+            let keys = self.turns.left(KEY_LOOKS).await / KEY_LOOKS;
+            let turn = self.turns.ask(keys * KEY_LOOKS, |tree| {
+                for _ in 0..keys {
+                    let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(true) };
+                    let (added, after, name) = look(tree, &rest, page)?;
+                    if !added {
+                        page.next = anchor.take();
+                        return Ok(true);
+                    }
+                    anchor = Some(name);
+                    from = after;
+                }
+                Ok(false)
+            });
+            if turn.await? {
+                return Ok(());
+            }
+        }
+        page.next = anchor;
+        Ok(())
+    }
+
+    async fn objects(
+        &self,
+        (pool, container): (PoolNumber, ContainerNumber),
         anchor: &[u8],
         page: &mut Filling,
     ) -> Result<(), FetchError> {
-        let prefix = key::objects(self.number, number);
-        let path = |object: ObjectId| Path::object(self.number, number, object);
+        let prefix = key::objects(pool, container);
+        let path = |object: ObjectId| Path::object(pool, container, object);
         let from = match <[u8; 16]>::try_from(anchor) {
             Ok(bytes) => key::after(path(ObjectId::from_bytes(bytes)).as_bytes()),
             Err(_) => prefix.clone(),
@@ -165,165 +215,130 @@ impl Shard {
         let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
             let object = key::object_from(rest)?;
             let path = path(object);
-            let exists = life(tree, &path, Life::ALWAYS, epoch)?.exists;
+            let exists = life(tree, &path, Life::ALWAYS, self.epoch)?.exists;
             let name = object.to_bytes().to_vec();
             let added = !exists || page.add(listed(name.clone()), None);
             Ok((added, key::after(path.as_bytes()), name))
         };
-        walk(&self.core, &prefix, from, page, look).await
+        self.walk(&prefix, from, page, look).await
     }
-}
 
-/// What a look at a key gives: whether to go on, where the next key starts, and the anchor of this one.
-type Look = Result<(bool, Vec<u8>, Vec<u8>), Fault>;
-
-/// Visits the keys below `prefix` one by one: `look` gets what follows the prefix, and adds to the page last of all.
-/// What was looked at is kept when index nodes have to be read in between.
-async fn walk(
-    core: &Core,
-    prefix: &[u8],
-    mut from: Vec<u8>,
-    page: &mut Filling,
-    mut look: impl FnMut(&Tree, &[u8], &mut Filling) -> Look,
-) -> Result<(), FetchError> {
-    let mut anchor = None;
-    core.ask(|tree| {
-        loop {
-            let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(()) };
-            if page.looks >= LOOKS_MAX {
-                page.next = anchor.take();
-                return Ok(());
-            }
-            let (added, after, name) = look(tree, &rest, page)?;
-            page.looks += 1;
-            if !added {
-                page.next = anchor.take();
-                return Ok(());
-            }
-            anchor = Some(name);
-            from = after;
-        }
-    })
-    .await
-}
-
-async fn list_dkeys(
-    core: &Core,
-    object: ObjectId,
-    path: &Path,
-    epoch: u64,
-    anchor: &[u8],
-    with_value: Option<&Key>,
-    page: &mut Filling,
-) -> Result<(), FetchError> {
-    let above: Life =
-        core.ask(|tree| Ok::<_, Halt<FetchError>>(life(tree, path, Life::ALWAYS, epoch)?)).await?;
-    if !above.exists {
-        return Ok(());
-    }
-    let prefix = path.below();
-    let from =
-        Key::new(anchor).map_or_else(|_| prefix.to_vec(), |last| key::after(path.dkey(&last).as_bytes()));
-    let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
-        let dkey = key::dkey_from(object, rest)?;
-        let path = path.dkey(&dkey);
-        let found = life(tree, &path, above, epoch)?;
-        let name = dkey.as_bytes().to_vec();
-        if !found.exists {
-            return Ok((true, key::after(path.as_bytes()), name));
-        }
-        let value = match with_value {
-            None => None,
-            Some(akey) => {
-                let akey = path.akey(akey);
-                let found = life(tree, &akey, found, epoch)?;
-                if found.exists { newest_single(tree, &akey, found, epoch)? } else { None }
-            }
-        };
-        let value = value.map(|(_, payload)| payload).filter(|payload| *payload != Payload::Hole);
-        Ok((page.add(listed(name.clone()), value), key::after(path.as_bytes()), name))
-    };
-    walk(core, &prefix, from, page, look).await
-}
-
-async fn list_akeys(
-    core: &Core,
-    object: ObjectId,
-    path: &Path,
-    dkey: &Key,
-    epoch: u64,
-    anchor: &[u8],
-    page: &mut Filling,
-) -> Result<(), FetchError> {
-    let object_path = path;
-    let path = path.dkey(dkey);
-    let above = core.ask(|tree| {
-        let above = life(tree, object_path, Life::ALWAYS, epoch)?;
-        Ok::<_, Halt<FetchError>>(life(tree, &path, above, epoch)?)
-    });
-    let above = above.await?;
-    if !above.exists {
-        return Ok(());
-    }
-    let prefix = path.below();
-    let from =
-        Key::new(anchor).map_or_else(|_| prefix.to_vec(), |last| key::after(path.akey(&last).as_bytes()));
-    let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
-        let akey = key::akey_from(object, rest)?;
-        let path = path.akey(&akey);
-        let name = akey.as_bytes().to_vec();
-        let exists = life(tree, &path, above, epoch)?.exists;
-        Ok((!exists || page.add(listed(name.clone()), None), key::after(path.as_bytes()), name))
-    };
-    walk(core, &prefix, from, page, look).await
-}
-
-async fn list_extents(
-    core: &Core,
-    path: &Path,
-    (dkey, akey): (&Key, &Key),
-    epoch: u64,
-    anchor: &[u8],
-    page: &mut Filling,
-) -> Result<(), FetchError> {
-    let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
-    // The part that was found last, with the extent that it belongs to: the next step may find more of it.
-    let mut last: Option<(Listed, Extent)> = None;
-    while first < INDEX_END {
-        let range = Extent { index: first, count: INDEX_END - first };
-        let found = core.ask(|tree| {
-            let above = life(tree, path, Life::ALWAYS, epoch)?;
-            let path = path.dkey(dkey);
-            let above = life(tree, &path, above, epoch)?;
-            let path = path.akey(akey);
-            let found = life(tree, &path, above, epoch)?;
-            let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
-            let (stored, end) = first_versions(tree, &path, found, epoch, range, classes, STEP_LOOKS)?;
-            Ok::<_, Halt<FetchError>>(Some((record_size, stored, end)))
+    /// The life of a dkey, of the object, or of an akey of the dkey.
+    async fn life(&self, dkey: Option<&Path>, akey: Option<&Path>) -> Result<Life, FetchError> {
+        let places = [Some(&self.path), dkey, akey];
+        let life = self.turns.ask(KEY_LOOKS, |tree| {
+            let mut places = places.iter().flatten();
+            places.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, self.epoch))
         });
-        let Some((record_size, stored, end)) = found.await? else { break };
-        for part in paint(&stored, Extent { index: first, count: end - first }) {
-            let version = &stored[part.stored];
-            if is_hole(&version.value) {
-                continue;
+        life.await
+    }
+
+    async fn dkeys(
+        &self,
+        anchor: &[u8],
+        with_value: Option<&Key>,
+        page: &mut Filling,
+    ) -> Result<(), FetchError> {
+        let above = self.life(None, None).await?;
+        if !above.exists {
+            return Ok(());
+        }
+        let prefix = self.path.below();
+        let behind = |last: Key| key::after(self.path.dkey(&last).as_bytes());
+        let from = Key::new(anchor).map_or_else(|_| prefix.to_vec(), behind);
+        let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
+            let dkey = key::dkey_from(self.object, rest)?;
+            let path = self.path.dkey(&dkey);
+            let found = life(tree, &path, above, self.epoch)?;
+            let name = dkey.as_bytes().to_vec();
+            if !found.exists {
+                return Ok((true, key::after(path.as_bytes()), name));
             }
-            let new = (part.extent, record_size, Epoch(version.epoch));
-            if let Some((Listed { extent: Some((known, _, epoch)), .. }, whole)) = &mut last
-                && (*whole, *epoch, known.end()) == (version.extent, new.2, part.extent.index)
-            {
-                known.count += part.extent.count;
-                continue;
-            }
-            let new = (Listed { key: Vec::new(), value: None, extent: Some(new) }, version.extent);
-            if !last.replace(new).is_none_or(|(listed, _)| add_extent(listed, page)) {
-                return Ok(());
+            let value = match with_value {
+                None => None,
+                Some(akey) => {
+                    let akey = path.akey(akey);
+                    let found = life(tree, &akey, found, self.epoch)?;
+                    if found.exists { newest_single(tree, &akey, found, self.epoch)? } else { None }
+                }
+            };
+            let value = value.map(|(_, payload)| payload).filter(|payload| *payload != Payload::Hole);
+            Ok((page.add(listed(name.clone()), value), key::after(path.as_bytes()), name))
+        };
+        self.walk(&prefix, from, page, look).await
+    }
+
+    async fn akeys(&self, dkey: &Key, anchor: &[u8], page: &mut Filling) -> Result<(), FetchError> {
+        let path = self.path.dkey(dkey);
+        let above = self.life(Some(&path), None).await?;
+        if !above.exists {
+            return Ok(());
+        }
+        let prefix = path.below();
+        let behind = |last: Key| key::after(path.akey(&last).as_bytes());
+        let from = Key::new(anchor).map_or_else(|_| prefix.to_vec(), behind);
+        let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
+            let akey = key::akey_from(self.object, rest)?;
+            let path = path.akey(&akey);
+            let name = akey.as_bytes().to_vec();
+            let exists = life(tree, &path, above, self.epoch)?.exists;
+            Ok((!exists || page.add(listed(name.clone()), None), key::after(path.as_bytes()), name))
+        };
+        self.walk(&prefix, from, page, look).await
+    }
+
+    async fn extents(
+        &self,
+        dkey: &Key,
+        akey: &Key,
+        anchor: &[u8],
+        page: &mut Filling,
+    ) -> Result<(), FetchError> {
+        let dkey = self.path.dkey(dkey);
+        let akey = dkey.akey(akey);
+        let life = self.life(Some(&dkey), Some(&akey)).await?;
+        let Some((_, record_size, classes)) = life.array_or_single() else { return Ok(()) };
+        let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
+        // The part that was found last, with the extent that it belongs to: the next window may show more of it.
+        let mut last: Option<(Listed, Extent)> = None;
+        while first < INDEX_END && self.turns.used() < LOOKS_MAX {
+            let rest = Extent { index: first, count: INDEX_END - first };
+            let mut window = Gathering::new(rest, classes, WINDOW_LOOKS);
+            self.turns.gather(&mut window, &akey, life, self.epoch).await?;
+            first = window.end();
+            for part in paint(&window.found, window.range()) {
+                let version = &window.found[part.stored];
+                if is_hole(&version.value) {
+                    continue;
+                }
+                let new = (part.extent, record_size, Epoch(version.epoch));
+                if let Some((Listed { extent: Some((known, _, epoch)), .. }, whole)) = &mut last
+                    && (*whole, *epoch, known.end()) == (version.extent, new.2, part.extent.index)
+                {
+                    known.count += part.extent.count;
+                    continue;
+                }
+                let new = (Listed { key: Vec::new(), value: None, extent: Some(new) }, version.extent);
+                if !last.replace(new).is_none_or(|(listed, _)| add_extent(listed, page)) {
+                    return Ok(());
+                }
             }
         }
-        first = end;
-        core.turn().await;
+        if last.is_none_or(|(listed, _)| add_extent(listed, page)) && first < INDEX_END {
+            page.next = Some(first.to_be_bytes().to_vec());
+        }
+        Ok(())
     }
-    last.map(|(listed, _)| add_extent(listed, page));
-    Ok(())
+}
+
+/// Compares a value in the index with its checksum: what is listed has none on its way.
+fn check_inline(core: &Core, payload: &Payload) -> Result<(), FetchError> {
+    let Payload::Inline(Inline { bytes, checksum: Some(checksum) }) = payload else { return Ok(()) };
+    if crc32c(bytes) == *checksum {
+        return Ok(());
+    }
+    add(&core.counters.checksum_errors, 1);
+    Err(FetchError::Altered { extent: None })
 }
 
 /// Adds an extent to a page. When it is full, the next one begins there.
@@ -361,5 +376,34 @@ fn check_list(
         ListScope::Dkeys => check_keys(object, [], with_value),
         ListScope::Akeys(dkey) => check_keys(object, [dkey], []),
         ListScope::Extents(dkey, akey) => check_keys(object, [dkey], [akey]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::tests::{CONTAINER, alter, on_a_shard};
+    use crate::update::Data;
+    use weir_proto::object::{AkeyUpdate, Conditions, Value};
+
+    #[test]
+    fn a_listed_value_that_was_altered_in_memory_is_met() {
+        on_a_shard(async |shard| {
+            let (object, dkey) = (ObjectId { hi: 0, lo: 1 }, Key::new(b"d").expect("a key"));
+            let akey = Key::new(b"a").expect("a key");
+            let (value, checksums) = (Value::Single { size: 4 }, vec![crc32c(b"weir")]);
+            let update = [AkeyUpdate { akey: akey.clone(), value, conditions: Conditions::NONE, checksums }];
+            let (epoch, data) = (Epoch(1), Data::Borrowed(b"weir"));
+            let stored = shard.update(CONTAINER, object, &dkey, epoch, Conditions::NONE, &update, data);
+            stored.await.expect("stored");
+            let list = async || {
+                shard.list(CONTAINER, object, &ListScope::Dkeys, Epoch::MAX, &[], 9, Some(&akey)).await
+            };
+            let page = list().await.expect("listed");
+            assert_eq!(page.entries[0].value.as_ref().map(|value| &value[..]), Some(&b"weir"[..]));
+            alter(&shard, b"weir");
+            assert!(matches!(list().await, Err(FetchError::Altered { .. })));
+            assert_eq!(shard.core.counters.checksum_errors.get(), 1);
+        });
     }
 }

@@ -4,14 +4,15 @@
 //! a part is visible. The merged extent carries the newest epoch of its parts: no snapshot lies between them, and
 //! readers at epochs before the horizon are those of snapshots.
 
-use crate::aggregate::{ChoreError, snapshots_of};
+use crate::aggregate::{ChoreError, REMOVALS_MAX, snapshots_of};
 use crate::checksum::of_chunks;
 use crate::codec::crc32c;
-use crate::extents::{STEP_LOOKS, Stored, first_versions, is_hole, paint};
+use crate::error::FetchError;
+use crate::extents::{Gathering, STEP_LOOKS, Stored, Visible, is_hole, paint};
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, KeyBytes, Path, PoolNumber};
+use crate::key::{self, Path, PoolNumber};
 use crate::pace::{PIECE, read_blocks_behind};
 use crate::paging::{Fault, Halt};
 use crate::read::copy_inline;
@@ -21,7 +22,7 @@ use crate::state::{Core, add};
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::update::{Reservation, VERSION_OVERHEAD};
 use crate::value::{Blocks, Event, Inline, Kind, Payload, Version, is_regular};
-use std::collections::BTreeSet;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::BLOCK;
 use weir_proto::chunk::{self, Chunks, Grain};
@@ -33,8 +34,19 @@ const PARTS_MIN: usize = 4;
 /// Mean bytes of a part above which rewriting costs more than the parts do: sixteen blocks.
 const PART_BYTES_MAX: u64 = 64 << 10;
 
+/// Most parts of one merge: what a file chunk of 1 MiB consists of that was written in blocks. That they are still there
+/// is found out in one step, some 100 µs.
+const PARTS_MAX: usize = 256;
+
 /// Merges of one akey in one visit: bounds how long others wait for theirs.
-const MERGES_MAX: usize = 16;
+const MERGES_MAX: usize = 64;
+
+/// Looks at the index for one window of records, beyond which very many extents reach over its first one.
+const WINDOW_LOOKS: usize = 16 * 1024;
+
+/// Looks beyond that in one visit of an akey: some 100 ms of work, in steps. What lies on top of each other deeper than
+/// this is merged as far as that goes.
+const DEEP_LOOKS: usize = 512 * 1024;
 
 /// All records that can be named.
 const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
@@ -61,32 +73,28 @@ pub(crate) async fn merge_akey(
     place: &Place,
     horizon: u64,
 ) -> Result<(), ChoreError> {
-    let mut from = 0;
-    for _ in 0..MERGES_MAX {
+    let (mut from, mut merges, mut deep) = (0, 0, DEEP_LOOKS);
+    while from < ALL_RECORDS.end() && merges < MERGES_MAX {
         let guard = hold_blocks(core);
         let Some(floor) = newest_snapshot(core, object, horizon) else { return Ok(()) };
-        let Some(plan) = next_plan(core, place, floor, horizon, &mut from).await? else { return Ok(()) };
-        // Damaged parts stay as they are: a reader is told where.
-        let Some(parts) = read_parts(core, &plan).await else { return Ok(()) };
-        let Some((payload, reservation)) = store(core, object, &place[2], &plan, parts).await? else {
-            return Ok(());
-        };
-        let changes = core.ask(|tree| {
-            let changes = changes(tree, place, &plan, payload.clone(), horizon)?;
-            tree.reach(changes.iter().flatten().map(Change::key))?;
-            Ok::<_, Halt<ChoreError>>(changes)
-        });
-        let changes = changes.await?;
-        if newest_snapshot(core, object, horizon) != Some(floor) {
-            return Ok(());
+        let ground = Ground { core, object, place, floor, horizon };
+        let Some(window) = ground.window(from, &mut deep).await? else { return Ok(()) };
+        let (plan, behind) = plan(&window, floor);
+        if let Some(plan) = plan {
+            if !ground.merge(&plan).await? {
+                return Ok(());
+            }
+            // Who waits for room must not hold any.
+            drop(guard);
+            core.admit().await?;
+            if !ground.remove_rest(&plan).await? {
+                return Ok(());
+            }
+            merges += 1;
         }
-        let Some(changes) = changes else { return Ok(()) };
-        core.commit(&changes, None)?;
-        if let Some(mut reservation) = reservation {
-            reservation.keep();
-        }
-        drop(guard);
-        core.admit().await?;
+        from = behind;
+        core.turn().await;
+        core.breathe().await;
     }
     Ok(())
 }
@@ -96,88 +104,195 @@ fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> 
     Some(snapshots_of(core, object)?.range(..=horizon).next_back().copied().unwrap_or(0))
 }
 
-fn akey_life(tree: &Tree, place: &Place, horizon: u64) -> Result<Life, Fault> {
-    place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, horizon))
+/// The life of an akey at an epoch.
+pub(crate) fn akey_life(tree: &Tree, place: &Place, epoch: u64) -> Result<Life, Fault> {
+    place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, epoch))
 }
 
-/// Finds the next run of parts that is worth a merge, step by step. `from` goes on behind it.
-async fn next_plan(
-    core: &Rc<Core>,
-    place: &Place,
+/// What a range of records shows at the horizon.
+struct Window {
+    range: Extent,
+    record_size: u32,
+    stored: SmallVec<[Stored; 1]>,
+}
+
+/// What a merge relies on.
+struct Ground<'a> {
+    core: &'a Rc<Core>,
+    object: ObjectKey,
+    place: &'a Place,
+    /// The newest snapshot up to the horizon.
     floor: u64,
     horizon: u64,
-    from: &mut u64,
-) -> Result<Option<Plan>, ChoreError> {
-    while *from < ALL_RECORDS.end() {
-        let start = *from;
-        let step = core.ask(|tree| Ok::<_, Halt<ChoreError>>(plan(tree, place, floor, horizon, start)?));
-        let Some((plan, end)) = step.await? else { return Ok(None) };
-        *from = end;
-        if plan.is_some() {
-            return Ok(plan);
+}
+
+impl Ground<'_> {
+    /// Whether no snapshot was made since.
+    fn holds(&self) -> bool {
+        newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
+    }
+
+    /// What the records from one on show, step by step. What others write meanwhile is newer than the horizon, and but for
+    /// this visit only the end of the container removes anything. `None`: it isn't an array, or there is too much of it
+    /// on top of each other; `deep` looks are left for that.
+    async fn window(&self, from: u64, deep: &mut usize) -> Result<Option<Window>, ChoreError> {
+        let life =
+            self.core.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_life(tree, self.place, self.horizon)?));
+        let life = life.await?;
+        let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
+        let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
+        let mut gathering = Gathering::new(rest, classes, STEP_LOOKS);
+        let mut usual = WINDOW_LOOKS;
+        loop {
+            let step = self.core.ask(|tree| {
+                let mut left = STEP_LOOKS;
+                let has_ended = gathering.step(tree, &self.place[2], life, self.horizon, &mut left)?;
+                Ok::<_, Halt<ChoreError>>((has_ended, STEP_LOOKS - left))
+            });
+            let (has_ended, looks) = step.await?;
+            if has_ended {
+                let range = gathering.range();
+                return Ok(Some(Window { range, record_size, stored: gathering.found }));
+            }
+            let beyond = looks.saturating_sub(usual);
+            usual = usual.saturating_sub(looks);
+            if beyond > *deep {
+                return Ok(None);
+            }
+            *deep -= beyond;
+            self.core.breathe().await;
         }
-        core.turn().await;
-        core.breathe().await;
     }
-    Ok(None)
+
+    /// Makes a merge. Returns `false` when it can't be made.
+    async fn merge(&self, plan: &Plan) -> Result<bool, ChoreError> {
+        let Self { core, object, place, .. } = *self;
+        // Damaged parts stay as they are: a reader is told where.
+        let Some(parts) = read_parts(core, plan).await else { return Ok(false) };
+        let Some((payload, reservation)) = store(core, object, &place[2], plan, parts).await? else {
+            return Ok(false);
+        };
+        let changes = core.ask(|tree| {
+            let changes = self.changes(tree, plan, payload.clone())?;
+            tree.reach(changes.iter().flatten().map(Change::key))?;
+            Ok::<_, Halt<ChoreError>>(changes)
+        });
+        let changes = changes.await?;
+        let Some(changes) = changes.filter(|_| self.holds()) else { return Ok(false) };
+        core.commit(&changes, None)?;
+        if let Some(mut reservation) = reservation {
+            reservation.keep();
+        }
+        Ok(true)
+    }
+
+    /// Removes what a merge has replaced beyond what went with its own record: nobody sees it any more. Returns `false` when
+    /// the next pass has to do it.
+    async fn remove_rest(&self, plan: &Plan) -> Result<bool, ChoreError> {
+        let core = self.core;
+        for stored in plan.replaced.chunks(REMOVALS_MAX).skip(1) {
+            core.breathe().await;
+            core.admit().await?;
+            let changes: Vec<Change> = stored.iter().map(|stored| self.removal(stored)).collect();
+            let way =
+                core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(changes.iter().map(Change::key))?));
+            way.await?;
+            if !self.holds() {
+                return Ok(false);
+            }
+            core.commit(&changes, None)?;
+        }
+        Ok(true)
+    }
+
+    fn removal(&self, stored: &Stored) -> Change {
+        Change::remove(&self.place[2].extent(stored.extent, stored.epoch))
+    }
+
+    /// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.
+    fn changes(&self, tree: &Tree, plan: &Plan, payload: Payload) -> Result<Option<Vec<Change>>, Fault> {
+        let akey = &self.place[2];
+        for stored in plan.parts.iter().map(|(_, stored)| stored).chain(&plan.replaced) {
+            if tree.get(&akey.extent(stored.extent, stored.epoch))?.as_ref() != Some(&stored.value) {
+                return Ok(None);
+            }
+        }
+        let life = akey_life(tree, self.place, self.horizon)?;
+        let Some((at, Event::Akey { kind, record_size, classes })) = life.event.filter(|_| life.exists)
+        else {
+            return Ok(None);
+        };
+        let merged = akey.extent(plan.extent, plan.epoch);
+        let value = Version { record_size, payload }.encode();
+        let is_new = record_size == plan.record_size && tree.get(&merged)?.is_none();
+        if !is_new || merged.len() + value.len() > ENTRY_MAX {
+            return Ok(None);
+        }
+        let mut changes = Vec::new();
+        let class = 1 << key::length_class(plan.extent.count);
+        if classes & class == 0 {
+            let event = Event::Akey { kind, record_size, classes: classes | class };
+            changes.push(Change::put(&akey.event(at), event.encode()));
+        }
+        changes.push(Change::put(&merged, value));
+        changes.extend(plan.replaced.iter().take(REMOVALS_MAX).map(|stored| self.removal(stored)));
+        Ok(Some(changes))
+    }
 }
 
-/// Finds the first run of parts that is worth a merge in the next step from a record on, and where to go on. `None`: it
-/// isn't an array.
-fn plan(
-    tree: &Tree,
-    place: &Place,
-    floor: u64,
-    horizon: u64,
-    from: u64,
-) -> Result<Option<(Option<Plan>, u64)>, Fault> {
-    let life = akey_life(tree, place, horizon)?;
-    let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
-    let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
-    let (stored, end) = first_versions(tree, &place[2], life, horizon, rest, classes, STEP_LOOKS)?;
-    let range = Extent { index: from, count: end - from };
-    if stored.len() < PARTS_MIN {
-        return Ok(Some((None, end)));
-    }
-    let size = u64::from(record_size);
-    let step = chunk::part_records(record_size);
-    let mut run: Vec<(Extent, usize)> = Vec::new();
-    let worth = |run: &[(Extent, usize)]| {
-        let records: u64 = run.iter().map(|(extent, _)| extent.count).sum();
+/// The first run of parts in a window that is worth a merge, and where to go on.
+fn plan(window: &Window, floor: u64) -> (Option<Plan>, u64) {
+    let Window { range, record_size, stored } = window;
+    let size = u64::from(*record_size);
+    let step = chunk::part_records(*record_size);
+    let worth = |run: &[Visible]| {
+        let records: u64 = run.iter().map(|part| part.extent.count).sum();
         run.len() >= PARTS_MIN && records * size / run.len() as u64 <= PART_BYTES_MAX
     };
-    for part in paint(&stored, range) {
+    let mut run = Vec::<Visible>::new();
+    for part in paint(stored, *range) {
         let version = &stored[part.stored];
         let usable = !is_hole(&version.value) && version.epoch > floor;
         // Parts that reach over a boundary belong to extents that were cut there already, or to one large record.
-        let joins = run.last().is_some_and(|(last, _)| {
-            last.end() == part.extent.index && last.index / step == (part.extent.end() - 1) / step
+        let joins = run.last().is_none_or(|last| {
+            last.extent.end() == part.extent.index
+                && last.extent.index / step == (part.extent.end() - 1) / step
         });
-        if !(usable && (run.is_empty() || joins)) {
+        if !(usable && joins && run.len() < PARTS_MAX) {
             if worth(&run) {
                 break;
             }
             run.clear();
         }
         if usable {
-            run.push((part.extent, part.stored));
+            run.push(part);
         }
     }
-    if !worth(&run) {
-        // A run that the step has cut short begins the next one.
-        let cut = run.first().filter(|(first, _)| first.index > from);
-        let cut = cut.filter(|_| run.last().is_some_and(|(last, _)| last.end() == end));
-        return Ok(Some((None, cut.map_or(end, |(first, _)| first.index))));
+    if worth(&run) {
+        let plan = Plan::new(window, &run, floor);
+        let end = plan.extent.end();
+        return (Some(plan), end);
     }
-    let first = run[0].0.index;
-    let extent = Extent { index: first, count: run[run.len() - 1].0.end() - first };
-    let inside = |found: &&Stored| {
-        extent.index <= found.extent.index && found.extent.end() <= extent.end() && found.epoch > floor
-    };
-    let replaced = stored.iter().filter(inside).filter(|found| !is_hole(&found.value)).cloned().collect();
-    let epoch = run.iter().map(|(_, at)| stored[*at].epoch).max().unwrap_or(0);
-    let parts = run.into_iter().map(|(part, at)| (part, stored[at].clone())).collect();
-    Ok(Some((Some(Plan { extent, epoch, record_size, parts, replaced }), extent.end())))
+    // A run that the window has cut short begins the next one.
+    let cut = run.first().filter(|first| first.extent.index > range.index);
+    let cut = cut.filter(|_| run.last().is_some_and(|last| last.extent.end() == range.end()));
+    (None, cut.map_or(range.end(), |first| first.extent.index))
+}
+
+impl Plan {
+    /// Of a run of parts.
+    fn new(window: &Window, run: &[Visible], floor: u64) -> Self {
+        let stored = &window.stored;
+        let first = run[0].extent.index;
+        let extent = Extent { index: first, count: run[run.len() - 1].extent.end() - first };
+        let inside = |found: &&Stored| {
+            extent.index <= found.extent.index && found.extent.end() <= extent.end() && found.epoch > floor
+        };
+        let replaced = stored.iter().filter(inside).filter(|found| !is_hole(&found.value)).cloned().collect();
+        let epoch = run.iter().map(|part| stored[part.stored].epoch).max().unwrap_or(0);
+        let parts = run.iter().map(|part| (part.extent, stored[part.stored].clone())).collect();
+        Self { extent, epoch, record_size: window.record_size, parts, replaced }
+    }
 }
 
 fn small(value: u64) -> usize {
@@ -203,7 +318,7 @@ impl Parts {
     }
 }
 
-/// Reads all parts. `None`: some of the data is damaged or can't be read.
+/// Reads all parts. `None`: some of the data is damaged or can't be read, which is counted.
 async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     let size = u64::from(plan.record_size);
     let mut bytes = vec![0; small(plan.extent.count * size)];
@@ -215,7 +330,12 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
         let len = into.len();
         let sum = match Version::decode(&stored.value).ok()?.payload {
             Payload::Hole => return None,
-            Payload::Inline(inline) => copy_inline(inline.summed(), from, Some(*part), into, true).ok()?,
+            Payload::Inline(inline) => {
+                let copied = copy_inline(inline.summed(), from, Some(*part), into, true);
+                let is_altered = matches!(copied, Err(FetchError::Altered { .. }));
+                add(&core.counters.checksum_errors, u64::from(is_altered));
+                copied.ok()?
+            }
             Payload::Blocks(blocks) => {
                 read_blocks_behind(core, &blocks, from, Some(*part), into).await.ok()?
             }
@@ -296,41 +416,79 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
     Ok(())
 }
 
-/// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.
-fn changes(
-    tree: &Tree,
-    place: &Place,
-    plan: &Plan,
-    payload: Payload,
-    horizon: u64,
-) -> Result<Option<Vec<Change>>, Fault> {
-    let akey = &place[2];
-    let involved = plan.parts.iter().map(|(_, stored)| stored).chain(&plan.replaced);
-    let key_of = |stored: &Stored| akey.extent(stored.extent, stored.epoch);
-    let mut unchanged = true;
-    for stored in involved {
-        unchanged = unchanged && tree.get(&key_of(stored))?.as_ref() == Some(&stored.value);
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::config::{FormatOptions, Owner, StoreConfig};
+    use crate::shard::Shard;
+    use crate::store::Store;
+    use crate::update::Data;
+    use core::ops::ControlFlow;
+    use weir_media::Device;
+    use weir_media::memory::MemoryDevice;
+    use weir_proto::object::{AkeyUpdate, Conditions, Value};
+    use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+    use weir_runtime::sim::World;
+
+    pub(crate) const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(1));
+
+    /// Runs something on a shard of a new store in memory.
+    pub(crate) fn on_a_shard(test: impl AsyncFnOnce(Shard) + 'static) {
+        let world = World::new(1);
+        let node = world.node("engine-0");
+        let handle = node.handle();
+        world.block_on(&node, async move {
+            let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(64 << 20));
+            let owner = Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) };
+            let options = FormatOptions { owner: owner.clone(), log_bytes: None };
+            Store::format(&handle, &device, &options).await.expect("empty");
+            let config = StoreConfig { background: false, ..StoreConfig::default() };
+            let store = Store::open(&handle, device, &owner, config).await.expect("it opens");
+            let shard = store.create_pool(PoolId(uuid::Uuid::from_u128(2)), 32 << 20).await.expect("space");
+            shard.create_container(CONTAINER).await.expect("created");
+            test(shard).await;
+        });
     }
-    let life = akey_life(tree, place, horizon)?;
-    let Some((at, Event::Akey { kind, record_size, classes })) = life.event.filter(|_| life.exists) else {
-        return Ok(None);
-    };
-    if record_size != plan.record_size || !unchanged {
-        return Ok(None);
+
+    /// Flips a bit of a value in the index that ends with these bytes.
+    pub(crate) fn alter(shard: &Shard, tail: &[u8]) {
+        let mut tree = shard.core.tree.borrow_mut();
+        let found = tree.scan(&[key::OBJECT], |key, value| {
+            if value.ends_with(tail) {
+                ControlFlow::Break((key.to_vec(), value.to_vec()))
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let (key, mut value) = found.expect("in memory").expect("stored");
+        *value.last_mut().expect("not empty") ^= 4;
+        tree.put(&key, &value).expect("in memory");
     }
-    let merged = akey.extent(plan.extent, plan.epoch);
-    let value = Version { record_size, payload }.encode();
-    if merged.len() + value.len() > ENTRY_MAX || tree.get(&merged)?.is_some() {
-        return Ok(None);
+
+    fn piece(number: u64) -> [u8; 10] {
+        [u8::try_from(number).expect("few"); 10]
     }
-    let mut changes = Vec::new();
-    let class = 1 << key::length_class(plan.extent.count);
-    if classes & class == 0 {
-        let event = Event::Akey { kind, record_size, classes: classes | class };
-        changes.push(Change::put(&akey.event(at), event.encode()));
+
+    #[test]
+    fn a_part_that_was_altered_in_memory_is_counted_and_nothing_is_merged() {
+        on_a_shard(async |shard| {
+            let (object, dkey) = (ObjectId { hi: 0, lo: 1 }, Key::new(b"d").expect("a key"));
+            for number in 0..8 {
+                // Each hides the end of the one before: of that, a part is asked for.
+                let extents = vec![Extent { index: number * 8, count: 10 }];
+                let value = Value::Array { record_size: 1, extents };
+                let (akey, checksums) = (Key::new(b"a").expect("a key"), vec![crc32c(&piece(number))]);
+                let update = [AkeyUpdate { akey, value, conditions: Conditions::NONE, checksums }];
+                let (epoch, data) = (Epoch(1 + number), piece(number));
+                let data = Data::Borrowed(&data);
+                let stored = shard.update(CONTAINER, object, &dkey, epoch, Conditions::NONE, &update, data);
+                stored.await.expect("stored");
+            }
+            alter(&shard, &piece(5));
+            let before = shard.core.tree.borrow().len();
+            shard.aggregate(CONTAINER, Epoch(100)).await.expect("aggregated");
+            assert_eq!(shard.core.counters.checksum_errors.get(), 1);
+            assert_eq!(shard.core.tree.borrow().len(), before);
+        });
     }
-    changes.push(Change::put(&merged, value));
-    let replaced: BTreeSet<KeyBytes> = plan.replaced.iter().map(key_of).collect();
-    changes.extend(replaced.into_iter().map(|key| Change::remove(&key)));
-    Ok(Some(changes))
 }

@@ -159,12 +159,14 @@ impl<C: Deref<Target = Core>> Drop for Hold<C> {
 pub(crate) struct Still {
     tree: Tree,
     hold: Hold<Rc<Core>>,
+    /// Nodes that the next scan reads at once: the more has been asked for, the more is likely to be wanted next.
+    ahead: Cell<usize>,
 }
 
 impl Still {
     /// For a question that asks the tree at this moment.
     pub(crate) fn new(core: &Rc<Core>, tree: &Tree) -> Self {
-        Self { tree: tree.still(), hold: Hold::new(Rc::clone(core)) }
+        Self { tree: tree.still(), hold: Hold::new(Rc::clone(core)), ahead: Cell::new(0) }
     }
 
     /// As [`Core::ask`], about the index as it was.
@@ -172,8 +174,9 @@ impl Still {
         &self,
         mut question: impl FnMut(&Tree) -> Result<T, Halt<E>>,
     ) -> Result<T, E> {
-        let (core, mut ahead) = (&self.hold.core, 0);
+        let core = &self.hold.core;
         loop {
+            let ahead = self.ahead.get();
             let tick = core.tree.borrow().begin(ahead);
             self.tree.begin_at(tick, ahead);
             let missing = match question(&self.tree) {
@@ -190,7 +193,7 @@ impl Still {
                 add(&core.paging.evictions, evicted as u64);
             }
             drop(asking);
-            ahead = (ahead * 2 + 1).min(AHEAD_MAX);
+            self.ahead.set((ahead * 2 + 1).min(AHEAD_MAX));
         }
     }
 }

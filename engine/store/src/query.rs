@@ -1,15 +1,13 @@
 //! The greatest and smallest keys and records.
 
 use crate::error::FetchError;
-use crate::extents::{STEP_LOOKS, first_versions, is_hole, last_window, newest_versions, paint};
+use crate::extents::{Gathering, each_class, is_hole, last_window, paint};
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
-use crate::paging::{Fault, Halt};
 use crate::shard::Shard;
 use crate::timestamps::Scope;
-use crate::tree::Tree;
+use crate::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
 use crate::update::check_keys;
-use core::cell::RefCell;
 use core::ops::ControlFlow;
 use weir_proto::object::{Extent, KeyQuery, QueryKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -17,15 +15,20 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 /// All records that can be named: bit 63 of an index is reserved.
 const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
 
+/// Extents of a window begin with so many entries of each class: mostly the first one that is looked at shows a record.
+const WINDOW_LOOKS: usize = TURN_LOOKS / 8;
+
 /// What was found below a dkey: the akey, and the record with its size.
 type Below = (Option<Key>, Option<(Extent, u32)>);
 
-/// A search for keys of one object.
+/// A search for keys of one object, in the index as it was at its begin.
 struct Search<'a> {
-    tree: &'a Tree,
+    turns: Turns<'a>,
     object: ObjectId,
     epoch: u64,
     max: bool,
+    /// The akey that is given.
+    akey: Option<&'a Key>,
     extent: bool,
 }
 
@@ -44,14 +47,11 @@ impl Shard {
     ) -> Result<QueryKeyReply, FetchError> {
         let number = self.locate(container)?;
         check_query(object, query).map_err(FetchError::Invalid)?;
+        self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
+        // Nothing runs in between: what is found is what the query has announced to see.
+        let turns = Turns::new(&self.core);
         let path = Path::object(self.number, number, object);
-        let resume = RefCell::new(None);
-        let place = (self.number, number, object);
-        let reply = self.core.ask(|tree| {
-            self.begin_glance(&place, Scope::Object, epoch)?;
-            Ok::<_, Halt<FetchError>>(search(tree, object, &path, epoch.0, query, &resume)?)
-        });
-        let reply = reply.await;
+        let reply = answer(turns, object, &path, epoch.0, query).await;
         self.see(number, object).await?;
         reply
     }
@@ -76,43 +76,23 @@ fn check_query(object: ObjectId, query: &KeyQuery) -> Result<(), String> {
     check_keys(object, dkey, akey)
 }
 
-fn search(
-    tree: &Tree,
+async fn answer(
+    turns: Turns<'_>,
     object: ObjectId,
     path: &Path,
     epoch: u64,
     query: &KeyQuery,
-    resume: &RefCell<Option<Vec<u8>>>,
-) -> Result<QueryKeyReply, Fault> {
-    let newest = life(tree, path, Life::ALWAYS, epoch)?.newest();
-    let mut reply = QueryKeyReply { max_epoch: Epoch(newest), ..QueryKeyReply::default() };
+) -> Result<QueryKeyReply, FetchError> {
+    let above = turns.ask(KEY_LOOKS, |tree| life(tree, path, Life::ALWAYS, epoch)).await?;
+    let mut reply = QueryKeyReply { max_epoch: Epoch(above.newest()), ..QueryKeyReply::default() };
     let KeyQuery::Search { max, dkey, akey, extent } = query else { return Ok(reply) };
-    let search = Search { tree, object, epoch, max: *max, extent: *extent };
-    let above = life(tree, path, Life::ALWAYS, epoch)?;
     if !above.exists {
         return Ok(reply);
     }
-    // Below the dkey: an akey, searched or given, and a record if one is wanted.
-    let look = |dkey_path: &Path| -> Result<Option<Below>, Fault> {
-        let above = life(tree, dkey_path, above, epoch)?;
-        if !above.exists {
-            return Ok(None);
-        }
-        match akey {
-            Some(akey) => search.record(&dkey_path.akey(akey), above, akey),
-            None if key::has_integer_akeys(object) => search.akeys(dkey_path, above),
-            // Keys that aren't integers have no greatest: with records wanted, any akey will do, in their order.
-            None if search.extent => search.akeys(dkey_path, above),
-            None => Ok(Some((None, None))),
-        }
-    };
+    let search = Search { turns, object, epoch, max: *max, akey: akey.as_ref(), extent: *extent };
     let found = match dkey {
-        Some(dkey) => look(&path.dkey(dkey))?.map(|found| (dkey.clone(), found)),
-        None => search.each(&path.below(), Some(resume), |rest| {
-            let dkey = key::dkey_from(object, rest)?;
-            let path = path.dkey(&dkey);
-            Ok((look(&path)?.map(|found| (dkey, found)), path))
-        })?,
+        Some(dkey) => search.below_dkey(&path.dkey(dkey), above).await?.map(|found| (dkey.clone(), found)),
+        None => search.dkeys(path, above).await?,
     };
     if let Some((found_dkey, (found_akey, found_extent))) = found {
         reply.dkey = Some(found_dkey);
@@ -123,44 +103,71 @@ fn search(
 }
 
 impl Search<'_> {
-    /// Looks at the keys below `prefix` from the greatest or smallest on, until `look` finds something. `resume` keeps
-    /// where to go on when index nodes have to be read in between.
-    fn each<T>(
-        &self,
-        prefix: &[u8],
-        resume: Option<&RefCell<Option<Vec<u8>>>>,
-        mut look: impl FnMut(&[u8]) -> Result<(Option<T>, Path), Fault>,
-    ) -> Result<Option<T>, Fault> {
-        let begun = resume.and_then(|resume| resume.borrow().clone());
-        let mut bound = begun.unwrap_or_else(|| if self.max { key::after(prefix) } else { prefix.to_vec() });
-        loop {
-            let visit =
-                |key: &[u8], _: &[u8]| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec));
-            let next =
-                if self.max { self.tree.scan_back(&bound, visit)? } else { self.tree.scan(&bound, visit)? };
-            let Some(Some(rest)) = next else { return Ok(None) };
-            let (found, path) = look(&rest)?;
-            if found.is_some() {
-                return Ok(found);
+    /// What follows `prefix` in the next key below it, from the greatest or smallest on, behind `last` if there is one.
+    async fn next(&self, prefix: &[u8], last: Option<&Path>) -> Result<Option<Vec<u8>>, FetchError> {
+        let bound = match last {
+            Some(last) if self.max => last.as_bytes().to_vec(),
+            Some(last) => key::after(last.as_bytes()),
+            None if self.max => key::after(prefix),
+            None => prefix.to_vec(),
+        };
+        let visit = |key: &[u8], _: &[u8]| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec));
+        let next = self.turns.ask(KEY_LOOKS, |tree| {
+            Ok(if self.max { tree.scan_back(&bound, visit)? } else { tree.scan(&bound, visit)? }.flatten())
+        });
+        next.await
+    }
+
+    async fn life(&self, path: &Path, above: Life) -> Result<Life, FetchError> {
+        self.turns.ask(KEY_LOOKS, |tree| life(tree, path, above, self.epoch)).await
+    }
+
+    /// The first dkey with something that is wanted.
+    async fn dkeys(&self, path: &Path, above: Life) -> Result<Option<(Key, Below)>, FetchError> {
+        let (prefix, mut last) = (path.below(), None);
+        while let Some(rest) = self.next(&prefix, last.as_ref()).await? {
+            let dkey = key::dkey_from(self.object, &rest)?;
+            let path = path.dkey(&dkey);
+            if let Some(found) = self.below_dkey(&path, above).await? {
+                return Ok(Some((dkey, found)));
             }
-            bound = if self.max { path.as_bytes().to_vec() } else { key::after(path.as_bytes()) };
-            if let Some(resume) = resume {
-                *resume.borrow_mut() = Some(bound.clone());
-            }
+            last = Some(path);
+        }
+        Ok(None)
+    }
+
+    /// What is wanted of a dkey: an akey, searched or given, and a record if one is wanted.
+    async fn below_dkey(&self, path: &Path, above: Life) -> Result<Option<Below>, FetchError> {
+        let above = self.life(path, above).await?;
+        if !above.exists {
+            return Ok(None);
+        }
+        match self.akey {
+            Some(akey) => self.record(&path.akey(akey), above, akey).await,
+            None if key::has_integer_akeys(self.object) => self.akeys(path, above).await,
+            // Keys that aren't integers have no greatest: with records wanted, any akey will do, in their order.
+            None if self.extent => self.akeys(path, above).await,
+            None => Ok(Some((None, None))),
         }
     }
 
-    fn akeys(&self, dkey: &Path, above: Life) -> Result<Option<Below>, Fault> {
-        self.each(&dkey.below(), None, |rest| {
-            let akey = key::akey_from(self.object, rest)?;
+    /// The first akey with something that is wanted.
+    async fn akeys(&self, dkey: &Path, above: Life) -> Result<Option<Below>, FetchError> {
+        let (prefix, mut last) = (dkey.below(), None);
+        while let Some(rest) = self.next(&prefix, last.as_ref()).await? {
+            let akey = key::akey_from(self.object, &rest)?;
             let path = dkey.akey(&akey);
-            Ok((self.record(&path, above, &akey)?, path))
-        })
+            if let Some(found) = self.record(&path, above, &akey).await? {
+                return Ok(Some(found));
+            }
+            last = Some(path);
+        }
+        Ok(None)
     }
 
     /// The greatest or smallest record of an akey, if one is wanted.
-    fn record(&self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, Fault> {
-        let found = life(self.tree, path, above, self.epoch)?;
+    async fn record(&self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, FetchError> {
+        let found = self.life(path, above).await?;
         if !found.exists {
             return Ok(None);
         }
@@ -168,32 +175,43 @@ impl Search<'_> {
             return Ok(Some((Some(akey.clone()), None)));
         }
         let Some((_, record_size, classes)) = found.array_or_single() else { return Ok(None) };
-        let extent = self.outermost(path, found, classes)?;
+        let extent = self.outermost(path, found, classes).await?;
         Ok(extent.map(|extent| (Some(akey.clone()), Some((extent, record_size)))))
     }
 
-    /// The visible part of an extent with the greatest or smallest record, found step by step from there on.
-    fn outermost(&self, path: &Path, found: Life, classes: u32) -> Result<Option<Extent>, Fault> {
+    /// The visible part of an extent with the greatest or smallest record, found window by window from there on.
+    async fn outermost(&self, path: &Path, found: Life, classes: u32) -> Result<Option<Extent>, FetchError> {
         let mut left = ALL_RECORDS;
         while left.count > 0 {
-            let (stored, range) = if self.max {
-                let start = last_window(self.tree, path, left.end(), classes, STEP_LOOKS)?;
-                let range = Extent { index: start, count: left.end() - start };
-                left.count = start;
-                (newest_versions(self.tree, path, found, self.epoch, range, classes)?, range)
+            let mut window = if self.max {
+                Gathering::of_end(self.last_window(path, left.end(), classes).await?, classes)
             } else {
-                let (stored, end) =
-                    first_versions(self.tree, path, found, self.epoch, left, classes, STEP_LOOKS)?;
-                let range = Extent { index: left.index, count: end - left.index };
-                left = Extent { index: end, count: left.end() - end };
-                (stored, range)
+                Gathering::new(left, classes, WINDOW_LOOKS)
             };
-            let parts = paint(&stored, range);
-            let mut real = parts.iter().filter(|part| !is_hole(&stored[part.stored].value));
+            self.turns.gather(&mut window, path, found, self.epoch).await?;
+            let range = window.range();
+            left = if self.max {
+                Extent { index: 0, count: range.index }
+            } else {
+                Extent { index: range.end(), count: left.end() - range.end() }
+            };
+            let parts = paint(&window.found, range);
+            let mut real = parts.iter().filter(|part| !is_hole(&window.found[part.stored].value));
             if let Some(part) = if self.max { real.next_back() } else { real.next() } {
                 return Ok(Some(part.extent));
             }
         }
         Ok(None)
+    }
+
+    /// A range up to a record in which few extents begin.
+    async fn last_window(&self, path: &Path, end: u64, classes: u32) -> Result<Extent, FetchError> {
+        let mut start = 0;
+        for class in each_class(classes) {
+            let of_class =
+                self.turns.ask(WINDOW_LOOKS, |tree| last_window(tree, path, end, class, WINDOW_LOOKS));
+            start = start.max(of_class.await?);
+        }
+        Ok(Extent { index: start, count: end - start })
     }
 }

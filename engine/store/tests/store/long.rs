@@ -43,7 +43,11 @@ async fn fetch(shard: &Shard, epoch: u64, akey: &AkeyFetch) -> Result<Fetch, Fet
 }
 
 /// Runs something while somebody else takes every turn that is left. Returns how many those were.
-async fn beside<T>(rt: &Handle, work: impl Future<Output = T>, mut each: impl AsyncFnMut(u64)) -> (T, u64) {
+pub async fn beside<T>(
+    rt: &Handle,
+    work: impl Future<Output = T>,
+    mut each: impl AsyncFnMut(u64),
+) -> (T, u64) {
     let turns = Cell::new(0);
     let other = async {
         loop {

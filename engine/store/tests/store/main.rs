@@ -26,3 +26,4 @@ mod snapshots;
 mod space;
 mod together;
 mod transactions;
+mod turns;

@@ -1,0 +1,88 @@
+//! What a client's request asks the index in many turns: one thread serves a target, and others run in between.
+
+use crate::error::FetchError;
+use crate::extents::Gathering;
+use crate::incarnation::Life;
+use crate::key::Path;
+use crate::paging::{Fault, Halt, Still};
+use crate::state::Core;
+use crate::tree::Tree;
+use core::cell::Cell;
+use std::rc::Rc;
+
+/// Entries of the index looked at in one turn, one behind the other: some 50 µs of work.
+pub(crate) const TURN_LOOKS: usize = 256;
+
+/// What a key counts that is searched for and judged by its events, in entries.
+pub(crate) const KEY_LOOKS: usize = 8;
+
+/// The index as it was at one moment, asked in turns.
+pub(crate) struct Turns<'a> {
+    core: &'a Core,
+    still: Still,
+    /// Looks that are left in this turn.
+    left: Cell<usize>,
+    /// Looks of all turns.
+    used: Cell<usize>,
+}
+
+impl<'a> Turns<'a> {
+    /// From this moment on.
+    pub(crate) fn new(core: &'a Rc<Core>) -> Self {
+        let still = Still::new(core, &core.tree.borrow());
+        Self { core, still, left: Cell::new(TURN_LOOKS), used: Cell::new(0) }
+    }
+
+    /// Looks so far.
+    pub(crate) fn used(&self) -> usize {
+        self.used.get()
+    }
+
+    /// Looks that are left in this turn, or in the next one if these are fewer than needed.
+    pub(crate) async fn left(&self, needed: usize) -> usize {
+        if self.left.get() < needed {
+            self.core.turn().await;
+            self.left.set(TURN_LOOKS);
+        }
+        self.left.get()
+    }
+
+    fn take(&self, looks: usize) {
+        self.left.set(self.left.get().saturating_sub(looks));
+        self.used.set(self.used.get() + looks);
+    }
+
+    /// The answer of a question that takes up to `looks`, at most [`TURN_LOOKS`].
+    pub(crate) async fn ask<T>(
+        &self,
+        looks: usize,
+        mut question: impl FnMut(&Tree) -> Result<T, Fault>,
+    ) -> Result<T, FetchError> {
+        self.left(looks).await;
+        self.take(looks);
+        self.still.ask(|tree| Ok::<_, Halt<FetchError>>(question(tree)?)).await
+    }
+
+    /// Takes a search for what a range shows to its end.
+    pub(crate) async fn gather(
+        &self,
+        gathering: &mut Gathering,
+        akey: &Path,
+        life: Life,
+        epoch: u64,
+    ) -> Result<(), FetchError> {
+        loop {
+            let most = self.left(1).await;
+            let step = self.still.ask(|tree| {
+                let mut left = most;
+                let has_ended = gathering.step(tree, akey, life, epoch, &mut left)?;
+                Ok::<_, Halt<FetchError>>((has_ended, left))
+            });
+            let (has_ended, left) = step.await?;
+            self.take(most - left);
+            if has_ended {
+                return Ok(());
+            }
+        }
+    }
+}
