@@ -12,7 +12,7 @@ use crate::merge::{Place, merge_akey};
 use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::state::{Core, add};
-use crate::sweep::{Events, IdleHoles, Pins, Sweep};
+use crate::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use crate::tree::Tree;
 use core::cell::RefCell;
 use core::time::Duration;
@@ -146,30 +146,6 @@ enum Part<'a> {
     Nothing(Vec<u8>),
 }
 
-/// Something that is gone through in steps.
-trait Pass {
-    /// Looks at up to so many entries more. Returns whether it has come to its end.
-    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault>;
-    /// Keys of what can go, as far as it is known.
-    fn dead(&mut self) -> &mut Vec<Vec<u8>>;
-}
-
-macro_rules! passes {
-    ($($kind:ty),*) => {
-        $(impl Pass for $kind {
-            fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
-                <$kind>::step(self, tree, looks)
-            }
-
-            fn dead(&mut self) -> &mut Vec<Vec<u8>> {
-                &mut self.dead
-            }
-        })*
-    };
-}
-
-passes!(Sweep<'_>, IdleHoles, Events<'_>);
-
 /// One visit of an object.
 struct Visit<'a> {
     object: ObjectId,
@@ -289,7 +265,9 @@ impl Ground<'_> {
         if Rc::ptr_eq(&now, &known) {
             return true;
         }
-        let holds = now.range(..=self.horizon).all(|epoch| known.contains(epoch));
+        // Both are in order: one walk along them tells.
+        let mut of_known = known.range(..=self.horizon);
+        let holds = now.range(..=self.horizon).all(|epoch| of_known.any(|known| known == epoch));
         if holds {
             *known = now;
         }

@@ -21,9 +21,9 @@ mod ordered;
 pub(crate) use events::Events;
 pub(crate) use idle::IdleHoles;
 
-use crate::incarnation::{Life, life};
+use crate::incarnation::Life;
 use crate::key;
-use crate::merge::Place;
+use crate::merge::{Place, akey_life};
 use crate::paging::Fault;
 use crate::tree::Tree;
 use core::cmp::Reverse;
@@ -36,7 +36,7 @@ use weir_proto::object::Extent;
 /// as it is.
 pub(crate) const ACTIVE_MAX: usize = 16 * 1024;
 
-/// Extents that one newer extent has removed at once: the others go where they end.
+/// Extents that one newer extent has removed at once.
 const INSIDE_MAX: usize = 64;
 
 /// Single values that are read ahead of being judged.
@@ -68,6 +68,16 @@ fn age(extent: Extent, epoch: u64) -> Age {
     (epoch, Reverse(extent.index), Reverse(extent.count))
 }
 
+/// Something that is gone through in steps to find out what can go.
+pub(crate) trait Pass {
+    /// Looks at up to `looks` entries more. Returns whether the pass has come to its end. When nodes have to be read
+    /// first, it goes on where it stood.
+    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault>;
+
+    /// Keys of what can go that were found since they were taken last.
+    fn dead(&mut self) -> &mut Vec<Vec<u8>>;
+}
+
 /// How far a pass is.
 #[derive(Debug)]
 enum Stage {
@@ -92,36 +102,15 @@ pub(crate) struct Sweep<'a> {
     at: u64,
     /// The life of the akey at the pins asked for last, in this step.
     lives: Option<(u64, Life)>,
-    /// Keys of what can go.
-    pub(crate) dead: Vec<Vec<u8>>,
+    dead: Vec<Vec<u8>>,
     /// The oldest epoch beyond the horizon that was met.
     pub(crate) newer: Option<u64>,
     /// A hole was met: one that hides nothing can go afterwards.
     pub(crate) has_holes: bool,
 }
 
-impl<'a> Sweep<'a> {
-    pub(crate) fn new(place: Place, pins: Pins<'a>) -> Self {
-        Self {
-            stage: Stage::Singles { next: Some(place[2].singles()), newer: None },
-            place,
-            pins,
-            singles: VecDeque::new(),
-            ordered: Ordered::new(pins.floor),
-            active: BTreeMap::new(),
-            ends: BTreeSet::new(),
-            unjudged: Vec::new(),
-            at: 0,
-            lives: None,
-            dead: Vec::new(),
-            newer: None,
-            has_holes: false,
-        }
-    }
-
-    /// Looks at up to `looks` entries more. Returns whether the pass has come to its end. When nodes have to be read
-    /// first, it goes on where it stood.
-    pub(crate) fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
+impl Pass for Sweep<'_> {
+    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
         let mut looks = looks;
         self.lives = None;
         if matches!(self.stage, Stage::Singles { .. }) {
@@ -143,10 +132,34 @@ impl<'a> Sweep<'a> {
             let shown = self.is_shown(tree, entry.epoch)?;
             self.ordered.pop();
             if shown {
-                self.begin(entry);
+                self.begin(entry, &mut looks);
             } else if entry.epoch <= self.pins.horizon {
                 self.dead.push(self.key_of(entry.extent, entry.epoch));
             }
+        }
+    }
+
+    fn dead(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.dead
+    }
+}
+
+impl<'a> Sweep<'a> {
+    pub(crate) fn new(place: Place, pins: Pins<'a>) -> Self {
+        Self {
+            stage: Stage::Singles { next: Some(place[2].singles()), newer: None },
+            place,
+            pins,
+            singles: VecDeque::new(),
+            ordered: Ordered::new(pins.floor),
+            active: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            unjudged: Vec::new(),
+            at: 0,
+            lives: None,
+            dead: Vec::new(),
+            newer: None,
+            has_holes: false,
         }
     }
 
@@ -163,7 +176,7 @@ impl<'a> Sweep<'a> {
         let pin = self.pins.first(epoch);
         let found = match self.lives.filter(|(known, _)| *known == pin) {
             Some((_, life)) => life,
-            None => self.place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, pin))?,
+            None => akey_life(tree, &self.place, pin)?,
         };
         self.lives = Some((pin, found));
         Ok(found.exists && found.shows(epoch, pin))
@@ -275,7 +288,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// An extent that is alive at its first pin begins at the record that the pass has come to.
-    fn begin(&mut self, Entry { extent, epoch, hole }: Entry) {
+    fn begin(&mut self, Entry { extent, epoch, hole }: Entry, looks: &mut usize) {
         self.has_holes |= hole;
         let (age, end) = (age(extent, epoch), extent.end());
         let newer = self.active.range(age..).next().map(|((epoch, ..), (newer, _))| (*epoch, newer.end()));
@@ -283,8 +296,8 @@ impl<'a> Sweep<'a> {
             self.dead.push(self.key_of(extent, epoch));
             return;
         }
-        // What lies inside it and hasn't shown before never will, where its pin sees this one.
-        for _ in 0..INSIDE_MAX {
+        // What lies inside it and hasn't shown before never will, where its pin sees this one. The others go where they end.
+        for _ in 0..INSIDE_MAX.min(*looks) {
             let Some((older, (inner, false))) = self.active.range(..age).next_back() else { break };
             if inner.end() > end || self.pins.first(older.0) < epoch {
                 break;
@@ -293,6 +306,7 @@ impl<'a> Sweep<'a> {
             self.active.remove(&older);
             self.ends.remove(&(inner.end(), older));
             self.dead.push(self.key_of(inner, older.0));
+            *looks -= 1;
         }
         if self.active.len() < ACTIVE_MAX {
             self.active.insert(age, (extent, false));

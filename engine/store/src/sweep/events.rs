@@ -1,6 +1,6 @@
 //! Creations and punches that nobody can see any more.
 
-use super::Pins;
+use super::{Pass, Pins};
 use crate::incarnation::{Life, life};
 use crate::key::{self, KeyBytes, Path};
 use crate::paging::Fault;
@@ -35,32 +35,13 @@ pub(crate) struct Events<'a> {
     punch: Option<u64>,
     /// The last creation that is needed.
     oldest: Option<u64>,
-    /// Keys of what can go.
-    pub(crate) dead: Vec<Vec<u8>>,
+    dead: Vec<Vec<u8>>,
     /// The oldest epoch beyond the horizon that was met.
     pub(crate) newer: Option<u64>,
 }
 
-impl<'a> Events<'a> {
-    /// Of the last of these paths, each below the one before.
-    pub(crate) fn new(above: &[Path], path: Path, pins: Pins<'a>) -> Self {
-        Self {
-            next: Some(path.events()),
-            path,
-            above: above.to_vec(),
-            // What an earlier visit has settled may have been kept for what is settled only now.
-            pins: Pins { floor: 0, ..pins },
-            stage: Stage::Creations,
-            read: VecDeque::new(),
-            punch: None,
-            oldest: None,
-            dead: Vec::new(),
-            newer: None,
-        }
-    }
-
-    /// As [`super::Sweep::step`].
-    pub(crate) fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
+impl Pass for Events<'_> {
+    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
         let mut looks = looks;
         loop {
             while let Some((epoch, event)) = self.read.front().copied() {
@@ -84,6 +65,29 @@ impl<'a> Events<'a> {
                     self.next = Some(self.path.event(newest));
                 }
             }
+        }
+    }
+
+    fn dead(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.dead
+    }
+}
+
+impl<'a> Events<'a> {
+    /// Of the last of these paths, each below the one before.
+    pub(crate) fn new(above: &[Path], path: Path, pins: Pins<'a>) -> Self {
+        Self {
+            next: Some(path.events()),
+            path,
+            above: above.to_vec(),
+            // What an earlier visit has settled may have been kept for what is settled only now.
+            pins: Pins { floor: 0, ..pins },
+            stage: Stage::Creations,
+            read: VecDeque::new(),
+            punch: None,
+            oldest: None,
+            dead: Vec::new(),
+            newer: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Holes that hide nothing: what they were punched over is gone.
 
 use super::ordered::{Entry, Ordered};
-use super::{ACTIVE_MAX, Age, age};
+use super::{ACTIVE_MAX, Age, Pass, age};
 use crate::extents::is_hole;
 use crate::key::{self, Path};
 use crate::paging::Fault;
@@ -25,27 +25,11 @@ pub(crate) struct IdleHoles {
     ends: BTreeSet<(u64, Age)>,
     /// Up to this record there is data that isn't remembered.
     unsure_until: u64,
-    /// Keys of what can go.
-    pub(crate) dead: Vec<Vec<u8>>,
+    dead: Vec<Vec<u8>>,
 }
 
-impl IdleHoles {
-    pub(crate) fn new(akey: Path, horizon: u64) -> Self {
-        Self {
-            akey,
-            horizon,
-            singles_done: false,
-            ordered: Ordered::new(0),
-            data: BTreeMap::new(),
-            holes: BTreeMap::new(),
-            ends: BTreeSet::new(),
-            unsure_until: 0,
-            dead: Vec::new(),
-        }
-    }
-
-    /// As [`super::Sweep::step`].
-    pub(crate) fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
+impl Pass for IdleHoles {
+    fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
         let mut looks = looks;
         if !self.singles_done {
             self.singles_done = self.last_singles(tree, &mut looks)?;
@@ -61,10 +45,30 @@ impl IdleHoles {
             if !self.advance(entry.extent.index, &mut looks) {
                 return Ok(false);
             }
-            self.ordered.pop();
-            if entry.epoch <= self.horizon {
-                self.begin(entry);
+            if entry.epoch <= self.horizon && !self.begin(entry, &mut looks) {
+                return Ok(false);
             }
+            self.ordered.pop();
+        }
+    }
+
+    fn dead(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.dead
+    }
+}
+
+impl IdleHoles {
+    pub(crate) fn new(akey: Path, horizon: u64) -> Self {
+        Self {
+            akey,
+            horizon,
+            singles_done: false,
+            ordered: Ordered::new(0),
+            data: BTreeMap::new(),
+            holes: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            unsure_until: 0,
+            dead: Vec::new(),
         }
     }
 
@@ -108,7 +112,9 @@ impl IdleHoles {
         true
     }
 
-    fn begin(&mut self, Entry { extent, epoch, hole }: Entry) {
+    /// An extent begins at the record that the pass has come to. Returns `false` when it takes more looks: it begins once more
+    /// then, with less to do.
+    fn begin(&mut self, Entry { extent, epoch, hole }: Entry, looks: &mut usize) -> bool {
         let (age, end) = (age(extent, epoch), extent.end());
         if hole {
             let hides = self.data.first_key_value().is_some_and(|((oldest, ..), _)| *oldest < epoch);
@@ -116,22 +122,23 @@ impl IdleHoles {
                 self.holes.insert(age, extent);
                 self.ends.insert((end, age));
             }
-            return;
+            return true;
         }
-        let above =
-            self.holes.range((epoch + 1, core::cmp::Reverse(u64::MAX), core::cmp::Reverse(u64::MAX))..);
-        let hiding: Vec<Age> = above.map(|(age, _)| *age).collect();
-        for age in hiding {
-            if let Some(hole) = self.holes.remove(&age) {
-                self.ends.remove(&(hole.end(), age));
+        while let Some((hole, reach)) = self.newest_hole().filter(|(hole, _)| hole.0 > epoch) {
+            if !take(looks) {
+                return false;
             }
+            self.holes.remove(&hole);
+            self.ends.remove(&(reach, hole));
         }
         // Data says nothing that older data which ends no earlier doesn't say. Of what is here, the newest ends last.
         if self.data.range(..age).next_back().is_some_and(|(_, reach)| *reach >= end) {
-            return;
+            return true;
         }
-        while let Some((newer, reach)) = self.data.range(age..).next().filter(|(_, reach)| **reach <= end) {
-            let (newer, reach) = (*newer, *reach);
+        while let Some((newer, reach)) = self.newer_data(age).filter(|(_, reach)| *reach <= end) {
+            if !take(looks) {
+                return false;
+            }
             self.data.remove(&newer);
             self.ends.remove(&(reach, newer));
         }
@@ -141,5 +148,23 @@ impl IdleHoles {
         } else {
             self.unsure_until = self.unsure_until.max(end);
         }
+        true
     }
+
+    /// The newest hole that has hidden nothing yet, and where it ends.
+    fn newest_hole(&self) -> Option<(Age, u64)> {
+        self.holes.last_key_value().map(|(age, hole)| (*age, hole.end()))
+    }
+
+    /// The oldest data that isn't older than this, and where it ends.
+    fn newer_data(&self, age: Age) -> Option<(Age, u64)> {
+        self.data.range(age..).next().map(|(age, reach)| (*age, *reach))
+    }
+}
+
+/// Takes one look off, if there is one.
+fn take(looks: &mut usize) -> bool {
+    let left = *looks > 0;
+    *looks = looks.saturating_sub(1);
+    left
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::extents::{STEP_LOOKS, Stored, is_hole, paint};
+use crate::incarnation::life;
 use crate::key::{Path, Tail};
 use crate::value::{Event, Kind, Payload, Version};
 use proptest::prelude::*;
@@ -257,7 +258,7 @@ proptest! {
         let mut dead = BTreeSet::new();
         loop {
             let has_ended = pass.step(&tree, looks).expect("sound");
-            for key in pass.dead.drain(..) {
+            for key in pass.dead().drain(..) {
                 if removes {
                     tree.remove(&key).expect("in memory");
                 }
@@ -294,7 +295,7 @@ proptest! {
         let mut holes = IdleHoles::new(place()[2].clone(), horizon);
         loop {
             let has_ended = holes.step(&tree, looks).expect("sound");
-            prop_assert!(remove(&mut tree, core::mem::take(&mut holes.dead)));
+            prop_assert!(remove(&mut tree, core::mem::take(holes.dead())));
             if has_ended {
                 break;
             }
@@ -374,13 +375,13 @@ fn an_akey_that_was_punched_and_created_again_and_again_is_passed_in_steps() {
     let mut pass = Events::new(&place[..2], place[2].clone(), pins);
     let (mut dead, mut steps) = (0, 0);
     while !pass.step(&tree, STEP_LOOKS).expect("sound") {
-        assert!(pass.dead.len() <= STEP_LOOKS);
-        (dead, steps) = (dead + pass.dead.len() as u64, steps + 1);
-        pass.dead.clear();
+        assert!(pass.dead().len() <= STEP_LOOKS);
+        (dead, steps) = (dead + pass.dead().len() as u64, steps + 1);
+        pass.dead().clear();
     }
     assert!(steps >= MANY / STEP_LOOKS as u64, "{steps} steps");
     // All creations but the last and the one of the snapshot, and the punches before that.
-    assert_eq!(dead + pass.dead.len() as u64, MANY / 2 + 1 - 2 + MANY / 4);
+    assert_eq!(dead + pass.dead().len() as u64, MANY / 2 + 1 - 2 + MANY / 4);
 }
 
 #[test]
@@ -395,6 +396,52 @@ fn what_lies_on_top_of_each_other_beyond_the_bound_stays_and_takes_no_more_memor
     // Older ones that lie below the newest as a whole.
     let tree = tree_of((0..MANY).map(|index| akey.extent(extent(index), 2 + MANY - index).to_vec()));
     let (dead, most, held) = pass(&tree, &BTreeSet::new());
-    assert!(most <= STEP_LOOKS * (INSIDE_MAX + 1) && held <= ACTIVE_MAX + 64, "{most}, {held}");
+    assert!(most <= STEP_LOOKS && held <= ACTIVE_MAX + 64, "{most}, {held}");
     assert_eq!(dead, 0, "each shows its last record");
+}
+
+#[test]
+fn what_one_step_finds_dead_is_bounded_however_much_lies_inside_new_extents() {
+    const COVERED: u64 = 10_000;
+    let akey = place()[2].clone();
+    let stack = |above: u64| {
+        let from_zero = move |count| Extent { index: 0, count };
+        let short = (0..COVERED).map(move |at| (from_zero(COVERED - at), 2 + at));
+        short.chain((0..200).map(move |at| (from_zero((1 << 20) + at), above + at)))
+    };
+    // All show their last record to nobody: longer ones that are newer hide them.
+    let tree = tree_of(stack(MANY).map(|(extent, epoch)| akey.extent(extent, epoch).to_vec()));
+    let snapshots = BTreeSet::new();
+    let pins = Pins { snapshots: &snapshots, floor: 0, horizon: u64::MAX - 1 };
+    let (mut sweep, mut dead, mut has_ended) = (Sweep::new(place(), pins), 0, false);
+    while !has_ended {
+        has_ended = sweep.step(&tree, STEP_LOOKS).expect("sound");
+        assert!(sweep.dead.len() <= 2 * STEP_LOOKS, "{} died at once", sweep.dead.len());
+        dead += core::mem::take(&mut sweep.dead).len() as u64;
+    }
+    assert_eq!(dead, COVERED + 199);
+}
+
+#[test]
+fn holes_upon_one_record_are_judged_in_steps() {
+    const HOLES: u64 = 10_000;
+    let akey = place()[2].clone();
+    let mut tree = tree_of(core::iter::empty());
+    let mut put =
+        |extent, epoch, hole| drop(tree.put(&akey.extent(extent, epoch), &value(hole)).expect("in memory"));
+    for at in 0..HOLES {
+        put(Extent { index: at, count: 1 << 40 }, 100 + at, true);
+    }
+    // Older data that all of them hide comes last.
+    put(Extent { index: HOLES, count: 1 << 30 }, 5, false);
+    put(Extent { index: 1 << 50, count: 1 }, 6, true);
+    let mut holes = IdleHoles::new(akey.clone(), u64::MAX - 1);
+    let (mut dead, mut steps) = (Vec::new(), 0);
+    while !holes.step(&tree, 64).expect("sound") {
+        dead.append(holes.dead());
+        steps += 1;
+    }
+    dead.append(holes.dead());
+    assert_eq!(dead, [akey.extent(Extent { index: 1 << 50, count: 1 }, 6).to_vec()]);
+    assert!(steps >= 2 * HOLES / 64, "{steps} steps");
 }
