@@ -29,6 +29,8 @@ pub(crate) struct Piece {
     pub(crate) record_size: u32,
     pub(crate) data: Range<usize>,
     pub(crate) chunks: Chunks,
+    /// Which of the checksums that came with the akey are those of the chunks.
+    given: Range<usize>,
     /// What is stored for the chunks; none for inline data whose client computed none.
     pub(crate) checksums: Checksums,
     /// What doesn't come from the request's data: blocks, or the version of a prepared transaction.
@@ -46,6 +48,7 @@ impl Piece {
             record_size,
             data: 0..0,
             chunks: Chunks::of_single(0, Grain::Fine),
+            given: 0..0,
             checksums: Checksums::new(),
             payload: version.payload.clone(),
             in_blocks: false,
@@ -89,8 +92,8 @@ impl Piece {
 }
 
 impl Request<'_> {
-    /// Cuts the data into the versions to be stored.
-    pub(crate) fn pieces(&self, inline_limit: usize) -> Pieces {
+    /// Cuts the data into the versions to be stored. Fails when an akey came with checksums for more or fewer chunks.
+    pub(crate) fn pieces(&self, inline_limit: usize) -> Result<Pieces, UpdateError> {
         let mut pieces = Pieces::new();
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
@@ -116,6 +119,7 @@ impl Request<'_> {
                     record_size,
                     data,
                     chunks,
+                    given: 0..0,
                     checksums,
                     payload,
                     in_blocks: !small,
@@ -131,39 +135,37 @@ impl Request<'_> {
                 }
             }
         }
-        pieces
+        self.deal_checksums(&mut pieces)?;
+        Ok(pieces)
     }
 
-    /// Compares the data with the checksums that came with it, in the only pass over it, and sees to it that the pieces
-    /// have those that are stored.
-    pub(crate) fn seal(
-        &self,
-        pieces: &mut [Piece],
-        data: &[u8],
-        regular_only: bool,
-    ) -> Result<(), UpdateError> {
+    /// Tells each piece which checksums are its own. An akey has as many as its data has chunks, or none.
+    fn deal_checksums(&self, pieces: &mut [Piece]) -> Result<(), UpdateError> {
         let mut pieces = pieces.iter_mut().peekable();
         for (index, update) in self.akeys.iter().enumerate() {
-            let mut rest = &update.checksums[..];
-            let (is_given, mut needed) = (!rest.is_empty(), 0);
+            let (mut needed, found) = (0, update.checksums.len());
             while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
-                let count = usize::try_from(piece.chunks.count()).unwrap_or(usize::MAX);
-                needed += count;
-                let Some((own, behind)) = rest.split_at_checked(if is_given { count } else { 0 }) else {
-                    rest = &[];
-                    continue;
-                };
-                rest = behind;
-                if !piece.seal(is_given.then_some(own), data, regular_only) {
-                    return Err(UpdateError::Checksum { akey: update.akey.clone() });
-                }
+                let start = needed;
+                needed += usize::try_from(piece.chunks.count()).unwrap_or(usize::MAX);
+                piece.given = start..needed;
             }
-            if is_given && update.checksums.len() != needed {
-                let found = update.checksums.len();
+            if found > 0 && found != needed {
                 let text = format!("akey \"{}\" has {needed} chunks but {found} checksums", update.akey);
                 return Err(UpdateError::Invalid(text));
             }
         }
         Ok(())
+    }
+
+    /// Compares the data of a piece with the checksums that came with it, in the only pass over it, and sees to it that it
+    /// has those that are stored.
+    pub(crate) fn seal(&self, piece: &mut Piece, data: &[u8], regular_only: bool) -> Result<(), UpdateError> {
+        let update = &self.akeys[piece.akey];
+        let given = Some(&update.checksums[..]).filter(|given| !given.is_empty());
+        let given = given.map(|given| given.get(piece.given.clone()).unwrap_or_default());
+        if piece.seal(given, data, regular_only) {
+            return Ok(());
+        }
+        Err(UpdateError::Checksum { akey: update.akey.clone() })
     }
 }

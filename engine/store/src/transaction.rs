@@ -29,11 +29,16 @@ use crate::update::{Data, Request, Reservation, Staging, check_epoch, is_large};
 use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, PunchScope, QueryKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
 const INLINE_BYTES_MAX: usize = 1 << 20;
+
+/// Most versions that a transaction stores: as many as two of the largest updates. Each takes some 2 µs at prepare and again
+/// at commit, which can't be divided.
+const VERSIONS_MAX: usize = 2 * EXTENTS_MAX;
 
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
 /// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
@@ -153,9 +158,6 @@ impl View {
     }
 }
 
-/// What an operation stores, after its data went to its place.
-type Staged = Pieces;
-
 impl Shard {
     /// The state of a container as a transaction of this epoch reads it.
     ///
@@ -268,11 +270,12 @@ impl Shard {
         (pool, number, _): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
-    ) -> Result<(Vec<Staged>, Vec<Reservation>), UpdateError> {
-        let (mut staged, mut reservations, mut inline) = (Vec::new(), Vec::new(), 0);
+    ) -> Result<(Vec<Pieces>, Vec<Reservation>), UpdateError> {
+        let (mut staged, mut reservations) = (Vec::new(), Vec::new());
+        let (mut inline, mut versions) = (0, 0);
         for operation in operations {
             let Operation::Update { object, dkey, conditions, akeys, data } = operation else {
-                staged.push(Staged::new());
+                staged.push(Pieces::new());
                 continue;
             };
             let request = Request {
@@ -285,14 +288,19 @@ impl Shard {
                 akeys,
             };
             request.check(data.bytes())?;
-            let mut pieces = request.pieces(self.core.config.inline_max());
+            let mut pieces = request.pieces(self.core.config.inline_max())?;
             if !is_large(&pieces) {
-                request.seal(&mut pieces, data.bytes(), !self.core.keeps_all_checksums())?;
+                self.seal_all(&request, &mut pieces, data.bytes())?;
             }
             inline +=
                 pieces.iter().filter(|piece| !piece.in_blocks).map(|piece| piece.data.len()).sum::<usize>();
             if inline > INLINE_BYTES_MAX {
                 let text = format!("small values of a transaction have {INLINE_BYTES_MAX} bytes at most");
+                return Err(UpdateError::Invalid(text));
+            }
+            versions += pieces.len();
+            if versions > VERSIONS_MAX {
+                let text = format!("a transaction stores {VERSIONS_MAX} values and extents at most");
                 return Err(UpdateError::Invalid(text));
             }
             if pieces.iter().any(|piece| piece.in_blocks) {
@@ -333,7 +341,7 @@ impl Shard {
         number: ContainerNumber,
         epoch: Epoch,
         operations: &[Operation<'_>],
-        staged: &[Staged],
+        staged: &[Pieces],
     ) -> Result<(), Halt<UpdateError>> {
         let mut draft = Draft::default();
         for (operation, pieces) in operations.iter().zip(staged) {
@@ -556,7 +564,7 @@ fn prepare_changes(
     place: TransactionKey,
     epoch: Epoch,
     operations: &[Operation<'_>],
-    staged: &[Staged],
+    staged: &[Pieces],
 ) -> Result<Vec<Change>, UpdateError> {
     let intents: Vec<Intent> =
         operations.iter().zip(staged).map(|(operation, pieces)| intent(operation, pieces)).collect();

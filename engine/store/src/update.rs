@@ -26,6 +26,9 @@ use weir_media::{BLOCK, DmaBuf, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
+/// Bytes that are compared with their checksums before others run: some 50 µs.
+const SEAL_BYTES: usize = 512 << 10;
+
 /// Bytes of a version beside its inline data, at most.
 pub(crate) const VERSION_OVERHEAD: usize = 20;
 
@@ -480,9 +483,9 @@ impl Shard {
         let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
         let bytes = data.bytes();
         request.check(bytes)?;
-        let mut pieces = request.pieces(self.core.config.inline_max());
+        let mut pieces = request.pieces(self.core.config.inline_max())?;
         if !is_large(&pieces) {
-            request.seal(&mut pieces, bytes, !self.core.keeps_all_checksums())?;
+            self.seal_all(&request, &mut pieces, bytes)?;
         }
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let (mut reservation, mut staging) = (None, None);
@@ -502,8 +505,20 @@ impl Shard {
         Ok(Epoch(request.epoch))
     }
 
-    /// Writes what doesn't go inline. Large data is compared with its checksums while the device has it already: nothing
-    /// refers to the blocks yet, which stay reserved until the device is done with them, whatever comes of the update.
+    /// Compares data that isn't large with its checksums.
+    pub(crate) fn seal_all(
+        &self,
+        request: &Request<'_>,
+        pieces: &mut [Piece],
+        data: &[u8],
+    ) -> Result<(), UpdateError> {
+        let regular_only = !self.core.keeps_all_checksums();
+        pieces.iter_mut().try_for_each(|piece| request.seal(piece, data, regular_only))
+    }
+
+    /// Writes what doesn't go inline. Large data is compared with its checksums while the device has it already, and others
+    /// run in between: nothing refers to the blocks yet, which stay reserved until the device is done with them, whatever
+    /// comes of the update.
     pub(crate) async fn write_blocks(
         &self,
         container: ContainerId,
@@ -515,8 +530,16 @@ impl Shard {
         let parts = self.stage(pieces, data).await;
         let written = self.core.writer.write(&self.core, held, parts);
         if is_large(pieces) {
-            request.seal(pieces, data.bytes(), !self.core.keeps_all_checksums())?;
-            pieces.iter_mut().for_each(Piece::describe);
+            let (regular_only, mut sealed) = (!self.core.keeps_all_checksums(), 0);
+            for piece in pieces {
+                if sealed >= SEAL_BYTES {
+                    self.core.turn().await;
+                    sealed = 0;
+                }
+                request.seal(piece, data.bytes(), regular_only)?;
+                sealed += piece.data.len();
+                piece.describe();
+            }
         }
         Ok(written.await?)
     }

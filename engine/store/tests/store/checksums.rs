@@ -87,20 +87,36 @@ fn checksums_that_do_not_fit_the_chunks_are_refused() {
             let mut bad = good.clone();
             bad.checksums.resize(count, 0);
             let refused = update(&shard, 1, bad, &value).await;
-            assert!(
-                matches!(refused, Err(UpdateError::Invalid(_) | UpdateError::Checksum { .. })),
-                "{refused:?}"
-            );
+            assert!(matches!(refused, Err(UpdateError::Invalid(_))), "{refused:?}");
         }
-        let mut surplus = good.clone();
-        surplus.checksums.push(0);
-        assert!(matches!(update(&shard, 1, surplus, &value).await, Err(UpdateError::Invalid(_))));
         for number in 0..3 {
             let mut wrong = good.clone();
             wrong.checksums[number] ^= 1 << number;
             assert!(matches!(update(&shard, 1, wrong, &value).await, Err(UpdateError::Checksum { .. })));
         }
         update(&shard, 1, good, &value).await.expect("stored");
+    });
+}
+
+#[test]
+fn checksums_in_a_wrong_number_are_refused_before_anything_is_reserved() {
+    run(8, async |handle| {
+        let (store, shard) = start(&handle, &MemoryDevice::new(SIZE)).await;
+        let value = pattern(2, 8 << 20);
+        // The pool has no room for so much any more.
+        for epoch in 1..4 {
+            update(&shard, epoch, summed(single("filling", &value), &value), &value).await.expect("stored");
+        }
+        let good = summed(array("a", 1, &[(0, value.len() as u64)]), &value);
+        assert!(matches!(update(&shard, 5, good.clone(), &value).await, Err(UpdateError::NoSpace { .. })));
+        let free = store.space().free;
+        for count in [1, good.checksums.len() - 1, good.checksums.len() + 1] {
+            let mut bad = good.clone();
+            bad.checksums.resize(count, 0);
+            let refused = update(&shard, 5, bad, &value).await;
+            assert!(matches!(refused, Err(UpdateError::Invalid(_))), "{refused:?}");
+        }
+        assert_eq!(store.space().free, free);
     });
 }
 

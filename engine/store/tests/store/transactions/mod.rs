@@ -85,6 +85,26 @@ fn start(seed: u64) -> (Machine, Rc<Store>, Shard, u64) {
 }
 
 #[test]
+fn a_transaction_of_very_many_extents_is_refused() {
+    let (machine, _store, shard, t) = start(14);
+    machine.run(async move {
+        let (extents, data): (Vec<_>, _) = ((0..1024).map(|at| (at * 2, 1)).collect(), [7; 1024]);
+        let operation = |dkey: &str| Operation::Update {
+            object: object(1),
+            dkey: key(dkey),
+            conditions: Conditions::NONE,
+            akeys: vec![array("a", 1, &extents)],
+            data: Data::Borrowed(&data),
+        };
+        let operations = ["x", "y", "z"].map(operation);
+        let refused = shard.prepare(CONTAINER, id(7), Epoch(t), &operations).await;
+        assert!(matches!(refused, Err(UpdateError::Invalid(_))), "{refused:?}");
+        shard.prepare(CONTAINER, id(7), Epoch(t), &operations[..2]).await.expect("prepared");
+        assert_eq!(shard.commit_transaction(CONTAINER, id(7)).await, Ok(Epoch(t)));
+    });
+}
+
+#[test]
 fn what_is_prepared_shows_all_at_once_when_it_is_committed() {
     let (machine, _store, shard, t) = start(1);
     let user = shard.clone();
