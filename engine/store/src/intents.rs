@@ -311,6 +311,12 @@ fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
 /// A transaction within the store.
 pub(crate) type TransactionKey = (PoolNumber, ContainerNumber, TransactionId);
 
+/// A prepared transaction, oldest epoch first.
+type Who = (Epoch, TransactionId);
+
+/// Before every other one.
+const FIRST: Who = (Epoch(0), TransactionId(Uuid::nil()));
+
 /// What is known of a transaction.
 #[derive(Clone, Debug, Default)]
 struct Entry {
@@ -332,8 +338,12 @@ impl Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transactions {
     entries: BTreeMap<TransactionKey, Entry>,
-    /// Prepared transactions by the objects that they write.
-    objects: BTreeMap<(ObjectKey, TransactionKey), Rc<Prepared>>,
+    /// Prepared transactions by their containers.
+    undecided: BTreeSet<((PoolNumber, ContainerNumber), Who)>,
+    /// By the objects that they write.
+    objects: BTreeSet<(ObjectKey, Who)>,
+    /// By the dkeys that they write; `None`: the object as a whole.
+    dkeys: BTreeSet<(ObjectKey, Option<Key>, Who)>,
     /// Decisions in the order of their time.
     decided: BTreeSet<(u64, TransactionKey)>,
 }
@@ -354,16 +364,14 @@ impl Transactions {
                 entry.pieces.insert(piece, value.to_vec());
                 let bytes: Vec<u8> = entry.pieces.values().flatten().copied().collect();
                 let prepared = decode_operations(&bytes)?.map(Rc::new);
-                entry.prepared.clone_from(&prepared);
-                self.register(place, prepared);
+                let before = core::mem::replace(&mut entry.prepared, prepared.clone());
+                self.strike(place, before.as_deref());
+                self.register(place, prepared.as_deref());
             }
             (TransactionTail::Operations(piece), None) => {
                 entry.pieces.remove(&piece);
-                if let Some(prepared) = entry.prepared.take() {
-                    for object in objects_of(place, &prepared) {
-                        self.objects.remove(&(object, place));
-                    }
-                }
+                let before = entry.prepared.take();
+                self.strike(place, before.as_deref());
             }
             (TransactionTail::Version(number), Some(value)) => {
                 entry.versions.insert(number, Version::decode(value)?);
@@ -383,10 +391,27 @@ impl Transactions {
         Ok(())
     }
 
-    fn register(&mut self, place: TransactionKey, prepared: Option<Rc<Prepared>>) {
-        let Some(prepared) = prepared else { return };
-        for object in objects_of(place, &prepared) {
-            self.objects.insert((object, place), Rc::clone(&prepared));
+    fn register(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
+        let Some(Prepared { epoch, intents }) = prepared else { return };
+        let who = (*epoch, id);
+        self.undecided.insert(((pool, container), who));
+        for intent in intents {
+            let object = (pool, container, intent.object());
+            self.objects.insert((object, who));
+            self.dkeys.extend(intent.scopes().into_iter().map(|scope| (object, dkey_of(scope), who)));
+        }
+    }
+
+    fn strike(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
+        let Some(Prepared { epoch, intents }) = prepared else { return };
+        let who = (*epoch, id);
+        self.undecided.remove(&((pool, container), who));
+        for intent in intents {
+            let object = (pool, container, intent.object());
+            self.objects.remove(&(object, who));
+            for scope in intent.scopes() {
+                self.dkeys.remove(&(object, dkey_of(scope), who));
+            }
         }
     }
 
@@ -415,12 +440,9 @@ impl Transactions {
         pool: PoolNumber,
         container: ContainerNumber,
     ) -> Vec<(TransactionId, Epoch)> {
-        let (low, high) = (TransactionId(Uuid::nil()), TransactionId(Uuid::max()));
-        let range = self.entries.range((pool, container, low)..=(pool, container, high));
-        let prepared = range.filter_map(|((_, _, id), entry)| Some((*id, entry.prepared.as_ref()?.epoch)));
-        let mut found: Vec<_> = prepared.collect();
-        found.sort_unstable_by_key(|(id, epoch)| (*epoch, *id));
-        found
+        let place = (pool, container);
+        let of_container = self.undecided.range((place, FIRST)..).take_while(|(found, _)| *found == place);
+        of_container.map(|(_, (epoch, id))| (*id, *epoch)).collect()
     }
 
     /// A prepared transaction other than `own` of up to this epoch that writes what `scope` names.
@@ -434,15 +456,21 @@ impl Transactions {
         if self.objects.is_empty() {
             return None;
         }
-        let first = (*object, (0, 0, TransactionId(Uuid::nil())));
-        let of_object = self.objects.range(first..).take_while(|((found, _), _)| found == object);
-        of_object
-            .filter(|((_, (_, _, id)), prepared)| prepared.epoch.0 <= epoch && Some(*id) != own)
-            .find(|(_, prepared)| {
-                let intents = prepared.intents.iter().filter(|intent| intent.object() == object.2);
-                intents.flat_map(Intent::scopes).any(|written| overlap(written, scope))
-            })
-            .map(|((_, (_, _, id)), prepared)| (*id, prepared.epoch))
+        let meets = |who: Who| who.0.0 <= epoch && Some(who.1) != own;
+        let found = match scope {
+            // Transactions of later epochs are no matter, and stand behind those that are.
+            Scope::Object => {
+                let of_object = self.objects.range((*object, FIRST)..);
+                let of_object = of_object.take_while(|(found, who)| found == object && who.0.0 <= epoch);
+                of_object.map(|(_, who)| *who).find(|who| meets(*who))
+            }
+            Scope::Dkey(dkey) => [None, Some(dkey.clone())].into_iter().find_map(|dkey| {
+                let of_dkey = self.dkeys.range((*object, dkey.clone(), FIRST)..);
+                let of_dkey = of_dkey.take_while(|(found, at, _)| found == object && *at == dkey);
+                of_dkey.map(|(.., who)| *who).find(|who| meets(*who))
+            }),
+        };
+        found.map(|(epoch, id)| (id, epoch))
     }
 
     /// A prepared transaction of up to this epoch that writes any object of a container.
@@ -452,7 +480,10 @@ impl Transactions {
         container: ContainerNumber,
         epoch: u64,
     ) -> Option<(TransactionId, Epoch)> {
-        self.undecided(pool, container).into_iter().find(|(_, at)| at.0 <= epoch)
+        let place = (pool, container);
+        let (_, (at, id)) =
+            self.undecided.range((place, FIRST)..).next().filter(|(found, _)| *found == place)?;
+        (at.0 <= epoch).then_some((*id, *at))
     }
 
     /// Up to `limit` decisions that were made before this time, and as many more as exceed `kept`.
@@ -464,13 +495,12 @@ impl Transactions {
     }
 }
 
-fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<ObjectKey> {
-    prepared.intents.iter().map(|intent| (pool, container, intent.object())).collect()
-}
-
-/// Whether two places have something in common.
-pub(crate) fn overlap(left: Scope<'_>, right: Scope<'_>) -> bool {
-    left == Scope::Object || right == Scope::Object || left == right
+/// The dkey, unless it is all of the object.
+fn dkey_of(scope: Scope<'_>) -> Option<Key> {
+    match scope {
+        Scope::Dkey(dkey) => Some(dkey.clone()),
+        Scope::Object => None,
+    }
 }
 
 #[cfg(test)]
@@ -546,7 +576,64 @@ mod tests {
         assert_eq!(table.old_decisions(1001, 1, 9), std::slice::from_ref(&decision));
         assert_eq!(table.old_decisions(0, 0, 9), std::slice::from_ref(&decision));
         table.follow(&decision, None).expect("sound");
-        assert!(table.entries.is_empty() && table.decided.is_empty() && table.objects.is_empty());
+        assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());
+        assert!(table.objects.is_empty() && table.dkeys.is_empty());
+    }
+
+    /// What a transaction writes: objects, and dkeys of them unless it is all of it.
+    fn punches() -> impl Strategy<Value = Vec<Intent>> {
+        let scope = prop_oneof![
+            1 => Just(PunchScope::Object),
+            4 => (0u8..4).prop_map(|dkey| PunchScope::Dkeys(vec![Key::new(&[dkey]).expect("a key")])),
+        ];
+        let punch = (0u64..3, scope);
+        let punch = punch.prop_map(|(lo, scope)| Intent::Punch { object: ObjectId { hi: 0, lo }, scope });
+        proptest::collection::vec(punch, 1..4)
+    }
+
+    proptest! {
+        #[test]
+        fn who_writes_the_same_is_found(
+            transactions in proptest::collection::vec((0u32..2, 1u64..9, punches()), 0..12),
+            gone in 0usize..12, asked in (0u32..2, 0u64..3, 0u8..5, 0u64..10), own in 0u128..12,
+        ) {
+            let mut table = Transactions::default();
+            let id = |number: usize| TransactionId(Uuid::from_u128(number as u128));
+            for (number, (container, epoch, intents)) in transactions.iter().enumerate() {
+                let key = key::transaction((1, *container, id(number)), TransactionTail::Operations(0));
+                table.follow(&key, Some(&encode_operations(Epoch(*epoch), intents))).expect("sound");
+                if number == gone {
+                    table.follow(&key, None).expect("sound");
+                }
+            }
+            let (container, lo, dkey, epoch) = asked;
+            let dkey = Key::new(&[dkey]).expect("a key");
+            let scope = if dkey.as_bytes() == [4] { Scope::Object } else { Scope::Dkey(&dkey) };
+            let overlap = |written: Scope<'_>| {
+                written == Scope::Object || scope == Scope::Object || written == scope
+            };
+            let left = transactions.iter().enumerate().filter(|(number, (at, ..))| *number != gone && *at == container);
+            let left: Vec<_> = left.collect();
+            let meets = |number: usize, intents: &[Intent]| {
+                let of_object = intents.iter().filter(|intent| intent.object().lo == lo);
+                id(number) != TransactionId(Uuid::from_u128(own))
+                    && of_object.flat_map(Intent::scopes).any(overlap)
+            };
+            let early = left.iter().filter(|(_, (_, at, _))| *at <= epoch);
+            let expected: Vec<_> = early
+                .filter(|(number, (.., intents))| meets(*number, intents))
+                .map(|(number, (_, at, _))| (id(*number), Epoch(*at)))
+                .collect();
+            let object = (1, container, ObjectId { hi: 0, lo });
+            match table.meets(&object, scope, epoch, Some(TransactionId(Uuid::from_u128(own)))) {
+                Some(found) => prop_assert!(expected.contains(&found)),
+                None => prop_assert!(expected.is_empty()),
+            }
+            let mut all: Vec<_> = left.iter().map(|(number, (_, at, _))| (id(*number), Epoch(*at))).collect();
+            all.sort_unstable_by_key(|(id, at)| (*at, *id));
+            prop_assert_eq!(table.meets_any(1, container, epoch), all.first().copied().filter(|(_, at)| at.0 <= epoch));
+            prop_assert_eq!(table.undecided(1, container), all);
+        }
     }
 
     proptest! {
