@@ -298,7 +298,9 @@ impl Trial {
                 return;
             }
         }
-        objects.into_iter().for_each(|object| self.check(object, u64::MAX));
+        for object in objects {
+            self.check(object, u64::MAX);
+        }
         panic!("changes in doubt are there by half: {doubtful:?}");
     }
 
