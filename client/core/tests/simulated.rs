@@ -314,6 +314,34 @@ fn arrays_behave_as_a_vector_of_bytes() {
 }
 
 #[test]
+fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
+    const CELLS: u64 = 65_536;
+    let cluster = Cluster::start(9, 1, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("sparse", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
+        let array = Array::compact_bytes(&container, oid, CELLS).expect("opens");
+        // Of every four cells, one is real: some need more bytes in a reply than there are, and all together more pieces.
+        let mut model = vec![0; index(CELLS)];
+        let ranges: Vec<Range> = (0..CELLS / 4).map(|at| Range { index: at * 4 + 1, count: 1 }).collect();
+        for part in ranges.chunks(1000) {
+            array.write(&context, part, &[&vec![7; part.len()]]).await.expect("writes");
+            part.iter().for_each(|range| model[index(range.index)] = 7);
+        }
+        for (start, count) in [(0, CELLS), (3, CELLS / 2), (1, CELLS / 8)] {
+            let mut into = vec![0xee; index(count)];
+            let (front, back) = into.split_at_mut(index(count / 3));
+            let range = [Range { index: start, count }];
+            let read = array.read(&context, &range, vec![front, back], None).await.expect("reads");
+            assert!(read.cells <= count && read.cells + 3 >= count, "{} of {count} cells", read.cells);
+            let end = index(start + count).min(model.len());
+            assert!(into[..end - index(start)] == model[index(start)..end], "{count} cells from {start} on");
+        }
+    });
+}
+
+#[test]
 fn acknowledged_updates_survive_crashes_and_conditional_ones_happen_once() {
     for seed in 0..60 {
         let cluster = Rc::new(Cluster::start(seed, 2, 2));

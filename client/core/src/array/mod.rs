@@ -270,25 +270,53 @@ impl Array {
         Ok(ReadOutcome { cells, short: wanted - cells })
     }
 
-    /// Reads one batch and returns which cells of it are real, counted from the array's start.
+    /// Reads one batch and returns which cells of it are real, counted from the array's start. What lies in more pieces than
+    /// a reply can name is asked for in halves.
     async fn read_batch(
         &self,
         context: &Context,
         batch: &Batch,
         into: Vec<&mut [u8]>,
     ) -> Result<Vec<Extent>> {
+        let (mut real, mut left) = (Vec::new(), vec![(batch.extents.clone(), into)]);
+        while let Some((extents, mut into)) = left.pop() {
+            let memory = into.iter_mut().map(|piece| &mut **piece).collect();
+            match self.read_extents(context, batch.chunk, &extents, memory).await {
+                Ok(found) => real.extend(found),
+                Err(error) if error.is(Der::REC2BIG) || error.is(Der::OVERFLOW) => {
+                    let (front, back) = halve(&extents).ok_or(error)?;
+                    let len = front.iter().map(|extent| extent.count * self.cell()).sum();
+                    let mut dealer = scatter::Dealer::new(into);
+                    let memory = dealer.take(in_memory(len));
+                    left.push((back, dealer.take(usize::MAX)));
+                    left.push((front, memory));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(real)
+    }
+
+    /// Reads cells of one chunk in one request, as [`Array::read_batch`].
+    async fn read_extents(
+        &self,
+        context: &Context,
+        chunk: u64,
+        extents: &[Extent],
+        into: Vec<&mut [u8]>,
+    ) -> Result<Vec<Extent>> {
         let akey = name(CELLS)?;
-        let mut read = AkeyRead::array(akey, self.attributes.cell_size, batch.extents.clone(), into);
+        let mut read = AkeyRead::array(akey, self.attributes.cell_size, extents.to_vec(), into);
         read.zero_holes = self.attributes.cell_size == 1;
         let mut reads = [read];
-        let found = self.object.fetch(context, &dkey_of(batch.chunk), Conditions::NONE, &mut reads).await?;
+        let found = self.object.fetch(context, &dkey_of(chunk), Conditions::NONE, &mut reads).await?;
         let mut present = found.into_iter().next().map(|found| found.present).unwrap_or_default();
         present.sort_unstable();
         if self.attributes.cell_size == 1 {
             let [read] = &mut reads;
-            zero_holes(&batch.extents, &present, &mut read.into);
+            zero_holes(extents, &present, &mut read.into);
         }
-        let base = batch.chunk * self.attributes.chunk_cells;
+        let base = chunk * self.attributes.chunk_cells;
         Ok(present.into_iter().map(|found| Extent { index: base + found.index, ..found }).collect())
     }
 
@@ -344,6 +372,20 @@ fn dkey_of(chunk: u64) -> Key {
 /// Lengths here were checked against memory that exists.
 fn in_memory(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// The first and the second half of the cells. `None`: there is only one.
+fn halve(extents: &[Extent]) -> Option<(Vec<Extent>, Vec<Extent>)> {
+    let cells: u64 = extents.iter().map(|extent| extent.count).sum();
+    let (mut front, mut back, mut left) = (Vec::new(), Vec::new(), cells / 2);
+    for extent in extents {
+        let count = extent.count.min(left);
+        left -= count;
+        front.extend((count > 0).then_some(Extent { index: extent.index, count }));
+        let rest = Extent { index: extent.index + count, count: extent.count - count };
+        back.extend((rest.count > 0).then_some(rest));
+    }
+    (!front.is_empty()).then_some((front, back))
 }
 
 /// End of the last real cell in the range; the range's start when there is none.
