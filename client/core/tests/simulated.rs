@@ -327,7 +327,9 @@ fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
         let ranges: Vec<Range> = (0..CELLS / 4).map(|at| Range { index: at * 4 + 1, count: 1 }).collect();
         for part in ranges.chunks(1000) {
             array.write(&context, part, &[&vec![7; part.len()]]).await.expect("writes");
-            part.iter().for_each(|range| model[index(range.index)] = 7);
+            for range in part {
+                model[index(range.index)] = 7;
+            }
         }
         for (start, count) in [(0, CELLS), (3, CELLS / 2), (1, CELLS / 8)] {
             let mut into = vec![0xee; index(count)];

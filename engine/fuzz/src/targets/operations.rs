@@ -103,7 +103,12 @@ fn value(source: &mut Source<'_>) -> Value {
             size: if source.chance(20) { source.number() } else { source.below(DATA_MAX) },
         };
     }
-    let record_size = if source.chance(20) { source.number32() } else { u32::from(source.byte() % 9) };
+    let record_size = match source.byte() {
+        // That of the arrays in the image, so that most requests fit what is there.
+        0..140 => 8,
+        140..240 => u32::from(source.byte() % 9),
+        _ => source.number32(),
+    };
     if source.chance(30) {
         let (first, stride, teeth) = (source.below(5000), source.below(4).max(1), source.below(COMB_MAX));
         let comb = (0..teeth).map(|tooth| Extent { index: first + tooth * stride, count: 1 });

@@ -93,13 +93,13 @@ pub fn run(input: &[u8]) {
         ]
     );
     if let Ok((request, _)) = decode_prefix::<UpdateRequest>(bytes) {
-        check(request.akeys.iter().map(|update| (&update.akey, &update.value)));
+        check(&request.akeys.iter().map(|update| (&update.akey, &update.value)));
     }
     if let Ok((request, _)) = decode_prefix::<FetchRequest>(bytes) {
-        check(request.akeys.iter().map(|fetch| (&fetch.akey, &fetch.value)));
+        check(&request.akeys.iter().map(|fetch| (&fetch.akey, &fetch.value)));
     }
     let drawn: Vec<(Key, Value)> = drawn(&mut Source::new(bytes));
-    check(drawn.iter().map(|(akey, value)| (akey, value)));
+    check(&drawn.iter().map(|(akey, value)| (akey, value)));
 }
 
 /// Values of a request, some with as many extents as it may have and more.
@@ -122,7 +122,7 @@ fn drawn(source: &mut Source<'_>) -> Vec<(Key, Value)> {
 }
 
 /// What is valid is cut into chunks that cover its data, without gaps, and none of which is empty.
-fn check<'a>(akeys: impl ExactSizeIterator<Item = (&'a Key, &'a Value)> + Clone) {
+fn check<'a>(akeys: &(impl ExactSizeIterator<Item = (&'a Key, &'a Value)> + Clone)) {
     let Ok(total) = validate(akeys.clone()) else { return };
     for grain in [Grain::of(akeys.clone().map(|(_, value)| value)), Grain::Coarse] {
         let mut covered = 0;
