@@ -71,6 +71,8 @@ pub(super) struct Core {
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
     pub(super) region: RefCell<Option<Arc<Region>>>,
+    /// Something was thrown away because the lock was broken: the endpoint has to be looked after at once.
+    distrusted: Cell<bool>,
     /// The endpoint could not be opened anew, and is tried again then.
     pub(super) down: Cell<Option<Instant>>,
     /// What was left behind when the endpoint was opened anew, oldest first.
@@ -135,6 +137,7 @@ impl Core {
             bell,
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
+            distrusted: Cell::new(false),
             down: Cell::new(None),
             remains: RefCell::default(),
             own: Cell::new(None),
@@ -220,6 +223,10 @@ impl Core {
         let mut any = false;
         for _ in 0..BATCHES_MAX {
             let code = self.raw.read_queue(&mut batch.entries, &mut batch.sources);
+            if (code > 0 || code == -sys::FI_EAVAIL) && self.is_compromised() {
+                self.distrusted.set(true);
+                return any;
+            }
             if code == -sys::FI_EAVAIL {
                 any = true;
                 if let Some(failure) = self.raw.read_failure() {
@@ -228,9 +235,6 @@ impl Core {
                 continue;
             }
             let Ok(count) = usize::try_from(code) else { return any };
-            if count > 0 && self.is_compromised() {
-                return any;
-            }
             any |= count > 0;
             for (entry, source) in batch.entries.iter().zip(&batch.sources).take(count) {
                 // Whoever takes a message may end the endpoint, and with it what the other entries point to.
@@ -424,7 +428,7 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.reap();
-        if self.watch.as_ref().is_some_and(Watch::polled) {
+        if self.watch.as_ref().is_some_and(Watch::polled) || self.distrusted.take() {
             self.look_after();
         }
         if !self.unrung.borrow().is_empty() {

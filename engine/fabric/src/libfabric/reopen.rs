@@ -51,6 +51,10 @@ impl Core {
     /// Looks whether the endpoint still works, and does what has to be done. Returns whether there may be something to take
     /// now.
     pub(super) fn look_after(&self) -> bool {
+        if self.raw.is_stopped() {
+            // Whoever took a message just now has ended the endpoint.
+            return false;
+        }
         if self.is_compromised() {
             self.reopen("a process ended with the lock of its queue");
             return true;
@@ -295,6 +299,31 @@ mod tests {
     #[test]
     fn an_endpoint_whose_lock_nobody_has_any_more_is_opened_anew_and_its_peers_find_it() {
         survives(take_the_lock);
+    }
+
+    #[test]
+    fn an_endpoint_that_always_has_something_else_to_do_notices_all_the_same() {
+        let harms: [(fn(&Page), u64); 2] = [(take_a_place, 1), (take_the_lock, 5)];
+        for (harm, turn_ms) in harms {
+            let executor = Executor::new().expect("an executor");
+            let (server, client) = (Party::new(&executor), Party::new(&executor));
+            if server.endpoint.capabilities().library != "2.1" {
+                return;
+            }
+            reach(&executor, &client, &server);
+            let rt = executor.handle();
+            let busy = rt.clone();
+            drop(rt.spawn(async move {
+                loop {
+                    std::thread::sleep(Duration::from_millis(turn_ms));
+                    // Once a turn, and each time at once.
+                    busy.sleep(Duration::from_nanos(1)).await;
+                }
+            }));
+            harm(&server.head(0));
+            reach(&executor, &client, &server);
+            assert_eq!(server.reopened(), 1);
+        }
     }
 
     #[test]

@@ -31,8 +31,9 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// (`tx_attr.size` of `shm`, 1,024).
 const CROWD: usize = 512;
 
-/// Polls between two looks at the clock of an endpoint that never sleeps.
-const POLLS_PER_LOOK: u32 = 8192;
+/// Polls between two looks at the clock of an endpoint that never sleeps: each may come after a turn of the executor, which
+/// may take milliseconds.
+const POLLS_PER_LOOK: u32 = 128;
 
 /// Length of the question in bytes: nobody guesses it, or sends the same by chance.
 pub(super) const QUESTION: usize = 16;
