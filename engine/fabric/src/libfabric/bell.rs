@@ -235,13 +235,18 @@ impl Bell {
 
     /// From here on senders ring. The owner has to look at its queue once more before it sleeps.
     pub(super) fn arm(&self) {
-        self.page.borrow().word(STATE).store(ASLEEP, Ordering::SeqCst);
+        self.change(AWAKE, ASLEEP);
         fence(Ordering::SeqCst);
+    }
+
+    /// What says that the owner has moved, or closed, says so for good: whoever takes a message may end the endpoint.
+    fn change(&self, from: u32, to: u32) {
+        let _ = self.page.borrow().word(STATE).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Awake: senders need not ring. Takes the rings that came.
     pub(super) fn disarm(&self) {
-        self.page.borrow().word(STATE).store(AWAKE, Ordering::SeqCst);
+        self.change(ASLEEP, AWAKE);
         while self.socket.recv(&mut [0u8; 8]).is_ok() {}
     }
 }
@@ -389,6 +394,18 @@ mod tests {
         assert!(has_rung(&bell));
         bell.disarm();
         assert_eq!(ringer.ring(), Rung::No);
+    }
+
+    #[test]
+    fn the_bell_of_an_endpoint_that_ended_while_it_went_to_sleep_says_so_for_good() {
+        let bell = Bell::new(&fresh_name(14)).expect("a bell");
+        let ringer = Ringer::new(&bell.name).expect("its bell");
+        bell.arm();
+        bell.retire();
+        bell.disarm();
+        assert_eq!((ringer.ring(), ringer.has_moved()), (Rung::Moved, true));
+        bell.arm();
+        assert_eq!((ringer.ring(), ringer.has_moved()), (Rung::Moved, true));
     }
 
     fn has_rung(bell: &Bell) -> bool {
