@@ -148,6 +148,9 @@ impl Core {
         drop(slabs);
         self.unrung.borrow_mut().clear();
         self.posted.set(0);
+        if let Some(watch) = &self.watch {
+            watch.start_afresh(self.rt.now());
+        }
         self.insert_all_again();
         if opened.is_ok() {
             self.region.replace(bell.region());

@@ -131,6 +131,12 @@ impl Watch {
         self.state.set(State { question: None, ..self.state.get() });
     }
 
+    /// The endpoint was opened anew: what it knew of the one before says nothing.
+    pub(super) fn start_afresh(&self, now: Instant) {
+        let (heard, asked) = (now, now);
+        self.state.set(State { heard, asked, question: None, stuck: None, ..self.state.get() });
+    }
+
     /// The provider has the question.
     pub(super) fn asked(&self) {
         let mut state = self.state.get();
@@ -277,6 +283,21 @@ mod tests {
         let (advice, took) = story.wait();
         assert_eq!(advice, Advice::Blocked);
         assert!((LOST_AFTER..LOST_AFTER * 2).contains(&took));
+    }
+
+    #[test]
+    fn a_question_of_an_endpoint_that_was_opened_anew_is_nobodys() {
+        let mut story = Story::new();
+        assert_eq!(story.after(QUIET), Advice::Ask);
+        story.watch.asked();
+        for _ in 0..LOOKS_MIN {
+            assert_eq!(story.after(LOOK_EVERY), Advice::Nothing);
+        }
+        story.watch.start_afresh(story.now);
+        assert_eq!(story.after(LOOK_EVERY), Advice::Nothing);
+        assert!(!story.watch.is_waiting());
+        assert_eq!(story.after(QUIET), Advice::Ask);
+        assert_eq!(story.after(LOOK_EVERY), Advice::Ask);
     }
 
     #[test]
