@@ -36,7 +36,7 @@ const PORT_PREFIX: &str = "weir-port-";
 /// The word of the shared page that tells what its owner does.
 const STATE: usize = 0;
 
-/// The word that tells how often its owner has opened its endpoint anew.
+/// The word that tells which generation of its owner's endpoint it is of.
 const GENERATION: usize = 1;
 
 /// The owner is awake: it needs no ring.
@@ -75,7 +75,7 @@ fn namespace() -> u64 {
 }
 
 /// Where the next generation's bell is made.
-fn draft_path(name: &str) -> PathBuf {
+pub(super) fn draft_path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.next"))
 }
 
@@ -143,6 +143,8 @@ pub(super) struct Bell {
     name: String,
     port: Option<u16>,
     generation: Cell<u32>,
+    /// The last generation that was tried.
+    tried: Cell<u32>,
     page: RefCell<Page>,
     socket: UnixDatagram,
 }
@@ -173,13 +175,14 @@ impl Bell {
         let socket = UnixDatagram::bind(socket_path(name))
             .map_err(|error| failed("can't bind the bell's socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up the bell's socket", &error))?;
-        let (generation, page) = (Cell::new(0), RefCell::new(page));
-        Ok(Self { name: name.to_owned(), port: None, generation, page, socket })
+        let (generation, tried, page) = (Cell::new(0), Cell::new(0), RefCell::new(page));
+        Ok(Self { name: name.to_owned(), port: None, generation, tried, page, socket })
     }
 
-    /// How often the endpoint was opened anew.
-    pub(super) fn generation(&self) -> u32 {
-        self.generation.get()
+    /// A generation that was not tried before: the provider keeps the name of each, also of one that came to nothing.
+    pub(super) fn next_generation(&self) -> u32 {
+        self.tried.set(self.tried.get() + 1);
+        self.tried.get()
     }
 
     /// The name of a generation of the endpoint in the provider.
@@ -189,7 +192,7 @@ impl Bell {
 
     /// The lock of the endpoint's memory, where it has one that can be looked after.
     pub(super) fn region(&self) -> Option<Arc<Region>> {
-        Region::of_own(&self.provider_name(self.generation()))
+        Region::of_own(&self.provider_name(self.generation.get()))
     }
 
     /// The endpoint was opened anew, as this generation: whoever comes to the old bell finds the new one. Both ring the same
@@ -207,7 +210,7 @@ impl Bell {
         Ok(())
     }
 
-    /// The endpoint is about to be closed: nobody may send to it any more. Peers in the same process would write to memory that
+    /// The endpoint is about to be closed, or gone: nobody may send to it any more. Peers in the same process would write to memory that
     /// is not there.
     pub(super) fn retire(&self) {
         self.page.borrow().word(STATE).store(MOVED, Ordering::SeqCst);

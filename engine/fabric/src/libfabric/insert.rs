@@ -138,6 +138,9 @@ impl Core {
         let peers = &mut *self.peers.borrow_mut();
         let has_user_ids = peers.has_user_ids();
         peers.start_afresh(|slot, peer| {
+            if self.raw.is_stopped() {
+                return sys::FI_ADDR_NOTAVAIL;
+            }
             // Its own bell is another one now; others' may be.
             if peer.has_moved()
                 && let Some(ringer) = name_in(&peer.address).and_then(|name| Ringer::new(name).ok())

@@ -2,6 +2,7 @@
 
 use super::bell::{self, Ringer};
 use super::ops::OpId;
+use super::sys;
 use crate::{Address, PeerId};
 use core::cell::Cell;
 use core::time::Duration;
@@ -57,9 +58,9 @@ impl KnownPeer {
         self.ringer.as_ref().map_or(0, |ringer| ringer.generation())
     }
 
-    /// Whether it has opened its endpoint anew since the entry was made.
+    /// Whether it has opened its endpoint anew since the entry was made, or has no entry because none could be made.
     pub(super) fn has_moved(&self) -> bool {
-        self.ringer.as_ref().is_some_and(|ringer| ringer.has_moved())
+        self.fi_addr == sys::FI_ADDR_NOTAVAIL || self.ringer.as_ref().is_some_and(|ringer| ringer.has_moved())
     }
 
     /// Whether its process has ended, as far as that can be seen.
@@ -161,6 +162,10 @@ impl Peers {
     }
 
     fn note_source(&mut self, fi_addr: u64, entry: u32) {
+        // No peer's number: senders that nobody knows have it.
+        if fi_addr == sys::FI_ADDR_NOTAVAIL {
+            return;
+        }
         match usize::try_from(fi_addr) {
             Ok(at) if at < DENSE_MAX => {
                 if self.dense.len() <= at {
@@ -382,6 +387,9 @@ mod tests {
             peers.wait(kept, 7, Instant::default());
             peers.remove(gone, |_| true);
             assert_eq!(peers.waiting_ops(), 1);
+            peers.start_afresh(|_, _| sys::FI_ADDR_NOTAVAIL);
+            assert_eq!(peers.by_source(sys::FI_ADDR_NOTAVAIL), None, "nobody");
+            assert!(peers.get(kept).is_some_and(KnownPeer::has_moved), "to be inserted again");
             peers.start_afresh(|slot, _| u64::from(slot) + 20);
             assert_eq!(peers.by_source(if user_ids { 1 } else { 21 }), Some(kept));
             assert_eq!((peers.by_source(3), peers.by_source(4)), (None, None));

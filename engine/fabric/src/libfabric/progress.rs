@@ -75,10 +75,10 @@ pub(super) struct Core {
     distrusted: Cell<bool>,
     /// The endpoint could not be opened anew, and is tried again then.
     pub(super) down: Cell<Option<Instant>>,
+    /// It was closed for good.
+    closed: Cell<bool>,
     /// What was left behind when the endpoint was opened anew, oldest first.
     pub(super) remains: RefCell<VecDeque<Remains>>,
-    /// The endpoint as its own peer.
-    pub(super) own: Cell<Option<PeerId>>,
     /// Operations that have ended.
     pub(super) ended: Cell<u64>,
     armed: Cell<bool>,
@@ -139,8 +139,8 @@ impl Core {
             region: RefCell::new(region),
             distrusted: Cell::new(false),
             down: Cell::new(None),
+            closed: Cell::new(false),
             remains: RefCell::default(),
-            own: Cell::new(None),
             ended: Cell::new(0),
             armed: Cell::new(false),
             unrung: RefCell::default(),
@@ -390,9 +390,11 @@ impl Core {
 
     /// Stops the endpoint; every operation ends with an error.
     pub(super) fn close(&self) {
-        if self.raw.is_stopped() {
+        // One that could not be opened anew has as much to let go of.
+        if self.closed.replace(true) {
             return;
         }
+        self.down.set(None);
         // Registrations are bound to the endpoint on some providers, which can't be closed before them.
         self.pool.forget_kept();
         self.exposing.forget();

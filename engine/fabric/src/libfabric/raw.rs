@@ -201,16 +201,24 @@ impl Raw {
         self.auth_keys.iter().find(|(_, id)| *id == entry).map(|(key, _)| *key)
     }
 
-    /// Closes the endpoint and its queues; every later call is refused.
+    /// Closes the endpoint and its queues, and all that others have taken the place of; every later call is refused.
     pub(super) fn stop(&self) {
-        if !self.stopped.replace(true) {
-            // SAFETY: open; the C side clears what it closes.
-            unsafe { sys::weir_fabric_stop(self.ptr) };
-        }
+        self.stopped.set(true);
+        // SAFETY: open or stopped; the C side clears what it closes.
+        unsafe { sys::weir_fabric_stop(self.ptr) };
+    }
+
+    /// Closes an endpoint that was opened in another's place and that nobody knows yet. Those before it stay: other threads of
+    /// this process may be writing there.
+    pub(super) fn abandon(&self) {
+        self.stopped.set(true);
+        // SAFETY: open or stopped; the C side clears what it closes.
+        unsafe { sys::weir_fabric_abandon(self.ptr) };
     }
 
     /// Opens another endpoint of this name in the place of the one that there is, with an empty address vector;
-    /// registrations stay. The old one does nothing any more. After an error there is none, and it can be tried again.
+    /// registrations stay. The old one does nothing any more. After an error there is none, and it can be tried again with a
+    /// name that was not tried before.
     pub(super) fn reopen(&self, name: &str) -> Result<(), FabricError> {
         let name = text(name)?;
         // SAFETY: open or stopped; the string is terminated.

@@ -84,35 +84,17 @@ impl Core {
 
     /// Sends the endpoint a message of its own. Returns whether the provider has it.
     fn ask(&self, watch: &Watch) -> bool {
-        let entry_of = |own| self.peers.borrow().get(own).map(|peer| peer.fi_addr);
-        let mut entry = self.own.get().and_then(entry_of);
-        if entry.is_none() {
-            match self.insert(&self.address) {
-                Ok(own) => {
-                    self.own.set(Some(own));
-                    entry = entry_of(own);
-                }
-                Err(error) => tracing::debug!(%error, "an endpoint can't reach itself"),
-            }
+        let own = self.insert(&self.address);
+        if let Err(error) = &own {
+            tracing::debug!(%error, "an endpoint can't reach itself");
         }
+        let entry = own.ok().and_then(|own| self.peers.borrow().get(own).map(|peer| peer.fi_addr));
         let sent = entry.is_some_and(|entry| self.raw.inject(watch.question(), entry) == Posted::Yes);
         if sent {
             add(&self.counters.probes, 1);
             watch.asked();
         }
         sent
-    }
-
-    /// Opens the endpoint anew.
-    fn reopen(&self, why: &str) {
-        let Some(bell) = &self.bell else { return };
-        tracing::warn!(address = %self.address, "the endpoint is opened anew: {why}");
-        add(&self.counters.reopened, 1);
-        if let Err(error) = self.replace(bell) {
-            tracing::error!(address = %self.address, %error, "the endpoint could not be opened anew; it is tried again");
-            self.raw.stop();
-            self.down.set(Some(self.rt.now() + TRY_AGAIN));
-        }
     }
 
     /// Tries once more what has failed, when its time has come. Returns whether the endpoint is open again.
@@ -138,10 +120,30 @@ impl Core {
         }
     }
 
-    fn replace(&self, bell: &Bell) -> Result<(), FabricError> {
-        let generation = bell.generation() + 1;
-        self.region.replace(None);
+    /// Opens the endpoint's next generation, and has peers find it.
+    fn open_next(&self, bell: &Bell) -> Result<(), FabricError> {
+        let generation = bell.next_generation();
         let opened = self.raw.reopen(&bell.provider_name(generation)).and_then(|()| bell.advance(generation));
+        match &opened {
+            Ok(()) => add(&self.counters.reopened, 1),
+            Err(error) => {
+                tracing::error!(address = %self.address, %error, "the endpoint could not be opened anew; it is tried again");
+                self.raw.abandon();
+                // Who goes on sending to the old one would not learn that nobody reads it.
+                bell.retire();
+                self.down.set(Some(self.rt.now() + TRY_AGAIN));
+            }
+        }
+        opened
+    }
+
+    /// Opens the endpoint anew.
+    fn reopen(&self, why: &str) {
+        let Some(bell) = &self.bell else { return };
+        tracing::warn!(address = %self.address, "the endpoint is opened anew: {why}");
+        let was_open = !self.raw.is_stopped();
+        self.region.replace(None);
+        let opened = self.open_next(bell);
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
             self.ops.drain().into_iter().partition(|op| op.peer().is_some());
@@ -156,27 +158,29 @@ impl Core {
             self.region.replace(bell.region());
             self.post_slabs();
         }
-        let memory = lost.iter().filter_map(Op::memory).cloned().collect();
-        self.remains.borrow_mut().push_back(Remains { since: self.rt.now(), _memory: memory });
-        // Whoever hears of it may start something new.
+        // One for each endpoint that the provider keeps.
+        if was_open {
+            let memory = lost.iter().filter_map(Op::memory).cloned().collect();
+            self.remains.borrow_mut().push_back(Remains { since: self.rt.now(), _memory: memory });
+        }
+        // Whoever hears of it may start something new, or end the endpoint.
         for op in lost {
             let reason = "the endpoint was opened anew".to_owned();
             self.tell_failed(op, FabricError::Unreachable { reason });
         }
-        opened
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::libfabric::bell;
+    use crate::libfabric::bell::{self, Ringer};
     use crate::libfabric::page::Page;
     use crate::{Access, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
     use core::cell::Cell;
     use core::sync::atomic::Ordering;
     use core::time::Duration;
     use rustix::fs::{Mode, OFlags};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::rc::Rc;
     use weir_runtime::real::Executor;
 
@@ -237,13 +241,13 @@ mod tests {
     fn reach(executor: &Executor, from: &Party, to: &Party) {
         let before = to.inbox.messages.get();
         let rt = executor.handle();
-        let id = from.endpoint.insert(&to.endpoint.address()).expect("an address");
+        let address = to.endpoint.address();
         let until = rt.now() + PATIENCE;
         executor.block_on(async {
             while to.inbox.messages.get() == before {
                 assert!(rt.now() < until, "nothing arrives");
-                // What was sent when the other side was opened anew may be lost.
-                let _ = from.endpoint.send(id, 0, &[&[7; 500]]);
+                // What was sent when the other side was opened anew may be lost, and there may be nobody yet.
+                let _ = from.endpoint.insert(&address).and_then(|id| from.endpoint.send(id, 0, &[&[7; 500]]));
                 rt.sleep(Duration::from_millis(50)).await;
             }
             // Nothing of this is on its way any more when something is broken next.
@@ -327,6 +331,54 @@ mod tests {
             reach(&executor, &client, &server);
             assert_eq!(server.reopened(), 1);
         }
+    }
+
+    /// An endpoint of which a peer knows, that is blocked and can't be opened anew until a directory is removed.
+    fn one_that_is_down(executor: &Executor) -> Option<(Party, Party, PathBuf)> {
+        let (server, client) = (Party::new(executor), Party::new(executor));
+        if server.endpoint.capabilities().library != "2.1" {
+            return None;
+        }
+        reach(executor, &client, &server);
+        let ringer = Ringer::new(&server.name).expect("its bell");
+        let obstacle = bell::draft_path(&server.name);
+        std::fs::create_dir(&obstacle).expect("nobody has that name");
+        take_a_place(&server.head(0));
+        let rt = executor.handle();
+        let until = rt.now() + PATIENCE;
+        executor.block_on(async {
+            while !ringer.has_moved() {
+                assert!(rt.now() < until, "nobody learns that it is down");
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+        });
+        Some((server, client, obstacle))
+    }
+
+    #[test]
+    fn an_endpoint_that_could_not_be_opened_anew_is_tried_again_until_it_can() {
+        let executor = Executor::new().expect("an executor");
+        let Some((server, client, obstacle)) = one_that_is_down(&executor) else { return };
+        let to = client.endpoint.insert(&server.endpoint.address());
+        assert!(matches!(to, Err(FabricError::Unreachable { .. })), "{to:?}");
+        assert_eq!(server.reopened(), 0, "tried is not done");
+        std::fs::remove_dir(&obstacle).expect("it is there");
+        reach(&executor, &client, &server);
+        reach(&executor, &server, &client);
+        assert_eq!(server.reopened(), 1);
+    }
+
+    #[test]
+    fn an_endpoint_that_is_closed_before_it_could_be_opened_anew_lets_go_of_everything() {
+        let executor = Executor::new().expect("an executor");
+        let Some((server, client, obstacle)) = one_that_is_down(&executor) else { return };
+        let provider_file = Path::new(bell::DIRECTORY).join(&server.name);
+        assert!(provider_file.exists(), "threads of this process may be writing there");
+        let memory = server.endpoint.buffers().alloc(4096).expect("memory");
+        drop((memory, server));
+        assert!(!provider_file.exists());
+        std::fs::remove_dir(&obstacle).expect("it is there");
+        drop(client);
     }
 
     #[test]

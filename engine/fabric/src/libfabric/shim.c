@@ -430,10 +430,17 @@ void weir_fabric_stop(struct weir_fabric *f)
 	weir_fabric_bury(f, 0);
 }
 
+/* Closes an endpoint that took another's place and that nobody knows yet; those before it stay as they are. */
+void weir_fabric_abandon(struct weir_fabric *f)
+{
+	close_current(f);
+}
+
 /*
  * Opens another endpoint of this name in the place of the one that there is; it knows nobody. Registrations stay. The old one
  * does nothing any more, but its shared memory stays until it is buried: other threads of this process may just be writing
- * there. Where that fails there is no endpoint, and it can be tried again.
+ * there. Where that fails there is no endpoint, and it can be tried again with another name: the library knows each of a
+ * process for good.
  */
 int64_t weir_fabric_reopen(struct weir_fabric *f, const char *name)
 {

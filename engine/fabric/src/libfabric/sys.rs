@@ -192,6 +192,7 @@ unsafe extern "C" {
         error: *mut CallError,
     ) -> i64;
     pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
+    pub(super) fn weir_fabric_abandon(f: *mut WeirFabric);
     pub(super) fn weir_fabric_reopen(f: *mut WeirFabric, name: *const c_char) -> i64;
     pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
