@@ -61,6 +61,8 @@ struct Slot {
     /// Scratch space that providers in `FI_CONTEXT2` mode want behind the pointer.
     scratch: [u64; 8],
     index: usize,
+    /// The entry of the address vector that the operation was posted to; none while it waits.
+    posted_to: Option<u64>,
 }
 
 /// Names an operation in the table.
@@ -104,10 +106,11 @@ impl Ops {
         let table = &mut *self.table.borrow_mut();
         if let Some(id) = table.free.pop() {
             table.ops[id] = Some(op);
+            table.slots[id].posted_to = None;
             return id;
         }
         let index = table.slots.len();
-        table.slots.push(Box::new(Slot { scratch: [0; 8], index }));
+        table.slots.push(Box::new(Slot { scratch: [0; 8], index, posted_to: None }));
         table.ops.push(Some(op));
         index
     }
@@ -116,6 +119,13 @@ impl Ops {
     pub(super) fn context(&self, id: OpId) -> *mut c_void {
         let table = &mut *self.table.borrow_mut();
         table.slots.get_mut(id).map_or(core::ptr::null_mut(), |slot| (&raw mut **slot).cast())
+    }
+
+    /// The provider has an operation, for this entry of the address vector.
+    pub(super) fn posted(&self, id: OpId, entry: u64) {
+        if let Some(slot) = self.table.borrow_mut().slots.get_mut(id) {
+            slot.posted_to = Some(entry);
+        }
     }
 
     /// The operation that a pointer from the provider stands for, with the slab where it is one.
@@ -164,11 +174,12 @@ impl Ops {
         self.table.borrow().ops.iter().flatten().filter(|op| op.peer().is_some()).count()
     }
 
-    /// Number of operations other than posted slabs, and whether one of them is with a peer that is not there.
-    pub(super) fn count(&self, is_there: impl Fn(PeerId) -> bool) -> (usize, bool) {
+    /// Peers of the operations that the provider has, other than posted slabs, each with the entry of the address vector that
+    /// it was posted to.
+    pub(super) fn posted_to(&self) -> Vec<(PeerId, u64)> {
         let table = self.table.borrow();
-        let peers = table.ops.iter().flatten().filter_map(Op::peer);
-        peers.fold((0, false), |(count, orphans), peer| (count + 1, orphans || !is_there(peer)))
+        let ops = table.ops.iter().zip(&table.slots);
+        ops.filter_map(|(op, slot)| Some((op.as_ref()?.peer()?, slot.posted_to?))).collect()
     }
 
     /// Takes everything out, once the provider has let go of it all.
@@ -177,5 +188,28 @@ impl Ops {
         table.free.clear();
         table.slots.clear();
         table.ops.drain(..).flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BufferPool;
+
+    fn send(peer: u64) -> Op {
+        let memory = Rc::clone(BufferPool::new(1 << 20).alloc(8).expect("memory").memory());
+        Op::Send { peer: PeerId(peer), context: 0, memory, len: 8 }
+    }
+
+    #[test]
+    fn what_waits_was_posted_to_nobody_also_where_another_was_before() {
+        let ops = Ops::default();
+        let (first, second) = (ops.add(send(1)), ops.add(send(2)));
+        ops.posted(first, 7);
+        assert_eq!(ops.posted_to(), [(PeerId(1), 7)]);
+        ops.take(first);
+        assert_eq!(ops.add(send(3)), first, "the same place");
+        ops.posted(second, 8);
+        assert_eq!(ops.posted_to(), [(PeerId(2), 8)]);
     }
 }

@@ -63,9 +63,11 @@ impl KnownPeer {
         self.fi_addr == sys::FI_ADDR_NOTAVAIL || self.ringer.as_ref().is_some_and(|ringer| ringer.has_moved())
     }
 
-    /// Whether its process has ended, as far as that can be seen.
-    pub(super) fn has_ended(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| !process.exists())
+    /// Whether what was posted to an entry of the address vector can still end: it stands for the peer's endpoint of now, and
+    /// its process has not ended, as far as that can be seen.
+    pub(super) fn is_at(&self, entry: u64) -> bool {
+        let has_ended = || self.process.as_ref().is_some_and(|process| !process.exists());
+        self.fi_addr == entry && !self.has_moved() && !has_ended()
     }
 
     /// Notes that the provider still has no room.
@@ -285,11 +287,6 @@ impl Peers {
         }
     }
 
-    /// Operations that wait for room.
-    pub(super) fn waiting_ops(&self) -> usize {
-        self.waiting.iter().filter_map(|id| self.get(*id)).map(|peer| peer.waiting.len()).sum()
-    }
-
     pub(super) fn get(&self, id: PeerId) -> Option<&KnownPeer> {
         let (index, generation) = parts(id);
         self.slots.get(index).filter(|slot| slot.generation == generation)?.peer.as_ref()
@@ -379,6 +376,22 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_posted_to_a_peer_before_it_moved_never_ends() {
+        let mut peers = Peers::with_user_ids(true);
+        let id = add(&mut peers, "a", 3);
+        let name = bell::fresh_name(31);
+        let bell = bell::Bell::new(&name).expect("a bell");
+        let ringer = || Rc::new(Ringer::new(&name).expect("its bell"));
+        peers.renew(id, 4, ringer());
+        let is_at = |peers: &Peers, entry| peers.get(id).is_some_and(|peer| peer.is_at(entry));
+        assert!(!is_at(&peers, 3) && is_at(&peers, 4));
+        bell.advance(bell.next_generation()).expect("another bell");
+        assert!(!is_at(&peers, 4), "it has moved, and nobody has followed it yet");
+        peers.renew(id, 5, ringer());
+        assert!(!is_at(&peers, 4) && is_at(&peers, 5));
+    }
+
+    #[test]
     fn peers_keep_their_ids_when_the_address_vector_is_made_anew() {
         for user_ids in [false, true] {
             let mut peers = Peers::with_user_ids(user_ids);
@@ -386,14 +399,15 @@ mod tests {
             let kept = add(&mut peers, "kept", 4);
             peers.wait(kept, 7, Instant::default());
             peers.remove(gone, |_| true);
-            assert_eq!(peers.waiting_ops(), 1);
+            assert_eq!(peers.get(kept).map(|peer| peer.waiting.len()), Some(1));
             peers.start_afresh(|_, _| sys::FI_ADDR_NOTAVAIL);
             assert_eq!(peers.by_source(sys::FI_ADDR_NOTAVAIL), None, "nobody");
             assert!(peers.get(kept).is_some_and(KnownPeer::has_moved), "to be inserted again");
             peers.start_afresh(|slot, _| u64::from(slot) + 20);
             assert_eq!(peers.by_source(if user_ids { 1 } else { 21 }), Some(kept));
             assert_eq!((peers.by_source(3), peers.by_source(4)), (None, None));
-            assert_eq!((peers.waiting_ops(), peers.retained(&address("gone"))), (0, None));
+            assert_eq!(peers.get(kept).map(|peer| peer.waiting.len()), Some(0));
+            assert_eq!((peers.waiting.len(), peers.retained(&address("gone"))), (0, None));
             assert_eq!(peers.get(kept).map(|peer| peer.fi_addr), Some(21));
             assert_eq!(peers.reserve(), 0, "nobody's slot is free again");
         }

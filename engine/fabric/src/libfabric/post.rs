@@ -165,6 +165,9 @@ impl Core {
                 unsafe { self.raw.transfer(&job, context) }
             }
         };
+        if posted == Posted::Yes {
+            self.ops.posted(id, fi_addr);
+        }
         if let Some(ringer) = ringer {
             if transfers && posted == Posted::Yes {
                 self.unrung.borrow_mut().push((to, id));

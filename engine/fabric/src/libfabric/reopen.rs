@@ -6,7 +6,6 @@
 
 use super::bell::Bell;
 use super::ops::Op;
-use super::peers::KnownPeer;
 use super::progress::Core;
 use super::raw::Posted;
 use super::watch::{Advice, PostedOps, Signs, Watch};
@@ -75,11 +74,15 @@ impl Core {
 
     /// What the provider has to do for this side.
     fn posted_ops(&self) -> PostedOps {
+        let mut posted = self.ops.posted_to();
+        let count = posted.len();
+        // Whether a process is there is asked once for each peer.
+        posted.sort_unstable();
+        posted.dedup();
         let peers = self.peers.borrow();
-        // What was posted to a peer's endpoint before it was opened anew never ends either.
-        let is_there = |peer: &KnownPeer| peer.left.is_empty() && !peer.has_ended();
-        let (under_way, orphans) = self.ops.count(|peer| peers.get(peer).is_some_and(is_there));
-        PostedOps { count: under_way.saturating_sub(peers.waiting_ops()), orphans }
+        let orphans =
+            posted.into_iter().any(|(peer, entry)| !peers.get(peer).is_some_and(|peer| peer.is_at(entry)));
+        PostedOps { count, orphans }
     }
 
     /// Sends the endpoint a message of its own. Returns whether the provider has it.
