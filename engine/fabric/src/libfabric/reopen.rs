@@ -145,13 +145,14 @@ impl Core {
         let Some(bell) = &self.bell else { return };
         tracing::warn!(address = %self.address, "the endpoint is opened anew: {why}");
         let was_open = !self.raw.is_stopped();
+        // What was posted to others may still be done by them, and what they have taken ends.
+        self.ring_for_transfers();
         self.region.replace(None);
         let opened = self.open_next(bell);
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
             self.ops.drain().into_iter().partition(|op| op.peer().is_some());
         drop(slabs);
-        self.unrung.borrow_mut().clear();
         self.posted.set(0);
         if let Some(watch) = &self.watch {
             watch.start_afresh(self.rt.now());
