@@ -62,6 +62,11 @@ impl Core {
             self.bury();
         }
         let Some(watch) = &self.watch else { return false };
+        if self.posted.get() == 0 || self.intake.borrow().is_full() {
+            // Nothing is taken, neither a message nor the answer to a question.
+            watch.answered();
+            return false;
+        }
         let signs = Signs { arrived: self.counters.messages_received.get(), ended: self.ended.get() };
         match watch.look(self.rt.now(), signs, || self.posted_ops()) {
             Advice::Nothing => return false,
@@ -405,12 +410,15 @@ mod tests {
     fn an_endpoint_that_nobody_talks_to_asks_itself_and_stays_as_it_is() {
         let executor = Executor::new().expect("an executor");
         let party = Party::new(&executor);
+        let deaf = open(&executor.handle(), &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
         let rt = executor.handle();
         executor.block_on(async {
-            for _ in 0..10 {
+            for _ in 0..12 {
                 rt.sleep(Duration::from_millis(300)).await;
             }
         });
+        let counters = deaf.counters();
+        assert_eq!((counters.probes.get(), counters.reopened.get()), (0, 0), "it could not hear the answer");
         let watches = party.endpoint.capabilities().within_process();
         assert_eq!((party.reopened(), party.endpoint.counters().probes.get() > 2), (0, watches));
     }
