@@ -133,8 +133,9 @@ impl Ops {
         if context.is_null() {
             return None;
         }
-        // SAFETY: providers hand back only pointers that `context` made; slots are never freed while the endpoint
-        // lives, and the index behind the scratch space is written only by `add`.
+        // SAFETY: providers hand back only pointers that `context` made; slots are freed only by `drain`, when the
+        // endpoint that has them is closed or no completion of it is ever read again, and the index behind the scratch
+        // space is written only by `add`.
         let index = unsafe { (*context.cast::<Slot>()).index };
         match self.table.borrow().ops.get(index)?.as_ref()? {
             Op::Slab(lease) => Some((index, Some(Rc::clone(lease)))),
@@ -182,7 +183,8 @@ impl Ops {
         ops.filter_map(|(op, slot)| Some((op.as_ref()?.peer()?, slot.posted_to?))).collect()
     }
 
-    /// Takes everything out, once the provider has let go of it all.
+    /// Takes everything out, once the provider has let go of it all, or nobody asks the endpoint any more that has it. What
+    /// others may still be reading of it is for the caller to keep.
     pub(super) fn drain(&self) -> Vec<Op> {
         let table = &mut *self.table.borrow_mut();
         table.free.clear();

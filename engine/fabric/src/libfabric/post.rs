@@ -40,7 +40,7 @@ impl Core {
             let id = self.ops.add(Op::Slab(lease));
             let desc = self.local_desc(&memory);
             // SAFETY: the operation holds the memory and the slot until the provider releases the slab or the
-            // endpoint is stopped.
+            // endpoint is stopped or replaced, after which nothing drives it.
             let posted = unsafe {
                 match self.receive {
                     ReceiveMode::Multi { .. } => self.raw.post_slab(&memory, desc, self.ops.context(id)),
@@ -151,7 +151,7 @@ impl Core {
         };
         let transfers = matches!(call, Call::Transfer { .. });
         // SAFETY (both): the operation in the table holds the memory and the slot until its completion or until the
-        // endpoint is stopped; ranges were checked when it was added.
+        // endpoint is stopped or replaced, and `Remains` then holds the memory on; ranges were checked when it was added.
         let posted = match call {
             Call::Send { memory, len, .. } => {
                 let desc = self.local_desc(&memory);

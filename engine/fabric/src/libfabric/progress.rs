@@ -377,6 +377,7 @@ impl Core {
             }
             return;
         }
+        add(&self.ended, 1);
         let code = -i64::from(failure.code);
         let error = if is_contact_loss(code) {
             FabricError::Unreachable { reason: reason(code) }

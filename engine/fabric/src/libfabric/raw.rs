@@ -298,7 +298,8 @@ impl Raw {
     /// Posts a receive slab.
     ///
     /// # Safety
-    /// The memory and `context` must stay until the provider has released the slab or the endpoint is stopped.
+    /// The memory and `context` must stay until the provider has released the slab or the endpoint is stopped or replaced
+    /// ([`Self::reopen`]): one that was replaced is not driven any more, and only its own progress fills slabs.
     pub(super) unsafe fn post_slab(
         &self,
         memory: &Memory,
@@ -313,7 +314,8 @@ impl Raw {
     /// Posts a buffer for one message.
     ///
     /// # Safety
-    /// The memory and `context` must stay until the completion or until the endpoint is stopped.
+    /// The memory and `context` must stay until the completion or until the endpoint is stopped or replaced
+    /// ([`Self::reopen`]).
     pub(super) unsafe fn post_buffer(
         &self,
         memory: &Memory,
@@ -336,7 +338,8 @@ impl Raw {
     /// Sends the first `len` bytes of a memory.
     ///
     /// # Safety
-    /// The memory and `context` must stay until the completion or until the endpoint is stopped.
+    /// The memory and `context` must stay until the completion or until the endpoint is stopped or replaced
+    /// ([`Self::reopen`]).
     pub(super) unsafe fn send(
         &self,
         memory: &Memory,
@@ -354,7 +357,8 @@ impl Raw {
     ///
     /// # Safety
     /// `at..at + len` must be within the memory, and the memory and `context` must stay until the completion or
-    /// until the endpoint is stopped.
+    /// until the endpoint is stopped or replaced ([`Self::reopen`]). After that a peer may still move what it has
+    /// begun to: the memory must stay for as long as peers take to look whether the endpoint has moved.
     pub(super) unsafe fn transfer(&self, job: &RawTransfer<'_>, context: *mut c_void) -> Posted {
         let Ok(ptr) = self.live() else { return Posted::Failed(-i64::from(sys::FI_ECANCELED)) };
         let RawTransfer { access, memory, at, len, desc, peer, addr, key } = *job;
