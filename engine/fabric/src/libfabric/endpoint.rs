@@ -199,7 +199,8 @@ impl Endpoint for LibfabricEndpoint {
             tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
         }
         if !retained {
-            for entry in gone.left.into_iter().chain([gone.fi_addr]) {
+            let left = self.core.peers.borrow_mut().take_left_of(peer);
+            for entry in left.into_iter().chain([gone.fi_addr]) {
                 self.core.raw.remove(entry);
             }
         }

@@ -98,7 +98,11 @@ impl Core {
         let peers = &mut *self.peers.borrow_mut();
         let (fi_addr, slot) = match peers.retained(address) {
             Some(Retained { fi_addr, slot, generation: same }) if same == generation => (fi_addr, slot),
-            Some(Retained { slot, .. }) => (self.insert_at(peers, slot, address, generation)?, slot),
+            Some(Retained { fi_addr: before, slot, .. }) => {
+                let fi_addr = self.insert_at(peers, slot, address, generation)?;
+                peers.leave(slot, before);
+                (fi_addr, slot)
+            }
             None => self.insert_raw(peers, &named(address, generation))?,
         };
         add(&self.counters.peers_inserted, 1);

@@ -39,8 +39,6 @@ pub(super) struct KnownPeer {
     seen: Cell<Instant>,
     pub(super) retry_at: Instant,
     pause: Duration,
-    /// Entries of the address vector that stood for the peer before it opened its endpoint anew.
-    pub(super) left: Vec<u64>,
 }
 
 impl KnownPeer {
@@ -93,6 +91,10 @@ struct Slot {
 /// entries count from 0.
 const DENSE_MAX: usize = 1 << 20;
 
+/// Entries without use that an endpoint keeps: a quarter of all that `shm` has. They are not removed one by one while their
+/// peers live, because the provider takes whoever gets such a place next for the one who had it before.
+const LEFT_MAX: usize = 64;
+
 /// An entry of the address vector that a peer given up has left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Retained {
@@ -114,6 +116,8 @@ pub(super) struct Peers {
     sparse: HashMap<u64, u32>,
     /// Peers that were given up but whose entry in the address vector stays.
     retained: HashMap<Address, Retained>,
+    /// Entries that stood for peers before they opened their endpoints anew, with their slots.
+    left: Vec<(u32, u64)>,
     /// Completions name peers by their slot, because entries were inserted with it as user id.
     user_ids: bool,
     /// Peers with a waiting queue that isn't empty.
@@ -223,7 +227,6 @@ impl Peers {
             seen: Cell::default(),
             retry_at: Instant::default(),
             pause: Duration::ZERO,
-            left: Vec::new(),
         });
         self.by_address.insert(address.clone(), id);
         self.retained.remove(address);
@@ -249,21 +252,48 @@ impl Peers {
             let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
             self.retained.insert(peer.address.clone(), retained);
         } else {
-            for entry in peer.left.iter().chain([&peer.fi_addr]) {
-                self.note_source(*entry, 0);
-            }
+            self.note_source(peer.fi_addr, 0);
             self.free.push(index);
         }
         Some(peer)
     }
 
+    /// Takes out what a peer that is not retained has left behind.
+    pub(super) fn take_left_of(&mut self, id: PeerId) -> Vec<u64> {
+        let slot = Self::slot_of(id);
+        let mut entries = Vec::new();
+        self.left.retain(|(of, entry)| {
+            if *of == slot {
+                entries.push(*entry);
+            }
+            *of != slot
+        });
+        for entry in &entries {
+            self.note_source(*entry, 0);
+        }
+        entries
+    }
+
+    /// An entry of a slot has no use any more, because another stands for the peer.
+    pub(super) fn leave(&mut self, slot: u32, fi_addr: u64) {
+        if fi_addr != sys::FI_ADDR_NOTAVAIL {
+            self.left.push((slot, fi_addr));
+        }
+    }
+
+    /// Whether entries without use take the place of others.
+    pub(super) fn has_many_left(&self) -> bool {
+        self.left.len() > LEFT_MAX
+    }
+
     /// A peer has opened its endpoint anew, and has another entry in the address vector.
     pub(super) fn renew(&mut self, id: PeerId, fi_addr: u64, ringer: Rc<Ringer>) {
-        let (index, _) = parts(id);
+        let slot = Self::slot_of(id);
         let Some(peer) = self.get_mut(id) else { return };
-        peer.left.push(core::mem::replace(&mut peer.fi_addr, fi_addr));
+        let before = core::mem::replace(&mut peer.fi_addr, fi_addr);
         peer.ringer = Some(ringer);
-        self.note_source(fi_addr, u32::try_from(index + 1).unwrap_or(0));
+        self.leave(slot, before);
+        self.note_source(fi_addr, slot + 1);
     }
 
     /// The address vector is empty, and nothing waits for anybody any more: each peer gets another entry, made by `insert` for
@@ -273,11 +303,11 @@ impl Peers {
         self.sparse.clear();
         self.free.extend(self.retained.drain().map(|(_, retained)| retained.slot));
         self.waiting.clear();
+        self.left.clear();
         let mut entries = Vec::new();
         for (index, slot) in (0u32..).zip(&mut self.slots) {
             let Some(peer) = &mut slot.peer else { continue };
             peer.waiting.clear();
-            peer.left.clear();
             peer.reset();
             peer.fi_addr = insert(index, peer);
             entries.push((peer.fi_addr, index + 1));
@@ -373,6 +403,36 @@ mod tests {
         let again = peers.add(retained.slot, &address("a"), retained.fi_addr, None);
         assert_eq!(peers.by_source(0), Some(again));
         assert_ne!(first, again);
+    }
+
+    #[test]
+    fn entries_that_have_no_use_any_more_are_counted_also_those_of_peers_given_up() {
+        let name = bell::fresh_name(32);
+        let _bell = bell::Bell::new(&name).expect("a bell");
+        let mut peers = Peers::with_user_ids(false);
+        let (a, b) = (add(&mut peers, "a", 3), add(&mut peers, "b", 4));
+        let renew = |peers: &mut Peers, id, entry| {
+            peers.renew(id, entry, Rc::new(Ringer::new(&name).expect("its bell")));
+        };
+        renew(&mut peers, a, 13);
+        renew(&mut peers, b, 14);
+        assert_eq!((peers.by_source(3), peers.by_source(13)), (Some(a), Some(a)), "also what it sent before");
+        // It comes back in another generation, and then is gone.
+        peers.remove(a, |_| true);
+        let retained = peers.retained(&address("a")).expect("retained");
+        peers.leave(retained.slot, retained.fi_addr);
+        let again = peers.add(retained.slot, &address("a"), 33, None);
+        peers.remove(again, |_| false);
+        assert_eq!(peers.take_left_of(again), [3, 13]);
+        assert_eq!((peers.by_source(3), peers.by_source(4)), (None, Some(b)));
+        for moves in 2..=LEFT_MAX {
+            renew(&mut peers, b, 100 + moves as u64);
+        }
+        assert!(!peers.has_many_left());
+        renew(&mut peers, b, 99);
+        assert!(peers.has_many_left());
+        peers.start_afresh(|_, _| 1);
+        assert!(!peers.has_many_left());
     }
 
     #[test]

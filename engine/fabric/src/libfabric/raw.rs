@@ -339,7 +339,8 @@ impl Raw {
     ///
     /// # Safety
     /// The memory and `context` must stay until the completion or until the endpoint is stopped or replaced
-    /// ([`Self::reopen`]).
+    /// ([`Self::reopen`]). After that a peer may still read what it has begun to: the memory must stay for as long as
+    /// peers take to look whether the endpoint has moved.
     pub(super) unsafe fn send(
         &self,
         memory: &Memory,

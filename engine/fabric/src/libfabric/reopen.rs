@@ -24,7 +24,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 /// Pause before opening an endpoint anew is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// What an endpoint has left behind beside its shared memory.
+/// What an endpoint has left behind, beside the shared memory that the provider keeps.
 pub(super) struct Remains {
     since: Instant,
     /// Of what was under way.
@@ -60,6 +60,10 @@ impl Core {
         }
         if !self.remains.borrow().is_empty() {
             self.bury();
+        }
+        if self.peers.borrow().has_many_left() {
+            self.reopen("its peers have been opened anew so often that there is little room for others");
+            return true;
         }
         let Some(watch) = &self.watch else { return false };
         if self.posted.get() == 0 || self.intake.borrow().is_full() {
@@ -170,7 +174,8 @@ impl Core {
         // One for each endpoint that the provider keeps.
         if was_open {
             let memory = lost.iter().filter_map(Op::memory).cloned().collect();
-            self.remains.borrow_mut().push_back(Remains { since: self.rt.now(), _memory: memory });
+            let remains = Remains { since: self.rt.now(), _memory: memory };
+            self.remains.borrow_mut().push_back(remains);
         }
         // Whoever hears of it may start something new, or end the endpoint.
         for op in lost {
@@ -317,29 +322,32 @@ mod tests {
         survives(take_the_lock);
     }
 
+    /// Each of the executor's turns takes `turn_ms`, and there is always a next one.
+    fn notices_while_busy(harm: fn(&Page), turn_ms: u64) {
+        let executor = Executor::new().expect("an executor");
+        let (server, client) = (Party::new(&executor), Party::new(&executor));
+        if server.endpoint.capabilities().library != "2.1" {
+            return;
+        }
+        reach(&executor, &client, &server);
+        let rt = executor.handle();
+        let busy = rt.clone();
+        drop(rt.spawn(async move {
+            loop {
+                std::thread::sleep(Duration::from_millis(turn_ms));
+                // Once a turn, and each time at once.
+                busy.sleep(Duration::from_nanos(1)).await;
+            }
+        }));
+        harm(&server.head(0));
+        reach(&executor, &client, &server);
+        assert_eq!(server.reopened(), 1);
+    }
+
     #[test]
     fn an_endpoint_that_always_has_something_else_to_do_notices_all_the_same() {
-        let harms: [(fn(&Page), u64); 2] = [(take_a_place, 1), (take_the_lock, 5)];
-        for (harm, turn_ms) in harms {
-            let executor = Executor::new().expect("an executor");
-            let (server, client) = (Party::new(&executor), Party::new(&executor));
-            if server.endpoint.capabilities().library != "2.1" {
-                return;
-            }
-            reach(&executor, &client, &server);
-            let rt = executor.handle();
-            let busy = rt.clone();
-            drop(rt.spawn(async move {
-                loop {
-                    std::thread::sleep(Duration::from_millis(turn_ms));
-                    // Once a turn, and each time at once.
-                    busy.sleep(Duration::from_nanos(1)).await;
-                }
-            }));
-            harm(&server.head(0));
-            reach(&executor, &client, &server);
-            assert_eq!(server.reopened(), 1);
-        }
+        notices_while_busy(take_a_place, 1);
+        notices_while_busy(take_the_lock, 5);
     }
 
     /// An endpoint of which a peer knows, that is blocked and can't be opened anew until a directory is removed.
