@@ -5,6 +5,7 @@
 //! received. Peers learn of it from the bell, and find the endpoint's next generation by the same address.
 
 use super::bell::Bell;
+use super::guard::Region;
 use super::ops::Op;
 use super::progress::Core;
 use super::raw::Posted;
@@ -14,6 +15,7 @@ use crate::counters::add;
 use crate::memory::Memory;
 use core::time::Duration;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_runtime::Instant;
 
 /// How long what an endpoint has left behind is kept when it is opened anew: its shared memory, where other threads of this
@@ -29,6 +31,8 @@ pub(super) struct Remains {
     since: Instant,
     /// Of what was under way.
     _memory: Vec<Rc<Memory>>,
+    /// Other threads of this process may need its lock.
+    _region: Option<Arc<Region>>,
 }
 
 impl Core {
@@ -156,7 +160,7 @@ impl Core {
         let was_open = !self.raw.is_stopped();
         // What was posted to others may still be done by them, and what they have taken ends.
         self.ring_for_transfers();
-        self.region.replace(None);
+        let region = self.region.take();
         let opened = self.open_next(bell);
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
@@ -174,7 +178,7 @@ impl Core {
         // One for each endpoint that the provider keeps.
         if was_open {
             let memory = lost.iter().filter_map(Op::memory).cloned().collect();
-            let remains = Remains { since: self.rt.now(), _memory: memory };
+            let remains = Remains { since: self.rt.now(), _memory: memory, _region: region };
             self.remains.borrow_mut().push_back(remains);
         }
         // Whoever hears of it may start something new, or end the endpoint.
@@ -320,6 +324,30 @@ mod tests {
     #[test]
     fn an_endpoint_whose_lock_nobody_has_any_more_is_opened_anew_and_its_peers_find_it() {
         survives(take_the_lock);
+    }
+
+    #[test]
+    fn a_lock_in_what_an_endpoint_has_left_behind_is_looked_after() {
+        let executor = Executor::new().expect("an executor");
+        let (server, client) = (Party::new(&executor), Party::new(&executor));
+        if server.endpoint.capabilities().library != "2.1" {
+            return;
+        }
+        reach(&executor, &client, &server);
+        let old = server.head(0);
+        take_a_place(&old);
+        reach(&executor, &client, &server);
+        let open = old.word(LOCK).load(Ordering::SeqCst);
+        take_the_lock(&old);
+        let rt = executor.handle();
+        let until = rt.now() + PATIENCE;
+        executor.block_on(async {
+            while old.word(LOCK).load(Ordering::SeqCst) != open {
+                assert!(rt.now() < until, "a thread of this process that needs it would spin");
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+        });
+        assert_eq!(server.reopened(), 1);
     }
 
     /// Each of the executor's turns takes `turn_ms`, and there is always a next one.
