@@ -97,7 +97,11 @@ impl Core {
         let generation = ringer.as_ref().map_or(0, |ringer| ringer.generation());
         let peers = &mut *self.peers.borrow_mut();
         let (fi_addr, slot) = match peers.retained(address) {
-            Some(Retained { fi_addr, slot, generation: same }) if same == generation => (fi_addr, slot),
+            Some(Retained { fi_addr, slot, generation: same })
+                if same == generation && fi_addr != sys::FI_ADDR_NOTAVAIL =>
+            {
+                (fi_addr, slot)
+            }
             Some(Retained { fi_addr: before, slot, .. }) => {
                 let fi_addr = self.insert_at(peers, slot, address, generation)?;
                 peers.leave(slot, before);

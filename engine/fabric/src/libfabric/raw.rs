@@ -288,8 +288,11 @@ impl Raw {
         self.check("fi_av_insert", code).map(|()| peer)
     }
 
+    /// Removes an address. One that could not be inserted has nothing to remove.
     pub(super) fn remove(&self, peer: u64) {
-        if let Ok(ptr) = self.live() {
+        if let Ok(ptr) = self.live()
+            && peer != sys::FI_ADDR_NOTAVAIL
+        {
             // SAFETY: open; the entry was inserted and is removed once.
             unsafe { sys::weir_av_remove(ptr, peer) };
         }
