@@ -411,6 +411,8 @@ mod tests {
         reach(&executor, &client, &server);
         reach(&executor, &server, &client);
         assert_eq!(server.reopened(), 1);
+        let first_try = Path::new(bell::DIRECTORY).join(bell::provider_name(&server.name, 1));
+        assert!(!first_try.exists(), "the provider has that name for an endpoint that is closed");
     }
 
     #[test]
