@@ -14,7 +14,7 @@ use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, Path, PoolNumber};
 use crate::pace::{PIECE, read_blocks_behind};
-use crate::paging::{Fault, Halt};
+use crate::paging::{Fault, Halt, Still};
 use crate::read::copy_inline;
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
@@ -132,19 +132,20 @@ impl Ground<'_> {
         newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
     }
 
-    /// What the records from one on show, step by step. What others write meanwhile is newer than the horizon, and but for
-    /// this visit only the end of the container removes anything. `None`: it isn't an array, or there is too much of it
-    /// on top of each other; `deep` looks are left for that.
+    /// What the records from one on show at one moment, found step by step. A prepared transaction may be committed
+    /// meanwhile, at an epoch before the horizon: a window has all of it or nothing. In what has nothing of it all epochs
+    /// are older, since nobody writes below a dkey that a transaction holds. `None`: it isn't an array, or there is too much
+    /// of it on top of each other; `deep` looks are left for that.
     async fn window(&self, from: u64, deep: &mut usize) -> Result<Option<Window>, ChoreError> {
-        let life =
-            self.core.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_life(tree, self.place, self.horizon)?));
+        let still = Still::new(self.core, &self.core.tree.borrow());
+        let life = still.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_life(tree, self.place, self.horizon)?));
         let life = life.await?;
         let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
         let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
         let mut gathering = Gathering::new(rest, classes, STEP_LOOKS);
         let mut usual = WINDOW_LOOKS;
         loop {
-            let step = self.core.ask(|tree| {
+            let step = still.ask(|tree| {
                 let mut left = STEP_LOOKS;
                 let has_ended = gathering.step(tree, &self.place[2], life, self.horizon, &mut left)?;
                 Ok::<_, Halt<ChoreError>>((has_ended, STEP_LOOKS - left))
@@ -160,6 +161,7 @@ impl Ground<'_> {
                 return Ok(None);
             }
             *deep -= beyond;
+            self.core.turn().await;
             self.core.breathe().await;
         }
     }
@@ -420,17 +422,20 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
 pub(crate) mod tests {
     use super::*;
     use crate::config::{FormatOptions, Owner, StoreConfig};
+    use crate::intents::TransactionId;
     use crate::shard::Shard;
     use crate::store::Store;
+    use crate::transaction::Operation;
     use crate::update::Data;
     use core::ops::ControlFlow;
     use weir_media::Device;
     use weir_media::memory::MemoryDevice;
-    use weir_proto::object::{AkeyUpdate, Conditions, Value};
+    use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Value};
     use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
     use weir_runtime::sim::World;
 
     pub(crate) const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(1));
+    const OBJECT: ObjectId = ObjectId { hi: 0, lo: 1 };
 
     /// Runs something on a shard of a new store in memory.
     pub(crate) fn on_a_shard(test: impl AsyncFnOnce(Shard) + 'static) {
@@ -465,6 +470,83 @@ pub(crate) mod tests {
         tree.put(&key, &value).expect("in memory");
     }
 
+    fn key(name: &[u8]) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    /// The update that fills extents of the akey "a" with bytes.
+    fn filling(extents: &[Extent], byte: u8) -> (AkeyUpdate, Vec<u8>) {
+        let value = Value::Array { record_size: 1, extents: extents.to_vec() };
+        let data = |extent: &Extent| vec![byte; small(extent.count)];
+        let checksums = extents.iter().map(|extent| crc32c(&data(extent))).collect();
+        let update = AkeyUpdate { akey: key(b"a"), value, conditions: Conditions::NONE, checksums };
+        (update, extents.iter().flat_map(data).collect())
+    }
+
+    /// Fills an extent of the akey "a".
+    async fn fill(shard: &Shard, epoch: u64, extent: Extent, byte: u8) {
+        let (update, data) = filling(&[extent], byte);
+        let (dkey, update, data) = (key(b"d"), [update], Data::Borrowed(&data));
+        let stored = shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), Conditions::NONE, &update, data);
+        stored.await.expect("stored");
+    }
+
+    /// Merges the akey "a".
+    async fn merge(shard: &Shard, horizon: u64) {
+        let container = shard.locate(CONTAINER).expect("there");
+        let object = Path::object(shard.number, container, OBJECT);
+        let dkey = object.dkey(&key(b"d"));
+        let place = [object, dkey.clone(), dkey.akey(&key(b"a"))];
+        let merged = merge_akey(&shard.core, (shard.number, container, OBJECT), &place, horizon);
+        merged.await.expect("merged");
+    }
+
+    /// The bytes of an extent of the akey "a".
+    async fn shown(shard: &Shard, extent: Extent) -> Vec<u8> {
+        let value = Value::Array { record_size: 1, extents: vec![extent] };
+        let asked = [AkeyFetch { akey: key(b"a"), value, conditions: Conditions::NONE }];
+        let dkey = key(b"d");
+        let found = shard.fetch(CONTAINER, OBJECT, &dkey, Epoch::MAX, Conditions::NONE, &asked);
+        let found = found.await.expect("found");
+        let mut data = vec![0; small(extent.count)];
+        found.read(&mut data).await.expect("read");
+        data
+    }
+
+    #[test]
+    fn what_is_committed_while_a_window_is_gathered_is_in_it_as_a_whole_or_not_at_all() {
+        on_a_shard(async |shard| {
+            // More short extents than one step looks at, and then longer ones.
+            for index in 0..STEP_LOOKS as u64 + 88 {
+                fill(&shard, 1 + index, Extent { index, count: 1 }, 1).await;
+            }
+            fill(&shard, 900, Extent { index: 2000, count: 8 }, 1).await;
+            let id = TransactionId(uuid::Uuid::from_u128(7));
+            let extents = [Extent { index: 10, count: 1 }, Extent { index: 16, count: 8 }];
+            let (update, data) = filling(&extents, 2);
+            let prepared = Operation::Update {
+                object: OBJECT,
+                dkey: key(b"d"),
+                conditions: Conditions::NONE,
+                akeys: vec![update],
+                data: Data::Borrowed(&data),
+            };
+            let epoch = shard.core.rt.wall_ns() + 1000;
+            shard.prepare(CONTAINER, id, Epoch(epoch), &[prepared]).await.expect("prepared");
+            let other = shard.clone();
+            let commit = shard.core.rt.spawn(async move { other.commit_transaction(CONTAINER, id).await });
+            let before = shard.core.tree.borrow().len();
+            merge(&shard, epoch + 1000).await;
+            commit.await.expect("not aborted").expect("committed");
+            assert!(shard.core.tree.borrow().len() < before, "nothing was merged");
+            let mut expected = vec![1; 600];
+            for extent in extents {
+                expected[small(extent.index)..small(extent.end())].fill(2);
+            }
+            assert!(shown(&shard, Extent { index: 0, count: 600 }).await == expected);
+        });
+    }
+
     fn piece(number: u64) -> [u8; 10] {
         [u8::try_from(number).expect("few"); 10]
     }
@@ -472,12 +554,12 @@ pub(crate) mod tests {
     #[test]
     fn a_part_that_was_altered_in_memory_is_counted_and_nothing_is_merged() {
         on_a_shard(async |shard| {
-            let (object, dkey) = (ObjectId { hi: 0, lo: 1 }, Key::new(b"d").expect("a key"));
+            let (object, dkey) = (OBJECT, key(b"d"));
             for number in 0..8 {
                 // Each hides the end of the one before: of that, a part is asked for.
                 let extents = vec![Extent { index: number * 8, count: 10 }];
                 let value = Value::Array { record_size: 1, extents };
-                let (akey, checksums) = (Key::new(b"a").expect("a key"), vec![crc32c(&piece(number))]);
+                let (akey, checksums) = (key(b"a"), vec![crc32c(&piece(number))]);
                 let update = [AkeyUpdate { akey, value, conditions: Conditions::NONE, checksums }];
                 let (epoch, data) = (Epoch(1 + number), piece(number));
                 let data = Data::Borrowed(&data);

@@ -155,7 +155,7 @@ impl<C: Deref<Target = Core>> Drop for Hold<C> {
 }
 
 /// The index as it was at one moment. As long as there is one, nodes that change are copied, as for a checkpoint, and
-/// no node's place is given out again: it is for what a client waits for.
+/// no node's place is given out again: it is for what a client waits for, and for what takes a bounded number of steps.
 pub(crate) struct Still {
     tree: Tree,
     hold: Hold<Rc<Core>>,

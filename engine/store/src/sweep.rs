@@ -11,8 +11,9 @@
 //! inside a newer one is at once.
 //!
 //! A pass stops after a number of entries and goes on later, on the index as it is then. What was written meanwhile is
-//! newer than the horizon or hides more than the pass knows; what was removed hid nothing that stays. So a pass may spare
-//! what could have gone, never the other way round.
+//! newer than the horizon or hides more than the pass knows: a prepared transaction that is committed at its old epoch is
+//! newer than all below the dkeys that it held. What was removed hid nothing that stays. So a pass may spare what could have
+//! gone, never the other way round.
 
 mod events;
 mod idle;
