@@ -156,6 +156,12 @@ impl Cache {
         let range = places.range(at, way);
         places.memory[range].copy_from_slice(data);
     }
+
+    /// Flips a bit of every byte.
+    #[cfg(test)]
+    pub(crate) fn alter(&self) {
+        self.places.borrow_mut().memory.iter_mut().for_each(|byte| *byte ^= 4);
+    }
 }
 
 #[cfg(test)]

@@ -384,26 +384,54 @@ mod tests {
     use super::*;
     use crate::merge::tests::{CONTAINER, alter, on_a_shard};
     use crate::update::Data;
+    use std::rc::Rc;
     use weir_proto::object::{AkeyUpdate, Conditions, Value};
+
+    const OBJECT: ObjectId = ObjectId { hi: 0, lo: 1 };
+
+    fn key(name: &[u8]) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    /// Stores the only value.
+    async fn store(shard: &Shard, data: &[u8]) {
+        let (value, checksums) = (Value::Single { size: data.len() as u64 }, vec![crc32c(data)]);
+        let update = [AkeyUpdate { akey: key(b"a"), value, conditions: Conditions::NONE, checksums }];
+        let (dkey, data) = (key(b"d"), Data::Borrowed(data));
+        let stored = shard.update(CONTAINER, OBJECT, &dkey, Epoch(1), Conditions::NONE, &update, data);
+        stored.await.expect("stored");
+    }
+
+    /// The value as a list of dkeys shows it.
+    async fn listed_value(shard: &Shard) -> Result<Option<Vec<u8>>, FetchError> {
+        let akey = key(b"a");
+        let page = shard.list(CONTAINER, OBJECT, &ListScope::Dkeys, Epoch::MAX, &[], 9, Some(&akey)).await?;
+        Ok(page.entries[0].value.as_ref().map(|value| value.to_vec()))
+    }
 
     #[test]
     fn a_listed_value_that_was_altered_in_memory_is_met() {
         on_a_shard(async |shard| {
-            let (object, dkey) = (ObjectId { hi: 0, lo: 1 }, Key::new(b"d").expect("a key"));
-            let akey = Key::new(b"a").expect("a key");
-            let (value, checksums) = (Value::Single { size: 4 }, vec![crc32c(b"weir")]);
-            let update = [AkeyUpdate { akey: akey.clone(), value, conditions: Conditions::NONE, checksums }];
-            let (epoch, data) = (Epoch(1), Data::Borrowed(b"weir"));
-            let stored = shard.update(CONTAINER, object, &dkey, epoch, Conditions::NONE, &update, data);
-            stored.await.expect("stored");
-            let list = async || {
-                shard.list(CONTAINER, object, &ListScope::Dkeys, Epoch::MAX, &[], 9, Some(&akey)).await
-            };
-            let page = list().await.expect("listed");
-            assert_eq!(page.entries[0].value.as_ref().map(|value| &value[..]), Some(&b"weir"[..]));
+            store(&shard, b"weir").await;
+            assert_eq!(listed_value(&shard).await.expect("listed").as_deref(), Some(&b"weir"[..]));
             alter(&shard, b"weir");
-            assert!(matches!(list().await, Err(FetchError::Altered { .. })));
+            assert!(matches!(listed_value(&shard).await, Err(FetchError::Altered { .. })));
             assert_eq!(shard.core.counters.checksum_errors.get(), 1);
+        });
+    }
+
+    #[test]
+    fn a_listed_value_that_was_altered_in_the_cache_is_read_again() {
+        on_a_shard(async |shard| {
+            let (core, data) = (Rc::clone(&shard.core), [7; 4096]);
+            store(&shard, &data).await;
+            for (hits, errors) in [(1, 0), (2, 1), (3, 1)] {
+                if hits == 2 {
+                    core.cache.alter();
+                }
+                assert_eq!(listed_value(&shard).await.expect("listed").as_deref(), Some(&data[..]));
+                assert_eq!((core.cache.hits.get(), core.counters.checksum_errors.get()), (hits, errors));
+            }
         });
     }
 }

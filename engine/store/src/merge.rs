@@ -447,7 +447,7 @@ pub(crate) mod tests {
             let owner = Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) };
             let options = FormatOptions { owner: owner.clone(), log_bytes: None };
             Store::format(&handle, &device, &options).await.expect("empty");
-            let config = StoreConfig { background: false, ..StoreConfig::default() };
+            let config = StoreConfig { background: false, cache_bytes: 1 << 20, ..StoreConfig::default() };
             let store = Store::open(&handle, device, &owner, config).await.expect("it opens");
             let shard = store.create_pool(PoolId(uuid::Uuid::from_u128(2)), 32 << 20).await.expect("space");
             shard.create_container(CONTAINER).await.expect("created");
