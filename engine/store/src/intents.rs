@@ -457,8 +457,8 @@ impl Transactions {
             return None;
         }
         let meets = |who: Who| who.0.0 <= epoch && Some(who.1) != own;
+        // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {
-            // Transactions of later epochs are no matter, and stand behind those that are.
             Scope::Object => {
                 let of_object = self.objects.range((*object, FIRST)..);
                 let of_object = of_object.take_while(|(found, who)| found == object && who.0.0 <= epoch);
@@ -466,7 +466,8 @@ impl Transactions {
             }
             Scope::Dkey(dkey) => [None, Some(dkey.clone())].into_iter().find_map(|dkey| {
                 let of_dkey = self.dkeys.range((*object, dkey.clone(), FIRST)..);
-                let of_dkey = of_dkey.take_while(|(found, at, _)| found == object && *at == dkey);
+                let of_dkey =
+                    of_dkey.take_while(|(found, at, who)| found == object && *at == dkey && who.0.0 <= epoch);
                 of_dkey.map(|(.., who)| *who).find(|who| meets(*who))
             }),
         };
