@@ -214,7 +214,9 @@ impl Ground<'_> {
     /// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.
     fn changes(&self, tree: &Tree, plan: &Plan, payload: Payload) -> Result<Option<Vec<Change>>, Fault> {
         let akey = &self.place[2];
-        for stored in plan.parts.iter().map(|(_, stored)| stored).chain(&plan.replaced) {
+        // What more it replaces is removed by its key alone.
+        let replaced = plan.replaced.iter().take(REMOVALS_MAX);
+        for stored in plan.parts.iter().map(|(_, stored)| stored).chain(replaced) {
             if tree.get(&akey.extent(stored.extent, stored.epoch))?.as_ref() != Some(&stored.value) {
                 return Ok(None);
             }
