@@ -26,7 +26,8 @@ use weir_media::{BLOCK, DmaBuf, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
-/// Bytes that are compared with their checksums before others run: some 50 µs.
+/// Bytes that are compared with their checksums before others run, some 50 µs, and the rest of the piece that is under way:
+/// a single value is one piece, of up to 8 MiB.
 const SEAL_BYTES: usize = 512 << 10;
 
 /// Bytes of a version beside its inline data, at most.
