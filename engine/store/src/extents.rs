@@ -83,7 +83,7 @@ pub(crate) struct Gathering {
     /// Where the first of them goes on.
     from: Option<KeyBytes>,
     ahead: Ahead,
-    /// Entries of each class that begin behind the first record of the range and are looked at.
+    /// Entries of each class that begin in the range and are looked at; more when they begin at its first record.
     looks: usize,
     /// Versions beyond which the range is made shorter.
     most: usize,
@@ -213,7 +213,8 @@ impl Gathering {
                 return ControlFlow::Break(Ok(Some(next)));
             }
             *looks -= 1;
-            ahead.left = ahead.left.saturating_sub(1);
+            // What begins before the range is looked at, however much it is, and doesn't make it shorter.
+            ahead.left = ahead.left.saturating_sub(usize::from(extent.index >= range.index));
             if is_done {
                 steps += 1;
                 let skip = steps > STEPS_MAX;

@@ -44,8 +44,8 @@ const MERGES_MAX: usize = 64;
 /// Looks at the index for one window of records, beyond which very many extents reach over its first one.
 const WINDOW_LOOKS: usize = 16 * 1024;
 
-/// Looks beyond that in one visit of an akey: some 100 ms of work, in steps. What lies on top of each other deeper than
-/// this is merged as far as that goes.
+/// Looks beyond that in one visit of an akey: some 100 ms of work, in steps. Where extents lie on top of each other deeper
+/// than this, the visit's merges end before them.
 const DEEP_LOOKS: usize = 512 * 1024;
 
 /// All records that can be named.
@@ -546,6 +546,26 @@ pub(crate) mod tests {
                 expected[small(extent.index)..small(extent.end())].fill(2);
             }
             assert!(shown(&shard, Extent { index: 0, count: 600 }).await == expected);
+        });
+    }
+
+    #[test]
+    fn extents_that_begin_one_behind_the_other_are_merged() {
+        on_a_shard(async |shard| {
+            const COUNT: u64 = 2000;
+            const LEN: u64 = 256;
+            let byte = |number: u64| u8::try_from(number % 251).expect("a byte");
+            // More of them reach into a record than one window takes in.
+            for index in 0..COUNT {
+                fill(&shard, 1 + index, Extent { index, count: LEN }, byte(index)).await;
+            }
+            for _ in 0..2 {
+                shard.aggregate(CONTAINER, Epoch(2 * COUNT)).await.expect("aggregated");
+            }
+            let left = shard.core.tree.borrow().len();
+            assert!(left < COUNT / 4, "{left} entries are left");
+            let expected: Vec<u8> = (0..COUNT + LEN - 1).map(|index| byte(index.min(COUNT - 1))).collect();
+            assert!(shown(&shard, Extent { index: 0, count: COUNT + LEN - 1 }).await == expected);
         });
     }
 
