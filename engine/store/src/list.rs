@@ -1,8 +1,9 @@
 //! Lists of objects, dkeys, akeys and extents, a page at a time.
 //!
-//! An anchor names the last thing listed, so that it stays meaningful whatever comes and goes between two pages. A page
-//! shows the index as it was at its begin, is put together in turns, and ends early when it takes many: most keys may be
-//! punched, most extents hidden.
+//! An anchor names the last key listed, or the record that a list of extents goes on at, so that it stays meaningful
+//! whatever comes and goes between two pages. A page shows the index as it was at its begin, is put together in turns, and
+//! ends early when it takes many: most keys may be punched, most extents hidden. What an extent shows may be listed as two
+//! entries where a page ended early.
 
 use crate::codec::crc32c;
 use crate::error::FetchError;
@@ -29,8 +30,8 @@ const PAGE_BYTES_MAX: usize = INLINE_MAX - 1024;
 /// Bytes of an entry in a reply beside key and value: lengths, flags, an extent with its epoch.
 const ENTRY_BYTES: usize = 40;
 
-/// Index entries that one page takes looks at, listed or not: some 10 ms of work. The page ends early then, at the latest
-/// when the turn is over.
+/// Index entries that one page takes looks at, listed or not: some 10 ms of work. The page ends early then, one of keys at
+/// the latest when the turn is over, one of extents when the window is that is under way.
 const LOOKS_MAX: usize = 200 * TURN_LOOKS;
 
 /// Extents of a window begin with so many entries of each class.
@@ -106,7 +107,7 @@ impl Shard {
         let mut page = Filling::new(limit);
         self.begin_list(number, object, scope, epoch)?;
         // Nothing runs in between: what is shown is what the list has announced to see.
-        let turns = Turns::new(&self.core);
+        let turns = Turns::new(self, (container, number));
         let path = Path::object(self.number, number, object);
         let asked = Asked { turns: &turns, object, path, epoch: epoch.0 };
         match scope {
@@ -178,7 +179,7 @@ impl Asked<'_> {
     ) -> Result<(), FetchError> {
         let mut anchor = None;
         while self.turns.used() < LOOKS_MAX {
-            let keys = self.turns.left(KEY_LOOKS).await / KEY_LOOKS;
+            let keys = self.turns.left(KEY_LOOKS).await? / KEY_LOOKS;
             let turn = self.turns.ask(keys * KEY_LOOKS, |tree| {
                 for _ in 0..keys {
                     let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(true) };

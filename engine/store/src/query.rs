@@ -49,7 +49,7 @@ impl Shard {
         check_query(object, query).map_err(FetchError::Invalid)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
         // Nothing runs in between: what is found is what the query has announced to see.
-        let turns = Turns::new(&self.core);
+        let turns = Turns::new(self, (container, number));
         let path = Path::object(self.number, number, object);
         let reply = answer(turns, object, &path, epoch.0, query).await;
         self.see(number, object).await?;

@@ -3,12 +3,12 @@
 use crate::error::FetchError;
 use crate::extents::Gathering;
 use crate::incarnation::Life;
-use crate::key::Path;
+use crate::key::{ContainerNumber, Path};
 use crate::paging::{Fault, Halt, Still};
-use crate::state::Core;
+use crate::shard::Shard;
 use crate::tree::Tree;
 use core::cell::Cell;
-use std::rc::Rc;
+use weir_proto::ContainerId;
 
 /// Entries of the index looked at in one turn, one behind the other: some 50 µs of work.
 pub(crate) const TURN_LOOKS: usize = 256;
@@ -16,9 +16,11 @@ pub(crate) const TURN_LOOKS: usize = 256;
 /// What a key counts that is searched for and judged by its events, in entries.
 pub(crate) const KEY_LOOKS: usize = 8;
 
-/// The index as it was at one moment, asked in turns.
+/// The index as it was at one moment, asked in turns as long as the store is open and the container that is asked about is
+/// there.
 pub(crate) struct Turns<'a> {
-    core: &'a Core,
+    shard: &'a Shard,
+    container: (ContainerId, ContainerNumber),
     still: Still,
     /// Looks that are left in this turn.
     left: Cell<usize>,
@@ -28,9 +30,9 @@ pub(crate) struct Turns<'a> {
 
 impl<'a> Turns<'a> {
     /// From this moment on.
-    pub(crate) fn new(core: &'a Rc<Core>) -> Self {
-        let still = Still::new(core, &core.tree.borrow());
-        Self { core, still, left: Cell::new(TURN_LOOKS), used: Cell::new(0) }
+    pub(crate) fn new(shard: &'a Shard, container: (ContainerId, ContainerNumber)) -> Self {
+        let still = Still::new(&shard.core, &shard.core.tree.borrow());
+        Self { shard, container, still, left: Cell::new(TURN_LOOKS), used: Cell::new(0) }
     }
 
     /// Looks so far.
@@ -38,13 +40,23 @@ impl<'a> Turns<'a> {
         self.used.get()
     }
 
-    /// Looks that are left in this turn, or in the next one if these are fewer than needed.
-    pub(crate) async fn left(&self, needed: usize) -> usize {
+    /// Looks that are left in this turn, or in the next one if these are fewer than needed. Fails when there is nothing to
+    /// be asked any more.
+    pub(crate) async fn left(&self, needed: usize) -> Result<usize, FetchError> {
         if self.left.get() < needed {
-            self.core.turn().await;
+            let core = &self.shard.core;
+            core.turn().await;
+            // A store that has failed still answers; one that was closed doesn't.
+            if core.is_stopped() {
+                return Err(FetchError::Failed(core.failure().unwrap_or_else(|| "it was closed".to_owned())));
+            }
+            let (id, number) = self.container;
+            if self.shard.locate(id)? != number {
+                return Err(FetchError::ContainerMissing(id));
+            }
             self.left.set(TURN_LOOKS);
         }
-        self.left.get()
+        Ok(self.left.get())
     }
 
     fn take(&self, looks: usize) {
@@ -58,7 +70,7 @@ impl<'a> Turns<'a> {
         looks: usize,
         mut question: impl FnMut(&Tree) -> Result<T, Fault>,
     ) -> Result<T, FetchError> {
-        self.left(looks).await;
+        self.left(looks).await?;
         self.take(looks);
         self.still.ask(|tree| Ok::<_, Halt<FetchError>>(question(tree)?)).await
     }
@@ -72,7 +84,7 @@ impl<'a> Turns<'a> {
         epoch: u64,
     ) -> Result<(), FetchError> {
         loop {
-            let most = self.left(1).await;
+            let most = self.left(1).await?;
             let step = self.still.ask(|tree| {
                 let mut left = most;
                 let has_ended = gathering.step(tree, akey, life, epoch, &mut left)?;

@@ -2,13 +2,13 @@
 
 use crate::long::beside;
 use crate::setup::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_proto::limits::{AKEYS_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{Conditions, Extent, KeyQuery, ListScope, PunchScope};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_runtime::Handle;
-use weir_store::{Data, ListPage, Shard, Store, StoreConfig};
+use weir_store::{Data, FetchError, ListPage, Shard, Store, StoreConfig};
 
 const DISK: u64 = 256 << 20;
 
@@ -218,6 +218,39 @@ fn a_query_of_keys_that_were_punched_lets_others_run_and_shows_the_moment_of_its
             for task in tasks.into_inner() {
                 task.await.expect("not aborted");
             }
+        });
+    }
+}
+
+#[test]
+fn a_search_ends_when_its_container_goes_and_when_the_store_is_closed() {
+    const COUNT: u64 = 5000;
+    const MEANWHILE: u64 = 5;
+    for closes in [false, true] {
+        let (machine, store, shard) = start(80, quiet());
+        let rt = machine.handle();
+        machine.run(async move {
+            dkeys_that_were_punched(&rt, &shard, COUNT).await;
+            let (begun, store) = (Cell::new(false), RefCell::new(Some(store)));
+            let question = extreme(true, None, false);
+            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question);
+            let (found, turns) = beside(&rt, query, async |turn| {
+                if turn < MEANWHILE || begun.replace(true) {
+                    return;
+                }
+                if closes {
+                    drop(store.take());
+                } else {
+                    shard.destroy_container(CONTAINER).await.expect("destroyed");
+                }
+            })
+            .await;
+            if closes {
+                assert!(matches!(found, Err(FetchError::Failed(_))), "{found:?}");
+            } else {
+                assert!(matches!(found, Err(FetchError::ContainerDestroying(_))), "{found:?}");
+            }
+            assert!(turns < COUNT / KEYS / 2, "it went on for {turns} turns");
         });
     }
 }
