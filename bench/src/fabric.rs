@@ -316,7 +316,7 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
             "1 MiB server to client, 4 in flight, sent",
             &bare,
             "bare writes that were sent",
-            None,
+            goal,
         ),
     ] {
         Pair::measure(&plain, side, what)?.rate(report, &name(row), "MiB/s", reference, goal);

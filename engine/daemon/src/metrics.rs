@@ -614,7 +614,7 @@ impl Exporter {
             ),
             self.rpc(
                 "weir_engine_rpc_ignored",
-                "Requests of clients that heed no answers, which got none",
+                "Requests and other messages of clients that heed no answers, which got none",
                 "ignored",
             ),
             self.by_target(

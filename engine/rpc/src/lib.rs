@@ -28,6 +28,7 @@ mod request;
 pub mod seal;
 mod server;
 mod session;
+mod spares;
 mod turns;
 pub mod wire;
 
@@ -60,6 +61,7 @@ use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
 use session::PeerState;
+use spares::Spares;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use turns::Turns;
@@ -110,8 +112,8 @@ pub(crate) struct Inner {
     starting: Cell<bool>,
     clients: RefCell<Clients>,
     /// Where requests were that have ended.
-    spare_requests: RefCell<Vec<Rc<Parts>>>,
-    spare_tasks: RefCell<Vec<Rc<Task>>>,
+    spare_requests: Spares<Parts>,
+    spare_tasks: Spares<Task>,
     transfers: Semaphore,
     accesses: Ledger,
     requests: Quota,
@@ -157,8 +159,8 @@ impl Rpc {
             handlers: RefCell::default(),
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
-            spare_requests: RefCell::default(),
-            spare_tasks: RefCell::default(),
+            spare_requests: Spares::default(),
+            spare_tasks: Spares::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
             requests: Quota::new(credits, config.requests_max),

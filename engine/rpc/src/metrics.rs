@@ -93,7 +93,7 @@ counters! {
     overloaded,
     /// Of these, requests of clients that had too many under way themselves.
     overdrawn,
-    /// Of these, requests that were not even answered, because their clients don't heed answers.
+    /// Messages that got no answer because their clients don't heed answers: refused requests, hellos and repeats.
     ignored,
     /// Overload answers received.
     overload_hints,

@@ -33,9 +33,6 @@ pub(crate) struct Parts {
     accesses: Option<Rc<Accesses>>,
 }
 
-/// Places of requests that are kept for the next ones: two clients with all their credits.
-const SPARE_MAX: usize = 64;
-
 /// What a handler may want to know of a request's header.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Asked {
@@ -77,24 +74,14 @@ impl Request {
         deadline: Instant,
         accesses: Option<Rc<Accesses>>,
     ) -> Self {
-        let spare = inner.spare_requests.borrow_mut().pop();
-        let mut parts = spare.unwrap_or_default();
-        // Each field where it stays: nothing is put together first, and copied then.
-        let fill = |place: &mut Parts| {
+        let parts = inner.spare_requests.take(|place| {
             place.header = header;
             place.message = Some(message);
             place.body = body;
             place.segments = segments;
             place.deadline = deadline;
             place.accesses = accesses;
-        };
-        if let Some(place) = Rc::get_mut(&mut parts) {
-            fill(place);
-        } else {
-            let mut place = Parts::default();
-            fill(&mut place);
-            parts = Rc::new(place);
-        }
+        });
         Self { inner, parts }
     }
 
@@ -426,10 +413,7 @@ impl Drop for Request {
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return };
         (parts.message, parts.accesses) = (None, None);
         parts.segments = Vec::new();
-        let mut spare = self.inner.spare_requests.borrow_mut();
-        if spare.len() < SPARE_MAX {
-            spare.push(Rc::clone(&self.parts));
-        }
+        self.inner.spare_requests.keep(&self.parts);
     }
 }
 

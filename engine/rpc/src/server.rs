@@ -26,9 +26,6 @@ pub type Body = Vec<u8>;
 /// When to come again to a server that is starting: opening takes some milliseconds.
 const STARTING_PAUSE: Duration = Duration::from_millis(10);
 
-/// Places of requests that are kept for the next ones: two clients with all their credits.
-const SPARE_MAX: usize = 64;
-
 /// Part of the room for running requests that is kept for those that were sent away before.
 const RETURNERS: usize = 8;
 
@@ -68,8 +65,6 @@ pub(crate) struct Task {
     version: u16,
     /// Its accesses to the client's memory, and when they must have ended.
     accesses: Option<(Rc<Accesses>, Instant)>,
-    /// It moves client memory: its reply waits for no other.
-    bulk: bool,
     /// How many requests had begun when it came, where its client had no other under way.
     lone: Option<u64>,
     finished: Cell<bool>,
@@ -85,24 +80,14 @@ impl Running {
     ) -> Self {
         add(&inner.metrics.requests, 1);
         add(&inner.metrics.running, 1);
-        let mut task = inner.spare_tasks.borrow_mut().pop().unwrap_or_default();
-        // Each field where it stays: nothing is put together first, and copied then.
-        let fill = |place: &mut Task| {
+        let task = inner.spare_tasks.take(|place| {
             place.client = header.client;
             place.request = header.request;
             place.version = header.version;
-            place.bulk = accesses.is_some();
             place.accesses = accesses;
             place.lone = lone;
             place.finished.set(false);
-        };
-        if let Some(place) = Rc::get_mut(&mut task) {
-            fill(place);
-        } else {
-            let mut place = Task::default();
-            fill(&mut place);
-            task = Rc::new(place);
-        }
+        });
         Self { inner, task }
     }
 
@@ -150,10 +135,7 @@ impl Drop for Running {
         // Who holds the last share of its accesses says so to the context.
         let accesses = Rc::get_mut(&mut self.task).and_then(|task| task.accesses.take());
         drop(accesses);
-        let mut spare = inner.spare_tasks.borrow_mut();
-        if spare.len() < SPARE_MAX {
-            spare.push(Rc::clone(&self.task));
-        }
+        inner.spare_tasks.keep(&self.task);
     }
 }
 
@@ -471,7 +453,9 @@ impl Inner {
     }
 
     fn finish(&self, task: &Task, result: Result<Body, Status>) {
-        let Task { client, request, version, bulk, .. } = *task;
+        let Task { client, request, version, .. } = *task;
+        // It moves client memory: its reply waits for no other.
+        let bulk = task.accesses.is_some();
         let finished = match result {
             Ok(body) if body.len() <= INLINE_MAX => Finished { status: 0, body },
             Ok(body) => {

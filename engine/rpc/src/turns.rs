@@ -61,8 +61,6 @@ impl Lanes {
 pub(crate) struct Turns {
     /// Requests whose workers are awake and that have not begun.
     woken: Cell<usize>,
-    /// Requests in lanes.
-    waiting: Cell<usize>,
     /// Requests that have begun so far.
     begun: Cell<u64>,
     lanes: RefCell<Lanes>,
@@ -72,7 +70,7 @@ impl Turns {
     /// No requests; `seed` is the context's own.
     pub(crate) fn new(seed: u64) -> Self {
         let lanes = Lanes { waiting: IdMap::with_hasher(seed.into()), ring: VecDeque::new() };
-        Self { woken: Cell::new(0), waiting: Cell::new(0), begun: Cell::new(0), lanes: RefCell::new(lanes) }
+        Self { woken: Cell::new(0), begun: Cell::new(0), lanes: RefCell::new(lanes) }
     }
 
     /// Requests that have begun so far.
@@ -80,9 +78,12 @@ impl Turns {
         self.begun.get()
     }
 
+    fn has_waiting(&self) -> bool {
+        !self.lanes.borrow().ring.is_empty()
+    }
+
     /// Nobody gets a turn any more. Returned to be dropped by the caller, because requests come back here.
     pub(crate) fn close(&self) -> impl Sized + use<> {
-        self.waiting.set(0);
         let lanes = &mut *self.lanes.borrow_mut();
         lanes.ring.clear();
         core::mem::take(&mut lanes.waiting)
@@ -101,14 +102,13 @@ impl Inner {
         alone: bool,
     ) {
         let turns = &self.turns;
-        let free = turns.waiting.get() == 0 && turns.woken.get() < WOKEN_MAX;
+        let free = !turns.has_waiting() && turns.woken.get() < WOKEN_MAX;
         if free || served.urgent && turns.woken.get() < WOKEN_MAX + WOKEN_URGENT {
             let alone = alone && turns.woken.get() == 0;
             turns.woken.set(turns.woken.get() + 1);
             served.counter.take(self, &served.handler, running, request, alone);
             return;
         }
-        turns.waiting.set(turns.waiting.get() + 1);
         let waiting = Waiting { served: served.clone(), running, request };
         turns.lanes.borrow_mut().push(client, waiting);
     }
@@ -123,7 +123,7 @@ impl Inner {
         if let Some(before) = lone {
             raise(&self.metrics.passed_max, begun.saturating_sub(before));
         }
-        if turns.waiting.get() > 0 {
+        if turns.has_waiting() {
             self.wake_next();
         }
     }
@@ -135,7 +135,6 @@ impl Inner {
         while turns.woken.get() < WOKEN_MAX {
             let next = turns.lanes.borrow_mut().pop();
             let Some(Waiting { served, running, request }) = next else { return };
-            turns.waiting.set(turns.waiting.get().saturating_sub(1));
             turns.woken.set(turns.woken.get() + 1);
             served.counter.take(self, &served.handler, running, request, false);
         }

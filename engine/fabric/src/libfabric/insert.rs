@@ -9,9 +9,9 @@ use crate::{Address, Capabilities, FabricError, PeerId, Wait};
 use std::borrow::Cow;
 use std::rc::Rc;
 
-/// The name in an address of a provider within the node: with and without the terminating zero it is the same.
+/// The name in an address of a provider within the node, without the terminating zero.
 fn name_in(address: &Address) -> Option<&str> {
-    str::from_utf8(address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes())).ok()
+    str::from_utf8(address.as_bytes()).ok()
 }
 
 /// What the provider knows a generation of a peer by.
@@ -103,7 +103,7 @@ impl Core {
                 (fi_addr, slot)
             }
             Some(Retained { fi_addr: before, slot, .. }) => {
-                let fi_addr = self.insert_at(peers, slot, address, generation)?;
+                let fi_addr = self.insert_at(peers.has_user_ids(), slot, address, generation)?;
                 peers.leave(slot, before);
                 (fi_addr, slot)
             }
@@ -116,13 +116,12 @@ impl Core {
     /// Another entry of the address vector for a slot, whose peer is of this generation now.
     fn insert_at(
         &self,
-        peers: &Peers,
+        has_user_ids: bool,
         slot: u32,
         address: &Address,
         generation: u32,
     ) -> Result<u64, FabricError> {
-        let user_id = peers.has_user_ids().then_some(slot.into());
-        self.raw.insert(&named(address, generation), user_id)
+        self.raw.insert(&named(address, generation), has_user_ids.then_some(slot.into()))
     }
 
     /// A peer has opened its endpoint anew: finds it again. What was posted to the old one is lost.
@@ -135,8 +134,9 @@ impl Core {
             return Err(lost());
         }
         let peers = &mut *self.peers.borrow_mut();
-        let fi_addr = self.insert_at(peers, Peers::slot_of(id), &address, ringer.generation())?;
-        tracing::debug!(peer = %address, generation = ringer.generation(), "a peer has opened its endpoint anew");
+        let (slot, generation) = (Peers::slot_of(id), ringer.generation());
+        let fi_addr = self.insert_at(peers.has_user_ids(), slot, &address, generation)?;
+        tracing::debug!(peer = %address, generation, "a peer has opened its endpoint anew");
         peers.renew(id, fi_addr, Rc::new(ringer));
         Ok(())
     }
@@ -155,9 +155,7 @@ impl Core {
             {
                 peer.ringer = Some(Rc::new(ringer));
             }
-            let generation = peer.ringer.as_ref().map_or(0, |ringer| ringer.generation());
-            let inserted =
-                self.raw.insert(&named(&peer.address, generation), has_user_ids.then_some(slot.into()));
+            let inserted = self.insert_at(has_user_ids, slot, &peer.address, peer.generation());
             inserted.unwrap_or_else(|error| {
                 tracing::warn!(peer = %peer.address, %error, "a peer could not be inserted again");
                 sys::FI_ADDR_NOTAVAIL

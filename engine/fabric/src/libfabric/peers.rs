@@ -52,7 +52,7 @@ impl KnownPeer {
     }
 
     /// Which generation of its endpoint the entry is of.
-    fn generation(&self) -> u32 {
+    pub(super) fn generation(&self) -> u32 {
         self.ringer.as_ref().map_or(0, |ringer| ringer.generation())
     }
 
@@ -214,8 +214,7 @@ impl Peers {
         fi_addr: u64,
         ringer: Option<Rc<Ringer>>,
     ) -> PeerId {
-        let name = address.as_bytes().strip_suffix(&[0]).unwrap_or(address.as_bytes());
-        let process = ringer.as_ref().and_then(|_| bell::process(str::from_utf8(name).ok()?));
+        let process = ringer.as_ref().and_then(|_| bell::process(str::from_utf8(address.as_bytes()).ok()?));
         let slot = &mut self.slots[index as usize];
         let id = id_of(index, slot.generation);
         slot.peer = Some(KnownPeer {

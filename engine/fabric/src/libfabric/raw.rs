@@ -142,7 +142,7 @@ impl Raw {
         };
         let mut ptr = null_mut();
         let mut caps = sys::Caps::EMPTY;
-        let mut error = sys::CallError { call: null(), code: 0 };
+        let mut error = sys::CallError::NONE;
         // SAFETY: strings are terminated and outlive the call, as do the keys, for each of which there is room for an id;
         // the structures have the layouts of the C side.
         let code = unsafe {
@@ -164,13 +164,7 @@ impl Raw {
             )
         };
         if code != 0 {
-            let call = if error.call.is_null() {
-                "fi_getinfo"
-            } else {
-                // SAFETY: a string literal of the C side.
-                unsafe { CStr::from_ptr(error.call) }.to_str().unwrap_or("libfabric")
-            };
-            return Err(failure(call, code, args.provider));
+            return Err(failure(error.call(), code, args.provider));
         }
         let several = args.auth_keys.len() > 1;
         let auth_keys = args.auth_keys.iter().copied().zip(key_ids).filter(|_| several).collect();
@@ -221,10 +215,11 @@ impl Raw {
     /// name that was not tried before.
     pub(super) fn reopen(&self, name: &str) -> Result<(), FabricError> {
         let name = text(name)?;
+        let mut error = sys::CallError::NONE;
         // SAFETY: open or stopped; the string is terminated.
-        let code = unsafe { sys::weir_fabric_reopen(self.ptr, name.as_ptr()) };
+        let code = unsafe { sys::weir_fabric_reopen(self.ptr, name.as_ptr(), &raw mut error) };
         self.stopped.set(code != 0);
-        self.check("fi_endpoint", code)
+        self.check(error.call(), code)
     }
 
     /// Closes the endpoints that others have taken the place of, but for the last ones: those whose shared memory no thread of

@@ -442,17 +442,16 @@ void weir_fabric_abandon(struct weir_fabric *f)
  * there. Where that fails there is no endpoint, and it can be tried again with another name: the library knows each of a
  * process for good.
  */
-int64_t weir_fabric_reopen(struct weir_fabric *f, const char *name)
+int64_t weir_fabric_reopen(struct weir_fabric *f, const char *name, struct weir_error *error)
 {
 	const struct weir_needs needs = { 0 };
 	struct weir_retired *retired;
-	struct weir_error error;
 	int64_t ret;
 
 	if (f->ep) {
 		retired = malloc(sizeof *retired);
 		if (!retired)
-			return -FI_ENOMEM;
+			return failed(error, "malloc", -FI_ENOMEM);
 		*retired = (struct weir_retired){ f->av, f->cq, f->ep, f->retired };
 		f->retired = retired;
 		f->ep = NULL;
@@ -460,7 +459,7 @@ int64_t weir_fabric_reopen(struct weir_fabric *f, const char *name)
 		f->av = NULL;
 	}
 	set_name(f, name);
-	ret = open_endpoint(f, &needs, NULL, &error);
+	ret = open_endpoint(f, &needs, NULL, error);
 	if (ret)
 		close_current(f);
 	return ret;

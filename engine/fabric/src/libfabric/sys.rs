@@ -1,7 +1,8 @@
 //! The C face of libfabric (`shim.c`). Layouts and constants here repeat what is there; a test compares them.
 #![expect(unsafe_code, reason = "declarations of C functions")]
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null;
 
 pub(super) const FI_MULTI_RECV: u64 = 1 << 16;
 pub(super) const FI_SOURCE: u64 = 1 << 57;
@@ -116,8 +117,22 @@ pub(super) const NUMBER_AUTH_KEY: c_int = 2;
 
 #[repr(C)]
 pub(super) struct CallError {
-    pub(super) call: *const c_char,
-    pub(super) code: i64,
+    call: *const c_char,
+    code: i64,
+}
+
+impl CallError {
+    /// Nothing has failed.
+    pub(super) const NONE: Self = Self { call: null(), code: 0 };
+
+    /// The name of the call that failed: the first one of an open, where none is told.
+    pub(super) fn call(&self) -> &'static str {
+        if self.call.is_null() {
+            return "fi_getinfo";
+        }
+        // SAFETY: a string literal of the C side.
+        unsafe { CStr::from_ptr(self.call) }.to_str().unwrap_or("libfabric")
+    }
 }
 
 #[repr(C)]
@@ -193,7 +208,7 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_fabric_stop(f: *mut WeirFabric);
     pub(super) fn weir_fabric_abandon(f: *mut WeirFabric);
-    pub(super) fn weir_fabric_reopen(f: *mut WeirFabric, name: *const c_char) -> i64;
+    pub(super) fn weir_fabric_reopen(f: *mut WeirFabric, name: *const c_char, error: *mut CallError) -> i64;
     pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;

@@ -72,7 +72,6 @@ pub(super) enum Advice {
 /// A question that is not answered.
 #[derive(Clone, Copy)]
 struct Question {
-    since: Instant,
     looks: u32,
     /// The provider has it.
     sent: bool,
@@ -85,7 +84,7 @@ struct State {
     looked: Instant,
     /// When that was first seen.
     heard: Instant,
-    /// When a question was last asked.
+    /// When a question was last asked, or given up.
     asked: Instant,
     question: Option<Question>,
     ended: u64,
@@ -173,11 +172,11 @@ impl State {
                 return Advice::Nothing;
             }
             self.asked = now;
-            self.question = Some(Question { since: now, looks: 0, sent: false });
+            self.question = Some(Question { looks: 0, sent: false });
             return Advice::Ask;
         };
         question.looks += 1;
-        if question.looks >= LOOKS_MIN && now - question.since >= LOST_AFTER {
+        if question.looks >= LOOKS_MIN && now - self.asked >= LOST_AFTER {
             (self.question, self.asked) = (None, now);
             return Advice::Blocked;
         }

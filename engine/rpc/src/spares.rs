@@ -1,0 +1,68 @@
+//! Places of what has ended, for what begins next, so that nothing is allocated for a request.
+
+use core::cell::RefCell;
+use std::rc::Rc;
+
+/// Most that are kept: two clients with all their credits.
+const KEPT_MAX: usize = 64;
+
+/// Places that nobody uses.
+pub(crate) struct Spares<T>(RefCell<Vec<Rc<T>>>);
+
+impl<T> Default for Spares<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T: Default> Spares<T> {
+    /// A place that `fill` has filled: each field where it stays, so that nothing is put together first and copied then.
+    #[inline]
+    pub(crate) fn take(&self, fill: impl FnOnce(&mut T)) -> Rc<T> {
+        let spare = self.0.borrow_mut().pop();
+        let mut place = spare.unwrap_or_default();
+        if Rc::get_mut(&mut place).is_none() {
+            // Somebody looks at it still.
+            place = Rc::default();
+        }
+        if let Some(place) = Rc::get_mut(&mut place) {
+            fill(place);
+        }
+        place
+    }
+
+    /// Keeps a place whose user has ended.
+    #[inline]
+    pub(crate) fn keep(&self, place: &Rc<T>) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < KEPT_MAX {
+            kept.push(Rc::clone(place));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_used_again_when_its_user_has_ended_and_not_before() {
+        let spares = Spares::<u32>::default();
+        let first = spares.take(|place| *place = 1);
+        let address = Rc::as_ptr(&first);
+        spares.keep(&first);
+        let second = spares.take(|place| *place = 2);
+        assert_eq!((*first, *second), (1, 2), "it has a user still");
+        spares.keep(&first);
+        drop(first);
+        let third = spares.take(|place| *place = 3);
+        assert_eq!((*third, Rc::as_ptr(&third)), (3, address));
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept() {
+        let spares = Spares::<u32>::default();
+        (0..2 * KEPT_MAX).for_each(|_| spares.keep(&Rc::default()));
+        assert_eq!(spares.0.borrow().len(), KEPT_MAX);
+    }
+}
