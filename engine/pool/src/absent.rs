@@ -23,10 +23,15 @@ use crate::record::{self, SCOPE_REMNANT, Stored};
 /// Pools whose engines are told at the same time: each takes as long as the slowest of its engines.
 const PARALLEL: usize = 16;
 
+/// Whether an engine doesn't answer.
+pub(crate) fn is_silent(error: &AskError) -> bool {
+    matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. })
+}
+
 /// Whether a target can't be told anything, and will know nothing of it when it is back: its engine doesn't answer, or its
 /// device is out of service.
 pub(crate) fn is_away(error: &AskError) -> bool {
-    matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. }) || error.der() == Der::NVME_IO
+    is_silent(error) || error.der() == Der::NVME_IO
 }
 
 /// What is left of a destroyed pool.

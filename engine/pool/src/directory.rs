@@ -20,7 +20,7 @@ use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
 
-use crate::absent::{Absent, is_away};
+use crate::absent::{Absent, is_away, is_silent};
 use crate::engines::{AskError, Engines};
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
@@ -234,7 +234,7 @@ impl Directory {
     }
 
     /// Destroys a pool. Destroying a missing one succeeds. Engines that are away, and targets out of service, give their
-    /// parts back when they are here again.
+    /// parts back when they are here again; but one that goes on in the background waits for all, unless it is asked for again.
     ///
     /// # Errors
     /// When the pool has containers and `force` is not set; when it is not set and the service doesn't answer; or when a target refuses:
@@ -314,9 +314,7 @@ impl Directory {
         }
         let failed = self.resize_on(&entry.ranks, entry.pool.pool, share).await;
         let away: Vec<Rank> = failed.iter().map(AskError::rank).collect();
-        let was_asked =
-            |error: &AskError| !matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. });
-        let is_told = failed.iter().any(was_asked) || away.len() < entry.ranks.len();
+        let is_told = failed.iter().any(|error| !is_silent(error)) || away.len() < entry.ranks.len();
         if let Some(error) = failed.into_iter().find(|error| !(is_told && is_away(error))) {
             let left = self.resize_on(&entry.ranks, entry.pool.pool, entry.pool.size).await;
             for error in &left {
