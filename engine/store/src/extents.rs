@@ -8,6 +8,9 @@ use core::ops::ControlFlow;
 use smallvec::SmallVec;
 use weir_proto::object::Extent;
 
+/// All records that can be named: bit 63 of an index is reserved.
+pub(crate) const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
+
 /// Hidden versions of one extent that are stepped over before the next extent is searched for from the root.
 pub(crate) const STEPS_MAX: u32 = 8;
 

@@ -240,13 +240,9 @@ struct AkeyView<'a> {
 }
 
 impl AkeyView<'_> {
-    /// The newest visible single value.
-    fn single(&self) -> Result<Option<Payload>, Fault> {
-        Ok(newest_single(self.tree, self.path, self.life, self.epoch)?.map(|(_, payload)| payload))
-    }
-
     fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Pieces), Fault> {
-        let payload = self.single()?.unwrap_or(Payload::Hole);
+        let newest = newest_single(self.tree, self.path, self.life, self.epoch)?;
+        let payload = newest.map_or(Payload::Hole, |(_, payload)| payload);
         let size = payload.len();
         let len = size.min(wanted);
         let fetched = Fetched { size, present: Vec::new(), checksums: Vec::new() };
@@ -439,11 +435,11 @@ impl Shard {
 
     /// Waits until everything that a reader of this object has seen is durable.
     pub(crate) async fn see(&self, number: ContainerNumber, object: ObjectId) -> Result<(), FetchError> {
-        let seen = self.core.journal.touched(&(self.number, number, object));
-        if seen <= self.core.journal.durable() {
+        let place = (self.number, number, object);
+        if self.is_seen(&place) {
             return Ok(());
         }
-        self.core.make_durable(seen).await.map_err(FetchError::Failed)
+        self.core.make_durable(self.core.journal.touched(&place)).await.map_err(FetchError::Failed)
     }
 
     /// Whether everything that a reader of this object has seen is durable.

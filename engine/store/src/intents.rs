@@ -456,19 +456,21 @@ impl Transactions {
         if self.objects.is_empty() {
             return None;
         }
-        let meets = |who: Who| who.0.0 <= epoch && Some(who.1) != own;
+        let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {
             Scope::Object => {
                 let of_object = self.objects.range((*object, FIRST)..);
                 let of_object = of_object.take_while(|(found, who)| found == object && who.0.0 <= epoch);
-                of_object.map(|(_, who)| *who).find(|who| meets(*who))
+                of_object.map(|(_, who)| *who).find(is_other)
             }
             Scope::Dkey(dkey) => [None, Some(dkey.clone())].into_iter().find_map(|dkey| {
-                let of_dkey = self.dkeys.range((*object, dkey.clone(), FIRST)..);
-                let of_dkey =
-                    of_dkey.take_while(|(found, at, who)| found == object && *at == dkey && who.0.0 <= epoch);
-                of_dkey.map(|(.., who)| *who).find(|who| meets(*who))
+                let first = (*object, dkey, FIRST);
+                let of_dkey = self
+                    .dkeys
+                    .range(&first..)
+                    .take_while(|(found, at, who)| (found, at) == (&first.0, &first.1) && who.0.0 <= epoch);
+                of_dkey.map(|(.., who)| *who).find(is_other)
             }),
         };
         found.map(|(epoch, id)| (id, epoch))

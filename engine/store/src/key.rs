@@ -492,9 +492,14 @@ pub(crate) fn epoch_from(rest: &[u8]) -> Result<Epoch, Malformed> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A key of an object whose keys are integers, or texts.
+    pub(crate) fn any_key(bytes: &[u8], is_integer: bool) -> Key {
+        if is_integer { Key::from_u64(u64::from(bytes[0])) } else { Key::new(bytes).expect("a short key") }
+    }
 
     fn path(kind: u8) -> Path {
         Path::object(1, 2, ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1))

@@ -5,21 +5,19 @@
 //! ends early when it takes many: most keys may be punched, most extents hidden. What an extent shows may be listed as two
 //! entries where a page ended early.
 
-use crate::codec::crc32c;
 use crate::error::FetchError;
-use crate::extents::{Gathering, is_hole, paint};
+use crate::extents::{ALL_RECORDS, Gathering, is_hole, paint};
 use crate::fetch::{hold_blocks, newest_single};
 use crate::incarnation::{Life, life};
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::paging::Fault;
 use crate::read::load;
 use crate::shard::Shard;
-use crate::state::{Core, add};
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
 use crate::update::check_keys;
-use crate::value::{Inline, Payload};
+use crate::value::Payload;
 use weir_proto::limits::{INLINE_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{Extent, ListScope, Listed};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -36,9 +34,6 @@ const LOOKS_MAX: usize = 200 * TURN_LOOKS;
 
 /// Extents of a window begin with so many entries of each class.
 const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
-
-/// Highest record index (exclusive): bit 63 is reserved.
-const INDEX_END: u64 = 1 << 63;
 
 /// A page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,16 +112,16 @@ impl Shard {
             ListScope::Extents(dkey, akey) => asked.extents(dkey, akey, anchor, &mut page).await?,
         }
         drop(turns);
-        let seen = match scope {
-            ListScope::Objects => self.core.journal.last(),
-            _ => self.core.journal.touched(&(self.number, number, object)),
-        };
-        self.core.make_durable(seen).await.map_err(FetchError::Failed)?;
+        match scope {
+            ListScope::Objects => {
+                self.core.make_durable(self.core.journal.last()).await.map_err(FetchError::Failed)?;
+            }
+            _ => self.see(number, object).await?,
+        }
         let mut entries = Vec::with_capacity(page.entries.len());
         for (mut entry, payload) in page.entries {
             if let Some(payload) = payload {
-                check_inline(&self.core, &payload)?;
-                entry.value = load(&self.core, &payload, u64::MAX).await?.map(Into::into);
+                entry.value = Some(load(&self.core, &payload).await?.into());
             }
             entries.push(entry);
         }
@@ -299,11 +294,11 @@ impl Asked<'_> {
         let akey = dkey.akey(akey);
         let life = self.life(Some(&dkey), Some(&akey)).await?;
         let Some((_, record_size, classes)) = life.array_or_single() else { return Ok(()) };
-        let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(INDEX_END - 1);
+        let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(ALL_RECORDS.end() - 1);
         // The part that was found last, with the extent that it belongs to: the next window may show more of it.
         let mut last: Option<(Listed, Extent)> = None;
-        while first < INDEX_END && self.turns.used() < LOOKS_MAX {
-            let rest = Extent { index: first, count: INDEX_END - first };
+        while first < ALL_RECORDS.end() && self.turns.used() < LOOKS_MAX {
+            let rest = Extent { index: first, count: ALL_RECORDS.end() - first };
             let mut window = Gathering::new(rest, classes, WINDOW_LOOKS);
             self.turns.gather(&mut window, &akey, life, self.epoch).await?;
             first = window.end();
@@ -325,21 +320,11 @@ impl Asked<'_> {
                 }
             }
         }
-        if last.is_none_or(|(listed, _)| add_extent(listed, page)) && first < INDEX_END {
+        if last.is_none_or(|(listed, _)| add_extent(listed, page)) && first < ALL_RECORDS.end() {
             page.next = Some(first.to_be_bytes().to_vec());
         }
         Ok(())
     }
-}
-
-/// Compares a value in the index with its checksum: what is listed has none on its way.
-fn check_inline(core: &Core, payload: &Payload) -> Result<(), FetchError> {
-    let Payload::Inline(Inline { bytes, checksum: Some(checksum) }) = payload else { return Ok(()) };
-    if crc32c(bytes) == *checksum {
-        return Ok(());
-    }
-    add(&core.counters.checksum_errors, 1);
-    Err(FetchError::Altered { extent: None })
 }
 
 /// Adds an extent to a page. When it is full, the next one begins there.
@@ -383,6 +368,7 @@ fn check_list(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::crc32c;
     use crate::merge::tests::{CONTAINER, alter, on_a_shard};
     use crate::update::Data;
     use std::rc::Rc;

@@ -8,7 +8,7 @@ use crate::aggregate::{ChoreError, REMOVALS_MAX, snapshots_of};
 use crate::checksum::of_chunks;
 use crate::codec::crc32c;
 use crate::error::FetchError;
-use crate::extents::{Gathering, STEP_LOOKS, Stored, Visible, is_hole, paint};
+use crate::extents::{ALL_RECORDS, Gathering, STEP_LOOKS, Stored, Visible, is_hole, paint};
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
@@ -47,9 +47,6 @@ const WINDOW_LOOKS: usize = 16 * 1024;
 /// Looks beyond that in one visit of an akey: some 100 ms of work, in steps. Where extents lie on top of each other deeper
 /// than this, the visit's merges end before them.
 const DEEP_LOOKS: usize = 512 * 1024;
-
-/// All records that can be named.
-const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
 
 /// A merge to be done.
 struct Plan {

@@ -1,7 +1,7 @@
 //! The greatest and smallest keys and records.
 
 use crate::error::FetchError;
-use crate::extents::{Gathering, each_class, is_hole, last_window, paint};
+use crate::extents::{ALL_RECORDS, Gathering, each_class, is_hole, last_window, paint};
 use crate::incarnation::{Life, life};
 use crate::key::{self, Path};
 use crate::shard::Shard;
@@ -11,9 +11,6 @@ use crate::update::check_keys;
 use core::ops::ControlFlow;
 use weir_proto::object::{Extent, KeyQuery, QueryKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
-
-/// All records that can be named: bit 63 of an index is reserved.
-const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
 
 /// Extents of a window begin with so many entries of each class: mostly the first one that is looked at shows a record.
 const WINDOW_LOOKS: usize = TURN_LOOKS / 8;

@@ -4,7 +4,7 @@ use crate::checksum::join;
 use crate::codec::{Malformed, crc32c, crc32c_of_copy};
 use crate::error::FetchError;
 use crate::state::{Core, add};
-use crate::value::{Blocks, Lone, Payload, Summed};
+use crate::value::{Blocks, Inline, Lone, Payload, Summed};
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::Extent;
 
@@ -35,10 +35,10 @@ pub(crate) fn copy_inline(
     if crc32c(bytes) == stored { Ok(sum) } else { Err(FetchError::Altered { extent }) }
 }
 
-/// Whether a value has these bytes: a damaged extent may be longer than its value.
-fn is_within(blocks: &Blocks, from: u64, len: usize) -> Result<(), Malformed> {
+/// Whether a value of this length has these bytes: a damaged extent may be longer than its value.
+fn is_within(value: u64, from: u64, len: usize) -> Result<(), Malformed> {
     let end = from.checked_add(len as u64);
-    if len > 0 && end.is_some_and(|end| end <= blocks.len()) {
+    if len > 0 && end.is_some_and(|end| end <= value) {
         Ok(())
     } else {
         Err(Malformed("a value is shorter than its extent"))
@@ -56,7 +56,6 @@ pub(crate) async fn read_blocks(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
-    is_within(blocks, from, into.len())?;
     if let Some(sum) = blocks.lone().and_then(|lone| read_cached(core, lone, from, into, wants_sum)) {
         return Ok(sum);
     }
@@ -72,7 +71,7 @@ pub(crate) async fn read_device(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
-    is_within(blocks, from, into.len())?;
+    is_within(blocks.len(), from, into.len())?;
     let end = from + into.len() as u64;
     let chunks = blocks.chunks;
     let wanted = chunks.range(chunks.at(from)).start..chunks.range(chunks.at(end - 1)).end;
@@ -122,11 +121,13 @@ pub(crate) async fn read_device(
 /// checksum is wanted, which gives `None`.
 pub(crate) fn read_cached(
     core: &Core,
-    Lone { block, checksum, .. }: Lone,
+    Lone { len, block, checksum }: Lone,
     from: u64,
     into: &mut [u8],
     wants_sum: bool,
 ) -> Option<u32> {
+    // Else nothing would be what the cache gives beyond the value's end, and who asks piece by piece would never end.
+    is_within(len, from, into.len()).ok()?;
     core.cache.read(block, checksum, |bytes| {
         copy_inline(Summed { bytes, checksum: Some(checksum) }, from, None, into, wants_sum).ok()
     })
@@ -196,15 +197,18 @@ fn check_and_copy(
     Ok(sum)
 }
 
-/// A value read into memory, for lists. `None`: longer than `limit`. Lists carry no checksums, so what the cache has is
-/// compared with its own here.
-pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<Option<Vec<u8>>, FetchError> {
-    if payload.len() > limit {
-        return Ok(None);
-    }
+/// A value read into memory, for lists. They carry no checksums, so what the index or the cache has is compared with its
+/// own here.
+pub(crate) async fn load(core: &Core, payload: &Payload) -> Result<Vec<u8>, FetchError> {
     match payload {
-        Payload::Hole => Ok(Some(Vec::new())),
-        Payload::Inline(inline) => Ok(Some(inline.bytes.clone())),
+        Payload::Hole => Ok(Vec::new()),
+        Payload::Inline(Inline { bytes, checksum }) => {
+            if checksum.is_some_and(|checksum| crc32c(bytes) != checksum) {
+                add(&core.counters.checksum_errors, 1);
+                return Err(FetchError::Altered { extent: None });
+            }
+            Ok(bytes.clone())
+        }
         Payload::Blocks(blocks) => {
             let mut bytes = vec![0; small(blocks.len())];
             let cached =
@@ -214,7 +218,7 @@ pub(crate) async fn load(core: &Core, payload: &Payload, limit: u64) -> Result<O
             if is_altered || cached.is_none() {
                 read_device(core, blocks, 0, None, &mut bytes, false).await?;
             }
-            Ok(Some(bytes))
+            Ok(bytes)
         }
     }
 }
@@ -225,13 +229,12 @@ mod tests {
 
     #[test]
     fn a_value_has_the_bytes_up_to_its_end_and_no_others() {
-        let blocks = Blocks::from(Lone { block: 7, checksum: 1, len: 4096 });
         for (from, len) in [(0, 4096), (4095, 1)] {
-            assert!(is_within(&blocks, from, len).is_ok(), "{len} bytes from {from} on");
+            assert!(is_within(4096, from, len).is_ok(), "{len} bytes from {from} on");
         }
-        // A damaged extent names more. What is asked for piece by piece would go on for ever if none were there.
+        // A damaged extent names more.
         for (from, len) in [(0, 4097), (4096, 3904), (4096, 0), (0, 0), (u64::MAX, 2)] {
-            assert!(is_within(&blocks, from, len).is_err(), "{len} bytes from {from} on");
+            assert!(is_within(4096, from, len).is_err(), "{len} bytes from {from} on");
         }
     }
 }

@@ -83,6 +83,7 @@ impl Route {
 mod tests {
     use super::*;
     use crate::key::Path;
+    use crate::key::tests::any_key;
     use proptest::prelude::*;
     use weir_proto::object::Extent;
 
@@ -94,19 +95,16 @@ mod tests {
             (epoch, index, count) in (any::<u64>(), 0u64..1 << 40, 1u64..1 << 40),
         ) {
             let object = ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1);
-            let name = |bytes: &[u8], integer: bool| {
-                if integer { Key::from_u64(u64::from(bytes[0])) } else { Key::new(bytes).expect("a short key") }
-            };
             let of_object = Path::object(1, 2, object);
             let mut route = Route::object(&(1, 2, object), Vec::new());
             prop_assert_eq!(route.event(epoch).to_vec(), of_object.event(epoch).to_vec());
             for dkey in &names[..2] {
-                let dkey = name(dkey, key::has_integer_dkeys(object));
+                let dkey = any_key(dkey, key::has_integer_dkeys(object));
                 let of_dkey = of_object.dkey(&dkey);
                 route.go_to_dkey(&dkey);
                 prop_assert_eq!(route.path(), of_dkey.as_bytes());
                 for akey in &names[2..] {
-                    let akey = name(akey, key::has_integer_akeys(object));
+                    let akey = any_key(akey, key::has_integer_akeys(object));
                     let path = of_dkey.akey(&akey);
                     route.go_to_akey(&akey);
                     prop_assert_eq!(route.event(epoch).to_vec(), path.event(epoch).to_vec());

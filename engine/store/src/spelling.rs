@@ -113,6 +113,7 @@ fn escape(text: &[u8], room: &mut [u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::key::Path;
+    use crate::key::tests::any_key;
     use proptest::prelude::*;
 
     proptest! {
@@ -124,11 +125,8 @@ mod tests {
             (epoch, class, index) in (any::<u64>(), 0u8..32, any::<u64>()),
         ) {
             let object = ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1);
-            let key = |bytes: &[u8], integer: bool| {
-                if integer { Key::from_u64(u64::from(bytes[0])) } else { Key::new(bytes).expect("a short key") }
-            };
-            let dkey = key(&dkey, key::has_integer_dkeys(object));
-            let akey = key(&akey, key::has_integer_akeys(object));
+            let dkey = any_key(&dkey, key::has_integer_dkeys(object));
+            let akey = any_key(&akey, key::has_integer_akeys(object));
             let path = Path::object(1, 2, object).dkey(&dkey);
             let below = path.akey(&akey);
             let mut spelt = Spelling::object(&(1, 2, object));

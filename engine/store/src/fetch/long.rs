@@ -157,7 +157,7 @@ impl Long {
     }
 
     /// Reads the data of one akey, which is as long as was found.
-    pub(super) async fn read_akey(
+    async fn read_akey(
         &self,
         core: &Core,
         akey: usize,

@@ -1,12 +1,10 @@
 use super::*;
-use crate::extents::{STEP_LOOKS, Stored, is_hole, paint};
+use crate::extents::{ALL_RECORDS, STEP_LOOKS, Stored, is_hole, paint};
 use crate::incarnation::life;
 use crate::key::{Path, Tail};
 use crate::value::{Event, Kind, Payload, Version};
 use proptest::prelude::*;
 use weir_proto::{Key, ObjectId};
-
-const ALL_RECORDS: Extent = Extent { index: 0, count: 1 << 63 };
 
 fn place() -> Place {
     let object = Path::object(1, 1, ObjectId { hi: 0, lo: 1 });

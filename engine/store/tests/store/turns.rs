@@ -72,18 +72,18 @@ async fn pages(rt: &Handle, shard: &Shard, object: ObjectId, scope: &ListScope) 
     }
 }
 
-fn start(seed: u64, config: StoreConfig) -> (Machine, Rc<Store>, Shard) {
+/// Runs something on a new store.
+fn on_a_store(seed: u64, config: StoreConfig, test: impl AsyncFnOnce(Handle, Rc<Store>, Shard) + 'static) {
     let machine = Machine::new(seed, DISK);
     let (store, shard) = machine.start(config);
-    (machine, store, shard)
+    let rt = machine.handle();
+    machine.run(async move { test(rt, store, shard).await });
 }
 
 #[test]
 fn a_list_of_keys_that_were_punched_lets_others_run_and_ends_its_pages_early() {
     const COUNT: u64 = 20_000;
-    let (machine, _store, shard) = start(71, quiet());
-    let rt = machine.handle();
-    machine.run(async move {
+    on_a_store(71, quiet(), async move |rt, _store, shard| {
         dkeys_that_were_punched(&rt, &shard, COUNT).await;
         write(&shard, COUNT, 2 * LATE, 0, b"!").await.expect("stored");
         let (found, turns) = pages(&rt, &shard, ARRAY, &ListScope::Dkeys).await;
@@ -99,9 +99,7 @@ fn a_list_of_keys_that_were_punched_lets_others_run_and_ends_its_pages_early() {
 #[test]
 fn a_list_of_akeys_and_one_of_objects_let_others_run() {
     const AKEYS: u64 = 2048;
-    let (machine, _store, shard) = start(72, cramped());
-    let rt = machine.handle();
-    machine.run(async move {
+    on_a_store(72, cramped(), async move |rt, _store, shard| {
         let (dkey, name) = (key("d"), |at: u64| key(&format!("akey {at:06}")));
         for first in (0..AKEYS).step_by(AKEYS_MAX) {
             let names: Vec<Key> = (first..first + AKEYS_MAX as u64).map(name).collect();
@@ -141,9 +139,7 @@ fn a_list_of_akeys_and_one_of_objects_let_others_run() {
 #[test]
 fn a_page_shows_the_moment_of_its_begin() {
     const COUNT: u64 = 5000;
-    let (machine, _store, shard) = start(73, quiet());
-    let rt = machine.handle();
-    machine.run(async move {
+    on_a_store(73, quiet(), async move |rt, _store, shard| {
         dkeys_that_were_punched(&rt, &shard, COUNT).await;
         write(&shard, COUNT, 2 * LATE, 0, b"!").await.expect("stored");
         let list = shard.list(CONTAINER, ARRAY, &ListScope::Dkeys, Epoch::MAX, &[], LIST_KEYS_MAX, None);
@@ -180,9 +176,7 @@ fn extreme(max: bool, dkey: Option<u64>, extent: bool) -> KeyQuery {
 fn a_query_of_keys_that_were_punched_lets_others_run_and_shows_the_moment_of_its_begin() {
     const COUNT: u64 = 5000;
     for (seed, config) in [(74, quiet()), (75, StoreConfig { index_bytes: 1 << 20, ..quiet() })] {
-        let (machine, _store, shard) = start(seed, config);
-        let rt = machine.handle();
-        machine.run(async move {
+        on_a_store(seed, config, async move |rt, _store, shard| {
             write(&shard, 0, 1, 0, b"low").await.expect("stored");
             dkeys_that_were_punched(&rt, &shard, COUNT).await;
             write(&shard, COUNT / 2, 2 * LATE, 5, b"!").await.expect("stored");
@@ -227,9 +221,7 @@ fn a_search_ends_when_its_container_goes_and_when_the_store_is_closed() {
     const COUNT: u64 = 5000;
     const MEANWHILE: u64 = 5;
     for closes in [false, true] {
-        let (machine, store, shard) = start(80, quiet());
-        let rt = machine.handle();
-        machine.run(async move {
+        on_a_store(80, quiet(), async move |rt, store, shard| {
             dkeys_that_were_punched(&rt, &shard, COUNT).await;
             let (begun, store) = (Cell::new(false), RefCell::new(Some(store)));
             let question = extreme(true, None, false);
@@ -275,9 +267,7 @@ fn top(count: u64) -> Vec<u8> {
 #[test]
 fn many_extents_over_one_record_are_listed_and_searched_in_turns() {
     const COUNT: u64 = 3000;
-    let (machine, _store, shard) = start(76, quiet());
-    let rt = machine.handle();
-    machine.run(async move {
+    on_a_store(76, quiet(), async move |rt, _store, shard| {
         stack(&rt, &shard, COUNT).await;
         for (max, index) in [(true, COUNT - 1), (false, 0)] {
             let question = extreme(max, Some(0), true);
@@ -299,9 +289,7 @@ fn many_extents_over_one_record_are_listed_and_searched_in_turns() {
 #[test]
 fn a_list_of_extents_that_are_hidden_ends_its_pages_early() {
     const COUNT: u64 = 60_000;
-    let (machine, _store, shard) = start(77, quiet());
-    let rt = machine.handle();
-    machine.run(async move {
+    on_a_store(77, quiet(), async move |rt, _store, shard| {
         for batch in 0..COUNT / 1000 {
             let extents: Vec<(u64, u64)> = (0..1000).map(|at| (2 * (batch * 1000 + at), 1)).collect();
             let update = [array("data", 1, &extents)];
@@ -327,12 +315,9 @@ fn a_list_of_extents_that_are_hidden_ends_its_pages_early() {
 #[test]
 fn a_stack_of_extents_over_one_record_is_merged_in_turns() {
     const COUNT: u64 = 3000;
-    let (machine, store, shard) = start(78, quiet());
-    let rt = machine.handle();
-    let stored = Rc::clone(&store);
-    machine.run(async move {
+    on_a_store(78, quiet(), async move |rt, store, shard| {
         stack(&rt, &shard, COUNT).await;
-        let before = stored.stats().aggregated;
+        let before = store.stats().aggregated;
         for round in 0..3 {
             let (done, turns) = beside(&rt, shard.aggregate(CONTAINER, Epoch(LATE)), async |_| {}).await;
             done.expect("aggregated");
@@ -341,20 +326,17 @@ fn a_stack_of_extents_over_one_record_is_merged_in_turns() {
             assert!(found == top(COUNT), "round {round} has changed what is shown");
             assert_eq!(present, [Extent { index: 0, count: COUNT }]);
         }
-        let gone = stored.stats().aggregated - before;
+        let gone = store.stats().aggregated - before;
         assert!(gone >= COUNT / 2, "only {gone} of {COUNT} entries went");
+        assert_eq!(store.audit().await.problems, Vec::<String>::new());
     });
-    assert_eq!(machine.audit(&store).problems, Vec::<String>::new());
 }
 
 #[test]
 fn what_is_merged_of_many_parts_goes_in_several_records() {
     const PARTS: u64 = 256;
     const PART: u64 = 4096;
-    let (machine, store, shard) = start(79, quiet());
-    let rt = machine.handle();
-    let stored = Rc::clone(&store);
-    machine.run(async move {
+    on_a_store(79, quiet(), async move |rt, store, shard| {
         let data = pattern(3, (PARTS * PART) as usize);
         let (source, target) = (data.clone(), shard.clone());
         crowd(&rt, PARTS, |at| {
@@ -373,7 +355,7 @@ fn what_is_merged_of_many_parts_goes_in_several_records() {
         assert_eq!(listed, [(Extent { index: 0, count: PARTS * PART }, 1, Epoch(PARTS))]);
         let (found, _) = read(&shard, 0, u64::MAX, 0, PARTS * PART).await.expect("read");
         assert!(found == data);
-        assert_eq!(stored.stats().aggregated, 0, "the pass had nothing to remove");
+        assert_eq!(store.stats().aggregated, 0, "the pass had nothing to remove");
+        assert_eq!(store.audit().await.problems, Vec::<String>::new());
     });
-    assert_eq!(machine.audit(&store).problems, Vec::<String>::new());
 }

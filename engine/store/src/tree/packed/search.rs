@@ -188,8 +188,13 @@ impl Packed {
     pub(crate) fn locate(&self, key: &[u8], hint: usize) -> Place {
         let found = match key.strip_prefix(self.start.as_slice()) {
             Some(rest) => {
-                let head = head(rest);
-                self.near(hint, rest, head).unwrap_or_else(|| self.search_rest(rest, head))
+                let (head, len) = (head(rest), self.slots.len());
+                let search = || match len.checked_sub(1) {
+                    // What isn't near is mostly behind all: one look tells.
+                    Some(last) if self.compare(last, rest, head) == Ordering::Less => Err(len),
+                    _ => self.search_rest(rest, head),
+                };
+                self.near(hint, rest, head).unwrap_or_else(search)
             }
             None => self.search_apart(key),
         };
