@@ -110,6 +110,8 @@ struct Frozen {
     ring: Ring,
     /// Records that the log gets behind this point, though their changes are in here.
     known: u64,
+    /// The newest record whose changes are in here.
+    last: u64,
     number: u64,
 }
 
@@ -168,6 +170,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     let course = Course::new(core, &frozen);
     let mut bytes = write_nodes(core, &frozen, &course).await?;
     bytes += write_maps(core, &frozen, &course).await?;
+    core.writer.written(frozen.last).await?;
     core.device.flush().await?;
     let root = frozen.root.home.page.get().ok_or(Malformed("the root has no place"))?;
     let header = Checkpoint {
@@ -261,6 +264,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
         entries: tree.len(),
         ring: *core.journal.ring.borrow(),
         known: core.journal.unplaced(),
+        last: core.journal.last(),
         number: core.checkpoints.number.get(),
     })
 }

@@ -2,8 +2,9 @@
 //!
 //! One batch is in flight at a time. A batch is written only after the flush of the one before, so that a valid
 //! batch behind an invalid one means damage, not a crash; and one flush covers both the batch and the data extents
-//! that its records refer to, because recovery checks those of the last batch before it believes in it. A batch whose
-//! records refer to no data extents goes to stable media by itself, in one operation of the device.
+//! that its records refer to, because recovery checks those of the last batch before it believes in it. It begins when
+//! the device has all of that. A batch whose records refer to no data extents goes to stable media by itself, in one
+//! operation of the device.
 
 use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
 use crate::record::{Edit, encode_record};
@@ -519,21 +520,19 @@ pub(crate) async fn run(core: Rc<Core>) {
     }
 }
 
+/// Writes a batch and makes it stable, together with the data that its records refer to.
 async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     let offset = core.layout.log_offset;
     let batch = (offset + placed.position, vec![placed.buffer.into()]);
-    match placed.wrap {
-        None if placed.data == 0 => core.device.write_stable(batch.0, batch.1).await,
-        None => {
-            core.device.write(batch.0, batch.1).await?;
-            core.device.flush().await
-        }
-        Some((position, buffer)) => {
-            let wrap = core.device.write(offset + position, vec![buffer.into()]);
-            let batch = core.device.write(batch.0, batch.1);
-            wrap.await?;
-            batch.await?;
-            core.device.flush().await
-        }
+    if placed.wrap.is_none() && placed.data == 0 {
+        return core.device.write_stable(batch.0, batch.1).await;
     }
+    let wrap = placed.wrap.map(|(end, buffer)| core.device.write(offset + end, vec![buffer.into()]));
+    let batch = core.device.write(batch.0, batch.1);
+    if let Some(wrap) = wrap {
+        wrap.await?;
+    }
+    batch.await?;
+    core.writer.written(placed.last).await?;
+    core.device.flush().await
 }

@@ -167,6 +167,8 @@ pub(crate) async fn read_blocks_behind(
     extent: Option<Extent>,
     into: &mut [u8],
 ) -> Result<u32, FetchError> {
+    // The index may be ahead of the device: nobody has waited yet for the record that it has the value from.
+    core.writer.written(core.journal.last()).await?;
     let (mut at, mut rest, mut sum) = (from, into, 0);
     while !rest.is_empty() {
         // What lies scattered has to be read as a whole for each piece of it.

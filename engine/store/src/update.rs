@@ -18,11 +18,11 @@ use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload};
-use crate::writer::{Part, Parts, READY_BYTES, Slices};
+use crate::writer::{Part, Parts, READY_BYTES, Slices, Writing};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf, Slice};
+use weir_media::{BLOCK, DmaBuf, MediaError, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
@@ -266,6 +266,32 @@ pub(crate) fn is_large(pieces: &[Piece]) -> bool {
     in_blocks.map(|piece| piece.data.len()).sum::<usize>() >= READY_BYTES
 }
 
+/// Where the data of an update is that doesn't go inline.
+enum Stored {
+    /// On the device.
+    Written(Reservation),
+    /// On the way.
+    Writing(Writing),
+}
+
+impl Stored {
+    /// Why it will never be there.
+    fn error(&self) -> Option<MediaError> {
+        match self {
+            Self::Written(_) => None,
+            Self::Writing(writing) => writing.error(),
+        }
+    }
+
+    /// A record refers to it.
+    fn commit(self, record: u64) {
+        match self {
+            Self::Written(mut reservation) => reservation.keep(),
+            Self::Writing(writing) => writing.commit(record),
+        }
+    }
+}
+
 /// Announces to the log that an update is writing its data.
 pub(crate) struct Staging(Rc<Core>);
 
@@ -489,18 +515,22 @@ impl Shard {
             self.seal_all(&request, &mut pieces, bytes)?;
         }
         self.core.admit().await.map_err(UpdateError::Failed)?;
-        let (mut reservation, mut staging) = (None, None);
+        let (mut stored, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
             if request.is_conditional() {
                 request.epoch = clock().0;
                 self.check_now(&request, &pieces, bytes).await?;
             }
-            staging = Some(Staging::new(&self.core));
-            reservation = Some(self.write_blocks(container, &request, &mut pieces, &data).await?);
+            stored = Some(if is_large(&pieces) {
+                staging = Some(Staging::new(&self.core));
+                Stored::Written(self.write_blocks(container, &request, &mut pieces, &data).await?)
+            } else {
+                Stored::Writing(self.begin_blocks(container, &request, &mut pieces, &data).await?)
+            });
         }
         let pieces = (&pieces[..], data.bytes());
-        let record = self.commit_update(container, &mut request, clock, pieces, reservation, along).await?;
+        let record = self.commit_update(container, &mut request, clock, pieces, stored, along).await?;
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
@@ -517,6 +547,19 @@ impl Shard {
         pieces.iter_mut().try_for_each(|piece| request.seal(piece, data, regular_only))
     }
 
+    /// Begins to write what doesn't go inline.
+    async fn begin_blocks(
+        &self,
+        container: ContainerId,
+        request: &Request<'_>,
+        pieces: &mut [Piece],
+        data: &Data<'_>,
+    ) -> Result<Writing, UpdateError> {
+        let held = self.reserve(container, request, pieces)?;
+        let parts = self.stage(pieces, data).await;
+        Ok(self.core.writer.begin(&self.core, held, parts))
+    }
+
     /// Writes what doesn't go inline. Large data is compared with its checksums while the device has it already, and others
     /// run in between: nothing refers to the blocks yet, which stay reserved until the device is done with them, whatever
     /// comes of the update.
@@ -527,9 +570,7 @@ impl Shard {
         pieces: &mut [Piece],
         data: &Data<'_>,
     ) -> Result<Reservation, UpdateError> {
-        let held = self.reserve(container, request, pieces)?;
-        let parts = self.stage(pieces, data).await;
-        let written = self.core.writer.write(&self.core, held, parts);
+        let writing = self.begin_blocks(container, request, pieces, data).await?;
         if is_large(pieces) {
             let (regular_only, mut sealed) = (!self.core.keeps_all_checksums(), 0);
             for piece in pieces {
@@ -542,7 +583,7 @@ impl Shard {
                 piece.describe();
             }
         }
-        Ok(written.await?)
+        Ok(writing.end().await?)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
@@ -569,7 +610,7 @@ impl Shard {
         request: &mut Request<'_>,
         clock: &dyn Fn() -> Epoch,
         pieces: (&[Piece], &[u8]),
-        reservation: Option<Reservation>,
+        stored: Option<Stored>,
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
         let mut draft = self.core.take_draft();
@@ -591,7 +632,7 @@ impl Shard {
         let overwrites = match planned {
             Ok(overwrites) => overwrites,
             Err(error) => {
-                drop(reservation);
+                drop(stored);
                 self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
                 let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
                 self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
@@ -600,6 +641,9 @@ impl Shard {
         };
         if let Some(reason) = self.core.failure() {
             return Err(UpdateError::Failed(reason));
+        }
+        if let Some(error) = stored.as_ref().and_then(Stored::error) {
+            return Err(error.into());
         }
         let mut attributes = Vec::new();
         self.add_attributes(along, &mut attributes);
@@ -612,8 +656,8 @@ impl Shard {
             self.core.fail(&malformed.to_string());
             UpdateError::from(malformed)
         })?;
-        if let Some(mut reservation) = reservation {
-            reservation.keep();
+        if let Some(stored) = stored {
+            stored.commit(record);
         }
         drop(edits);
         self.core.give_back_draft(draft);

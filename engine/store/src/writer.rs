@@ -4,17 +4,22 @@
 //! many as they are. The device has the first of them while the later updates are still computed: a transfer begins as
 //! soon as it is worth its call, and a large extent by itself, at once.
 //!
-//! The blocks that are written to are free, and reserved for the update. Nothing refers to them before its record is in
-//! the log, so that what is written is of no account until then, and does no harm when the update is refused or given up
-//! meanwhile; but they stay reserved until the device is done with them.
+//! The blocks that are written to are free, and reserved for the update. What is written is of no account before its
+//! record is in the log, and does no harm when the update is refused or given up meanwhile; but the blocks stay reserved
+//! until the device is done with them.
+//!
+//! A small update commits while its data is on the way, so that its record is written beside the data and not behind it.
+//! Nothing is told to anybody before one flush behind both, and a checkpoint with such a record waits for the data, too.
 
 use crate::state::Core;
 use crate::update::Reservation;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_media::{IoFuture, MediaError, Slice};
+use weir_runtime::sync::Notify;
 
 /// Bytes after which a transfer takes no more neighbours: enough for full bandwidth, and large extents stay apart, so
 /// that none waits for another one.
@@ -45,6 +50,12 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct Writer {
     gathering: RefCell<Option<Rc<Group>>>,
+    /// Records whose data is on the way, in ascending order.
+    ahead: RefCell<VecDeque<u64>>,
+    /// Data of a record has come to its end.
+    arrived: Notify,
+    /// Why the data of a record will never be there.
+    lost: RefCell<Option<MediaError>>,
 }
 
 /// Writes that were begun together.
@@ -65,6 +76,15 @@ struct Member {
     left: usize,
     error: Option<MediaError>,
     waker: Option<Waker>,
+    /// The record that refers to the data already.
+    record: Option<u64>,
+}
+
+/// A write that has begun. Who gives it up leaves it running.
+pub(crate) struct Writing {
+    core: Rc<Core>,
+    group: Rc<Group>,
+    number: usize,
 }
 
 /// What goes to the device at once.
@@ -105,22 +125,13 @@ fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
 }
 
 impl Writer {
-    /// Writes parts, which `held` has reserved, and gives that back. The data is on the device then, not yet stable. What
-    /// is large has been told to the device when this returns. A caller that gives up leaves the write running. When a
-    /// transfer fails, everything in it does.
-    ///
-    /// # Errors
-    /// When the device fails; the blocks are free again once all writes that were begun with these have ended.
-    pub(crate) fn write<'a>(
-        &self,
-        core: &'a Rc<Core>,
-        held: Reservation,
-        parts: Parts,
-    ) -> impl Future<Output = Result<Reservation, MediaError>> + use<'a> {
+    /// Begins to write parts, which `held` has reserved. What is large has been told to the device when this returns. When
+    /// a transfer fails, everything in it does.
+    pub(crate) fn begin(&self, core: &Rc<Core>, held: Reservation, parts: Parts) -> Writing {
         let bytes = parts.iter().map(|part| len_of(&part.slices)).sum::<usize>();
         let group = if bytes >= READY_BYTES { Rc::default() } else { self.gathering(core) };
         let number = group.members.borrow().len();
-        let member = Member { held: Some(held), left: parts.len(), error: None, waker: None };
+        let member = Member { held: Some(held), left: parts.len(), error: None, waker: None, record: None };
         group.members.borrow_mut().push(member);
         group.parts.borrow_mut().extend(parts.into_iter().map(|part| (number, part)));
         group.bytes.set(group.bytes.get() + bytes);
@@ -130,18 +141,35 @@ impl Writer {
             }
             begin(core, &group);
         }
-        core::future::poll_fn(move |cx| {
-            let member = &mut group.members.borrow_mut()[number];
-            if member.left > 0 {
-                member.waker = Some(cx.waker().clone());
-                return Poll::Pending;
+        Writing { core: Rc::clone(core), group, number }
+    }
+
+    /// Waits until the device has the data of all records up to this one, not yet stable.
+    ///
+    /// # Errors
+    /// When the device has failed to take data of any record: what the index says isn't there.
+    pub(crate) async fn written(&self, record: u64) -> Result<(), MediaError> {
+        loop {
+            if let Some(error) = &*self.lost.borrow() {
+                return Err(error.clone());
             }
-            let closed = || MediaError::Closed { device: core.device.name().to_owned() };
-            Poll::Ready(match member.error.take() {
-                Some(error) => Err(error),
-                None => member.held.take().ok_or_else(closed),
-            })
-        })
+            if self.ahead.borrow().front().is_none_or(|first| *first > record) {
+                return Ok(());
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// The data of a record has come to its end.
+    fn arrive(&self, record: u64, error: Option<MediaError>) {
+        if let Some(error) = error {
+            self.lost.borrow_mut().get_or_insert(error);
+        }
+        let mut ahead = self.ahead.borrow_mut();
+        if let Ok(at) = ahead.binary_search(&record) {
+            ahead.remove(at);
+        }
+        self.arrived.notify_waiters();
     }
 
     /// The group that gathers writes; what there is of it is begun when all who were woken together have added theirs.
@@ -156,6 +184,45 @@ impl Writer {
             });
             group
         }))
+    }
+}
+
+impl Writing {
+    /// Waits for the end and gives back the reservation. The data is on the device then, not yet stable.
+    ///
+    /// # Errors
+    /// When the device fails; the blocks are free again once all writes that were begun with these have ended.
+    pub(crate) async fn end(self) -> Result<Reservation, MediaError> {
+        core::future::poll_fn(|cx| {
+            let member = &mut self.group.members.borrow_mut()[self.number];
+            if member.left > 0 {
+                member.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let closed = || MediaError::Closed { device: self.core.device.name().to_owned() };
+            Poll::Ready(match member.error.take() {
+                Some(error) => Err(error),
+                None => member.held.take().ok_or_else(closed),
+            })
+        })
+        .await
+    }
+
+    /// Why it has failed so far.
+    pub(crate) fn error(&self) -> Option<MediaError> {
+        self.group.members.borrow()[self.number].error.clone()
+    }
+
+    /// A record refers to the data: the blocks belong to the index, and the record isn't durable without them.
+    pub(crate) fn commit(self, record: u64) {
+        let member = &mut self.group.members.borrow_mut()[self.number];
+        if let Some(mut held) = member.held.take() {
+            held.keep();
+        }
+        if member.left > 0 {
+            member.record = Some(record);
+            self.core.writer.ahead.borrow_mut().push_back(record);
+        }
     }
 }
 
@@ -174,12 +241,12 @@ fn begin(core: &Rc<Core>, group: &Rc<Group>) {
     }
     for Transfer { offset, slices, members, .. } in transfers {
         let write = core.device.write(offset, slices);
-        core.rt.spawn(end(Rc::clone(group), write, members));
+        core.rt.spawn(end(Rc::clone(core), Rc::clone(group), write, members));
     }
 }
 
 /// Waits for a transfer and tells its members.
-async fn end(group: Rc<Group>, write: IoFuture<()>, members: Vec<usize>) {
+async fn end(core: Rc<Core>, group: Rc<Group>, write: IoFuture<()>, members: Vec<usize>) {
     let result = write.await;
     let mut wakers = Vec::with_capacity(members.len());
     for number in members {
@@ -190,6 +257,9 @@ async fn end(group: Rc<Group>, write: IoFuture<()>, members: Vec<usize>) {
         }
         if member.left == 0 {
             wakers.extend(member.waker.take());
+            if let Some(record) = member.record {
+                core.writer.arrive(record, member.error.clone());
+            }
         }
     }
     wakers.into_iter().for_each(Waker::wake);
