@@ -59,6 +59,7 @@ impl Drop for SlabLease {
 }
 
 enum Data {
+    Nothing,
     Slab { lease: Rc<SlabLease>, offset: usize, len: usize },
     Owned { owned: Rc<Owned>, offset: usize, len: usize },
 }
@@ -69,7 +70,8 @@ struct Owned {
     _hold: Option<Box<dyn Any>>,
 }
 
-/// One received message: bytes in a receive slab (not copied), or a copy. It occupies receive memory until dropped.
+/// One received message: bytes in a receive slab (not copied), or a copy. It occupies receive memory until dropped. An empty
+/// one of nobody stands where one was taken from.
 pub struct Message {
     source: Source,
     data: Data,
@@ -90,6 +92,7 @@ impl Message {
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         let data = match &mut self.data {
+            Data::Nothing => Data::Nothing,
             Data::Slab { lease, offset, len } => {
                 let kept = at.min(*len);
                 let rest = Data::Slab { lease: Rc::clone(lease), offset: *offset + kept, len: *len - kept };
@@ -119,12 +122,20 @@ impl Message {
     }
 }
 
+impl Default for Message {
+    #[inline]
+    fn default() -> Self {
+        Self { source: Source::Unknown, data: Data::Nothing }
+    }
+}
+
 impl Deref for Message {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.data {
+            Data::Nothing => &[],
             Data::Slab { lease, offset, len } => lease.memory.slice(*offset..*offset + *len),
             Data::Owned { owned, offset, len } => {
                 owned.bytes.get(*offset..*offset + *len).unwrap_or_default()
@@ -157,5 +168,14 @@ mod tests {
             (&b"two"[..], &b"three"[..], &Source::Peer(PeerId(3)))
         );
         assert!(second.split_off(100).is_empty());
+    }
+
+    #[test]
+    fn where_a_message_was_taken_from_nothing_is_left() {
+        let mut place = Message::owned(Source::Peer(PeerId(3)), b"one".to_vec(), None);
+        let taken = core::mem::take(&mut place);
+        assert_eq!((&taken[..], taken.source()), (&b"one"[..], &Source::Peer(PeerId(3))));
+        assert_eq!((&place[..], place.source()), (&b""[..], &Source::Unknown));
+        assert!(place.split_off(1).is_empty());
     }
 }

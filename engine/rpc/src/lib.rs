@@ -49,7 +49,6 @@ use accesses::Ledger;
 use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
-use id_map::IdMap;
 use load::Load;
 use metrics::add;
 use outbox::Outbox;
@@ -57,6 +56,7 @@ use pending::Pending;
 use proof::{Ring, Strangers};
 use quota::Quota;
 use replies::Clients;
+use register::Register;
 use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
@@ -107,7 +107,7 @@ pub(crate) struct Inner {
     pending: Pending,
     outbox: Outbox,
     peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
-    handlers: RefCell<IdMap<u16, Served>>,
+    handlers: RefCell<Register<u16, Rc<Served>>>,
     /// More operations will be served in a moment.
     starting: Cell<bool>,
     clients: RefCell<Clients>,
@@ -156,7 +156,7 @@ impl Rpc {
             pending: Pending::new(rt.random_u64()),
             outbox: Outbox::default(),
             peers: RefCell::default(),
-            handlers: RefCell::default(),
+            handlers: RefCell::new(Register::new(0)),
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             spare_requests: Spares::default(),
@@ -180,7 +180,7 @@ impl Rpc {
 
     /// Answers requests of this operation from now on.
     pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, Served::new(handler, false));
+        self.inner.handlers.borrow_mut().insert(opcode, Rc::new(Served::new(handler, false)));
     }
 
     /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
@@ -192,7 +192,7 @@ impl Rpc {
     /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
     /// requests are few, small and quickly answered.
     pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
-        self.inner.handlers.borrow_mut().insert(opcode, Served::new(handler, true));
+        self.inner.handlers.borrow_mut().insert(opcode, Rc::new(Served::new(handler, true)));
     }
 
     /// Sends a request and waits for its reply.
@@ -331,8 +331,8 @@ impl Deref for Reply {
 impl Inner {
     /// Handlers hold what they serve, often what owns this context; and calls that wait hear that it is over.
     fn let_go(&self) {
-        let handlers = core::mem::take(&mut *self.handlers.borrow_mut());
-        for served in handlers.values() {
+        let handlers = self.handlers.replace(Register::new(0));
+        for (_, served) in handlers.iter() {
             served.counter.close();
         }
         drop(handlers);
@@ -411,12 +411,13 @@ impl Inner {
         }
     }
 
-    fn resolve_pending(&self, header: &Header, message: Message, body: Range<usize>) {
+    fn resolve_pending(&self, header: &Header, message: &mut Message, body: Range<usize>) {
         // The answer must come from whom the request went to, where the provider names the sender.
         let from = message.source().peer();
         let Header { kind, status, epoch, acked: pause, .. } = *header;
         let server = ClientId::new(header.deadline);
         let outcome = || {
+            let message = core::mem::take(message);
             if kind == Kind::Reply && status == 0 {
                 Outcome::Reply(Reply { message, body, server, epoch })
             } else {
@@ -428,10 +429,10 @@ impl Inner {
         }
     }
 
-    /// Deals with one message. `alone`: it shared its message of the fabric with no other.
-    fn received(&self, header: &mut Header, message: Message, layout: &Layout, alone: bool) {
+    /// Deals with one message, which whoever keeps it takes. `alone`: it shared its message of the fabric with no other.
+    fn received(&self, header: &mut Header, message: &mut Message, layout: &Layout, alone: bool) {
         // First of all: an unauthenticated message must not even move the clock.
-        if !self.is_authentic(header, &message, layout) {
+        if !self.is_authentic(header, message, layout) {
             return;
         }
         let wall_ns = self.rt.wall_ns();
@@ -439,12 +440,12 @@ impl Inner {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");
             if header.kind == Kind::Request {
-                self.refuse_skewed(header, &message, layout, skew);
+                self.refuse_skewed(header, message, layout, skew);
             }
             return;
         }
         match header.kind {
-            Kind::Hello => self.greeted(header, &message, layout),
+            Kind::Hello => self.greeted(header, message, layout),
             Kind::Request => self.requested(header, message, layout, wall_ns, alone),
             Kind::Working => self.still_working(header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
@@ -471,12 +472,12 @@ impl Sink for Inner {
             };
             let end = layout.end;
             if end == message.len() {
-                self.received(header, message, layout, alone);
+                self.received(header, &mut message, layout, alone);
                 return;
             }
             alone = false;
             let rest = message.split_off(end);
-            self.received(header, message, layout, alone);
+            self.received(header, &mut message, layout, alone);
             message = rest;
         }
         add(&self.metrics.malformed, 1);

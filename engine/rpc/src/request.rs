@@ -25,7 +25,7 @@ pub struct Request {
 #[derive(Default)]
 pub(crate) struct Parts {
     header: Asked,
-    message: Option<Message>,
+    message: Message,
     body: Range<usize>,
     segments: Vec<(RemoteRegion, Access)>,
     deadline: Instant,
@@ -45,7 +45,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn new(header: &Header) -> Self {
+    #[inline]
+    fn new(header: &Header) -> Self {
         let Header { client, request, acked, epoch, tenant, opcode, .. } = *header;
         Self { client, request, acked, epoch, tenant, opcode }
     }
@@ -65,18 +66,20 @@ fn is_transient(error: &FabricError) -> bool {
 }
 
 impl Request {
+    /// A request that takes the message which it arrived in.
+    #[inline]
     pub(crate) fn new(
         inner: Rc<Inner>,
-        header: Asked,
-        message: Message,
+        header: &Header,
+        message: &mut Message,
         body: Range<usize>,
         segments: Vec<(RemoteRegion, Access)>,
         deadline: Instant,
         accesses: Option<Rc<Accesses>>,
     ) -> Self {
         let parts = inner.spare_requests.take(|place| {
-            place.header = header;
-            place.message = Some(message);
+            place.header = Asked::new(header);
+            place.message = core::mem::take(message);
             place.body = body;
             place.segments = segments;
             place.deadline = deadline;
@@ -98,18 +101,14 @@ impl Request {
     /// The body, where it was received. Empty after [`Request::release_body`].
     #[must_use]
     pub fn body(&self) -> &[u8] {
-        self.parts
-            .message
-            .as_ref()
-            .and_then(|message| message.get(self.parts.body.clone()))
-            .unwrap_or_default()
+        self.parts.message.get(self.parts.body.clone()).unwrap_or_default()
     }
 
     /// Frees the receive memory of the body; for handlers that have decoded it and will take their time.
     pub fn release_body(&mut self) {
         // Nobody else has a request's parts.
         if let Some(parts) = Rc::get_mut(&mut self.parts) {
-            parts.message = None;
+            parts.message = Message::default();
         }
     }
 
@@ -411,7 +410,7 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return };
-        (parts.message, parts.accesses) = (None, None);
+        (parts.message, parts.accesses) = (Message::default(), None);
         parts.segments = Vec::new();
         self.inner.spare_requests.keep(&self.parts);
     }

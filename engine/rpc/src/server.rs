@@ -7,7 +7,7 @@ use crate::error::Status;
 use crate::load::PAUSE_MAX;
 use crate::metrics::{add, sub};
 use crate::replies::{Admission, Finished, ServedSession, Stranger};
-use crate::request::{Asked, Request};
+use crate::request::Request;
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
 use crate::wire::{self, ClientId, Header, Kind, Layout};
@@ -35,7 +35,6 @@ const RETURNERS: usize = 8;
 const SHARE: usize = 4;
 
 /// An operation that is served.
-#[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) handler: Rc<dyn Handler>,
     /// Who executes its requests.
@@ -315,12 +314,12 @@ impl Inner {
     pub(crate) fn requested(
         &self,
         header: &mut Header,
-        message: Message,
+        message: &mut Message,
         layout: &Layout,
         wall_ns: u64,
         alone: bool,
     ) {
-        let Some(peer) = self.sender(header, &message, layout) else {
+        let Some(peer) = self.sender(header, message, layout) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
@@ -353,7 +352,7 @@ impl Inner {
             self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
         };
-        let Some(served) = self.handlers.borrow().get(&header.opcode).cloned() else {
+        let Some(served) = self.handlers.borrow().get(header.opcode).map(Rc::clone) else {
             self.reject_unserved(peer, header);
             return;
         };
@@ -365,10 +364,10 @@ impl Inner {
         let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
         let lone = (others == 0).then(|| self.turns.begun());
         let running = Running::new(Rc::clone(&inner), header, until, lone);
-        let asked = Asked::new(header);
-        let request = Request::new(inner, asked, message, layout.body.clone(), segments, deadline, accesses);
+        let request =
+            Request::new(inner, header, message, layout.body.clone(), segments, deadline, accesses);
         // What moves memory takes longer than its turn, and others may have come.
-        self.queue(&served, header.client, running, request, alone && !bulk);
+        self.queue(served, header.client, running, request, alone && !bulk);
     }
 
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it

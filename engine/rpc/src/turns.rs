@@ -13,6 +13,7 @@ use crate::server::{Running, Served};
 use crate::wire::ClientId;
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// Requests whose workers are awake and that have not begun: what one client has under way with all its credits, so that
 /// nothing waits in a lane for a client that is alone.
@@ -23,7 +24,7 @@ pub(crate) const WOKEN_URGENT: usize = 8;
 
 /// A request that waits for its turn.
 struct Waiting {
-    served: Served,
+    served: Rc<Served>,
     running: Running,
     request: Request,
 }
@@ -95,7 +96,7 @@ impl Inner {
     /// `alone` in its message and no worker is about to begin, in place.
     pub(crate) fn queue(
         &self,
-        served: &Served,
+        served: Rc<Served>,
         client: ClientId,
         running: Running,
         request: Request,
@@ -109,7 +110,7 @@ impl Inner {
             served.counter.take(self, &served.handler, running, request, alone);
             return;
         }
-        let waiting = Waiting { served: served.clone(), running, request };
+        let waiting = Waiting { served, running, request };
         turns.lanes.borrow_mut().push(client, waiting);
     }
 
