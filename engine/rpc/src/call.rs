@@ -151,7 +151,8 @@ async fn attempt_all(
     options: CallOptions,
     tally: Tally<'_>,
 ) -> Result<Reply, RpcError> {
-    let start = inner.rt.now();
+    let (start, mut wall) = inner.rt.times();
+    let mut now = start;
     let deadline = options.deadline;
     if body.len() > INLINE_MAX {
         return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
@@ -165,6 +166,7 @@ async fn attempt_all(
     let bulk = bulk.filter(|bulk| !bulk.is_empty());
     let _exposing = if bulk.is_some() {
         let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
+        (now, wall) = inner.rt.times();
         Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
     } else {
         None
@@ -174,14 +176,14 @@ async fn attempt_all(
     if credit.is_none() {
         let waited = inner.credit(&state, opcode, class, deadline).await;
         credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
+        (now, wall) = inner.rt.times();
     }
-    let mut now = inner.rt.now();
     let ticket = Ticket::new(inner, &state);
     let mut exposed = Lent(None);
     let done = exposed.lend(inner, &state, ticket.id, bulk, deadline);
     done.map_err(|error| tally.failed(error.into()))?;
     let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
-    let wall_deadline = inner.wall_ns().saturating_add(left);
+    let wall_deadline = inner.no_earlier(wall).saturating_add(left);
     let letter = Letter { opcode, body, options, wall_deadline };
     let mut course = Course::new(inner);
     loop {
@@ -195,7 +197,24 @@ async fn attempt_all(
             exposed.withdraw().await;
             return Err(timed_out(tries, last));
         }
-        match course.attempt(&state, &ticket, &letter, &exposed, now).await {
+        let session = match state.session() {
+            Some(session) => Ok(session),
+            None => {
+                let made = course.contact(&state, deadline).await;
+                now = inner.rt.now();
+                made
+            }
+        };
+        let next = match session
+            .and_then(|session| course.begin(&state, session, &ticket, &letter, &exposed, now))
+        {
+            Ok(session) => {
+                let arrived = inner.pending.wait(inner, ticket.id).await;
+                course.end(&state, &session, &letter, ticket.id, arrived)
+            }
+            Err(next) => next,
+        };
+        match next {
             Next::Replied => {
                 exposed.settle();
                 // It is there: nobody else takes it.
@@ -310,26 +329,17 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// One try: contact, send, wait for the answer.
-    async fn attempt(
+    /// Begins a try: sends the request, from when on its answer is expected.
+    fn begin(
         &mut self,
         state: &Rc<PeerState>,
+        session: Rc<Session>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
         exposed: &Lent<'_>,
-        mut now: Instant,
-    ) -> Next {
+        now: Instant,
+    ) -> Result<Rc<Session>, Next> {
         let inner = self.inner;
-        let session = match state.session() {
-            Some(session) => session,
-            None => match self.contact(state, letter.options.deadline).await {
-                Ok(session) => {
-                    now = inner.rt.now();
-                    session
-                }
-                Err(next) => return next,
-            },
-        };
         if self.silent.0 == 0 {
             self.silent.1 = now;
         }
@@ -337,9 +347,9 @@ impl<'a> Course<'a> {
             Retry::Idempotent => letter.options.deadline.min(now + self.wait),
             Retry::Never => letter.options.deadline,
         };
-        inner.expect(ticket.id, session.id, state, Proof::Session(Rc::clone(&session)), until);
+        inner.expect(ticket.id, session.id, state, || Proof::Session(Rc::clone(&session)), until);
         if let Err(error) = self.post(state, &session, ticket, letter, exposed, now) {
-            return match error {
+            return Err(match error {
                 FabricError::UnknownPeer
                 | FabricError::NoBuffers { .. }
                 | FabricError::Unreachable { .. } => {
@@ -347,7 +357,7 @@ impl<'a> Course<'a> {
                     Next::Again(None, error.to_string().into())
                 }
                 error => Next::Failed(error.into()),
-            };
+            });
         }
         if let Some(exposed) = &exposed.0 {
             exposed.sent_to(session.server);
@@ -356,13 +366,25 @@ impl<'a> Course<'a> {
             add(&inner.metrics.retries, 1);
         }
         self.tries += 1;
-        let arrived = inner.pending.wait(inner, ticket.id).await;
+        Ok(session)
+    }
+
+    /// Ends a try with what has arrived.
+    fn end(
+        &mut self,
+        state: &PeerState,
+        session: &Rc<Session>,
+        letter: &Letter<'_>,
+        request: u64,
+        arrived: Result<Arrived, NoAnswer>,
+    ) -> Next {
+        let inner = self.inner;
         if arrived == Ok(Arrived::Reply) {
             state.heard.set(inner.rt.now());
             return Next::Replied;
         }
-        let outcome = arrived.and_then(|_| inner.pending.take(ticket.id).ok_or(NoAnswer::Closed));
-        self.heed(state, &session, letter.options.retry, outcome)
+        let outcome = arrived.and_then(|_| inner.pending.take(request).ok_or(NoAnswer::Closed));
+        self.heed(state, session, letter.options.retry, outcome)
     }
 
     /// What to do when something else has come than a reply, or nothing.

@@ -47,6 +47,8 @@ struct Worker {
     /// It was woken, or made, for a request. One that has ended a request takes no other by itself: that one's worker is
     /// awake already, behind tasks whose turn is first.
     called: bool,
+    /// What it is to execute in place.
+    job: Option<(Running, Request)>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -102,15 +104,16 @@ impl Counter {
     /// Puts a request where workers find it, and says whose it is.
     fn put_down(&self, running: Running, request: Request, alone: bool) -> Assigned {
         let state = &mut *self.state.borrow_mut();
-        state.waiting.push_back((running, request));
         // The one that worked last has the warmest cache.
         let idle = state.idle.pop().and_then(|index| Some((index, state.workers.get_mut(index)?)));
-        if let Some((index, Worker { waker: Some(waker), parked, called, task })) = idle {
+        if let Some((index, Worker { waker: Some(waker), parked, called, job, task })) = idle {
             *parked = false;
-            *called = true;
             if alone && let Some(task) = task {
+                *job = Some((running, request));
                 return Assigned::Idle(index, task.name());
             }
+            *called = true;
+            state.waiting.push_back((running, request));
             // Waking only queues the task.
             waker.wake_by_ref();
             return Assigned::Woken;
@@ -120,11 +123,16 @@ impl Counter {
             state.workers.len() - 1
         });
         state.workers[place].called = true;
+        state.waiting.push_back((running, request));
         Assigned::Nobody(place)
     }
 
+    /// Wakes a worker for what was to be executed in place, and was not.
     fn wake(&self, place: usize) {
-        if let Some(Worker { waker: Some(waker), .. }) = self.state.borrow().workers.get(place) {
+        let State { workers, waiting, .. } = &mut *self.state.borrow_mut();
+        if let Some(Worker { waker: Some(waker), called, job, .. }) = workers.get_mut(place) {
+            *called = true;
+            waiting.extend(job.take());
             waker.wake_by_ref();
         }
     }
@@ -168,9 +176,10 @@ impl Desk {
         let next = core::future::poll_fn(|cx| {
             let state = &mut *self.counter.state.borrow_mut();
             let worker = &mut state.workers[self.place];
-            if core::mem::take(&mut worker.called)
-                && let Some((running, request)) = state.waiting.pop_front()
-            {
+            let job = worker.job.take();
+            let called = job.is_none() && core::mem::take(&mut worker.called);
+            let job = if called { state.waiting.pop_front() } else { job };
+            if let Some((running, request)) = job {
                 self.running = Some(running);
                 return Poll::Ready(Some(request));
             }

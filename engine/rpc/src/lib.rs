@@ -55,8 +55,8 @@ use outbox::Outbox;
 use pending::Pending;
 use proof::{Ring, Strangers};
 use quota::Quota;
-use replies::Clients;
 use register::Register;
+use replies::Clients;
 use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
@@ -101,6 +101,8 @@ pub(crate) struct Inner {
     id: ClientId,
     ring: Option<Ring>,
     strangers: Strangers,
+    /// The network keeps tenants apart, and says whose a message is.
+    tells_tenants: bool,
     clock: Rc<Clock>,
     metrics: RpcMetrics,
     next_request: Cell<u64>,
@@ -150,6 +152,7 @@ impl Rpc {
             id,
             ring: config.keys.clone().map(Ring::new),
             strangers: Strangers::default(),
+            tells_tenants: endpoint.capabilities().auth_keys,
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
@@ -318,6 +321,13 @@ impl Reply {
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
+
+    /// Takes it from where it is, where an empty one is left.
+    #[inline]
+    fn take(&mut self) -> Self {
+        let message = core::mem::take(&mut self.message);
+        Self { message, body: self.body.clone(), server: self.server, epoch: self.epoch }
+    }
 }
 
 impl Deref for Reply {
@@ -345,12 +355,7 @@ impl Inner {
         self.clock.now(self.rt.wall_ns())
     }
 
-    /// Wall time in nanoseconds as the hybrid clock has it: never behind what any message said.
-    fn wall_ns(&self) -> u64 {
-        self.no_earlier(self.rt.wall_ns())
-    }
-
-    /// This wall time, or what the hybrid clock has if that is later.
+    /// This wall time in nanoseconds, or what the hybrid clock has if that is later: never behind what any message said.
     fn no_earlier(&self, wall_ns: u64) -> u64 {
         self.clock.latest().wall_ns().max(wall_ns)
     }
@@ -377,16 +382,19 @@ impl Inner {
         let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
         let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
         // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
-        let mut parts: [&[u8]; 6] = [&head, &[], &[], &[], &[], &[]];
-        let (mut count, mut len) = (1, head.len());
-        for part in [length, greeting, segments, body, tag] {
-            if !part.is_empty() {
-                parts[count] = part;
+        let (few, mut many): ([&[u8]; 2], [&[u8]; 6]) = ([&head, body], [&[]; 6]);
+        let parts = if key.is_none() && greeting.is_empty() && segments.is_empty() {
+            &few[..1 + usize::from(!body.is_empty())]
+        } else {
+            let all = [&head, length, greeting, segments, body, tag];
+            let mut count = 0;
+            for part in all.into_iter().filter(|part| !part.is_empty()) {
+                many[count] = part;
                 count += 1;
-                len += part.len();
             }
-        }
-        let parts = &parts[..count];
+            &many[..count]
+        };
+        let len: usize = parts.iter().map(|part| part.len()).sum();
         add(&self.metrics.messages_sent, 1);
         add(&self.metrics.bytes_sent, len as u64);
         if Outbox::takes(len) && (company > 1 || self.outbox.has(to)) {
@@ -435,7 +443,7 @@ impl Inner {
         if !self.is_authentic(header, message, layout) {
             return;
         }
-        let wall_ns = self.rt.wall_ns();
+        let (now, wall_ns) = self.rt.times();
         if let Err(skew) = self.clock.observe(header.epoch, wall_ns) {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");
@@ -446,7 +454,7 @@ impl Inner {
         }
         match header.kind {
             Kind::Hello => self.greeted(header, message, layout),
-            Kind::Request => self.requested(header, message, layout, wall_ns, alone),
+            Kind::Request => self.requested(header, message, layout, (now, wall_ns), alone),
             Kind::Working => self.still_working(header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
         }

@@ -80,7 +80,15 @@ impl Pending {
     }
 
     /// Expects the answer to a request until it is due, anew when it was expected before.
-    fn expect(&self, request: u64, peer: PeerId, state: &Rc<PeerState>, proof: Proof, due: Instant) {
+    #[inline]
+    fn expect(
+        &self,
+        request: u64,
+        peer: PeerId,
+        state: &Rc<PeerState>,
+        proof: impl FnOnce() -> Proof,
+        due: Instant,
+    ) {
         {
             let entries = &mut self.table.borrow_mut().entries;
             // An entry lets go of nothing that comes back here.
@@ -88,7 +96,8 @@ impl Pending {
                 entries.discard(request);
             }
             let state = Rc::clone(state);
-            entries.insert_with(request, || Entry { peer, state, proof, due, outcome: None, waker: None });
+            let entry = || Entry { peer, state, proof: proof(), due, outcome: None, waker: None };
+            entries.insert_with(request, entry);
         }
         if due < self.watch.get() {
             self.watch.set(due);
@@ -168,8 +177,8 @@ impl Pending {
     /// Takes the reply that has come. What else comes until it is forgotten, nobody takes.
     #[inline]
     pub(crate) fn take_reply(&self, request: u64) -> Option<Reply> {
-        match self.table.borrow_mut().entries.get_mut(request)?.outcome.take()? {
-            Outcome::Reply(reply) => Some(reply),
+        match self.table.borrow_mut().entries.get_mut(request)?.outcome.as_mut()? {
+            Outcome::Reply(reply) => Some(reply.take()),
             _ => None,
         }
     }
@@ -211,13 +220,15 @@ impl Pending {
 }
 
 impl Inner {
-    /// Expects the answer to a request until it is due, anew when it was expected before.
+    /// Expects the answer to a request until it is due, anew when it was expected before. `proof` makes what shows that it is
+    /// genuine where that stays.
+    #[inline]
     pub(crate) fn expect(
         &self,
         request: u64,
         peer: PeerId,
         state: &Rc<PeerState>,
-        proof: Proof,
+        proof: impl FnOnce() -> Proof,
         due: Instant,
     ) {
         if !self.pending.watched.replace(true) {

@@ -80,17 +80,25 @@ impl Entries {
         self.at(request).ok().map(|at| &self.0[at].1)
     }
 
-    fn insert(&mut self, request: u64, entry: Entry) -> Option<Entry> {
-        match self.at(request) {
-            Ok(at) => Some(core::mem::replace(&mut self.0[at].1, entry)),
-            Err(at) if at == self.0.len() => {
-                self.0.push_back((request, entry));
-                None
-            }
+    /// The entry of a request, and whether there was one: else it is made, as of one that begins.
+    #[inline]
+    fn entry(&mut self, request: u64) -> (&mut Entry, bool) {
+        let (at, there) = match self.at(request) {
+            Ok(at) => (at, true),
             Err(at) => {
-                self.0.insert(at, (request, entry));
-                None
+                self.insert(at, request);
+                (at, false)
             }
+        };
+        (&mut self.0[at].1, there)
+    }
+
+    #[inline]
+    fn insert(&mut self, at: usize, request: u64) {
+        if at == self.0.len() {
+            self.0.push_back((request, Entry::Running));
+        } else {
+            self.0.insert(at, (request, Entry::Running));
         }
     }
 
@@ -369,12 +377,14 @@ impl Clients {
         let admission = if request < client.acked {
             Admission::Stale
         } else {
-            match client.entries.get(request) {
-                Some(Entry::Running) => Admission::Running,
-                Some(Entry::Finished(..)) => Admission::Finished,
-                None if request < client.floor => Admission::Forgotten,
-                None => {
-                    client.entries.insert(request, Entry::Running);
+            match client.entries.at(request) {
+                Ok(at) => match &client.entries.0[at].1 {
+                    Entry::Running => Admission::Running,
+                    Entry::Finished(..) => Admission::Finished,
+                },
+                Err(_) if request < client.floor => Admission::Forgotten,
+                Err(at) => {
+                    client.entries.insert(at, request);
                     client.running += 1;
                     self.busy += usize::from(client.running == 1);
                     Admission::New
@@ -412,13 +422,12 @@ impl Clients {
         self.bytes += finished.body.len() + REPLY_OVERHEAD;
         self.finished += 1;
         self.serial += 1;
-        let before = client.entries.insert(request, Entry::Finished(finished, self.serial));
-        if matches!(before, Some(Entry::Running)) {
+        let (entry, there) = client.entries.entry(request);
+        let before = core::mem::replace(entry, Entry::Finished(finished, self.serial));
+        if there && matches!(before, Entry::Running) {
             self.busy = self.busy.saturating_sub(client.ended());
         }
-        if let Some(before) = before {
-            self.uncount(&before);
-        }
+        self.uncount(&before);
         if self.bytes > self.limit {
             self.shrink();
         }

@@ -5,7 +5,7 @@ use crate::accesses::Accesses;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
-use crate::wire::{ClientId, Header};
+use crate::wire::{ClientId, Header, Layout};
 use core::ops::Range;
 use core::time::Duration;
 use std::rc::Rc;
@@ -72,7 +72,7 @@ impl Request {
         inner: Rc<Inner>,
         header: &Header,
         message: &mut Message,
-        body: Range<usize>,
+        layout: &Layout,
         segments: Vec<(RemoteRegion, Access)>,
         deadline: Instant,
         accesses: Option<Rc<Accesses>>,
@@ -80,7 +80,7 @@ impl Request {
         let parts = inner.spare_requests.take(|place| {
             place.header = Asked::new(header);
             place.message = core::mem::take(message);
-            place.body = body;
+            place.body = layout.body.clone();
             place.segments = segments;
             place.deadline = deadline;
             place.accesses = accesses;

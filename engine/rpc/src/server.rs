@@ -146,7 +146,7 @@ impl Inner {
             add(&self.metrics.malformed, 1);
             return;
         };
-        let Some(peer) = self.sender(header, message, layout) else {
+        let Some(peer) = self.sender(header, message, layout, self.rt.now()) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
@@ -218,11 +218,11 @@ impl Inner {
 
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
     /// provider says, else where this client was last, if the provider can't name it.
-    fn sender(&self, header: &Header, message: &Message, layout: &Layout) -> Option<PeerId> {
+    fn sender(&self, header: &Header, message: &Message, layout: &Layout, now: Instant) -> Option<PeerId> {
         // The short way: who says nothing of where it is, and comes from where the provider named it before.
         if let Source::Peer(peer) = message.source()
             && layout.greeting.is_empty()
-            && self.clients.borrow_mut().comes_again(header.client, *peer, self.rt.now())
+            && self.clients.borrow_mut().comes_again(header.client, *peer, now)
         {
             return Some(*peer);
         }
@@ -254,7 +254,7 @@ impl Inner {
         }
         let unnamed = || self.clients.borrow().unnamed(header.client);
         let peer = inserted.or(known).or_else(unnamed)?;
-        let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), self.rt.now());
+        let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now);
         match met {
             Ok(forgotten) => {
                 self.strangers.release(peer);
@@ -289,7 +289,7 @@ impl Inner {
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
-        if let Some(peer) = self.sender(header, message, layout) {
+        if let Some(peer) = self.sender(header, message, layout, self.rt.now()) {
             self.reject(peer, header, Der::HLC_SYNC, &skew.to_string());
         }
     }
@@ -310,20 +310,21 @@ impl Inner {
         }
     }
 
-    /// A request arrived. `alone`: with nothing else.
+    /// A request arrived, at this time by either clock. `alone`: with nothing else.
     pub(crate) fn requested(
         &self,
         header: &mut Header,
         message: &mut Message,
         layout: &Layout,
-        wall_ns: u64,
+        (now, wall_ns): (Instant, u64),
         alone: bool,
     ) {
-        let Some(peer) = self.sender(header, message, layout) else {
+        let Some(peer) = self.sender(header, message, layout, now) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
-        if self.ring.is_none()
+        if self.tells_tenants
+            && self.ring.is_none()
             && let Some(key) = self.endpoint.auth_key(peer)
         {
             // The network has checked it; what the message says counts for nothing.
@@ -336,7 +337,6 @@ impl Inner {
             }
             return;
         }
-        let now = self.rt.now();
         let deadline = local_deadline(now, self.no_earlier(wall_ns), header);
         if deadline <= now {
             add(&self.metrics.expired, 1);
@@ -346,8 +346,8 @@ impl Inner {
             }
             return;
         }
-        let Ok(segments) = wire::decode_segments(message.get(layout.segments.clone()).unwrap_or_default())
-        else {
+        let segments = message.get(layout.segments.clone()).filter(|bytes| !bytes.is_empty());
+        let Ok(segments) = segments.map_or(Ok(Vec::new()), wire::decode_segments) else {
             add(&self.metrics.malformed, 1);
             self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
@@ -364,8 +364,7 @@ impl Inner {
         let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
         let lone = (others == 0).then(|| self.turns.begun());
         let running = Running::new(Rc::clone(&inner), header, until, lone);
-        let request =
-            Request::new(inner, header, message, layout.body.clone(), segments, deadline, accesses);
+        let request = Request::new(inner, header, message, layout, segments, deadline, accesses);
         // What moves memory takes longer than its turn, and others may have come.
         self.queue(served, header.client, running, request, alone && !bulk);
     }

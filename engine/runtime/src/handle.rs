@@ -46,6 +46,12 @@ pub enum NoSources {
 pub(crate) trait Backend {
     fn now(&self) -> Instant;
     fn wall_ns(&self) -> u64;
+
+    /// Both of the same moment.
+    fn times(&self) -> (Instant, u64) {
+        (self.now(), self.wall_ns())
+    }
+
     fn random_u64(&self) -> u64;
     fn spawn(&self, task: Task) -> TaskId;
     fn abort(&self, task: TaskId);
@@ -102,6 +108,13 @@ impl Handle {
     #[inline]
     pub fn wall_ns(&self) -> u64 {
         self.backend.wall_ns()
+    }
+
+    /// Monotonic and wall time of the same moment: see [`Self::now`] and [`Self::wall_ns`].
+    #[must_use]
+    #[inline]
+    pub fn times(&self) -> (Instant, u64) {
+        self.backend.times()
     }
 
     /// 64 random bits.

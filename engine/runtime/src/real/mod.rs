@@ -476,10 +476,14 @@ impl Backend for Core {
     }
 
     fn wall_ns(&self) -> u64 {
+        self.times().1
+    }
+
+    fn times(&self) -> (Instant, u64) {
         let now = self.now();
         let wall = self.wall.get();
         let wall = if now < wall.until { wall } else { self.read_wall(now) };
-        wall.ahead.wrapping_add(now.as_nanos())
+        (now, wall.ahead.wrapping_add(now.as_nanos()))
     }
 
     fn random_u64(&self) -> u64 {
