@@ -30,7 +30,7 @@ pub use auth_key::{
     server_keys,
 };
 pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Protocol, Wait};
-pub use checksum::{crc32c, crc32c_of_words};
+pub use checksum::crc32c_of_words;
 pub use counters::FabricCounters;
 pub use error::FabricError;
 pub use exposure::{Closed, Ending, Exposure, MrMethod};

@@ -142,7 +142,8 @@ pub(crate) fn call_uncounted(
 }
 
 /// The reply moves only once on its way to the caller: who waits is told that it has come, and takes it last.
-async fn attempt_all(
+#[expect(clippy::manual_async_fn, reason = "an async fn copies its arguments once more when it begins")]
+fn attempt_all(
     inner: &Rc<Inner>,
     to: &Peer,
     opcode: u16,
@@ -150,93 +151,95 @@ async fn attempt_all(
     bulk: Option<Bulk<'_>>,
     options: CallOptions,
     tally: Tally<'_>,
-) -> Result<Reply, RpcError> {
-    let (start, mut wall) = inner.rt.times();
-    let mut now = start;
-    let deadline = options.deadline;
-    if body.len() > INLINE_MAX {
-        return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
-    }
-    let state = inner.peer_state(to);
-    let timed_out = |tries: u32, last: String| {
-        let waited = inner.rt.now() - start;
-        tally.failed(RpcError::TimedOut { peer: to.clone(), opcode, waited, tries, last })
-    };
-    let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
-    let bulk = bulk.filter(|bulk| !bulk.is_empty());
-    let _exposing = if bulk.is_some() {
-        let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
-        (now, wall) = inner.rt.times();
-        Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
-    } else {
-        None
-    };
-    // Nearly always there is a credit.
-    let mut credit = inner.try_credit(&state, opcode, class);
-    if credit.is_none() {
-        let waited = inner.credit(&state, opcode, class, deadline).await;
-        credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
-        (now, wall) = inner.rt.times();
-    }
-    let ticket = Ticket::new(inner, &state);
-    let mut exposed = Lent(None);
-    let done = exposed.lend(inner, &state, ticket.id, bulk, deadline);
-    done.map_err(|error| tally.failed(error.into()))?;
-    let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
-    let wall_deadline = inner.no_earlier(wall).saturating_add(left);
-    let letter = Letter { opcode, body, options, wall_deadline };
-    let mut course = Course::new(inner);
-    loop {
-        if now >= deadline {
-            let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
-            if tries == 0 {
-                exposed.settle();
-                return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
-            }
-            drop(credit.take());
-            exposed.withdraw().await;
-            return Err(timed_out(tries, last));
+) -> impl Future<Output = Result<Reply, RpcError>> {
+    async move {
+        let (start, mut wall) = inner.rt.times();
+        let mut now = start;
+        let deadline = options.deadline;
+        if body.len() > INLINE_MAX {
+            return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
         }
-        let session = match state.session() {
-            Some(session) => Ok(session),
-            None => {
-                let made = course.contact(&state, deadline).await;
-                now = inner.rt.now();
-                made
-            }
+        let state = inner.peer_state(to);
+        let timed_out = |tries: u32, last: String| {
+            let waited = inner.rt.now() - start;
+            tally.failed(RpcError::TimedOut { peer: to.clone(), opcode, waited, tries, last })
         };
-        let next = match session
-            .and_then(|session| course.begin(&state, session, &ticket, &letter, &exposed, now))
-        {
-            Ok(session) => {
-                let arrived = inner.pending.wait(inner, ticket.id).await;
-                course.end(&state, &session, &letter, ticket.id, arrived)
-            }
-            Err(next) => next,
+        let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
+        let bulk = bulk.filter(|bulk| !bulk.is_empty());
+        let _exposing = if bulk.is_some() {
+            let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
+            (now, wall) = inner.rt.times();
+            Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
+        } else {
+            None
         };
-        match next {
-            Next::Replied => {
-                exposed.settle();
-                // It is there: nobody else takes it.
-                return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
-            }
-            Next::Failed(error) => {
-                if is_refusal(&error) || course.tries == 0 {
+        // Nearly always there is a credit.
+        let mut credit = inner.try_credit(&state, opcode, class);
+        if credit.is_none() {
+            let waited = inner.credit(&state, opcode, class, deadline).await;
+            credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
+            (now, wall) = inner.rt.times();
+        }
+        let ticket = Ticket::new(inner, &state);
+        let mut exposed = Lent(None);
+        let done = exposed.lend(inner, &state, ticket.id, bulk, deadline);
+        done.map_err(|error| tally.failed(error.into()))?;
+        let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
+        let wall_deadline = inner.no_earlier(wall).saturating_add(left);
+        let letter = Letter { opcode, body, options, wall_deadline };
+        let mut course = Course::new(inner);
+        loop {
+            if now >= deadline {
+                let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
+                if tries == 0 {
                     exposed.settle();
-                } else {
-                    exposed.withdraw().await;
+                    return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
                 }
-                return Err(tally.failed(error));
+                drop(credit.take());
+                exposed.withdraw().await;
+                return Err(timed_out(tries, last));
             }
-            Next::Again(pause, why) => {
-                course.last = why;
-                if pause != Some(Duration::ZERO) {
-                    drop(credit.take());
-                    course.rest(pause, deadline).await;
-                    let class = if class == Class::Urgent { class } else { Class::Retry };
-                    credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
+            let session = match state.session() {
+                Some(session) => Ok(session),
+                None => {
+                    let made = course.contact(&state, deadline).await;
+                    now = inner.rt.now();
+                    made
                 }
-                now = inner.rt.now();
+            };
+            let next = match session
+                .and_then(|session| course.begin(&state, session, &ticket, &letter, &exposed, now))
+            {
+                Ok(session) => {
+                    let arrived = inner.pending.wait(inner, ticket.id).await;
+                    course.end(&state, &session, &letter, ticket.id, arrived)
+                }
+                Err(next) => next,
+            };
+            match next {
+                Next::Replied => {
+                    exposed.settle();
+                    // It is there: nobody else takes it.
+                    return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
+                }
+                Next::Failed(error) => {
+                    if is_refusal(&error) || course.tries == 0 {
+                        exposed.settle();
+                    } else {
+                        exposed.withdraw().await;
+                    }
+                    return Err(tally.failed(error));
+                }
+                Next::Again(pause, why) => {
+                    course.last = why;
+                    if pause != Some(Duration::ZERO) {
+                        drop(credit.take());
+                        course.rest(pause, deadline).await;
+                        let class = if class == Class::Urgent { class } else { Class::Retry };
+                        credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
+                    }
+                    now = inner.rt.now();
+                }
             }
         }
     }

@@ -130,24 +130,28 @@ pub struct CallOptions {
 impl CallOptions {
     /// An idempotent call that gives up after this time.
     #[must_use]
+    #[inline]
     pub fn within(rt: &Handle, time: Duration) -> Self {
         Self::until(rt.now() + time)
     }
 
     /// An idempotent call that gives up at this time.
     #[must_use]
+    #[inline]
     pub fn until(deadline: Instant) -> Self {
         Self { deadline, retry: Retry::Idempotent, priority: Priority::Normal }
     }
 
     /// The same, before all others.
     #[must_use]
+    #[inline]
     pub fn urgent(self) -> Self {
         Self { priority: Priority::Urgent, ..self }
     }
 
     /// The same, sent only once.
     #[must_use]
+    #[inline]
     pub fn once(self) -> Self {
         Self { retry: Retry::Never, ..self }
     }

@@ -73,19 +73,24 @@ impl Request {
         header: &Header,
         message: &mut Message,
         layout: &Layout,
-        segments: Vec<(RemoteRegion, Access)>,
         deadline: Instant,
-        accesses: Option<Rc<Accesses>>,
     ) -> Self {
         let parts = inner.spare_requests.take(|place| {
             place.header = Asked::new(header);
             place.message = core::mem::take(message);
             place.body = layout.body.clone();
-            place.segments = segments;
             place.deadline = deadline;
-            place.accesses = accesses;
         });
         Self { inner, parts }
+    }
+
+    /// The client has exposed memory for it.
+    pub(crate) fn lend(&mut self, segments: Vec<(RemoteRegion, Access)>, accesses: Rc<Accesses>) {
+        // Nobody else has a request's parts.
+        if let Some(parts) = Rc::get_mut(&mut self.parts) {
+            parts.segments = segments;
+            parts.accesses = Some(accesses);
+        }
     }
 
     pub(crate) fn inner(&self) -> &Rc<Inner> {

@@ -71,23 +71,26 @@ pub(crate) struct Task {
 
 impl Running {
     /// Counts a request in that was admitted.
-    fn new(
-        inner: Rc<Inner>,
-        header: &Header,
-        accesses: Option<(Rc<Accesses>, Instant)>,
-        lone: Option<u64>,
-    ) -> Self {
+    #[inline]
+    fn new(inner: Rc<Inner>, header: &Header, lone: Option<u64>) -> Self {
         add(&inner.metrics.requests, 1);
         add(&inner.metrics.running, 1);
         let task = inner.spare_tasks.take(|place| {
             place.client = header.client;
             place.request = header.request;
             place.version = header.version;
-            place.accesses = accesses;
             place.lone = lone;
             place.finished.set(false);
         });
         Self { inner, task }
+    }
+
+    /// It has accesses to the client's memory, which must have ended by then.
+    fn watch(&mut self, accesses: Rc<Accesses>, until: Instant) {
+        // Nobody else has it yet.
+        if let Some(task) = Rc::get_mut(&mut self.task) {
+            task.accesses = Some((accesses, until));
+        }
     }
 
     /// A worker begins with the request.
@@ -347,7 +350,7 @@ impl Inner {
             return;
         }
         let segments = message.get(layout.segments.clone()).filter(|bytes| !bytes.is_empty());
-        let Ok(segments) = segments.map_or(Ok(Vec::new()), wire::decode_segments) else {
+        let Ok(segments) = segments.map(wire::decode_segments).transpose() else {
             add(&self.metrics.malformed, 1);
             self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
@@ -359,12 +362,15 @@ impl Inner {
         let Some(others) = self.admit(header, peer, served.urgent, now) else { return };
         // The context can't be gone while its sink is called.
         let Some(inner) = self.weak.upgrade() else { return };
-        let bulk = !segments.is_empty();
-        let accesses = bulk.then(|| Accesses::open(&inner, header.client, header.request));
-        let until = accesses.clone().map(|accesses| (accesses, deadline + WITHDRAWAL_GRACE));
+        let bulk = segments.is_some();
         let lone = (others == 0).then(|| self.turns.begun());
-        let running = Running::new(Rc::clone(&inner), header, until, lone);
-        let request = Request::new(inner, header, message, layout, segments, deadline, accesses);
+        let mut running = Running::new(Rc::clone(&inner), header, lone);
+        let mut request = Request::new(inner, header, message, layout, deadline);
+        if let Some(segments) = segments {
+            let accesses = Accesses::open(&running.inner, header.client, header.request);
+            running.watch(Rc::clone(&accesses), deadline + WITHDRAWAL_GRACE);
+            request.lend(segments, accesses);
+        }
         // What moves memory takes longer than its turn, and others may have come.
         self.queue(served, header.client, running, request, alone && !bulk);
     }

@@ -39,8 +39,8 @@ const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND | FLAG_SEALED;
 /// Every flag that is defined for the short header.
 const SHORT_FLAGS: u8 = FLAG_SHORT | FLAG_SEALED;
 
-/// Bytes that the checksum covers: all of the header before it.
-const CHECKED: Range<usize> = 0..68;
+/// Whole words before the checksum, which covers these and half a one more: all of the header before it.
+const WORDS: usize = HEADER_LEN / 8 - 1;
 
 /// Names one incarnation of a context; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -185,11 +185,12 @@ impl<const LEN: usize> Fields<'_, LEN> {
     fn u64(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.array(at))
     }
-}
 
-#[inline]
-fn checksum(bytes: &[u8]) -> u32 {
-    weir_fabric::crc32c(bytes)
+    /// The checksum of so many words and half a one, and whether it is what stands behind them.
+    fn is_intact<const WORDS: usize>(&self) -> bool {
+        let words: [u64; WORDS] = core::array::from_fn(|at| self.u64(8 * at));
+        weir_fabric::crc32c_of_words(&words, self.u32(8 * WORDS)) == self.u32(8 * WORDS + 4)
+    }
 }
 
 impl Header {
@@ -270,7 +271,7 @@ pub struct Encoded {
 impl Encoded {
     /// Words, half a word, and the checksum of all these.
     #[inline]
-    fn new(words: &[u64], last: u32) -> Self {
+    fn new<const WORDS: usize>(words: &[u64; WORDS], last: u32) -> Self {
         let mut bytes = [0u8; HEADER_LEN];
         let sum = weir_fabric::crc32c_of_words(words, last);
         let end = u64::from(last) | u64::from(sum) << 32;
@@ -278,7 +279,7 @@ impl Encoded {
         for (place, word) in places.iter_mut().zip(words.iter().chain([&end])) {
             *place = word.to_le_bytes();
         }
-        Self { bytes, len: 8 * words.len() + 8 }
+        Self { bytes, len: 8 * WORDS + 8 }
     }
 }
 
@@ -360,7 +361,7 @@ fn decode_first_full(message: &[u8]) -> Result<(Header, Layout), Malformed> {
 /// Takes a full header apart, behind its magic.
 fn decode_full(bytes: &[u8; HEADER_LEN]) -> Result<Header, Malformed> {
     let fields = Fields(bytes);
-    if fields.u32(68) != checksum(&bytes[CHECKED]) {
+    if !fields.is_intact::<WORDS>() {
         return Err(Malformed::Checksum);
     }
     let (kind, flags) = (Kind::of(bytes[6])?, bytes[7]);

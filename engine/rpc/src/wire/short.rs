@@ -4,8 +4,7 @@
 //! round trip. Fields that are nearly always zero are left out, those that are close to others are their distances; where
 //! that can't say what a header says, it is sent in full.
 
-use super::{ClientId, Fields, Header, Kind, Malformed, checksum};
-use core::ops::Range;
+use super::{ClientId, Fields, Header, Kind, Malformed};
 use weir_proto::Epoch;
 
 /// First protocol version that has it.
@@ -15,8 +14,8 @@ pub const SHORT_VERSION: u16 = 2;
 /// reply as what it moves in two.
 pub const SHORT_LEN: usize = 48;
 
-/// Bytes that the checksum covers: all of the header before it.
-pub(super) const CHECKED: Range<usize> = 0..44;
+/// Whole words before the checksum, which covers these and half a one more: all of the header before it.
+const WORDS: usize = SHORT_LEN / 8 - 1;
 
 /// Bits of the number of a request; the rest of its word is the distance to what the client has finished with.
 const REQUEST_BITS: u32 = 48;
@@ -45,7 +44,7 @@ impl Header {
     }
 
     /// The words of the short form, of the last one only the half before the checksum.
-    pub(super) fn encode_short(&self, first: u64) -> ([u64; SHORT_LEN / 8 - 1], u32) {
+    pub(super) fn encode_short(&self, first: u64) -> ([u64; WORDS], u32) {
         let lengths = u64::from(self.opcode) | u64::from(self.body_len) << 16;
         let numbers = distance(self).unwrap_or(0) | self.request << 16;
         let since = if self.kind == Kind::Request { self.epoch.0 } else { 0 };
@@ -67,7 +66,7 @@ impl Header {
 #[inline]
 pub(super) fn decode(bytes: &[u8; SHORT_LEN], sealed: bool) -> Result<Header, Malformed> {
     let fields = Fields(bytes);
-    if fields.u32(CHECKED.end) != checksum(&bytes[CHECKED]) {
+    if !fields.is_intact::<WORDS>() {
         return Err(Malformed::Checksum);
     }
     let (kind, version) = (Kind::of(bytes[6])?, fields.u16(4));
