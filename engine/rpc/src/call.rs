@@ -6,7 +6,7 @@ use crate::error::{RpcError, Status};
 use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
-use crate::pending::{Arrived, NoAnswer};
+use crate::pending::{Arrived, NoAnswer, Wait};
 use crate::proof::Proof;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
@@ -36,6 +36,11 @@ impl<'a> Ticket<'a> {
         inner.next_request.set(id + 1);
         state.outstanding.borrow_mut().begin(id);
         Self { inner, state, id }
+    }
+
+    /// Waits for the answer.
+    fn wait(&self) -> Wait<'_> {
+        self.inner.pending.wait(self.inner, self.id)
     }
 }
 
@@ -81,10 +86,12 @@ impl<'a> Lent<'a> {
         }
     }
 
-    /// See [`Exposed::withdraw`].
-    async fn withdraw(self) {
-        if let Some(exposed) = self.0 {
-            exposed.withdraw().await;
+    /// The call has failed. `settled`: no server is at the memory; see [`Exposed::withdraw`] for where one may be.
+    async fn give_up(self, settled: bool) {
+        match self.0 {
+            Some(mut exposed) if settled => exposed.settle(),
+            Some(exposed) => exposed.withdraw().await,
+            None => {}
         }
     }
 }
@@ -96,6 +103,11 @@ enum Next {
     Failed(RpcError),
     /// Try again after a pause; `None`: after the growing one.
     Again(Option<Duration>, Cow<'static, str>),
+}
+
+/// What the wall clock will say after this time.
+fn wall_deadline(wall_ns: u64, left: Duration) -> u64 {
+    wall_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Whether an error is the server's word that it is not at the request.
@@ -166,54 +178,32 @@ fn attempt_all(
         };
         let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
         let bulk = bulk.filter(|bulk| !bulk.is_empty());
-        let _exposing = if bulk.is_some() {
-            let leave = inner.turn(&inner.bulks, state.bulk_lane, class, deadline).await;
-            (now, wall) = inner.rt.times();
-            Some(leave.map_err(|Elapsed| timed_out(0, "waiting for leave to expose memory".to_owned()))?)
-        } else {
-            None
-        };
-        // Nearly always there is a credit.
-        let mut credit = inner.try_credit(&state, opcode, class);
+        // Nearly always there is a credit, and no memory.
+        let at_once = bulk.is_none() && opcode != REQUEST_WITHDRAW;
+        let mut credit = if at_once { inner.requests.try_acquire(state.lane, class) } else { None };
+        let mut _exposing = None;
         if credit.is_none() {
-            let waited = inner.credit(&state, opcode, class, deadline).await;
-            credit = waited.map_err(|Elapsed| timed_out(0, "waiting for a credit".to_owned()))?;
+            let leave = inner.leave(&state, opcode, class, deadline, bulk.is_some()).await;
+            (_exposing, credit) = leave.map_err(|waited_for| timed_out(0, waited_for.to_owned()))?;
             (now, wall) = inner.rt.times();
         }
         let ticket = Ticket::new(inner, &state);
         let mut exposed = Lent(None);
-        let done = exposed.lend(inner, &state, ticket.id, bulk, deadline);
-        done.map_err(|error| tally.failed(error.into()))?;
-        let left = u64::try_from((deadline - now).as_nanos()).unwrap_or(u64::MAX);
-        let wall_deadline = inner.no_earlier(wall).saturating_add(left);
+        exposed.lend(inner, &state, ticket.id, bulk, deadline).map_err(|error| tally.failed(error.into()))?;
+        let wall_deadline = wall_deadline(inner.no_earlier(wall), deadline - now);
         let letter = Letter { opcode, body, options, wall_deadline };
         let mut course = Course::new(inner);
-        loop {
-            if now >= deadline {
-                let (tries, last) = (course.tries, core::mem::take(&mut course.last).into_owned());
-                if tries == 0 {
-                    exposed.settle();
-                    return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
-                }
-                drop(credit.take());
-                exposed.withdraw().await;
-                return Err(timed_out(tries, last));
-            }
-            let session = match state.session() {
-                Some(session) => Ok(session),
-                None => {
-                    let made = course.contact(&state, deadline).await;
-                    now = inner.rt.now();
-                    made
-                }
+        while now < deadline {
+            let session = if let Some(session) = state.session() {
+                Ok(session)
+            } else {
+                let made = course.contact(&state, deadline).await;
+                now = inner.rt.now();
+                made
             };
-            let next = match session
-                .and_then(|session| course.begin(&state, session, &ticket, &letter, &exposed, now))
-            {
-                Ok(session) => {
-                    let arrived = inner.pending.wait(inner, ticket.id).await;
-                    course.end(&state, &session, &letter, ticket.id, arrived)
-                }
+            let begin = |session| course.begin(&state, session, &ticket, &letter, &exposed, now);
+            let next = match session.and_then(begin) {
+                Ok(session) => course.end(&state, &session, &letter, ticket.id, ticket.wait().await),
                 Err(next) => next,
             };
             match next {
@@ -223,11 +213,7 @@ fn attempt_all(
                     return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
                 }
                 Next::Failed(error) => {
-                    if is_refusal(&error) || course.tries == 0 {
-                        exposed.settle();
-                    } else {
-                        exposed.withdraw().await;
-                    }
+                    exposed.give_up(is_refusal(&error) || course.tries == 0).await;
                     return Err(tally.failed(error));
                 }
                 Next::Again(pause, why) => {
@@ -242,16 +228,34 @@ fn attempt_all(
                 }
             }
         }
+        let (tries, last) = (course.tries, course.last.into_owned());
+        drop(credit);
+        exposed.give_up(tries == 0).await;
+        if tries == 0 {
+            return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
+        }
+        Err(timed_out(tries, last))
     }
 }
 
 impl Inner {
-    /// Leave to send a request, if it is to be had now; see [`Self::credit`].
-    fn try_credit(&self, state: &PeerState, opcode: u16, class: Class) -> Option<Permit> {
-        if opcode == REQUEST_WITHDRAW {
-            return None;
+    /// Waits for leave to expose memory, where the call has some, and then to send the request: `Err` says for which of them
+    /// until the deadline.
+    async fn leave(
+        &self,
+        state: &PeerState,
+        opcode: u16,
+        class: Class,
+        deadline: Instant,
+        has_memory: bool,
+    ) -> Result<(Option<Permit>, Option<Permit>), &'static str> {
+        let mut exposing = None;
+        if has_memory {
+            let leave = self.turn(&self.bulks, state.bulk_lane, class, deadline).await;
+            exposing = Some(leave.map_err(|Elapsed| "waiting for leave to expose memory")?);
         }
-        self.requests.try_acquire(state.lane, class)
+        let credit = self.credit(state, opcode, class, deadline).await;
+        Ok((exposing, credit.map_err(|Elapsed| "waiting for a credit")?))
     }
 
     /// Waits for leave to send a request. Withdrawals need none: they are answered at once, and made for calls that have
