@@ -58,10 +58,12 @@ impl Drop for SlabLease {
     }
 }
 
-enum Data {
-    Nothing,
-    Slab { lease: Rc<SlabLease>, offset: usize, len: usize },
-    Owned { owned: Rc<Owned>, offset: usize, len: usize },
+/// The memory that a message is in.
+#[derive(Clone)]
+enum Place {
+    Nowhere,
+    Slab(Rc<SlabLease>),
+    Owned(Rc<Owned>),
 }
 
 /// A copy of a message, with what is held as long as it is.
@@ -74,39 +76,30 @@ struct Owned {
 /// one of nobody stands where one was taken from.
 pub struct Message {
     source: Source,
-    data: Data,
+    place: Place,
+    offset: usize,
+    len: usize,
 }
 
 impl Message {
     pub(crate) fn slab(source: Source, lease: Rc<SlabLease>, offset: usize, len: usize) -> Self {
-        Self { source, data: Data::Slab { lease, offset, len } }
+        Self { source, place: Place::Slab(lease), offset, len }
     }
 
     pub(crate) fn owned(source: Source, bytes: Vec<u8>, hold: Option<Box<dyn Any>>) -> Self {
         let len = bytes.len();
-        Self { source, data: Data::Owned { owned: Rc::new(Owned { bytes, _hold: hold }), offset: 0, len } }
+        Self { source, place: Place::Owned(Rc::new(Owned { bytes, _hold: hold })), offset: 0, len }
     }
 
-    /// Cuts the message at this position, at most its end, and returns what is behind it: of the same sender, in the same
+    /// Cuts the message at this position, at most its end, and returns what is before it: of the same sender, in the same
     /// receive memory.
     #[must_use]
-    pub fn split_off(&mut self, at: usize) -> Self {
-        let data = match &mut self.data {
-            Data::Nothing => Data::Nothing,
-            Data::Slab { lease, offset, len } => {
-                let kept = at.min(*len);
-                let rest = Data::Slab { lease: Rc::clone(lease), offset: *offset + kept, len: *len - kept };
-                *len = kept;
-                rest
-            }
-            Data::Owned { owned, offset, len } => {
-                let kept = at.min(*len);
-                let rest = Data::Owned { owned: Rc::clone(owned), offset: *offset + kept, len: *len - kept };
-                *len = kept;
-                rest
-            }
-        };
-        Self { source: self.source.clone(), data }
+    #[inline]
+    pub fn split_to(&mut self, at: usize) -> Self {
+        let (offset, len) = (self.offset, at.min(self.len));
+        self.offset += len;
+        self.len -= len;
+        Self { source: self.source.clone(), place: self.place.clone(), offset, len }
     }
 
     /// Whoever sent it is not known any more.
@@ -125,7 +118,7 @@ impl Message {
 impl Default for Message {
     #[inline]
     fn default() -> Self {
-        Self { source: Source::Unknown, data: Data::Nothing }
+        Self { source: Source::Unknown, place: Place::Nowhere, offset: 0, len: 0 }
     }
 }
 
@@ -134,12 +127,10 @@ impl Deref for Message {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.data {
-            Data::Nothing => &[],
-            Data::Slab { lease, offset, len } => lease.memory.slice(*offset..*offset + *len),
-            Data::Owned { owned, offset, len } => {
-                owned.bytes.get(*offset..*offset + *len).unwrap_or_default()
-            }
+        match &self.place {
+            Place::Nowhere => &[],
+            Place::Slab(lease) => lease.memory.slice(self.offset..self.offset + self.len),
+            Place::Owned(owned) => owned.bytes.get(self.offset..self.offset + self.len).unwrap_or_default(),
         }
     }
 }
@@ -159,15 +150,16 @@ mod tests {
 
     #[test]
     fn a_message_is_cut_into_parts_that_live_as_long_as_each_of_them() {
-        let mut first = Message::owned(Source::Peer(PeerId(3)), b"onetwothree".to_vec(), None);
-        let mut second = first.split_off(3);
-        let third = second.split_off(3);
+        let mut third = Message::owned(Source::Peer(PeerId(3)), b"onetwothree".to_vec(), None);
+        let first = third.split_to(3);
+        let second = third.split_to(3);
         drop(first);
         assert_eq!(
-            (&second[..], &third[..], third.source()),
+            (&second[..], &third[..], second.source()),
             (&b"two"[..], &b"three"[..], &Source::Peer(PeerId(3)))
         );
-        assert!(second.split_off(100).is_empty());
+        let all = third.split_to(100);
+        assert_eq!((&all[..], third.len()), (&b"three"[..], 0));
     }
 
     #[test]
@@ -176,6 +168,6 @@ mod tests {
         let taken = core::mem::take(&mut place);
         assert_eq!((&taken[..], taken.source()), (&b"one"[..], &Source::Peer(PeerId(3))));
         assert_eq!((&place[..], place.source()), (&b""[..], &Source::Unknown));
-        assert!(place.split_off(1).is_empty());
+        assert!(place.split_to(1).is_empty());
     }
 }

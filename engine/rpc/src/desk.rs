@@ -8,7 +8,7 @@ use crate::error::Status;
 use crate::request::Request;
 use crate::server::{Body, Running};
 use core::cell::RefCell;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_runtime::{JoinHandle, LocalBoxFuture, TaskName};
@@ -172,35 +172,42 @@ pub struct Desk {
 
 impl Desk {
     /// The next request; `None` when there will be no more for this worker.
-    pub async fn next(&mut self) -> Option<Request> {
-        let next = core::future::poll_fn(|cx| {
-            let state = &mut *self.counter.state.borrow_mut();
-            let worker = &mut state.workers[self.place];
-            let job = worker.job.take();
-            let called = job.is_none() && core::mem::take(&mut worker.called);
-            let job = if called { state.waiting.pop_front() } else { job };
-            if let Some((running, request)) = job {
+    #[expect(clippy::should_implement_trait, reason = "nobody takes a desk for an iterator")]
+    pub fn next(&mut self) -> impl Future<Output = Option<Request>> {
+        core::future::poll_fn(|cx| {
+            self.look(cx).map(|job| {
+                let (running, request) = job?;
+                running.begin();
                 self.running = Some(running);
-                return Poll::Ready(Some(request));
-            }
-            if state.closed || !worker.parked && state.idle.len() >= IDLE_MAX {
-                return Poll::Ready(None);
-            }
-            if !worker.parked {
-                worker.parked = true;
-                match &mut worker.waker {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    none => *none = Some(cx.waker().clone()),
-                }
-                state.idle.push(self.place);
-            }
-            Poll::Pending
+                Some(request)
+            })
         })
-        .await?;
-        if let Some(running) = &self.running {
-            running.begin();
+    }
+
+    fn look(&self, cx: &Context<'_>) -> Poll<Option<(Running, Request)>> {
+        let state = &mut *self.counter.state.borrow_mut();
+        let worker = &mut state.workers[self.place];
+        let job = worker.job.take();
+        if job.is_some() {
+            return Poll::Ready(job);
         }
-        Some(next)
+        if core::mem::take(&mut worker.called)
+            && let Some(job) = state.waiting.pop_front()
+        {
+            return Poll::Ready(Some(job));
+        }
+        if state.closed || !worker.parked && state.idle.len() >= IDLE_MAX {
+            return Poll::Ready(None);
+        }
+        if !worker.parked {
+            worker.parked = true;
+            match &mut worker.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            state.idle.push(self.place);
+        }
+        Poll::Pending
     }
 
     /// Hands in the outcome of the request that was taken last.

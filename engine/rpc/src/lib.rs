@@ -384,7 +384,7 @@ impl Inner {
         // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
         let (few, mut many): ([&[u8]; 2], [&[u8]; 6]) = ([&head, body], [&[]; 6]);
         let parts = if key.is_none() && greeting.is_empty() && segments.is_empty() {
-            &few[..1 + usize::from(!body.is_empty())]
+            &few[..=usize::from(!body.is_empty())]
         } else {
             let all = [&head, length, greeting, segments, body, tag];
             let mut count = 0;
@@ -484,9 +484,8 @@ impl Sink for Inner {
                 return;
             }
             alone = false;
-            let rest = message.split_off(end);
-            self.received(header, &mut message, layout, alone);
-            message = rest;
+            let mut first = message.split_to(end);
+            self.received(header, &mut first, layout, alone);
         }
         add(&self.metrics.malformed, 1);
         tracing::debug!(len = message.len(), "the rest of a message with too many in it was dropped");

@@ -24,11 +24,17 @@ impl<K: Copy + Eq + Hash, V> Register<K, V> {
         self.index.len()
     }
 
+    #[inline]
     fn find(&self, key: K) -> Option<usize> {
         let last = self.last.get();
         if matches!(self.entries.get(last), Some(Some((known, _))) if *known == key) {
             return Some(last);
         }
+        self.search(key)
+    }
+
+    #[cold]
+    fn search(&self, key: K) -> Option<usize> {
         let at = *self.index.get(&key)?;
         self.last.set(at);
         Some(at)

@@ -73,6 +73,12 @@ impl Entries {
             Some((newest, _)) if *newest == request => return Ok(self.0.len() - 1),
             Some(_) => {}
         }
+        // A client that asks nobody else numbers them one after another.
+        let first = self.0.front().map_or(0, |(first, _)| *first);
+        let guess = usize::try_from(request.wrapping_sub(first)).unwrap_or(usize::MAX);
+        if self.0.get(guess).is_some_and(|(known, _)| *known == request) {
+            return Ok(guess);
+        }
         self.0.binary_search_by_key(&request, |(known, _)| *known)
     }
 
@@ -486,6 +492,8 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn finished(len: usize) -> Finished {
         Finished { status: 0, body: vec![0; len] }
@@ -558,5 +566,35 @@ mod tests {
         let later = late + PRUNE_EVERY;
         assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_found_wherever_they_stand_and_in_order(
+            steps in prop::collection::vec((0..3u8, 0..40u64, 1..4u64), 0..200)
+        ) {
+            let (mut entries, mut model) = (Entries::default(), BTreeMap::new());
+            for (what, number, stride) in steps {
+                // Without gaps, as of a client that asks nobody else, and with some.
+                let request = number * stride;
+                match what {
+                    0 => {
+                        let (entry, there) = entries.entry(request);
+                        prop_assert_eq!(there, model.contains_key(&request));
+                        *entry = Entry::Finished(finished(0), number);
+                        model.insert(request, number);
+                    }
+                    1 => prop_assert_eq!(entries.remove(request).is_some(), model.remove(&request).is_some()),
+                    _ => {}
+                }
+                let found = entries.get(request).map(|entry| match entry {
+                    Entry::Finished(_, serial) => *serial,
+                    Entry::Running => u64::MAX,
+                });
+                prop_assert_eq!(found, model.get(&request).copied());
+            }
+            let all: Vec<u64> = entries.0.iter().map(|(request, _)| *request).collect();
+            prop_assert_eq!(all, model.into_keys().collect::<Vec<_>>());
+        }
     }
 }
