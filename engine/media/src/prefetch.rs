@@ -3,12 +3,12 @@
 /// Bytes of a line of the processor's cache.
 const LINE: usize = 64;
 
-/// Has the processor bring bytes to its nearest cache, all their lines at once, and waits for none of them: the memory
+/// Has the processor bring values to its nearest cache, all their lines at once, and waits for none of them: the memory
 /// answers while something else is done. It is a hint; processors that don't know it do without.
 #[inline]
-pub fn prefetch(bytes: &[u8]) {
-    let begin = bytes.as_ptr();
-    (0..bytes.len()).step_by(LINE).for_each(|at| hint(begin.wrapping_add(at)));
+pub fn prefetch<T>(values: &[T]) {
+    let begin = values.as_ptr().cast::<u8>();
+    (0..size_of_val(values)).step_by(LINE).for_each(|at| hint(begin.wrapping_add(at)));
 }
 
 #[inline]

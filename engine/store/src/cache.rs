@@ -58,6 +58,15 @@ impl Set {
     }
 }
 
+/// Where a value was in the cache, if it was there. It may be another's place by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot(u32);
+
+impl Spot {
+    /// It wasn't there.
+    pub(crate) const NONE: Self = Self(0);
+}
+
 #[derive(Debug, Default)]
 struct Places {
     sets: Vec<Set>,
@@ -84,9 +93,14 @@ impl Places {
         usize::try_from(block.checked_rem(self.sets.len() as u64)?).ok()
     }
 
-    /// Where the data of a place is. Those of neighbouring sets are neighbours, as their values' blocks are.
+    /// Where a place is in memory. Those of neighbouring sets are neighbours, as their values' blocks are.
+    fn start(&self, set: usize, way: usize) -> usize {
+        self.begin + (way * self.sets.len() + set) * BLOCK
+    }
+
+    /// Where the data of a place is.
     fn range(&self, set: usize, way: usize) -> Range<usize> {
-        let start = self.begin + (way * self.sets.len() + set) * BLOCK;
+        let start = self.start(set, way);
         start..start + usize::from(self.sets[set].lens[way])
     }
 }
@@ -112,14 +126,26 @@ impl Cache {
     }
 
     /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
-    /// is here.
-    pub(crate) fn expect(&self, block: u64, checksum: u32) {
+    /// is here. Returns where.
+    pub(crate) fn expect(&self, block: u64, checksum: u32) -> Spot {
         let places = self.places.borrow();
         let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
-        if let Some((set, way)) = found {
-            let value = &places.memory[places.range(set, way)];
-            prefetch(&value[..value.len().min(HEAD)]);
-        }
+        let Some((set, way)) = found else { return Spot::NONE };
+        let value = &places.memory[places.range(set, way)];
+        prefetch(&value[..value.len().min(HEAD)]);
+        u32::try_from(set * WAYS + way + 1).map_or(Spot::NONE, Spot)
+    }
+
+    /// The value that was at this place is most likely going to be read: as [`Cache::expect`], before it is known which it
+    /// is.
+    #[inline]
+    pub(crate) fn foresee(&self, Spot(spot): Spot) {
+        let Some(number) = spot.checked_sub(1) else { return };
+        let (places, number) = (self.places.borrow(), number as usize);
+        let (set, way) = (number / WAYS, number % WAYS);
+        prefetch(places.sets.get(set..=set).unwrap_or_default());
+        let start = places.start(set, way);
+        prefetch(places.memory.get(start..start + HEAD).unwrap_or_default());
     }
 
     /// Passes the value with this checksum at this block on, if it is here. Returns what is made of it; `None`, too, when

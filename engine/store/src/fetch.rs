@@ -16,7 +16,7 @@ use crate::paging::{Fault, Halt, Still};
 use crate::shard::Shard;
 use crate::spelling::Spelling;
 use crate::state::{Core, add};
-use crate::timestamps::{Scope, hash_object};
+use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::Tree;
 use crate::update::check_keys;
 use crate::value::{Payload, Version};
@@ -157,7 +157,10 @@ impl Fetch {
     pub async fn read(&self, into: &mut [u8]) -> Result<(), FetchError> {
         let into = room(into, self.data_len())?;
         match &self.what {
-            What::Only(only) => only.read(&self.guard.core, into, false).await.map(drop),
+            What::Only(only) => match only.copy(&self.guard.core, into, false) {
+                Ok(copied) => copied.map(drop),
+                Err(blocks) => only.read(&self.guard.core, blocks, into, false).await.map(drop),
+            },
             What::Any(any) => Box::pin(any.read(&self.guard.core, into)).await,
         }
     }
@@ -182,7 +185,13 @@ impl Fetch {
     ) -> Result<Vec<Vec<u32>>, FetchError> {
         let into = room(into, self.data_len())?;
         let read = match &self.what {
-            What::Only(only) => only.read(&self.guard.core, into, true).await.map(|sum| vec![vec![sum]]),
+            What::Only(only) => {
+                let sum = match only.copy(&self.guard.core, into, true) {
+                    Ok(copied) => copied,
+                    Err(blocks) => only.read(&self.guard.core, blocks, into, true).await,
+                };
+                sum.map(|sum| vec![vec![sum]])
+            }
             What::Any(any) => Box::pin(any.read_summed(&self.guard.core, asked, into)).await,
         };
         read.inspect_err(|error| self.count(error))
@@ -387,16 +396,19 @@ impl Shard {
         let tree = self.core.tree.borrow();
         tree.begin(0);
         let hash = hash_object(place);
+        let below = hash_key(hash, dkey);
+        let lead = self.core.hints.lead(&tree, wanted.hash(hash_key(below, akey)));
+        self.core.cache.foresee(lead.spot());
         let Some(life) = self.core.lives.newest_at(&tree, place, hash, epoch) else { return Ok(None) };
         if reader == Reader::Plain {
             // Also where the walk comes to nothing, and all is looked up and noted again: what is noted may be far away in
             // memory, and comes while the walk is under way.
             let newest = epoch.min(life.newest());
-            self.core.timestamps.note_glance_at(hash, Scope::Dkey(dkey), newest);
+            self.core.timestamps.note_glance_at((hash, below), newest);
         }
-        Ok(walk::covering(&tree, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            let only = Only::of(&self.core, wanted, &covering)?;
-            Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) })
+        Ok(walk::covering(&tree, &lead, life, (&mut spelling, akey), epoch, wanted, |covering| {
+            let (only, spot) = Only::of(&self.core, wanted, &covering)?;
+            Some((Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) }, spot))
         }))
     }
 

@@ -446,6 +446,7 @@ impl Transactions {
     }
 
     /// A prepared transaction other than `own` of up to this epoch that writes what `scope` names.
+    #[inline]
     pub(crate) fn meets(
         &self,
         object: &ObjectKey,
@@ -453,9 +454,17 @@ impl Transactions {
         epoch: u64,
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
-        if self.objects.is_empty() {
-            return None;
-        }
+        // There are hardly ever any.
+        if self.objects.is_empty() { None } else { self.find_other(object, scope, epoch, own) }
+    }
+
+    fn find_other(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+        own: Option<TransactionId>,
+    ) -> Option<(TransactionId, Epoch)> {
         let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {

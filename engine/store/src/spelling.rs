@@ -40,6 +40,11 @@ impl Spelling {
         self.descend(akey, key::has_integer_akeys(self.object))
     }
 
+    /// Goes back up to where the path had this length.
+    pub(crate) fn back_to(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// As [`key::put_key`].
     fn descend(&mut self, key: &Key, integer: bool) -> Option<()> {
         let (text, room) = (key.as_bytes(), self.bytes.get_mut(self.len..PATH_MAX)?);
@@ -83,11 +88,22 @@ impl Spelling {
     }
 }
 
+/// Whether any byte of a word is zero: only there a one is borrowed from a highest bit that isn't set.
+const fn has_zero_byte(word: u64) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    word.wrapping_sub(ONES) & !word & (ONES << 7) != 0
+}
+
 /// Puts an escaped text to the start of `room` and returns how long it is there; `None` when it doesn't fit.
 fn escape(text: &[u8], room: &mut [u8]) -> Option<usize> {
     let (start, end) = room.split_at_mut_checked(text.len())?;
-    let mut has_zero = false;
-    for (to, byte) in start.iter_mut().zip(text) {
+    let ((words, rest), mut has_zero) = (text.as_chunks(), false);
+    let (word_places, places) = start.as_chunks_mut();
+    for (to, word) in word_places.iter_mut().zip(words) {
+        *to = *word;
+        has_zero |= has_zero_byte(u64::from_ne_bytes(*word));
+    }
+    for (to, byte) in places.iter_mut().zip(rest) {
         *to = *byte;
         has_zero |= *byte == 0;
     }

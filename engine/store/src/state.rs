@@ -99,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
     pub(crate) lives: crate::walk::Lives,
+    pub(crate) hints: crate::walk::Hints,
     /// Memory of the last update's draft.
     draft: Cell<Draft>,
     /// Why the store takes no more changes.
@@ -133,6 +134,7 @@ impl Core {
             device: parts.device,
             dma,
             cache: Cache::new(parts.config.cache_bytes),
+            hints: crate::walk::Hints::new(parts.config.index_bytes, parts.config.cache_bytes > 0),
             config: parts.config,
             id: parts.id,
             version: parts.version,

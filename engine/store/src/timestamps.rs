@@ -85,7 +85,7 @@ pub(crate) struct Timestamps {
 const SEED: u64 = 0x5bd1_e995_c2b2_ae35;
 
 /// Mixes a word into a hash: the finaliser of a 64-bit multiply, whose high half depends on all bits.
-fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64 | 1);
     let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
     let (low, high) = (half(product), half(product >> 64));
@@ -134,10 +134,11 @@ pub(crate) fn hash_object((pool, container, object): &ObjectKey) -> u64 {
     mix(mix(mix(SEED, place), object.hi), object.lo)
 }
 
-fn hash_dkey(object: u64, dkey: &Key) -> u64 {
-    let bytes = dkey.as_bytes();
+/// The hash of a key below what has the hash `above`.
+pub(crate) fn hash_key(above: u64, key: &Key) -> u64 {
+    let bytes = key.as_bytes();
     let (words, rest) = bytes.as_chunks::<8>();
-    let mut hash = words.iter().fold(object, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let mut hash = words.iter().fold(above, |hash, word| mix(hash, u64::from_le_bytes(*word)));
     if !rest.is_empty() {
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
@@ -153,11 +154,19 @@ impl Timestamps {
     }
 
     fn note(&self, object: u64, scope: Scope<'_>, epoch: u64, kind: Kind) {
-        self.any.raise(object, kind, epoch);
         match scope {
-            Scope::Dkey(dkey) => self.dkeys.raise(hash_dkey(object, dkey), kind, epoch),
-            Scope::Object => self.whole.raise(object, kind, epoch),
+            Scope::Dkey(dkey) => self.note_dkey((object, hash_key(object, dkey)), epoch, kind),
+            Scope::Object => {
+                self.any.raise(object, kind, epoch);
+                self.whole.raise(object, kind, epoch);
+            }
         }
+    }
+
+    /// As [`Timestamps::note`], with the hashes of an object and of a dkey below it.
+    fn note_dkey(&self, (object, dkey): (u64, u64), epoch: u64, kind: Kind) {
+        self.any.raise(object, kind, epoch);
+        self.dkeys.raise(dkey, kind, epoch);
     }
 
     /// A transaction of this epoch reads.
@@ -167,12 +176,12 @@ impl Timestamps {
 
     /// Somebody reads outside of transactions what was written up to this epoch.
     pub(crate) fn note_glance(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
-        self.note_glance_at(hash_object(object), scope, epoch);
+        self.note(hash_object(object), scope, epoch, Kind::Glance);
     }
 
-    /// As [`Timestamps::note_glance`], of an object whose hash is known.
-    pub(crate) fn note_glance_at(&self, object: u64, scope: Scope<'_>, epoch: u64) {
-        self.note(object, scope, epoch, Kind::Glance);
+    /// As [`Timestamps::note_glance`], of a dkey whose hash is known, as is that of its object.
+    pub(crate) fn note_glance_at(&self, (object, dkey): (u64, u64), epoch: u64) {
+        self.note_dkey((object, dkey), epoch, Kind::Glance);
     }
 
     /// Something is written at this epoch, by a transaction or not.
@@ -189,7 +198,7 @@ impl Timestamps {
         let object = hash_object(object);
         match scope {
             Scope::Dkey(dkey) => {
-                let of_dkey = self.dkeys.newest(hash_dkey(object, dkey), kinds);
+                let of_dkey = self.dkeys.newest(hash_key(object, dkey), kinds);
                 of_dkey.max(self.whole.newest(object, kinds))
             }
             Scope::Object => self.any.newest(object, kinds),
@@ -246,7 +255,7 @@ mod tests {
         let hash = hash_object(&object(7));
         let mut used = std::collections::BTreeSet::new();
         for number in 0..4096u64 {
-            used.insert(Table::<DKEY_SLOTS>::slot(hash_dkey(hash, &Key::from_u64(number))));
+            used.insert(Table::<DKEY_SLOTS>::slot(hash_key(hash, &Key::from_u64(number))));
         }
         // Thrown at random, 4096 balls meet some 3600 of 16384 bins.
         assert!(used.len() > 3500, "{} slots for 4096 dkeys", used.len());

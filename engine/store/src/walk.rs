@@ -3,15 +3,21 @@
 //! The entries of a dkey, of an akey below it and of that one's versions stand side by side in the index. A walk goes
 //! down to the first of them once and reads on from there, without keys or copies of its own. It answers what is simple:
 //! all lies in one leaf in memory, or two, the dkey and the akey were created once, one version covers all that is asked for.
-//! Anything else it leaves, as it does what looks odd, to [`life`], `versions_within` and `newest_single`, which alone
+//! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it does what looks odd, to [`life`], `versions_within` and `newest_single`, which alone
 //! say what is right: where a walk has an answer, it is theirs.
 
+mod hints;
+
+use hints::End;
+pub(crate) use hints::{Hints, Lead};
+
+use crate::cache::Spot;
 use crate::extents::STEPS_MAX;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, BELOW, EVENT, EXTENT, Path};
 use crate::spelling::Spelling;
-use crate::timestamps::hash_object;
+use crate::timestamps::{hash_object, mix};
 use crate::tree::{Node, Packed, Tree};
 use crate::value::{Event, Kind};
 use core::cell::{Cell, OnceCell};
@@ -111,6 +117,14 @@ impl Wanted {
             }
         }
     }
+
+    /// The hash of this below an akey that has the hash `above`.
+    pub(crate) fn hash(&self, above: u64) -> u64 {
+        match self {
+            Self::Single(_) => above,
+            Self::Records(range, _) => mix(above, range.index),
+        }
+    }
 }
 
 /// A version that covers what is asked for.
@@ -120,33 +134,92 @@ pub(crate) struct Covering<'a> {
     pub(crate) extent: Option<Extent>,
     /// Where it is stored.
     pub(crate) leaf: &'a Rc<Node>,
-    pub(crate) entry: usize,
+    pub(crate) position: usize,
 }
 
 impl<'a> Covering<'a> {
     /// As it is stored.
     pub(crate) fn value(&self) -> Option<&'a [u8]> {
-        Some(self.leaf.entries()?.entry(self.entry)?.1)
+        Some(self.leaf.entries()?.entry_at(self.position)?.1)
+    }
+
+    /// What a hint has led to, if it is a version of an akey, was there at an epoch and covers what is wanted. The path leads to
+    /// the akey then.
+    #[inline]
+    fn at(
+        End { leaf, position, .. }: &'a End,
+        (place, akey): (&mut Spelling, &Key),
+        epoch: u64,
+        wanted: Wanted,
+    ) -> Option<Self> {
+        place.akey(akey)?;
+        let entries = leaf.entries()?;
+        let (suffix, _) = entries.entry_at(*position)?;
+        let rest = suffix.strip_prefix(place.path().strip_prefix(entries.prefix())?)?;
+        let (extent, at) = match (wanted, rest) {
+            (Wanted::Single(_), [BELOW, at @ ..]) => (None, key::epoch_from(at).ok()?.0),
+            (Wanted::Records(range, _), [EXTENT, class, rest @ ..]) => {
+                let (extent, at) = key::extent_tail(*class, rest).ok()?;
+                covers(extent, range).then_some((Some(extent), at))?
+            }
+            _ => return None,
+        };
+        (at <= epoch).then_some(Self { extent, leaf, position: *position })
+    }
+
+    /// Whether all of it was wanted.
+    fn is_whole(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Single(_) => true,
+            Wanted::Records(range, _) => self.extent == Some(range),
+        }
     }
 }
 
-/// Walks from the first entry of a dkey, below an object that exists as `above` says, to the version that covers what is
-/// wanted of an akey, and passes it on. Returns what that makes of it; `None`, too, where the answer isn't simple, and is
-/// to be found another way.
+/// Finds the version that covers what is wanted of an akey of a dkey, below an object that exists as `above` says, and
+/// passes it on: where `lead` leads, or else by a walk from the first entry of the dkey, whose end is taken down. Returns
+/// what is made of it, beside where the cache has it; `None`, too, where the answer isn't simple, and is to be found another
+/// way.
 pub(crate) fn covering<T>(
     tree: &Tree,
+    lead: &Lead<'_>,
     above: Life,
     (place, akey): (&mut Spelling, &Key),
     epoch: u64,
     wanted: Wanted,
-    found: impl FnOnce(Covering<'_>) -> Option<T>,
+    found: impl FnOnce(Covering<'_>) -> Option<(T, Spot)>,
 ) -> Option<T> {
-    let (first, second) = (tree.leaf(place.event(epoch)).ok()?, OnceCell::new());
-    let entries = first.entries().filter(|_| above.exists)?;
+    if !above.exists {
+        return None;
+    }
+    if let Some(end) = lead.end.as_ref().filter(|end| end.since >= above.low) {
+        let dkey = place.path().len();
+        if let Some(covering) = Covering::at(end, (place, akey), epoch, wanted) {
+            let (made, spot) = found(covering)?;
+            lead.renew(spot);
+            return Some(made);
+        }
+        place.back_to(dkey);
+    }
+    let ((first, turns), second) = (tree.leaf_and_turns(place.event(epoch)).ok()?, OnceCell::new());
+    let entries = first.entries()?;
     let shared = entries.prefix().len();
     let mut walk = Walk { tree, leaf: &first, entries, shared, at: 0, second: &second, is_beyond: false };
     let low = walk.go_below_dkey(above.low, place, epoch)?;
-    found(walk.covering((place, akey), (low, epoch), wanted)?)
+    let covering = walk.covering((place, akey), (low, epoch), wanted)?;
+    // Nothing newer was passed over, nothing else reaches into any of it, and no other leaf has a say.
+    let is_all = epoch == u64::MAX && covering.is_whole(wanted) && second.get().is_none();
+    let (position, turns) = (covering.position, turns.filter(|_| is_all));
+    let (made, spot) = found(covering)?;
+    if let Some(turns) = turns {
+        lead.take_down(&first, turns, (position, low), spot);
+    }
+    Some(made)
+}
+
+/// Whether an extent has all records of a range.
+fn covers(extent: Extent, range: Extent) -> bool {
+    extent.index <= range.index && extent.end() >= range.end()
 }
 
 /// The entry is damaged, or there is none where what is asked for needn't end.
@@ -296,7 +369,8 @@ impl<'a> Walk<'a> {
             found = self.version(place, BELOW, epoch);
         }
         let (at, _) = found?;
-        (at >= low).then_some(Covering { extent: None, leaf: self.leaf, entry: self.at })
+        let position = self.entries.position(self.at).filter(|_| at >= low)?;
+        Some(Covering { extent: None, leaf: self.leaf, position })
     }
 
     /// The version of an extent that covers a range, when no other one reaches into it.
@@ -329,7 +403,8 @@ impl<'a> Walk<'a> {
                 }
             } else {
                 (done, steps) = (Some(extent), 0);
-                let found = Covering { extent: Some(extent), leaf: self.leaf, entry: self.at };
+                let position = self.entries.position(self.at)?;
+                let found = Covering { extent: Some(extent), leaf: self.leaf, position };
                 if reaches && at >= low && at <= epoch && covering.replace(found).is_some() {
                     return None;
                 }
@@ -337,8 +412,7 @@ impl<'a> Walk<'a> {
             self.step(place);
             next = self.extent(place, class).ok()?;
         }
-        let covers = |extent: Extent| extent.index <= range.index && extent.end() >= range.end();
-        covering.filter(|found| found.extent.is_some_and(covers))
+        covering.filter(|found| found.extent.is_some_and(|extent| covers(extent, range)))
     }
 
     /// The present entry as a version of an extent of a class, with its epoch; `None` when it is something else.
@@ -354,172 +428,4 @@ impl<'a> Walk<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::extents::{newest_versions, paint};
-    use crate::fetch::newest_single;
-    use crate::paging::Fault;
-    use crate::value::{Payload, Version};
-    use proptest::prelude::*;
-    use weir_proto::ObjectId;
-
-    const OBJECT: ObjectKey = (1, 1, ObjectId { hi: 0, lo: 1 });
-
-    fn name(number: u8) -> Key {
-        Key::new(&[b'k', number, 0, 1][..usize::from(2 + number % 3)]).expect("a key")
-    }
-
-    /// An entry of an object: which dkey and akey it is of, its epoch, and what it is.
-    type Entry = (Option<u8>, Option<u8>, u64, u8, Extent);
-
-    fn entries() -> impl Strategy<Value = Vec<Entry>> {
-        let extent = (0u64..40, prop_oneof![3 => Just(6u64), 1 => 1u64..70]);
-        let extent = extent.prop_map(|(index, count)| Extent { index, count });
-        let number = || prop_oneof![1 => Just(None), 30 => (0u8..6).prop_map(Some)];
-        proptest::collection::vec((number(), number(), 1u64..12, 0u8..24, extent), 0..200)
-    }
-
-    /// The tree of a history, most of which makes sense. Long values make it several leaves.
-    fn tree(entries: &[Entry]) -> Tree {
-        let mut tree = Tree::default();
-        let mut put = |key: &[u8], value: Vec<u8>| tree.put(key, &value).expect("in memory");
-        let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-        put(&object.event(1), Event::Object { newest: 12 }.encode());
-        for (dkey, akey, epoch, what, extent) in entries {
-            let Some(dkey) = dkey else {
-                let event = if what % 4 == 0 { Event::Punch } else { Event::Object { newest: *epoch } };
-                put(&object.event(*epoch), event.encode());
-                continue;
-            };
-            let dkey_path = object.dkey(&name(*dkey));
-            put(&dkey_path.event(1), Event::Dkey.encode());
-            let Some(akey) = akey else {
-                put(
-                    &dkey_path.event(*epoch),
-                    if what % 2 == 0 { Event::Punch } else { Event::Dkey }.encode(),
-                );
-                continue;
-            };
-            let path = dkey_path.akey(&name(*akey));
-            let is_single = akey % 2 == 0;
-            let kind = if is_single { Kind::Single } else { Kind::Array };
-            let classes = if *what == 20 { 7 } else { 1 << key::length_class(6) };
-            let akey_event = Event::Akey { kind, record_size: u32::from(!is_single), classes };
-            put(&path.event(1), akey_event.encode());
-            match what {
-                // An extent whose key says that it is shorter than it is.
-                23 if extent.count > 8 => {
-                    let mut key = path.extent(Extent { count: 6, ..*extent }, *epoch);
-                    let end = key.len() - size_of::<u64>();
-                    key[end - 1] = 70;
-                    put(&key, vec![0, 0]);
-                }
-                0 => drop(put(&path.event(*epoch), Event::Punch.encode())),
-                1 => drop(put(&path.event(*epoch), akey_event.encode())),
-                _ => {
-                    let len = usize::try_from(extent.count).expect("small");
-                    let payload = match what {
-                        2 => Payload::Hole,
-                        _ => Version::into_payload([&[0, 1][..], &vec![*what; 10 * len]].concat())
-                            .expect("sound"),
-                    };
-                    let value = Version { record_size: 1, payload }.encode();
-                    let key = if is_single { path.single(*epoch) } else { path.extent(*extent, *epoch) };
-                    put(&key, value);
-                }
-            }
-        }
-        tree
-    }
-
-    /// What those say who define what is right, in the form of an answer that covers all that is wanted.
-    fn defined(
-        tree: &Tree,
-        (dkey, akey): (&Key, &Key),
-        epoch: u64,
-        wanted: Wanted,
-    ) -> Result<Option<(Option<Extent>, Payload)>, Fault> {
-        let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-        let (dkey, above) = (object.dkey(dkey), life(tree, &object, Life::ALWAYS, epoch)?);
-        let (akey, above) = (dkey.akey(akey), life(tree, &dkey, above, epoch)?);
-        let life = life(tree, &akey, above, epoch)?;
-        let Some((kind, record_size, classes)) = life.array_or_single() else { return Ok(None) };
-        match (wanted, kind) {
-            (Wanted::Single(_), Kind::Single) => {
-                Ok(newest_single(tree, &akey, life, epoch)?.map(|(_, payload)| (None, payload)))
-            }
-            (Wanted::Records(range, size), Kind::Array) if size == record_size => {
-                let stored = newest_versions(tree, &akey, life, epoch, range, classes)?;
-                let parts = paint(&stored, range);
-                let [only] = parts.as_slice() else { return Ok(None) };
-                let version = &stored[only.stored];
-                let payload = Version::decode(&version.value)?.payload;
-                Ok((only.extent == range).then_some((Some(version.extent), payload)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_walk_that_has_an_answer_has_the_defined_one(
-            entries in entries(),
-            questions in proptest::collection::vec((0u8..7, 0u8..7, prop_oneof![1u64..13, Just(u64::MAX)], 0u64..40, 1u64..8), 40),
-        ) {
-            let tree = tree(&entries);
-            let lives = Lives::default();
-            for (dkey, akey, epoch, index, count) in questions {
-                let range = Extent { index, count };
-                let wanted = if akey % 2 == 0 { Wanted::Single(9) } else { Wanted::Records(range, 1) };
-                let (dkey, akey) = (name(dkey), name(akey));
-                let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-                let Some(above) = lives.newest(&tree, &OBJECT, epoch) else { continue };
-                prop_assert_eq!(above, life(&tree, &object, Life::ALWAYS, epoch).expect("sound"));
-                let mut place = Spelling::object(&OBJECT);
-                place.dkey(&dkey).expect("short");
-                let mut answer = None;
-                covering(&tree, above, (&mut place, &akey), epoch, wanted, |found| {
-                    let value = found.value().expect("an entry");
-                    answer = Some((found.extent, Version::decode(value).expect("sound").payload));
-                    Some(())
-                });
-                match defined(&tree, (&dkey, &akey), epoch, wanted) {
-                    Ok(defined) => prop_assert!(answer.is_none() || answer == defined, "{:?}, not {:?}", answer, defined),
-                    Err(_) => prop_assert!(answer.is_none(), "{:?} of something damaged", answer),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn simple_histories_are_answered_and_a_change_is_seen_at_once() {
-        let first = Extent { index: 0, count: 6 };
-        let mut tree = tree(&[
-            (Some(0), Some(1), 2, 5, first),
-            (Some(0), Some(1), 4, 6, first),
-            (Some(0), Some(2), 3, 7, first),
-            (Some(1), Some(1), 2, 8, first),
-        ]);
-        let lives = Lives::default();
-        let answers = |tree: &Tree, akey: u8, epoch: u64| {
-            let wanted =
-                if akey == 2 { Wanted::Single(9) } else { Wanted::Records(Extent { index: 1, count: 2 }, 1) };
-            let mut place = Spelling::object(&OBJECT);
-            place.dkey(&name(0)).expect("short");
-            let mut seen = None;
-            let above = lives.newest(tree, &OBJECT, epoch)?;
-            covering(tree, above, (&mut place, &name(akey)), epoch, wanted, |found| {
-                seen = found.value().and_then(|value| value.last().copied());
-                Some(())
-            });
-            seen
-        };
-        assert_eq!(answers(&tree, 1, u64::MAX), Some(6));
-        assert_eq!(answers(&tree, 1, 3), Some(5));
-        assert_eq!(answers(&tree, 2, 9), Some(7));
-        let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-        tree.put(&object.event(20), &Event::Punch.encode()).expect("in memory");
-        assert_eq!(answers(&tree, 1, u64::MAX), None, "the object was punched");
-        assert_eq!(answers(&tree, 1, 3), None, "a past before its newest event is left to others");
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! What most fetches find: one version that has all data of the only akey that was asked for.
 
 use super::{FetchedAkey, small};
+use crate::cache::Spot;
 use crate::error::FetchError;
 use crate::read::{copy_inline, read_cached, read_device};
 use crate::state::Core;
@@ -8,6 +9,7 @@ use crate::tree::Node;
 use crate::value::{Blocks, Lone, Payload, Summed, Version};
 use crate::walk::{Covering, Wanted};
 use core::cell::OnceCell;
+use std::borrow::Cow;
 use std::rc::Rc;
 use weir_proto::object::{Extent, Fetched};
 
@@ -38,7 +40,7 @@ enum Source {
 /// copies the leaf, as it does for a checkpoint.
 struct Quote {
     leaf: Rc<Node>,
-    entry: usize,
+    position: usize,
     /// Bytes of the entry's value before the data.
     head: usize,
     checksum: Option<u32>,
@@ -46,38 +48,39 @@ struct Quote {
 
 impl Quote {
     fn summed(&self) -> Summed<'_> {
-        let entry = self.leaf.entries().and_then(|entries| entries.entry(self.entry));
+        let entry = self.leaf.entries().and_then(|entries| entries.entry_at(self.position));
         let bytes = entry.and_then(|(_, value)| value.get(self.head..)).unwrap_or_default();
         Summed { bytes, checksum: self.checksum }
     }
 }
 
-/// Where the data of a version is, and how many bytes it has; `None` where it has none.
-fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64)> {
+/// Where the data of a version is, how many bytes it has, and where the cache has it; `None` where there is none.
+fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64, Spot)> {
     let value = found.value()?;
     if let Some((_, Summed { bytes, checksum })) = Version::inline(value).ok()? {
         let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
-        let quote = Quote { leaf, entry: found.entry, head, checksum };
-        return Some((Source::Index(quote), bytes.len() as u64));
+        let quote = Quote { leaf, position: found.position, head, checksum };
+        return Some((Source::Index(quote), bytes.len() as u64, Spot::NONE));
     }
     if let Some(lone) = Version::lone(value) {
         // On its way while the fetch is made ready.
-        core.cache.expect(lone.block, lone.checksum);
-        return Some((Source::Block(lone), lone.len));
+        let spot = core.cache.expect(lone.block, lone.checksum);
+        return Some((Source::Block(lone), lone.len, spot));
     }
     match Version::decode(value).ok()?.payload {
         Payload::Blocks(blocks) => {
             let len = blocks.len();
-            Some((Source::Blocks(Box::new(blocks)), len))
+            Some((Source::Blocks(Box::new(blocks)), len, Spot::NONE))
         }
         Payload::Hole | Payload::Inline(_) => None,
     }
 }
 
 impl Only {
-    /// What is wanted, from a version that covers it; `None` where that isn't such as it should be, or there is nothing.
-    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<Self> {
-        let (source, stored) = source(core, found)?;
+    /// What is wanted, from a version that covers it, and where the cache has that; `None` where that isn't such as it should
+    /// be, or there is nothing.
+    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<(Self, Spot)> {
+        let (source, stored, spot) = source(core, found)?;
         let (size, extent, from, len) = match (wanted, found.extent) {
             (Wanted::Records(range, size), Some(extent)) => {
                 let size = u64::from(size);
@@ -89,7 +92,8 @@ impl Only {
             (Wanted::Single(limit), None) => (stored, None, 0, stored.min(limit)),
             _ => return None,
         };
-        (len > 0).then(|| Self { size, len: small(len), source, from, extent, akeys: OnceCell::new() })
+        let akeys = OnceCell::new();
+        (len > 0).then(|| (Self { size, len: small(len), source, from, extent, akeys }, spot))
     }
 
     pub(super) const fn has_blocks(&self) -> bool {
@@ -109,15 +113,33 @@ impl Only {
         &akeys[..]
     }
 
-    /// Reads the data, as long as it is. Returns its checksum, if it is wanted.
-    pub(super) async fn read(&self, core: &Core, into: &mut [u8], wants: bool) -> Result<u32, FetchError> {
+    /// Copies the data, as long as it is, from memory. Returns its checksum, if it is wanted, or the blocks that it has to be
+    /// read from.
+    #[inline]
+    pub(super) fn copy(
+        &self,
+        core: &Core,
+        into: &mut [u8],
+        wants: bool,
+    ) -> Result<Result<u32, FetchError>, Cow<'_, Blocks>> {
         match &self.source {
-            Source::Index(quote) => copy_inline(quote.summed(), self.from, self.extent, into, wants),
-            Source::Block(lone) => match read_cached(core, *lone, self.from, into, wants) {
-                Some(sum) => Ok(sum),
-                None => read_device(core, &(*lone).into(), self.from, self.extent, into, wants).await,
-            },
-            Source::Blocks(blocks) => read_device(core, blocks, self.from, self.extent, into, wants).await,
+            Source::Index(quote) => Ok(copy_inline(quote.summed(), self.from, self.extent, into, wants)),
+            Source::Block(lone) => {
+                let sum = read_cached(core, *lone, self.from, into, wants);
+                sum.map(Ok).ok_or_else(|| Cow::Owned((*lone).into()))
+            }
+            Source::Blocks(blocks) => Err(Cow::Borrowed(blocks)),
         }
+    }
+
+    /// Reads the data from its blocks. Returns its checksum, if it is wanted.
+    pub(super) async fn read(
+        &self,
+        core: &Core,
+        blocks: Cow<'_, Blocks>,
+        into: &mut [u8],
+        wants: bool,
+    ) -> Result<u32, FetchError> {
+        read_device(core, &blocks, self.from, self.extent, into, wants).await
     }
 }

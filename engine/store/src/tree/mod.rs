@@ -13,9 +13,11 @@ mod insert;
 mod node;
 mod packed;
 mod scan;
+mod way;
 
 pub(crate) use node::{Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, Node, PageRef};
 pub(crate) use packed::Packed;
+pub(crate) use way::{Stamps, Turns, Way, half};
 
 use crate::codec::Malformed;
 use core::cell::{Cell, RefCell};
@@ -181,6 +183,11 @@ impl Tree {
 
     /// The leaf that a key belongs to.
     pub(crate) fn leaf(&self, key: &[u8]) -> Result<Rc<Node>, Missing> {
+        self.leaf_along(key, |_| ())
+    }
+
+    /// As [`Tree::leaf`], telling the number of each child that is gone to.
+    fn leaf_along(&self, key: &[u8], mut turn: impl FnMut(usize)) -> Result<Rc<Node>, Missing> {
         let mut node = Rc::clone(&self.root);
         loop {
             self.touch(&node);
@@ -189,6 +196,7 @@ impl Tree {
                 Body::Branch(keys, children) => {
                     let at = Node::child_of(keys, key);
                     node.trail.note(at);
+                    turn(at);
                     children[at].node().map_err(|page| Missing::one(key, page))?
                 }
             };

@@ -178,6 +178,9 @@ pub(crate) struct Node {
     /// The `used` that it had when it was last spared from eviction.
     pub(super) spared: Cell<u64>,
     pub(super) trail: Trail,
+    /// Names the present state of a leaf's entries, once somebody has asked for a name; 0 until then. No other state of
+    /// any node ever has the same.
+    pub(super) stamp: Cell<u64>,
 }
 
 /// Children that a branch remembers: those of an object's own entry, which each update of the object changes, of the keys
@@ -231,7 +234,8 @@ impl Node {
         let mut charge = Charge { meter: meter.clone(), bytes: 0 };
         charge.set(body.memory());
         let (used, spared) = (Cell::new(0), Cell::new(u64::MAX));
-        Rc::new(Self { home, body, charge, used, spared, trail: Trail::default() })
+        let (trail, stamp) = (Trail::default(), Cell::new(0));
+        Rc::new(Self { home, body, charge, used, spared, trail, stamp })
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -333,6 +337,8 @@ impl Changes {
                 node.home = Rc::default();
             }
         }
-        Rc::get_mut(node).expect("the node was just made unique")
+        let node = Rc::get_mut(node).expect("the node was just made unique");
+        node.stamp.set(0);
+        node
     }
 }

@@ -135,7 +135,19 @@ impl Packed {
     /// Suffix and value of an entry; `None` behind the last one.
     #[inline]
     pub(crate) fn entry(&self, index: usize) -> Option<(&[u8], &[u8])> {
-        let rest = self.heap.get(self.slots.get(index)?.position as usize..)?;
+        self.entry_at(self.position(index)?)
+    }
+
+    /// Where an entry is, as long as nothing changes here.
+    #[inline]
+    pub(crate) fn position(&self, index: usize) -> Option<usize> {
+        Some(self.slots.get(index)?.position as usize)
+    }
+
+    /// Suffix and value of the entry at a position.
+    #[inline]
+    pub(crate) fn entry_at(&self, position: usize) -> Option<(&[u8], &[u8])> {
+        let rest = self.heap.get(position..)?;
         let (lengths, rest) = rest.split_first_chunk::<LENGTHS>()?;
         let [suffix, value] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]].map(u16::from_le_bytes);
         let (suffix, rest) = rest.split_at_checked(usize::from(suffix))?;
@@ -144,10 +156,16 @@ impl Packed {
 
     /// Has the processor bring an entry close, and those that were stored together with it.
     pub(crate) fn expect(&self, index: usize) {
-        if let Some(slot) = self.slots.get(index) {
-            let rest = self.heap.get(slot.position as usize..).unwrap_or_default();
-            prefetch(&rest[..rest.len().min(NEAR)]);
+        if let Some(position) = self.position(index) {
+            self.expect_at(position);
         }
+    }
+
+    /// As [`Packed::expect`], of the entry at a position.
+    #[inline]
+    pub(crate) fn expect_at(&self, position: usize) {
+        let rest = self.heap.get(position..).unwrap_or_default();
+        prefetch(&rest[..rest.len().min(NEAR)]);
     }
 
     /// Puts the whole key of an entry into `key`.
