@@ -2,6 +2,7 @@
 
 mod cluster;
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -10,7 +11,10 @@ use weir_client::{
     AkeyRead, AkeyWrite, Anchor, Array, ArrayAttributes, Conditions, Container, ContainerType, Context, Der,
     Error, Extent, Key, Kv, Object, ObjectClass, Pool, Range, Rights, kind,
 };
+use weir_proto::opcode;
+use weir_rpc::{Request, Status};
 use weir_runtime::random::Random;
+use weir_store::StoreConfig;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -340,6 +344,75 @@ fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
             let end = index(start + count).min(model.len());
             assert!(into[..end - index(start)] == model[index(start)..end], "{count} cells from {start} on");
         }
+    });
+}
+
+/// Stores a record in each of many dkeys and punches all but the smallest and greatest one.
+async fn ends_of_many(context: &Context, container: &Container, count: u64) -> Object {
+    let class = Some(ObjectClass::SX);
+    let oid = container.new_object_id(context, kind::MULTI_UINT64, class).await.expect("an id");
+    let object = Object::open(container, oid).expect("opens");
+    let akey = Key::from_u64(3);
+    for dkey in 0..count {
+        let write = AkeyWrite::array(akey.clone(), 1, vec![Extent { index: dkey, count: 1 }], vec![b"x"]);
+        let stored = object.update(context, &Key::from_u64(dkey), Conditions::NONE, &[write]).await;
+        stored.expect("stored");
+    }
+    let dkeys: Vec<Key> = (1..count - 1).map(Key::from_u64).collect();
+    object.punch_dkeys(context, Conditions::NONE, &dkeys).await.expect("punched");
+    object
+}
+
+/// Compares what searches with and without records find with what [`ends_of_many`] has left below the greatest key.
+async fn check_ends(context: &Context, object: &Object, count: u64) {
+    for (max, dkey) in [(true, count - 1), (false, 0)] {
+        for extent in [false, true] {
+            let found = object.extreme_key(context, max, None, None, extent).await.expect("found");
+            let record = (Extent { index: dkey, count: 1 }, 1);
+            assert_eq!((found.dkey, found.akey), (Some(Key::from_u64(dkey)), Some(Key::from_u64(3))));
+            assert_eq!(found.extent, extent.then_some(record));
+            assert_eq!(found.max_epoch, object.max_epoch(context).await.expect("it answers"));
+        }
+    }
+}
+
+#[test]
+fn a_search_that_takes_longer_than_the_deadline_gets_its_answer_in_parts() {
+    const COUNT: u64 = 400;
+    let store = StoreConfig { request_looks: 64, ..StoreConfig::default() };
+    let cluster = Cluster::start_with(12, 2, 2, store);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("ends", ContainerType::Object)).await;
+        let object = ends_of_many(&context, &container, COUNT).await;
+        // Four searches: each passes nearly all keys of some shard.
+        let begun = context.runtime().now();
+        check_ends(&context, &object, COUNT).await;
+        let took = context.runtime().now().saturating_duration_since(begun);
+        context.set_deadline(took / 16);
+        check_ends(&context, &object, COUNT).await;
+    });
+}
+
+#[test]
+fn an_engine_that_knows_nothing_of_parts_is_asked_for_a_whole_search() {
+    const COUNT: u64 = 100;
+    let store = StoreConfig { request_looks: 64, ..StoreConfig::default() };
+    let cluster = Cluster::start_with(13, 1, 2, store);
+    let (context, asked) = (cluster.context(MINUTE), Rc::new(Cell::new(0)));
+    for target in cluster.targets(0) {
+        let asked = Rc::clone(&asked);
+        let refuse = move |_: Request| {
+            asked.set(asked.get() + 1);
+            core::future::ready(Err(Status::new(Der::NOSYS, "there is no such operation")))
+        };
+        target.rpc().serve(opcode::OBJECT_SEARCH_KEY, Rc::new(refuse));
+    }
+    cluster.run(async move {
+        let container = open_container(&context, properties("old", ContainerType::Object)).await;
+        let object = ends_of_many(&context, &container, COUNT).await;
+        check_ends(&context, &object, COUNT).await;
+        assert!(asked.get() > 0, "nobody was asked for a part");
     });
 }
 

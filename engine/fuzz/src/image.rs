@@ -231,9 +231,9 @@ pub async fn use_container(shard: &Shard, container: ContainerId) {
     for listed in objects.entries {
         let Ok(bytes) = <[u8; 16]>::try_from(listed.key.as_slice()) else { continue };
         let object = ObjectId::from_bytes(bytes);
-        let _ = shard.query_key(container, object, Epoch::MAX, &KeyQuery::Epoch).await;
+        let _ = shard.query_key(container, object, Epoch::MAX, &KeyQuery::Epoch, &[]).await;
         let search = KeyQuery::Search { max: true, dkey: None, akey: None, extent: true };
-        let _ = shard.query_key(container, object, Epoch::MAX, &search).await;
+        let _ = shard.query_key(container, object, Epoch::MAX, &search, &[]).await;
         let dkeys = shard.list(container, object, &ListScope::Dkeys, Epoch::MAX, &[], LOOKS_MAX, None).await;
         for dkey in dkeys.into_iter().flat_map(|page| page.entries) {
             let Ok(dkey) = Key::new(&dkey.key) else { continue };

@@ -2,7 +2,9 @@
 
 use weir_pool::Operation;
 use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
-use weir_proto::object::{KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest};
+use weir_proto::object::{
+    KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest, SearchKeyReply, SearchKeyRequest,
+};
 use weir_proto::{Rights, codec};
 use weir_rpc::{Body, Request, Status};
 
@@ -76,24 +78,62 @@ impl IoService {
         }
     }
 
+    /// All of a search in one request, for clients that don't ask for its parts.
     pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        self.queried(request, &wanted, async |access, place| {
+            let mut part = search(access, &wanted, &[], place).await?;
+            while let Some(next) = part.next {
+                part = search(access, &wanted, &next, place).await?;
+            }
+            Ok(codec::encode(&part.found))
+        })
+        .await
+    }
+
+    pub(crate) async fn search_key(&self, request: &Request) -> Result<Body, Status> {
+        let wanted: SearchKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        check_anchor(&wanted.anchor)?;
+        self.queried(request, &wanted.query, async |access, place| {
+            Ok(codec::encode(&search(access, &wanted.query, &wanted.anchor, place).await?))
+        })
+        .await
+    }
+
+    async fn queried(
+        &self,
+        request: &Request,
+        wanted: &QueryKeyRequest,
+        answer: impl AsyncFnOnce(&Access, &Place<'_>) -> Result<Vec<u8>, Status>,
+    ) -> Result<Body, Status> {
         let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Query, &access, async |place| {
             if let KeyQuery::Search { dkey: Some(_), akey: Some(_), extent: false, .. } = &wanted.query {
                 return Err(refusal::invalid("a key query that names both keys asks for nothing"));
             }
-            let found = access.pool.shard().query_key(
-                access.container.id,
-                wanted.object,
-                wanted.epoch,
-                &wanted.query,
-            );
-            let reply = found.await.map_err(|error| refusal::fetch(&error, place))?;
-            Ok((codec::encode(&reply), 0))
+            Ok((answer(&access, place).await?, 0))
         })
         .await
     }
+}
+
+/// A part of a search.
+async fn search(
+    access: &Access,
+    wanted: &QueryKeyRequest,
+    anchor: &[u8],
+    place: &Place<'_>,
+) -> Result<SearchKeyReply, Status> {
+    let (shard, container) = (access.pool.shard(), access.container.id);
+    let found = shard.query_key(container, wanted.object, wanted.epoch, &wanted.query, anchor);
+    found.await.map_err(|error| refusal::fetch(&error, place))
+}
+
+fn check_anchor(anchor: &[u8]) -> Result<(), Status> {
+    if anchor.len() > ANCHOR_MAX {
+        return Err(refusal::invalid(format!("an anchor has at most {ANCHOR_MAX} bytes")));
+    }
+    Ok(())
 }
 
 fn check(wanted: &ListRequest) -> Result<(), Status> {
@@ -103,9 +143,7 @@ fn check(wanted: &ListRequest) -> Result<(), Status> {
             wanted.limit
         )));
     }
-    if wanted.anchor.len() > ANCHOR_MAX {
-        return Err(refusal::invalid(format!("an anchor has at most {ANCHOR_MAX} bytes")));
-    }
+    check_anchor(&wanted.anchor)?;
     if wanted.with_value.is_some() && wanted.scope != ListScope::Dkeys {
         return Err(refusal::invalid("values are listed with dkeys only"));
     }

@@ -45,6 +45,7 @@ impl IoService {
         service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
+        service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
         service
     }
 
@@ -73,6 +74,7 @@ impl IoService {
             Operation::Fetch => self.fetch(request).await,
             Operation::Punch => self.punch(&request).await,
             Operation::List => self.list(&request).await,
+            _ if request.opcode() == opcode::OBJECT_SEARCH_KEY => self.search_key(&request).await,
             Operation::Query | Operation::Commit => self.query_key(&request).await,
         };
         self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));

@@ -319,6 +319,25 @@ pub struct QueryKeyReply {
     pub max_epoch: Epoch,
 }
 
+/// Asks what a [`QueryKeyRequest`] asks, in parts: a target looks at a bounded number of keys and records for each.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SearchKeyRequest {
+    /// What is asked, the same in all parts.
+    pub query: QueryKeyRequest,
+    /// Where to go on: the `next` of the part before, empty for the first.
+    #[serde(with = "serde_bytes")]
+    pub anchor: Vec<u8>,
+}
+
+/// Outcome of a part of a search on one target.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SearchKeyReply {
+    /// What was found; no key where there is another part.
+    pub found: QueryKeyReply,
+    /// Where the next part starts; `None` when this was the last one.
+    pub next: Option<serde_bytes::ByteBuf>,
+}
+
 /// A request that no well-behaved client sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidRequest {

@@ -50,6 +50,8 @@ opcodes! {
     OBJECT_LIST = 0x0104,
     /// [`crate::object::QueryKeyRequest`] → [`crate::object::QueryKeyReply`].
     OBJECT_QUERY_KEY = 0x0105,
+    /// [`crate::object::SearchKeyRequest`] → [`crate::object::SearchKeyReply`].
+    OBJECT_SEARCH_KEY = 0x0106,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,

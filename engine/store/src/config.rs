@@ -60,6 +60,9 @@ pub struct StoreConfig {
     /// Entries of arrays in the index that a fetch looks at in one turn, at least 1. One that takes more goes on in steps,
     /// between which others run.
     pub fetch_looks: usize,
+    /// Entries of the index that a page of a list, or a part of a search, takes looks at, whether it finds something or not:
+    /// it ends then, one of extents when the window of records is over that is under way, and the next one goes on there.
+    pub request_looks: usize,
     /// Longest time between checkpoints while there is something to write.
     pub checkpoint_interval: Duration,
     /// Part of the log, in percent, whose use starts a checkpoint.
@@ -97,6 +100,8 @@ impl Default for StoreConfig {
             dma_bytes: 64 << 20,
             // Some 400 µs of work; the 8 MiB of the largest fetch in extents of 8 KiB.
             fetch_looks: 1024,
+            // Some 10 ms of work.
+            request_looks: 51_200,
             checkpoint_interval: Duration::from_secs(10),
             checkpoint_log_percent: 50,
             retention: Duration::from_secs(5),

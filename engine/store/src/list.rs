@@ -28,10 +28,6 @@ const PAGE_BYTES_MAX: usize = INLINE_MAX - 1024;
 /// Bytes of an entry in a reply beside key and value: lengths, flags, an extent with its epoch.
 const ENTRY_BYTES: usize = 40;
 
-/// Index entries that one page takes looks at, listed or not: some 10 ms of work. The page ends early then, one of keys at
-/// the latest when the turn is over, one of extents when the window is that is under way.
-const LOOKS_MAX: usize = 200 * TURN_LOOKS;
-
 /// Extents of a window begin with so many entries of each class.
 const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
 
@@ -173,8 +169,8 @@ impl Asked<'_> {
         mut look: impl FnMut(&Tree, &[u8], &mut Filling) -> Look,
     ) -> Result<(), FetchError> {
         let mut anchor = None;
-        while self.turns.used() < LOOKS_MAX {
-            let keys = self.turns.left(KEY_LOOKS).await? / KEY_LOOKS;
+        loop {
+            let keys = self.turns.left(KEY_LOOKS).await?.min(self.turns.rest()).max(KEY_LOOKS) / KEY_LOOKS;
             let turn = self.turns.ask(keys * KEY_LOOKS, |tree| {
                 for _ in 0..keys {
                     let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(true) };
@@ -191,9 +187,11 @@ impl Asked<'_> {
             if turn.await? {
                 return Ok(());
             }
+            if self.turns.rest() == 0 {
+                page.next = anchor;
+                return Ok(());
+            }
         }
-        page.next = anchor;
-        Ok(())
     }
 
     async fn objects(
@@ -297,9 +295,9 @@ impl Asked<'_> {
         let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(ALL_RECORDS.end() - 1);
         // The part that was found last, with the extent that it belongs to: the next window may show more of it.
         let mut last: Option<(Listed, Extent)> = None;
-        while first < ALL_RECORDS.end() && self.turns.used() < LOOKS_MAX {
+        loop {
             let rest = Extent { index: first, count: ALL_RECORDS.end() - first };
-            let mut window = Gathering::new(rest, classes, WINDOW_LOOKS);
+            let mut window = Gathering::new(rest, classes, self.turns.window(WINDOW_LOOKS));
             self.turns.gather(&mut window, &akey, life, self.epoch).await?;
             first = window.end();
             for part in paint(&window.found, window.range()) {
@@ -318,6 +316,9 @@ impl Asked<'_> {
                 if !last.replace(new).is_none_or(|(listed, _)| add_extent(listed, page)) {
                     return Ok(());
                 }
+            }
+            if first == ALL_RECORDS.end() || self.turns.rest() == 0 {
+                break;
             }
         }
         if last.is_none_or(|(listed, _)| add_extent(listed, page)) && first < ALL_RECORDS.end() {

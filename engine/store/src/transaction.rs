@@ -30,7 +30,9 @@ use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_proto::limits::EXTENTS_MAX;
-use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, PunchScope, QueryKeyReply};
+use weir_proto::object::{
+    AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, PunchScope, SearchKeyReply,
+};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
@@ -137,11 +139,16 @@ impl View {
     ///
     /// # Errors
     /// See [`FetchError`].
-    pub async fn query_key(&self, object: ObjectId, query: &KeyQuery) -> Result<QueryKeyReply, FetchError> {
+    pub async fn query_key(
+        &self,
+        object: ObjectId,
+        query: &KeyQuery,
+        anchor: &[u8],
+    ) -> Result<SearchKeyReply, FetchError> {
         let number = self.shard.locate(self.container)?;
         self.wait().await;
         self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
-        self.shard.query_key(self.container, object, self.epoch, query).await
+        self.shard.query_key(self.container, object, self.epoch, query, anchor).await
     }
 
     /// Waits until the clock has passed the epoch.

@@ -24,20 +24,26 @@ pub(crate) struct Turns<'a> {
     still: Still,
     /// Looks that are left in this turn.
     left: Cell<usize>,
-    /// Looks of all turns.
-    used: Cell<usize>,
+    /// Looks that are left to the request.
+    rest: Cell<usize>,
 }
 
 impl<'a> Turns<'a> {
     /// From this moment on.
     pub(crate) fn new(shard: &'a Shard, container: (ContainerId, ContainerNumber)) -> Self {
         let still = Still::new(&shard.core, &shard.core.tree.borrow());
-        Self { shard, container, still, left: Cell::new(TURN_LOOKS), used: Cell::new(0) }
+        let rest = Cell::new(shard.core.config.request_looks);
+        Self { shard, container, still, left: Cell::new(TURN_LOOKS), rest }
     }
 
-    /// Looks so far.
-    pub(crate) fn used(&self) -> usize {
-        self.used.get()
+    /// Looks that are left to the request. It may take more to get on; without any left it leaves the rest to the next one.
+    pub(crate) fn rest(&self) -> usize {
+        self.rest.get()
+    }
+
+    /// Entries with which a window of up to `most` begins.
+    pub(crate) fn window(&self, most: usize) -> usize {
+        self.rest().clamp(1, most)
     }
 
     /// Looks that are left in this turn, or in the next one if these are fewer than needed. Fails when there is nothing to
@@ -61,7 +67,7 @@ impl<'a> Turns<'a> {
 
     fn take(&self, looks: usize) {
         self.left.set(self.left.get().saturating_sub(looks));
-        self.used.set(self.used.get() + looks);
+        self.rest.set(self.rest.get().saturating_sub(looks));
     }
 
     /// The answer of a question that takes up to `looks`, at most [`TURN_LOOKS`].

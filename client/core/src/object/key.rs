@@ -2,8 +2,9 @@
 
 use weir_proto::object::{
     Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, QueryKeyReply, QueryKeyRequest,
+    SearchKeyReply, SearchKeyRequest,
 };
-use weir_proto::{Epoch, Key, codec, opcode};
+use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
 use super::{Object, Place};
@@ -22,7 +23,7 @@ pub struct ExtremeKey {
     pub akey: Option<Key>,
     /// The extent that holds the record found, with its record size.
     pub extent: Option<(Extent, u32)>,
-    /// Epoch of the newest change on the shards that were asked.
+    /// Epoch of the newest change on the shards that were asked, when the search began there.
     pub max_epoch: Epoch,
 }
 
@@ -208,22 +209,50 @@ impl Object {
         Ok(self.query_at(context, Place::Dkey(dkey), &KeyQuery::Epoch).await?.max_epoch)
     }
 
+    /// Asks part by part until there is an answer. Each part may take as long as an operation: a search ends if it gets on.
     async fn query_at(&self, context: &Context, place: Place<'_>, query: &KeyQuery) -> Result<ExtremeKey> {
-        let question = Question::new("query keys of", self, opcode::OBJECT_QUERY_KEY);
-        let build = |map_version| {
-            codec::encode(&QueryKeyRequest {
-                capability: self.container.state.capability.clone(),
-                object: self.oid,
-                map_version,
-                epoch: self.epoch,
-                query: query.clone(),
-            })
+        let (mut anchor, mut begun) = (Vec::new(), None);
+        loop {
+            let SearchKeyReply { found, next } = self.query_part(context, place, query, anchor).await?;
+            // What has changed since the first part may not be in the answer.
+            let max_epoch = *begun.get_or_insert(found.max_epoch);
+            let Some(next) = next else {
+                let QueryKeyReply { dkey, akey, extent, .. } = found;
+                return Ok(ExtremeKey { dkey, akey, extent, max_epoch });
+            };
+            anchor = next.into_vec();
+        }
+    }
+
+    async fn query_part(
+        &self,
+        context: &Context,
+        place: Place<'_>,
+        query: &KeyQuery,
+        anchor: Vec<u8>,
+    ) -> Result<SearchKeyReply> {
+        let request = |map_version| QueryKeyRequest {
+            capability: self.container.state.capability.clone(),
+            object: self.oid,
+            map_version,
+            epoch: self.epoch,
+            query: query.clone(),
         };
+        let question = Question::new("query keys of", self, opcode::OBJECT_SEARCH_KEY);
+        let part = |map_version| {
+            codec::encode(&SearchKeyRequest { query: request(map_version), anchor: anchor.clone() })
+        };
+        match self.exchange(context, &question, place, &Payload::None, &part).await {
+            // An engine that doesn't know of parts answers as a whole.
+            Err(refusal) if refusal.error.is(Der::NOSYS) && anchor.is_empty() => {}
+            answer => return answer.map_err(|refusal| refusal.error)?.decode(&question),
+        }
+        let question = Question::new("query keys of", self, opcode::OBJECT_QUERY_KEY);
+        let whole = |map_version| codec::encode(&request(map_version));
         let exchange = self
-            .exchange(context, &question, place, &Payload::None, &build)
+            .exchange(context, &question, place, &Payload::None, &whole)
             .await
             .map_err(|refusal| refusal.error)?;
-        let QueryKeyReply { dkey, akey, extent, max_epoch } = exchange.decode(&question)?;
-        Ok(ExtremeKey { dkey, akey, extent, max_epoch })
+        Ok(SearchKeyReply { found: exchange.decode(&question)?, next: None })
     }
 }

@@ -43,11 +43,17 @@ pub struct Cluster {
     pub client: Node,
     engines: Vec<Engine>,
     targets: u32,
+    store: StoreConfig,
 }
 
 impl Cluster {
     /// Engines that serve, with a pool over all of them.
     pub fn start(seed: u64, engines: u32, targets: u32) -> Self {
+        Self::start_with(seed, engines, targets, StoreConfig::default())
+    }
+
+    /// Engines whose stores behave like this.
+    pub fn start_with(seed: u64, engines: u32, targets: u32, store: StoreConfig) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
         let client = world.node("client");
@@ -64,7 +70,7 @@ impl Cluster {
                 Engine { node, disks, targets: Rc::default() }
             })
             .collect();
-        let cluster = Self { world, fabric, client, engines: made, targets };
+        let cluster = Self { world, fabric, client, engines: made, targets, store };
         for rank in 0..engines {
             cluster.format(rank);
         }
@@ -116,7 +122,7 @@ impl Cluster {
                 rt,
                 verdict: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
-                store: StoreConfig::default(),
+                store: self.store.clone(),
                 engines: self.infos().into(),
                 membership: SwimConfig::default(),
                 key: KEY,
@@ -164,7 +170,7 @@ impl Cluster {
                 rt: rt.clone(),
                 verdict: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
-                store: StoreConfig::default(),
+                store: self.store.clone(),
                 engines: self.infos().into(),
                 membership: SwimConfig::default(),
                 key: KEY,
@@ -188,6 +194,11 @@ impl Cluster {
             let management = Rc::clone(target.management().expect("target 0 has it"));
             management.call("Pools/Create", &request.encode_to_vec()).await.expect("the pool is created");
         });
+    }
+
+    /// The targets of an engine that serve.
+    pub fn targets(&self, rank: u32) -> Vec<Rc<Target>> {
+        self.engines[rank as usize].targets.borrow().clone()
     }
 
     pub fn attach(&self) -> Attach {

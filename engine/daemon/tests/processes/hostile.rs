@@ -104,6 +104,7 @@ fn hostile_requests_get_errors() {
         opcode::OBJECT_UPDATE,
         opcode::OBJECT_FETCH,
         opcode::OBJECT_LIST,
+        opcode::OBJECT_SEARCH_KEY,
         opcode::POOL_CONNECT,
         opcode::TARGET_POOL_DESTROY,
     ];

@@ -64,6 +64,7 @@ pub fn run(input: &[u8]) {
         }
         if source.chance(128) {
             config.fetch_looks = 1 + usize::from(source.byte() % 16);
+            config.request_looks = 16 * config.fetch_looks;
         }
         let mut used = Use::begin(handle, Rc::clone(&device), config).await;
         while !source.is_empty() {
@@ -140,7 +141,8 @@ async fn step(used: Use, source: &mut Source<'_>) -> Use {
                 akey: source.chance(128).then(|| key(source)),
                 extent: source.chance(128),
             };
-            let _ = shard.query_key(CONTAINER, object, epoch(source), &query).await;
+            let (epoch, anchor) = (epoch(source), source.bytes(20));
+            let _ = shard.query_key(CONTAINER, object, epoch, &query, &anchor).await;
         }
         9 => {
             let epochs: Vec<Epoch> = (0..source.below(4)).map(|_| epoch(source)).collect();

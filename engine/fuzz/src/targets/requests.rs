@@ -7,7 +7,7 @@ use weir_proto::chunk::{self, Grain};
 use weir_proto::codec::{decode, decode_prefix, encode};
 use weir_proto::object::{
     Extent, FetchReply, FetchRequest, ListReply, ListRequest, PunchRequest, QueryKeyReply, QueryKeyRequest,
-    UpdateReply, UpdateRequest, Value, validate,
+    SearchKeyReply, SearchKeyRequest, UpdateReply, UpdateRequest, Value, validate,
 };
 use weir_proto::pool::{
     AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply, ConnectRequest,
@@ -39,7 +39,7 @@ macro_rules! each {
 }
 
 /// Number of the types below.
-const TYPES: u8 = 41;
+const TYPES: u8 = 43;
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
@@ -90,6 +90,8 @@ pub fn run(input: &[u8]) {
             ForwardReply,
             EngineReport,
             TargetPoolSpace,
+            SearchKeyRequest,
+            SearchKeyReply,
         ]
     );
     if let Ok((request, _)) = decode_prefix::<UpdateRequest>(bytes) {

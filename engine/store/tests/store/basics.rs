@@ -338,7 +338,7 @@ fn queries_find_the_ends_of_keys_and_records() {
         }
         let search = |max, dkey, extent| KeyQuery::Search { max, dkey, akey: Some(key("data")), extent };
         let ask = async |query, epoch| {
-            shard.query_key(CONTAINER, ARRAY, Epoch(epoch), &query).await.expect("an answer")
+            shard.query_key(CONTAINER, ARRAY, Epoch(epoch), &query, &[]).await.expect("an answer").found
         };
         let found = ask(search(true, None, true), MAX).await;
         assert_eq!(found.dkey, Some(Key::from_u64(65_536)));
@@ -360,7 +360,7 @@ fn queries_find_the_ends_of_keys_and_records() {
         );
         assert_eq!(shard.max_epoch(CONTAINER, ARRAY).await, Ok(Epoch(20)));
         assert_eq!(shard.max_epoch(CONTAINER, OBJECT).await, Ok(Epoch::ZERO));
-        let lexical = shard.query_key(CONTAINER, OBJECT, Epoch::MAX, &search(true, None, false)).await;
+        let lexical = shard.query_key(CONTAINER, OBJECT, Epoch::MAX, &search(true, None, false), &[]).await;
         assert!(matches!(lexical, Err(FetchError::Invalid(_))));
     });
 }

@@ -21,6 +21,7 @@ mod pools;
 mod real;
 mod reuse;
 mod scrub;
+mod search;
 mod setup;
 mod snapshots;
 mod space;

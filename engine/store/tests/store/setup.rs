@@ -6,7 +6,9 @@ use uuid::Uuid;
 use weir_media::Device;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_proto::chunk::{self, Chunks, Grain};
-use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, PunchScope, Value};
+use weir_proto::object::{
+    AkeyFetch, AkeyUpdate, Conditions, Extent, KeyQuery, PunchScope, QueryKeyReply, Value,
+};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
@@ -240,6 +242,25 @@ pub async fn read(
     let fetch = shard.fetch(CONTAINER, ARRAY, &dkey, Epoch(epoch), Conditions::NONE, &[akey]).await?;
     let present = fetch.akeys()[0].fetched.present.clone();
     Ok((data_of(fetch).await?, present))
+}
+
+/// All parts of a search, with something done in between. Returns how many parts it has, too.
+pub async fn search(
+    shard: &Shard,
+    object: ObjectId,
+    epoch: u64,
+    query: &KeyQuery,
+    mut between: impl AsyncFnMut(),
+) -> Result<(QueryKeyReply, u64), FetchError> {
+    let (mut anchor, mut parts) = (Vec::new(), 1);
+    loop {
+        let part = shard.query_key(CONTAINER, object, Epoch(epoch), query, &anchor).await?;
+        let Some(next) = part.next else { return Ok((part.found, parts)) };
+        assert_ne!(next, anchor, "it doesn't go on");
+        assert_eq!(part.found, QueryKeyReply { max_epoch: part.found.max_epoch, ..QueryKeyReply::default() });
+        (anchor, parts) = (next.into_vec(), parts + 1);
+        between().await;
+    }
 }
 
 /// Bytes that tell from where they come.

@@ -13,16 +13,16 @@ use weir_store::{Data, FetchError, ListPage, Shard, Store, StoreConfig};
 const DISK: u64 = 256 << 20;
 
 /// Most keys that are looked at in one turn.
-const KEYS: u64 = 32;
+pub const KEYS: u64 = 32;
 
 /// Most entries that are looked at in one turn.
 const LOOKS: u64 = 256;
 
 /// Most turns of one page.
-const PAGE_TURNS: u64 = 210;
+pub const PAGE_TURNS: u64 = 210;
 
 /// Epoch behind everything that a test begins with.
-const LATE: u64 = 1_000_000;
+pub const LATE: u64 = 1_000_000;
 
 /// Updates that are under way together.
 const CROWD: u64 = 64;
@@ -41,7 +41,7 @@ where
 }
 
 /// Stores a byte below each of so many dkeys, and punches all of them.
-async fn dkeys_that_were_punched(rt: &Handle, shard: &Shard, count: u64) {
+pub async fn dkeys_that_were_punched(rt: &Handle, shard: &Shard, count: u64) {
     let shard = shard.clone();
     crowd(rt, count, |at| {
         let shard = shard.clone();
@@ -73,7 +73,11 @@ async fn pages(rt: &Handle, shard: &Shard, object: ObjectId, scope: &ListScope) 
 }
 
 /// Runs something on a new store.
-fn on_a_store(seed: u64, config: StoreConfig, test: impl AsyncFnOnce(Handle, Rc<Store>, Shard) + 'static) {
+pub fn on_a_store(
+    seed: u64,
+    config: StoreConfig,
+    test: impl AsyncFnOnce(Handle, Rc<Store>, Shard) + 'static,
+) {
     let machine = Machine::new(seed, DISK);
     let (store, shard) = machine.start(config);
     let rt = machine.handle();
@@ -167,7 +171,7 @@ fn a_page_shows_the_moment_of_its_begin() {
     });
 }
 
-fn extreme(max: bool, dkey: Option<u64>, extent: bool) -> KeyQuery {
+pub fn extreme(max: bool, dkey: Option<u64>, extent: bool) -> KeyQuery {
     let akey = extent.then(|| key("data"));
     KeyQuery::Search { max, dkey: dkey.map(Key::from_u64), akey, extent }
 }
@@ -182,9 +186,9 @@ fn a_query_of_keys_that_were_punched_lets_others_run_and_shows_the_moment_of_its
             write(&shard, COUNT / 2, 2 * LATE, 5, b"!").await.expect("stored");
             for (max, extent) in [(true, false), (false, false), (true, true), (false, true)] {
                 let question = extreme(max, None, extent);
-                let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question);
+                let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question, &[]);
                 let (found, turns) = beside(&rt, query, async |_| {}).await;
-                let found = found.expect("found");
+                let found = found.expect("found").found;
                 assert!(turns >= COUNT / 2 / KEYS, "only {turns} turns were left to others");
                 assert_eq!(found.dkey, Some(Key::from_u64(COUNT / 2)));
                 assert_eq!(
@@ -193,7 +197,7 @@ fn a_query_of_keys_that_were_punched_lets_others_run_and_shows_the_moment_of_its
                 );
             }
             let question = extreme(true, None, false);
-            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question);
+            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question, &[]);
             let tasks = RefCell::new(Vec::new());
             let (found, _) = beside(&rt, query, async |turn| {
                 if turn >= CROWD {
@@ -208,7 +212,7 @@ fn a_query_of_keys_that_were_punched_lets_others_run_and_shows_the_moment_of_its
                 }));
             })
             .await;
-            assert_eq!(found.expect("found").dkey, Some(Key::from_u64(COUNT / 2)));
+            assert_eq!(found.expect("found").found.dkey, Some(Key::from_u64(COUNT / 2)));
             for task in tasks.into_inner() {
                 task.await.expect("not aborted");
             }
@@ -225,7 +229,7 @@ fn a_search_ends_when_its_container_goes_and_when_the_store_is_closed() {
             dkeys_that_were_punched(&rt, &shard, COUNT).await;
             let (begun, store) = (Cell::new(false), RefCell::new(Some(store)));
             let question = extreme(true, None, false);
-            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question);
+            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question, &[]);
             let (found, turns) = beside(&rt, query, async |turn| {
                 if turn < MEANWHILE || begun.replace(true) {
                     return;
@@ -271,10 +275,10 @@ fn many_extents_over_one_record_are_listed_and_searched_in_turns() {
         stack(&rt, &shard, COUNT).await;
         for (max, index) in [(true, COUNT - 1), (false, 0)] {
             let question = extreme(max, Some(0), true);
-            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question);
+            let query = shard.query_key(CONTAINER, ARRAY, Epoch::MAX, &question, &[]);
             let (found, turns) = beside(&rt, query, async |_| {}).await;
             assert!(turns >= COUNT / LOOKS, "only {turns} turns were left to others");
-            assert_eq!(found.expect("found").extent, Some((Extent { index, count: 1 }, 1)));
+            assert_eq!(found.expect("found").found.extent, Some((Extent { index, count: 1 }, 1)));
         }
         let scope = ListScope::Extents(Key::from_u64(0), key("data"));
         let (found, turns) = pages(&rt, &shard, ARRAY, &scope).await;

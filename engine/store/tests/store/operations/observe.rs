@@ -161,7 +161,7 @@ pub async fn check_search(
 ) -> Result<(), Trouble> {
     let Search { max, dkey, akey, extent, .. } = search;
     let query = KeyQuery::Search { max: *max, dkey: dkey.clone(), akey: akey.clone(), extent: *extent };
-    let found = shard.query_key(CONTAINER, object, Epoch(epoch), &query).await?;
+    let (found, _) = crate::setup::search(shard, object, epoch, &query, async || {}).await?;
     let outermost = found.extent.map(|(extent, _)| if *max { extent.end() - 1 } else { extent.index });
     let found = found.dkey.map(|dkey| (dkey, found.akey, outermost));
     equal(&format!("{query:?} of {object} at {epoch}"), &found, &state.search(search))
