@@ -99,7 +99,7 @@ fn every_operation_works_on_an_index_ten_times_its_memory() {
         assert!(listed.into_iter().eq(expected));
         // The last dkeys have no records at an early epoch: the search goes back through all of them.
         let query = KeyQuery::Search { max: true, dkey: None, akey: Some(key("data")), extent: true };
-        let found = search(&user, ARRAY, 3, &query, async || {}).await.expect("an answer");
+        let found = search(&user, CONTAINER, ARRAY, 3, &query, async || {}).await.expect("an answer");
         assert_eq!(found.0.dkey, Some(Key::from_u64(2)));
         check_memory(&opened);
         let step = (0..FILLED).step_by(13).map(|number| {

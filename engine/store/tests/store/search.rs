@@ -20,7 +20,7 @@ async fn parts(
     question: &KeyQuery,
     at_least: u64,
 ) -> QueryKeyReply {
-    let all = search(shard, object, u64::MAX, question, async || {});
+    let all = search(shard, CONTAINER, object, u64::MAX, question, async || {});
     let (found, turns) = beside(rt, all, async |_| {}).await;
     let (found, parts) = found.expect("found");
     assert!(parts >= at_least, "only {parts} parts");
@@ -114,6 +114,55 @@ fn a_search_of_records_that_are_hidden_ends_its_parts_early() {
     });
 }
 
+#[test]
+fn a_search_in_the_smallest_parts_passes_nothing_that_is_there() {
+    /// Its dkeys and akeys are integers.
+    const OBJECT: ObjectId = ObjectId { hi: 4 << 56, lo: 9 };
+    const KEYS: u64 = 3;
+    const RECORDS: u64 = 5;
+    on_a_store(96, StoreConfig { request_looks: 1, ..quiet() }, async move |_, _store, shard| {
+        let mut epoch = 0;
+        let mut store = async |dkey, akey, record_size, extents: &[(u64, u64)], data: &[u8]| {
+            epoch += 1;
+            let mut update = array("x", record_size, extents);
+            update.akey = Key::from_u64(akey);
+            let updates = [update];
+            let (dkey, none) = (Key::from_u64(dkey), Conditions::NONE);
+            let data = Data::Borrowed(data);
+            let stored = shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), none, &updates, data);
+            stored.await.expect("stored");
+        };
+        let places =
+            (0..KEYS * KEYS * RECORDS).map(|at| (at / KEYS / RECORDS, at / RECORDS % KEYS, at % RECORDS));
+        for (dkey, akey, _) in places.clone().filter(|(.., record)| *record == 0) {
+            let each: Vec<(u64, u64)> = (0..RECORDS).map(|index| (index, 1)).collect();
+            store(dkey, akey, 1, &each, &[b'x'; RECORDS as usize]).await;
+            store(dkey, akey, 0, &[(0, RECORDS)], &[]).await;
+        }
+        for (dkey, akey, index) in places {
+            store(dkey, akey, 1, &[(index, 1)], b"!").await;
+            let (key, other) = (Key::from_u64(dkey), Key::from_u64(akey));
+            for named in 0..8 {
+                let question = KeyQuery::Search {
+                    max: named & 4 > 0,
+                    dkey: Some(key.clone()).filter(|_| named & 1 > 0),
+                    akey: Some(other.clone()).filter(|_| named & 2 > 0),
+                    extent: true,
+                };
+                let (found, _) =
+                    search(&shard, CONTAINER, OBJECT, u64::MAX, &question, async || {}).await.expect("found");
+                assert_eq!(
+                    (found.dkey.as_ref(), found.akey.as_ref()),
+                    (Some(&key), Some(&other)),
+                    "{question:?}"
+                );
+                assert_eq!(found.extent, Some(record(index)), "{question:?}");
+            }
+            store(dkey, akey, 0, &[(0, RECORDS)], &[]).await;
+        }
+    });
+}
+
 /// A few turns of a search end a part.
 fn impatient() -> StoreConfig {
     StoreConfig { request_looks: 1024, ..quiet() }
@@ -130,7 +179,7 @@ fn a_search_in_parts_finds_what_is_there_all_the_time_and_shows_the_epoch_asked_
         let mut changes = 0;
         let question = extreme(true, None, false);
         // A greater key comes to be, behind the search, and the one that it would have found goes.
-        let changing = search(&shard, ARRAY, u64::MAX, &question, async || {
+        let changing = search(&shard, CONTAINER, ARRAY, u64::MAX, &question, async || {
             changes += 1;
             if changes == 2 {
                 write(&shard, COUNT - 1, 3 * LATE, 0, b"?").await.expect("stored");
@@ -141,13 +190,15 @@ fn a_search_in_parts_finds_what_is_there_all_the_time_and_shows_the_epoch_asked_
         let (found, parts) = changing.await.expect("found");
         assert!(parts > 3, "only {parts} parts");
         assert_eq!(found.dkey, Some(Key::from_u64(2)));
-        let (then, _) = search(&shard, ARRAY, 2 * LATE + 1, &question, async || {}).await.expect("found");
+        let (then, _) =
+            search(&shard, CONTAINER, ARRAY, 2 * LATE + 1, &question, async || {}).await.expect("found");
         assert_eq!(then.dkey, Some(Key::from_u64(5)));
-        let (now, _) = search(&shard, ARRAY, u64::MAX, &question, async || {}).await.expect("found");
+        let (now, _) =
+            search(&shard, CONTAINER, ARRAY, u64::MAX, &question, async || {}).await.expect("found");
         assert_eq!(now.dkey, Some(Key::from_u64(COUNT - 1)));
         let last = PunchScope::Dkeys(vec![Key::from_u64(COUNT - 1)]);
         punch(&shard, ARRAY, last, 4 * LATE).await.expect("punched");
-        let going = search(&shard, ARRAY, u64::MAX, &question, async || {
+        let going = search(&shard, CONTAINER, ARRAY, u64::MAX, &question, async || {
             changes += 1;
             punch(&shard, ARRAY, PunchScope::Object, 4 * LATE + changes).await.expect("punched");
         });

@@ -247,6 +247,7 @@ pub async fn read(
 /// All parts of a search, with something done in between. Returns how many parts it has, too.
 pub async fn search(
     shard: &Shard,
+    container: ContainerId,
     object: ObjectId,
     epoch: u64,
     query: &KeyQuery,
@@ -254,7 +255,7 @@ pub async fn search(
 ) -> Result<(QueryKeyReply, u64), FetchError> {
     let (mut anchor, mut parts) = (Vec::new(), 1);
     loop {
-        let part = shard.query_key(CONTAINER, object, Epoch(epoch), query, &anchor).await?;
+        let part = shard.query_key(container, object, Epoch(epoch), query, &anchor).await?;
         let Some(next) = part.next else { return Ok((part.found, parts)) };
         assert_ne!(next, anchor, "it doesn't go on");
         assert_eq!(part.found, QueryKeyReply { max_epoch: part.found.max_epoch, ..QueryKeyReply::default() });

@@ -1,5 +1,6 @@
 //! A map of versions: what an object holds at each epoch at which it changed, and what each request says to it.
 
+use super::observe::Place;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, PunchScope, Value};
@@ -77,6 +78,15 @@ impl Held {
         };
         (bytes, self.extents().iter().filter_map(cut).collect())
     }
+}
+
+/// Records that are in both.
+pub fn common(extents: &[Extent], others: &[Extent]) -> Vec<Extent> {
+    let overlap = |a: &Extent, b: &Extent| {
+        let (from, to) = (a.index.max(b.index), a.end().min(b.end()));
+        (from < to).then(|| Extent { index: from, count: to - from })
+    };
+    extents.iter().flat_map(|a| others.iter().filter_map(move |b| overlap(a, b))).collect()
 }
 
 /// Akeys of a dkey.
@@ -265,8 +275,34 @@ impl State {
         each.collect()
     }
 
+    /// What is there in both, as a search sees it.
+    pub fn common(&self, other: &Self) -> Self {
+        let mut both = Self::default();
+        for (dkey, akeys) in &self.dkeys {
+            let Some(others) = other.dkeys.get(dkey) else { continue };
+            let shared = akeys.iter().filter_map(|(akey, held)| {
+                let records = common(&held.extents(), &others.get(akey)?.extents()).into_iter();
+                let segment = |count| Segment { count, data: Rc::default(), from: 0 };
+                let segments = records.map(|extent| (extent.index, segment(extent.count)));
+                Some((akey.clone(), Rc::new(Held::Array(1, segments.collect()))))
+            });
+            both.dkeys.insert(dkey.clone(), Rc::new(shared.collect()));
+        }
+        both
+    }
+
+    /// Whether there is what a search has found.
+    pub fn has(&self, (dkey, akey, record): &Place) -> bool {
+        let Some(akey) = akey else { return self.dkeys.contains_key(dkey) };
+        let is_there = |record: &u64| {
+            let extents = self.held(dkey, akey).map(|held| held.extents()).unwrap_or_default();
+            extents.iter().any(|extent| (extent.index..extent.end()).contains(record))
+        };
+        self.held(dkey, akey).is_some() && record.as_ref().is_none_or(is_there)
+    }
+
     /// The dkey and akey that a search for keys finds, and the outermost record of it.
-    pub fn search(&self, query: &Search) -> Option<(Key, Option<Key>, Option<u64>)> {
+    pub fn search(&self, query: &Search) -> Option<Place> {
         let below = |akeys: &Dkey| -> Option<(Option<Key>, Option<u64>)> {
             let record = |akey: &Key| -> Option<(Option<Key>, Option<u64>)> {
                 let held = akeys.get(akey)?;
@@ -308,6 +344,7 @@ impl State {
 }
 
 /// A search for keys.
+#[derive(Clone, Debug)]
 pub struct Search {
     pub max: bool,
     pub dkey: Option<Key>,
@@ -420,10 +457,5 @@ impl Versions {
         for (object, versions) in plan.0 {
             Rc::make_mut(self.objects.entry(object).or_default()).extend(versions);
         }
-    }
-
-    /// Forgets everything, as when the container was destroyed.
-    pub fn clear(&mut self) {
-        self.objects.clear();
     }
 }

@@ -6,11 +6,26 @@ use crate::setup::*;
 use std::rc::Rc;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, Value};
-use weir_proto::{Epoch, Key, ObjectId};
-use weir_store::{Data, FetchError, Operation, Shard, UpdateError};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_store::{Data, FetchError, Operation, PoolError, Shard, UpdateError};
 
 /// Records looked at in one fetch.
 const LOOK_MAX: u64 = 1 << 20;
+
+/// A container, as requests name it.
+#[derive(Clone)]
+pub struct Container {
+    pub shard: Shard,
+    pub id: ContainerId,
+}
+
+impl Container {
+    /// Destroys it and creates it again.
+    pub async fn begin_anew(&self) -> Result<(), PoolError> {
+        self.shard.destroy_container(self.id).await?;
+        self.shard.create_container(self.id).await
+    }
+}
 
 /// Why a request gave no answer that can be compared.
 #[derive(Debug)]
@@ -57,14 +72,14 @@ pub fn refusal_of_update(error: &UpdateError) -> Option<Refusal> {
 }
 
 impl Change {
-    pub async fn send(&self, shard: &Shard, epoch: u64) -> Result<(), UpdateError> {
+    pub async fn send(&self, Container { shard, id }: &Container, epoch: u64) -> Result<(), UpdateError> {
         let sent = match self {
             Self::Update { object, dkey, conditions, akeys, data } => {
                 let data = Data::Borrowed(data);
-                shard.update(CONTAINER, *object, dkey, Epoch(epoch), *conditions, akeys, data).await
+                shard.update(*id, *object, dkey, Epoch(epoch), *conditions, akeys, data).await
             }
             Self::Punch { object, scope, conditions } => {
-                shard.punch(CONTAINER, *object, scope, Epoch(epoch), *conditions).await
+                shard.punch(*id, *object, scope, Epoch(epoch), *conditions).await
             }
         };
         sent.map(drop)
@@ -89,7 +104,7 @@ impl Change {
 
 /// Fetches and compares.
 pub async fn check_fetch(
-    shard: &Shard,
+    container: &Container,
     state: &State,
     object: ObjectId,
     dkey: &Key,
@@ -100,7 +115,7 @@ pub async fn check_fetch(
     // An akey's record size is that of its whole life, so that a later first record shows it at epochs before it, too.
     let is_empty = |akey| matches!(state.held(dkey, akey).map(Rc::as_ref), Some(Held::Array(0, _)));
     let expected = state.fetch(dkey, conditions, akeys);
-    let found = shard.fetch(CONTAINER, object, dkey, Epoch(epoch), conditions, akeys).await;
+    let found = container.shard.fetch(container.id, object, dkey, Epoch(epoch), conditions, akeys).await;
     let fetch = match (found, &expected) {
         (Ok(fetch), Ok(_)) => fetch,
         (Err(error), _) => {
@@ -152,24 +167,37 @@ fn sums_of(asked: &Value, record_size: u64, data: &[u8]) -> Vec<u32> {
     }
 }
 
+/// What a search finds: the dkey, the akey, and the outermost record.
+pub type Place = (Key, Option<Key>, Option<u64>);
+
+pub async fn find(
+    container: &Container,
+    object: ObjectId,
+    epoch: u64,
+    wanted: &Search,
+    between: impl AsyncFnMut(),
+) -> Result<Option<Place>, Trouble> {
+    let Search { max, extent, .. } = *wanted;
+    let query = KeyQuery::Search { max, dkey: wanted.dkey.clone(), akey: wanted.akey.clone(), extent };
+    let (found, _) = search(&container.shard, container.id, object, epoch, &query, between).await?;
+    let outermost = found.extent.map(|(extent, _)| if max { extent.end() - 1 } else { extent.index });
+    Ok(found.dkey.map(|dkey| (dkey, found.akey, outermost)))
+}
+
 pub async fn check_search(
-    shard: &Shard,
+    container: &Container,
     state: &State,
     object: ObjectId,
     epoch: u64,
-    search: &Search,
+    wanted: &Search,
 ) -> Result<(), Trouble> {
-    let Search { max, dkey, akey, extent, .. } = search;
-    let query = KeyQuery::Search { max: *max, dkey: dkey.clone(), akey: akey.clone(), extent: *extent };
-    let (found, _) = crate::setup::search(shard, object, epoch, &query, async || {}).await?;
-    let outermost = found.extent.map(|(extent, _)| if *max { extent.end() - 1 } else { extent.index });
-    let found = found.dkey.map(|dkey| (dkey, found.akey, outermost));
-    equal(&format!("{query:?} of {object} at {epoch}"), &found, &state.search(search))
+    let found = find(container, object, epoch, wanted, async || {}).await?;
+    equal(&format!("{wanted:?} of {object} at {epoch}"), &found, &state.search(wanted))
 }
 
 /// Names of what is listed, and for extents the extents.
 pub async fn list(
-    shard: &Shard,
+    container: &Container,
     object: ObjectId,
     scope: &ListScope,
     epoch: u64,
@@ -178,7 +206,8 @@ pub async fn list(
 ) -> Result<(Vec<Vec<u8>>, Vec<Extent>), Trouble> {
     let (mut names, mut extents, mut anchor) = (Vec::new(), Vec::<Extent>::new(), Vec::new());
     loop {
-        let page = shard.list(CONTAINER, object, scope, Epoch(epoch), &anchor, limit, None).await?;
+        let page =
+            container.shard.list(container.id, object, scope, Epoch(epoch), &anchor, limit, None).await?;
         for entry in page.entries {
             match (entry.extent, extents.last_mut()) {
                 (None, _) => names.push(entry.key),
@@ -201,15 +230,20 @@ pub fn listed(
     scope: &ListScope,
     epoch: u64,
 ) -> (Vec<Vec<u8>>, Vec<Extent>) {
-    let state = versions.at(object, epoch);
+    if *scope != ListScope::Objects {
+        return names_and_extents(&versions.at(object, epoch), scope);
+    }
+    let there = OBJECTS.iter().filter(|object| versions.at(**object, epoch).exists);
+    let mut names: Vec<Vec<u8>> = there.map(|object| object.to_bytes().to_vec()).collect();
+    names.sort();
+    (names, Vec::new())
+}
+
+/// What a list within an object gives.
+pub fn names_and_extents(state: &State, scope: &ListScope) -> (Vec<Vec<u8>>, Vec<Extent>) {
     let bytes = |key: &Key| key.as_bytes().to_vec();
     match scope {
-        ListScope::Objects => {
-            let there = OBJECTS.iter().filter(|object| versions.at(**object, epoch).exists);
-            let mut names: Vec<Vec<u8>> = there.map(|object| object.to_bytes().to_vec()).collect();
-            names.sort();
-            (names, Vec::new())
-        }
+        ListScope::Objects => unreachable!("an object holds none"),
         ListScope::Dkeys => (state.dkeys.keys().map(bytes).collect(), Vec::new()),
         ListScope::Akeys(dkey) => {
             let akeys = state.dkeys.get(dkey);
@@ -222,7 +256,7 @@ pub fn listed(
 }
 
 pub async fn check_list(
-    shard: &Shard,
+    container: &Container,
     versions: &Versions,
     object: ObjectId,
     scope: &ListScope,
@@ -230,7 +264,7 @@ pub async fn check_list(
     limit: u32,
 ) -> Result<(), Trouble> {
     let expected = listed(versions, object, scope, epoch);
-    let found = list(shard, object, scope, epoch, limit, async || {}).await?;
+    let found = list(container, object, scope, epoch, limit, async || {}).await?;
     equal(&format!("{scope:?} of {object} at {epoch}"), &found, &expected)
 }
 
@@ -253,25 +287,25 @@ fn whole(held: &Held) -> Vec<Value> {
 
 /// Compares everything of an object at an epoch.
 pub async fn check_object(
-    shard: &Shard,
+    container: &Container,
     versions: &Versions,
     object: ObjectId,
     epoch: u64,
 ) -> Result<(), Trouble> {
     let state: Rc<State> = versions.at(object, epoch);
-    check_list(shard, versions, object, &ListScope::Dkeys, epoch, 4).await?;
+    check_list(container, versions, object, &ListScope::Dkeys, epoch, 4).await?;
     for (dkey, akeys) in &state.dkeys {
-        check_list(shard, versions, object, &ListScope::Akeys(dkey.clone()), epoch, 3).await?;
+        check_list(container, versions, object, &ListScope::Akeys(dkey.clone()), epoch, 3).await?;
         let none = Conditions::NONE;
         for (akey, held) in akeys.iter() {
             for value in whole(held) {
                 let wanted = [AkeyFetch { akey: akey.clone(), value, conditions: none }];
-                check_fetch(shard, &state, object, dkey, epoch, none, &wanted).await?;
+                check_fetch(container, &state, object, dkey, epoch, none, &wanted).await?;
             }
         }
     }
     if epoch == u64::MAX && state.exists {
-        let newest = shard.max_epoch(CONTAINER, object).await?;
+        let newest = container.shard.max_epoch(container.id, object).await?;
         equal(&format!("the newest epoch of {object}"), &newest, &Epoch(state.newest))?;
     }
     Ok(())

@@ -1,13 +1,15 @@
-//! Transactions of several dkeys, which stay prepared over many steps before they are decided.
+//! Transactions of several dkeys, of which several stay prepared over many steps, until they are decided in any order.
 
-use super::model::Change;
+use super::model::{Change, Refusal};
 use super::trial::{Outcome, Trial};
-use crate::setup::*;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 use weir_proto::object::PunchScope;
 use weir_proto::{Epoch, Key, ObjectId};
-use weir_store::{Decision, TransactionId};
+use weir_store::{Decision, TransactionId, UpdateError};
+
+/// Most transactions of a container that are undecided at once.
+const PENDING_MAX: usize = 4;
 
 /// A transaction that is prepared and not decided.
 pub struct Pending {
@@ -22,32 +24,46 @@ impl Pending {
     pub fn holds(&self, object: ObjectId, dkey: &Key, epoch: u64) -> bool {
         self.epoch <= epoch && self.places.contains(&(object, dkey.clone()))
     }
-}
 
-impl Trial {
-    /// Whether a prepared transaction stands against a change, whatever its epoch is.
-    pub fn is_held(&self, change: &Change) -> bool {
-        let Some(pending) = &self.pending else { return false };
-        let holds = |object, dkey: &Key| pending.holds(object, dkey, u64::MAX);
+    /// Whether it stands against a change, whatever its epoch is.
+    fn is_against(&self, change: &Change) -> bool {
+        let holds = |object, dkey: &Key| self.holds(object, dkey, u64::MAX);
         match change {
             Change::Update { object, dkey, .. } => holds(*object, dkey),
             Change::Punch { object, scope, .. } => match scope {
-                PunchScope::Object => pending.places.iter().any(|(held, _)| held == object),
+                PunchScope::Object => self.places.iter().any(|(held, _)| held == object),
                 PunchScope::Dkeys(dkeys) => dkeys.iter().any(|dkey| holds(*object, dkey)),
                 PunchScope::Akeys(dkey, _) | PunchScope::DkeyWith(dkey, _) => holds(*object, dkey),
             },
         }
     }
+}
 
-    /// Prepares changes of several dkeys together and decides on them at once, perhaps after a power failure, or leaves
-    /// them undecided.
+impl Trial {
+    /// Whether a prepared transaction stands against a change.
+    pub fn is_held(&self, change: &Change) -> bool {
+        self.here.pending.iter().any(|pending| pending.is_against(change))
+    }
+
+    /// Prepares some transactions, whether they get in each other's way or not, and decides on some at once, perhaps after a
+    /// power failure. The others stay undecided.
     pub fn transact(&mut self) {
-        if self.pending.is_some() {
-            return self.conclude();
+        for _ in 0..=self.random.below(3) {
+            if self.here.pending.len() < PENDING_MAX {
+                self.prepare();
+            }
         }
-        let epoch = self.next_epoch();
-        let mut changes: Vec<Change> = Vec::new();
-        let mut places = BTreeSet::new();
+        if self.draw().one_in(4) {
+            self.recover();
+        }
+        for _ in 0..self.random.below(3) {
+            self.decide_one();
+        }
+    }
+
+    /// Changes of several dkeys, each named once.
+    fn draw_transaction(&self, epoch: u64) -> Pending {
+        let (mut changes, mut places) = (Vec::new(), BTreeSet::new());
         for _ in 0..=self.random.below(4) {
             let (draw, object) = (self.draw(), self.draw().object());
             let dkey = draw.dkey(object);
@@ -60,47 +76,80 @@ impl Trial {
                 });
             }
         }
+        Pending { id: TransactionId(Uuid::from_u128(self.transactions)), epoch, changes, places }
+    }
+
+    /// Prepares a transaction, now and then at an epoch behind which others have changed and read something.
+    fn prepare(&mut self) {
+        let late = if self.draw().one_in(6) { self.late_epoch() } else { None };
+        let epoch = late.unwrap_or_else(|| self.next_epoch());
         self.transactions += 1;
-        let id = TransactionId(Uuid::from_u128(self.transactions));
-        let (shard, sent) = (self.shard.clone(), changes.clone());
-        let prepared = self.run(async move {
-            let operations: Vec<_> = sent.iter().map(Change::operation).collect();
-            shard.prepare(CONTAINER, id, Epoch(epoch), &operations).await
-        });
-        let pending = Pending { id, epoch, changes, places };
-        match self.judge(prepared) {
+        let pending = self.draw_transaction(epoch);
+        let planned = self.here.versions.plan(&pending.changes, epoch).err();
+        if planned == Some(Refusal::Unfit) {
+            return;
+        }
+        let against: Vec<TransactionId> = (self.here.pending.iter())
+            .filter(|other| pending.changes.iter().any(|change| other.is_against(change)))
+            .map(|other| other.id)
+            .collect();
+        self.unsure = Some(pending.id);
+        match self.judge(self.send_prepared(&pending)) {
             Outcome::Done => {
-                let planned = self.versions.plan(&pending.changes, epoch);
-                assert!(planned.is_ok(), "a transaction isn't refused as {:?}", planned.err());
-                self.pending = Some(pending);
+                assert_eq!(planned, None, "a transaction isn't refused");
+                assert_eq!(against, [], "two transactions hold the same");
+                self.here.pending.push(pending);
             }
-            Outcome::Held(error) => panic!("{error}"),
-            outcome @ Outcome::Refused(_) => return self.settle(outcome, &pending.changes, epoch),
+            Outcome::Held(UpdateError::Undecided { transaction, .. }) => {
+                assert!(against.contains(&transaction), "{transaction:?} isn't against it, but {against:?}");
+            }
+            Outcome::Held(error) => assert!(late.is_some(), "{error}"),
+            outcome @ Outcome::Refused(_) => self.settle(outcome, &pending.changes, epoch),
             Outcome::Doubtful => {
                 self.recover();
-                let undecided = self.shard.undecided(CONTAINER).expect("the container");
-                self.pending = undecided.iter().any(|(found, _)| *found == id).then_some(pending);
+                let undecided = self.container().shard.undecided(self.here.id).expect("the container");
+                if undecided.iter().any(|(found, _)| *found == pending.id) {
+                    self.here.pending.push(pending);
+                }
             }
         }
-        if self.draw().one_in(4) {
-            self.recover();
-        }
-        if self.draw().one_in(2) {
-            self.conclude();
+        self.unsure = None;
+    }
+
+    /// Sends a transaction, now and then twice.
+    fn send_prepared(&self, pending: &Pending) -> Option<Result<(), UpdateError>> {
+        let (container, sent) = (self.container(), pending.changes.clone());
+        let (id, epoch, again) = (pending.id, Epoch(pending.epoch), self.draw().one_in(6));
+        self.run(async move {
+            let operations: Vec<_> = sent.iter().map(Change::operation).collect();
+            container.shard.prepare(container.id, id, epoch, &operations).await?;
+            if again { container.shard.prepare(container.id, id, epoch, &operations).await } else { Ok(()) }
+        })
+    }
+
+    /// Decides on all transactions, in any order.
+    pub fn conclude(&mut self) {
+        while !self.here.pending.is_empty() {
+            self.decide_one();
         }
     }
 
-    /// Commits or aborts what is prepared, again after each failure.
-    pub fn conclude(&mut self) {
-        let Some(Pending { id, epoch, changes, .. }) = self.pending.take() else { return };
+    /// Commits or aborts a prepared transaction, again after each failure.
+    pub fn decide_one(&mut self) {
+        if self.here.pending.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.here.pending.len() as u64) as usize;
+        let Pending { id, epoch, changes, .. } = self.here.pending.remove(at);
         let commits = self.draw().one_in(2);
+        self.unsure = Some(id);
         loop {
-            let shard = self.shard.clone();
+            let container = self.container();
             let done = self.run(async move {
                 if commits {
-                    shard.commit_transaction(CONTAINER, id).await.map(drop)
+                    container.shard.commit_transaction(container.id, id).await.map(drop)
                 } else {
-                    shard.abort_transaction(CONTAINER, id).await
+                    container.shard.abort_transaction(container.id, id).await
                 }
             });
             match done {
@@ -109,14 +158,15 @@ impl Trial {
             }
             self.recover();
         }
-        let decision = self.shard.decision(CONTAINER, id).expect("the container");
+        self.unsure = None;
+        let decision = self.container().shard.decision(self.here.id, id).expect("the container");
         let expected = if commits { Decision::Committed(Epoch(epoch)) } else { Decision::Aborted };
         assert_eq!(decision, Some(expected));
         if commits {
-            let plan =
-                self.versions.plan(&changes, epoch).expect("it was prepared, and nobody could come between");
+            let plan = (self.here.versions.plan(&changes, epoch))
+                .expect("it was prepared, and nobody could come between");
             self.changes += 1;
-            self.versions.take(plan);
+            self.here.versions.take(plan);
         }
     }
 }

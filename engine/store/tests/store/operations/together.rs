@@ -1,9 +1,8 @@
 //! Changes that are under way at once, beside readers and the store's own work.
 
 use super::model::Change;
-use super::observe::{Trouble, check_object};
-use super::trial::{Outcome, Trial};
-use crate::setup::*;
+use super::observe::{Container, Trouble, check_object};
+use super::trial::{Content, Outcome, Trial};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -36,9 +35,9 @@ impl Trial {
         let changes = self.draw_changes();
         ended.borrow_mut().sent.resize(changes.len(), None);
         for (at, (change, epoch)) in changes.iter().cloned().enumerate() {
-            let (shard, ended) = (self.shard.clone(), Rc::clone(&ended));
+            let (container, ended) = (self.container(), Rc::clone(&ended));
             running.push(Box::pin(async move {
-                let sent = change.send(&shard, epoch).await;
+                let sent = change.send(&container, epoch).await;
                 ended.borrow_mut().sent[at] = Some(sent);
             }));
         }
@@ -87,30 +86,39 @@ impl Trial {
         changes
     }
 
-    /// Readers of epochs that don't change any more, and perhaps a checkpoint, aggregation or defragmentation.
+    /// Readers of epochs that don't change any more, and perhaps a checkpoint, aggregation, defragmentation, or the end of
+    /// the other container and its new begin.
     fn work_and_read(&mut self, ended: &Rc<RefCell<Ended>>) -> Vec<Running> {
         let mut running: Vec<Running> = Vec::new();
         let work = self.random.below(6);
         if work == 0 {
-            self.horizon = self.epoch;
+            self.here.horizon = self.epoch;
         }
-        let (shard, store, horizon, noted) =
-            (self.shard.clone(), Rc::clone(&self.store), Epoch(self.horizon), Rc::clone(ended));
+        let (Container { shard, id }, horizon) = (self.container(), Epoch(self.here.horizon));
+        let (store, noted) = (Rc::clone(&self.store), Rc::clone(ended));
+        let destroyed = (work == 3 && !self.faulty).then_some(self.there.id);
+        if let Some(id) = destroyed {
+            self.there = Content::new(id);
+        }
         running.push(Box::pin(async move {
             let worked = match work {
-                0 => shard.aggregate(CONTAINER, horizon).await,
+                0 => shard.aggregate(id, horizon).await,
                 1 => store.checkpoint().await,
                 2 => store.defragment().await.map(drop),
-                _ => Ok(()),
+                _ => match destroyed {
+                    Some(id) => Container { shard, id }.begin_anew().await,
+                    None => Ok(()),
+                },
             };
             noted.borrow_mut().worked.push(worked);
         }));
         for _ in 0..self.random.below(3) {
             // Not the newest, which will change.
             let (epoch, object) = (self.epoch_to_read().min(self.epoch), self.draw().object());
-            let (shard, versions, ended) = (self.shard.clone(), self.versions.clone(), Rc::clone(ended));
+            let (container, versions) = (self.container(), self.here.versions.clone());
+            let ended = Rc::clone(ended);
             running.push(Box::pin(async move {
-                let read = check_object(&shard, &versions, object, epoch).await;
+                let read = check_object(&container, &versions, object, epoch).await;
                 ended.borrow_mut().read.push((epoch, read));
             }));
         }

@@ -3,19 +3,19 @@
 use super::draw::{Draw, OBJECTS};
 use super::model::{Change, Refusal, Versions};
 use super::observe::{
-    Trouble, check_fetch, check_list, check_object, check_search, list, listed, refusal_of_update,
+    Container, Trouble, check_fetch, check_list, check_object, check_search, refusal_of_update,
 };
 use super::pending::Pending;
 use crate::setup::*;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
+use uuid::Uuid;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
-use weir_proto::Epoch;
-use weir_proto::object::ListScope;
+use weir_proto::{ContainerId, Epoch};
 use weir_runtime::random::Random;
 use weir_runtime::sim::SimError;
-use weir_store::{FetchError, OpenError, ScrubConfig, Shard, Store, StoreConfig, UpdateError};
+use weir_store::{FetchError, OpenError, ScrubConfig, Shard, Store, StoreConfig, TransactionId, UpdateError};
 
 /// Longest virtual time of a step: far longer than any takes whose disk hasn't stopped.
 const STEP_MAX: Duration = Duration::from_mins(2);
@@ -28,6 +28,9 @@ const READABLE: Duration = Duration::from_millis(200);
 
 /// Bytes of the cache of small values: none, two sets whose values push each other out, and room for all.
 const CACHES: [usize; 3] = [0, 40 << 10, 1 << 20];
+
+/// The second container, which is used less often and destroyed more often.
+const SECOND: ContainerId = ContainerId(Uuid::from_u128(0x5ec));
 
 /// What may go wrong in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,20 +66,38 @@ pub struct Trial {
     machine: Machine,
     pub(super) store: Rc<Store>,
     pub(super) shard: Shard,
-    pub(super) versions: Versions,
-    snapshots: BTreeSet<u64>,
-    /// History before this may be gone, but for the snapshots.
-    pub(super) horizon: u64,
+    /// The container that the present step is about, and the other one.
+    pub(super) here: Content,
+    pub(super) there: Content,
     pub(super) epoch: u64,
     pub(super) transactions: u128,
-    /// A transaction that is prepared and not decided.
-    pub(super) pending: Option<Pending>,
+    /// A transaction that is being prepared or decided: after a failure nobody knows whether it is undecided.
+    pub(super) unsure: Option<TransactionId>,
     /// Transfers fail, or the disk stops at some operation.
     pub(super) faulty: bool,
     /// Changes that were stored.
     pub changes: u64,
     /// Changes that were refused for want of space.
     pub refused: u64,
+}
+
+/// What a container should hold.
+pub(super) struct Content {
+    pub(super) id: ContainerId,
+    pub(super) versions: Versions,
+    pub(super) snapshots: BTreeSet<u64>,
+    /// History before this may be gone, but for the snapshots.
+    pub(super) horizon: u64,
+    /// Transactions that are prepared and not decided.
+    pub(super) pending: Vec<Pending>,
+}
+
+impl Content {
+    /// Of a container that was just created.
+    pub(super) fn new(id: ContainerId) -> Self {
+        let (versions, snapshots) = (Versions::default(), BTreeSet::new());
+        Self { id, versions, snapshots, horizon: 0, pending: Vec::new() }
+    }
 }
 
 /// How a change of the store ended.
@@ -97,6 +118,10 @@ impl Trial {
         // Half of all trials take nearly every fetch of an array in many turns.
         if seed % 2 == 1 {
             config.fetch_looks = 1 + (seed / 2 % 13) as usize;
+        }
+        // And half of them end pages of lists and parts of searches after a few looks.
+        if seed / 2 % 2 == 1 {
+            config.request_looks = 1 + (seed / 4 % 60) as usize;
         }
         config.cache_bytes = CACHES[(seed % CACHES.len() as u64) as usize];
         if draw.one_in(2) {
@@ -123,18 +148,24 @@ impl Trial {
             machine,
             store,
             shard,
-            versions: Versions::default(),
-            snapshots: BTreeSet::new(),
-            horizon: 0,
+            here: Content::new(CONTAINER),
+            there: Content::new(SECOND),
             epoch: 0,
             transactions: 0,
-            pending: None,
+            unsure: None,
             faulty: false,
             changes: 0,
             refused: 0,
         };
         trial.calm();
+        let container = trial.container();
+        trial.run(async move { container.shard.create_container(SECOND).await.expect("a container") });
         trial
+    }
+
+    /// The container that the present step is about.
+    pub(super) fn container(&self) -> Container {
+        Container { shard: self.shard.clone(), id: self.here.id }
     }
 
     pub(super) fn draw(&self) -> Draw<'_> {
@@ -186,6 +217,12 @@ impl Trial {
         } else if self.faulty && self.draw().one_in(8) {
             self.recover();
         }
+        if (self.here.id == SECOND) != self.draw().one_in(4) {
+            core::mem::swap(&mut self.here, &mut self.there);
+        }
+        if self.draw().one_in(12) {
+            self.decide_one();
+        }
         match self.random.below(100) {
             0..40 => self.change(),
             40..45 => self.change_together(),
@@ -193,14 +230,14 @@ impl Trial {
             50..65 => self.look(Self::fetch),
             65..75 => self.look(Self::list),
             75..82 => self.look(Self::search),
-            82..85 => self.list_while_it_changes(),
+            82..85 => self.observe_while_it_changes(),
             85..88 => self.snapshot(),
             88..90 => self.aggregate(),
             90..93 => self.checkpoint(),
             93..95 => self.check_some(),
             95 => self.defragment(),
             96 => self.restart(),
-            97 if self.draw().one_in(8) => self.begin_anew(),
+            97 if self.here.id == SECOND || self.draw().one_in(8) => self.begin_anew(),
             _ => self.machine.sleep(Duration::from_micros(self.random.between(1, 3000))),
         }
     }
@@ -212,11 +249,11 @@ impl Trial {
         let (draw, object) = (self.draw(), self.draw().object());
         let punches = late.is_none() && draw.one_in(6);
         let change = if punches { draw.punch(object) } else { draw.update(object, draw.dkey(object), epoch) };
-        if self.versions.plan(core::slice::from_ref(&change), epoch).err() == Some(Refusal::Unfit) {
+        if self.here.versions.plan(core::slice::from_ref(&change), epoch).err() == Some(Refusal::Unfit) {
             return;
         }
-        let (shard, sent) = (self.shard.clone(), change.clone());
-        let outcome = self.judge(self.run(async move { sent.send(&shard, epoch).await }));
+        let (container, sent) = (self.container(), change.clone());
+        let outcome = self.judge(self.run(async move { sent.send(&container, epoch).await }));
         let is_held = self.is_held(&change);
         match &outcome {
             Outcome::Done => assert!(!is_held, "a change isn't refused though a transaction holds the place"),
@@ -227,11 +264,11 @@ impl Trial {
     }
 
     /// An epoch of the past at which nothing has changed and whose history is still there.
-    fn late_epoch(&self) -> Option<u64> {
+    pub(super) fn late_epoch(&self) -> Option<u64> {
         let from = self.oldest_readable();
         let epoch = (from + 1 < self.epoch).then(|| self.random.between(from + 1, self.epoch - 1))?;
         let is_taken =
-            self.versions.has(epoch) || self.pending.as_ref().is_some_and(|pending| pending.epoch == epoch);
+            self.here.versions.has(epoch) || self.here.pending.iter().any(|pending| pending.epoch == epoch);
         (!is_taken).then_some(epoch)
     }
 
@@ -256,11 +293,11 @@ impl Trial {
 
     /// Compares the outcome of changes of one epoch with what was to come of them, and takes it over.
     pub(super) fn settle(&mut self, outcome: Outcome, changes: &[Change], epoch: u64) {
-        let planned = self.versions.plan(changes, epoch);
+        let planned = self.here.versions.plan(changes, epoch);
         match (outcome, planned) {
             (Outcome::Done, Ok(plan)) => {
                 self.changes += 1;
-                self.versions.take(plan);
+                self.here.versions.take(plan);
             }
             (Outcome::Done, Err(refusal)) => panic!("a change isn't refused as {refusal:?}"),
             (Outcome::Refused(error), planned) => match refusal_of_update(&error) {
@@ -288,9 +325,9 @@ impl Trial {
         // One that came late may show at its own epoch only, or at that of a snapshot.
         let oldest = self.oldest_readable();
         let readable = epochs.iter().map(|epoch| (*epoch).max(oldest + 1));
-        let shown: Vec<u64> = readable.chain(self.snapshots.iter().copied()).chain([u64::MAX]).collect();
+        let shown: Vec<u64> = readable.chain(self.here.snapshots.iter().copied()).chain([u64::MAX]).collect();
         for there in 0..1_u32 << epochs.len() {
-            let mut versions = self.versions.clone();
+            let mut versions = self.here.versions.clone();
             for (at, epoch) in epochs.iter().enumerate().filter(|(at, _)| there >> at & 1 == 1) {
                 let own = doubtful.iter().filter(|(_, of)| of == epoch).map(|(change, _)| change.clone());
                 if let Ok(plan) = versions.plan(&own.collect::<Vec<_>>(), epochs[at]) {
@@ -298,7 +335,7 @@ impl Trial {
                 }
             }
             if objects.iter().all(|object| shown.iter().all(|epoch| self.fits(&versions, *object, *epoch))) {
-                self.versions = versions;
+                self.here.versions = versions;
                 return;
             }
         }
@@ -310,8 +347,8 @@ impl Trial {
 
     /// Whether an object is as these versions say.
     fn fits(&self, versions: &Versions, object: weir_proto::ObjectId, epoch: u64) -> bool {
-        let (shard, versions) = (self.shard.clone(), versions.clone());
-        let checked = self.run(async move { check_object(&shard, &versions, object, epoch).await });
+        let (container, versions) = (self.container(), versions.clone());
+        let checked = self.run(async move { check_object(&container, &versions, object, epoch).await });
         match checked.expect("a healthy disk") {
             Ok(()) => true,
             Err(Trouble::Wrong(_)) => false,
@@ -320,8 +357,8 @@ impl Trial {
     }
 
     fn check(&self, object: weir_proto::ObjectId, epoch: u64) {
-        let (shard, versions) = (self.shard.clone(), self.versions.clone());
-        self.accept(self.run(async move { check_object(&shard, &versions, object, epoch).await }), epoch);
+        let (container, versions) = (self.container(), self.here.versions.clone());
+        self.accept(self.run(async move { check_object(&container, &versions, object, epoch).await }), epoch);
     }
 
     /// What was read at an epoch is right, or couldn't be read because something fails or isn't decided.
@@ -330,8 +367,8 @@ impl Trial {
             Some(Ok(())) => {}
             Some(Err(Trouble::Wrong(what))) => panic!("{what}"),
             Some(Err(Trouble::Failed(FetchError::Undecided { epoch: at, .. }))) => {
-                let pending = self.pending.as_ref().map(|pending| pending.epoch);
-                assert!(pending == Some(at.0) && at.0 <= epoch, "undecided: {pending:?}, {at} at {epoch}");
+                let mut pending = self.here.pending.iter().map(|pending| pending.epoch);
+                assert!(pending.any(|of| of == at.0) && at.0 <= epoch, "undecided: {at} at {epoch}");
             }
             Some(Err(Trouble::Failed(error))) => {
                 let damage = matches!(error, FetchError::Corrupt { .. });
@@ -353,13 +390,15 @@ impl Trial {
         self.shard = self.store.pool(POOL).expect("the pool");
         let audit = self.machine.audit(&self.store);
         assert_eq!(audit.problems, [""; 0]);
-        let found: BTreeSet<u64> =
-            self.shard.snapshots(CONTAINER).expect("the container").iter().map(|epoch| epoch.0).collect();
-        assert_eq!(found, self.snapshots);
-        let undecided = self.shard.undecided(CONTAINER).expect("the container");
-        match &self.pending {
-            Some(pending) => assert_eq!(undecided, [(pending.id, Epoch(pending.epoch))]),
-            None => assert!(undecided.len() <= 1, "{undecided:?}"),
+        for content in [&self.here, &self.there] {
+            let found = self.shard.snapshots(content.id).expect("the container");
+            assert_eq!(found.iter().map(|epoch| epoch.0).collect::<BTreeSet<_>>(), content.snapshots);
+            let mut undecided = self.shard.undecided(content.id).expect("the container");
+            undecided.retain(|(id, _)| Some(*id) != self.unsure);
+            undecided.sort_unstable_by_key(|(_, epoch)| *epoch);
+            let mut pending: Vec<_> = content.pending.iter().map(|of| (of.id, Epoch(of.epoch))).collect();
+            pending.sort_unstable_by_key(|(_, epoch)| *epoch);
+            assert_eq!(undecided, pending);
         }
     }
 
@@ -375,16 +414,16 @@ impl Trial {
     /// From here on all history is there.
     fn oldest_readable(&self) -> u64 {
         if !self.config.background {
-            return self.horizon;
+            return self.here.horizon;
         }
         let now = self.machine.handle().wall_ns();
-        self.horizon.max(now.saturating_sub(READABLE.as_nanos() as u64))
+        self.here.horizon.max(now.saturating_sub(READABLE.as_nanos() as u64))
     }
 
     /// An epoch whose state is still there.
     pub(super) fn epoch_to_read(&self) -> u64 {
         let from = self.oldest_readable();
-        let snapshots: Vec<u64> = self.snapshots.iter().copied().collect();
+        let snapshots: Vec<u64> = self.here.snapshots.iter().copied().collect();
         match self.random.below(4) {
             0 if !snapshots.is_empty() => self.draw().pick(&snapshots),
             1 | 2 if from < self.epoch => self.random.between(from, self.epoch),
@@ -401,10 +440,11 @@ impl Trial {
     fn fetch(&self, epoch: u64) -> Option<Result<(), Trouble>> {
         let (draw, object) = (self.draw(), self.draw().object());
         let (dkey, (conditions, akeys)) = (draw.dkey(object), draw.fetch(object));
-        let (shard, state) = (self.shard.clone(), self.versions.at(object, epoch));
-        let is_held = self.pending.as_ref().is_some_and(|pending| pending.holds(object, &dkey, epoch));
-        let checked = self
-            .run(async move { check_fetch(&shard, &state, object, &dkey, epoch, conditions, &akeys).await });
+        let (container, state) = (self.container(), self.here.versions.at(object, epoch));
+        let is_held = self.here.pending.iter().any(|pending| pending.holds(object, &dkey, epoch));
+        let checked = self.run(async move {
+            check_fetch(&container, &state, object, &dkey, epoch, conditions, &akeys).await
+        });
         assert!(!is_held || !matches!(checked, Some(Ok(()))), "a fetch sees past a prepared transaction");
         checked
     }
@@ -412,87 +452,32 @@ impl Trial {
     fn list(&self, epoch: u64) -> Option<Result<(), Trouble>> {
         let object = self.draw().object();
         let (scope, limit) = (self.draw().scope(object), self.random.between(1, 5) as u32);
-        let (shard, versions) = (self.shard.clone(), self.versions.clone());
-        self.run(async move { check_list(&shard, &versions, object, &scope, epoch, limit).await })
+        let (container, versions) = (self.container(), self.here.versions.clone());
+        self.run(async move { check_list(&container, &versions, object, &scope, epoch, limit).await })
     }
 
     fn search(&self, epoch: u64) -> Option<Result<(), Trouble>> {
         let object = self.draw().object();
-        let (search, state) = (self.draw().search(object), self.versions.at(object, epoch));
-        let shard = self.shard.clone();
-        self.run(async move { check_search(&shard, &state, object, epoch, &search).await })
-    }
-
-    /// Lists the newest state a key at a time while dkeys come and go in between: what was there all the time is listed
-    /// once, and nothing that was never there. A list of a given epoch doesn't change at all.
-    fn list_while_it_changes(&mut self) {
-        if self.faulty || self.tight {
-            return;
-        }
-        self.conclude();
-        if self.faulty {
-            return;
-        }
-        let object = self.draw().object();
-        let newest = self.draw().one_in(2);
-        let at = if newest { u64::MAX } else { self.epoch };
-        let expected = listed(&self.versions, object, &ListScope::Dkeys, at).0;
-        let mut always: BTreeSet<Vec<u8>> = expected.iter().cloned().collect();
-        let mut ever = always.clone();
-        let mut changes = Vec::new();
-        for _ in 0..4 {
-            let epoch = self.next_epoch();
-            let draw = self.draw();
-            let dkey = draw.dkey(object);
-            let change =
-                if draw.one_in(2) { draw.punch_of(object, dkey) } else { draw.update(object, dkey, epoch) };
-            if let Ok(plan) = self.versions.plan(core::slice::from_ref(&change), epoch) {
-                self.versions.take(plan);
-                let now = listed(&self.versions, object, &ListScope::Dkeys, u64::MAX).0;
-                ever.extend(now.iter().cloned());
-                always.retain(|dkey| now.contains(dkey));
-                changes.push((change, epoch));
-            }
-        }
-        let (shard, mut rest) = (self.shard.clone(), changes.into_iter());
-        let found = self.run(async move {
-            let changing = shard.clone();
-            let left = &mut rest;
-            let found = list(&shard, object, &ListScope::Dkeys, at, 1, async || {
-                if let Some((change, epoch)) = left.next() {
-                    change.send(&changing, epoch).await.expect("it was planned");
-                }
-            })
-            .await;
-            for (change, epoch) in rest {
-                change.send(&shard, epoch).await.expect("it was planned");
-            }
-            found
-        });
-        let Some(Ok((found, _))) = found else { panic!("a healthy disk") };
-        if !newest {
-            return assert_eq!(found, expected, "a list at an epoch");
-        }
-        assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
-        assert!(found.iter().all(|dkey| ever.contains(dkey)), "{found:?} of {ever:?}");
-        assert!(always.iter().all(|dkey| found.contains(dkey)), "{found:?} without some of {always:?}");
+        let (search, state) = (self.draw().search(object), self.here.versions.at(object, epoch));
+        let container = self.container();
+        self.run(async move { check_search(&container, &state, object, epoch, &search).await })
     }
 
     fn snapshot(&mut self) {
         if self.faulty {
             return;
         }
-        let shard = self.shard.clone();
-        if self.draw().one_in(2) || self.snapshots.len() > 6 {
-            let given_up = self.random.below(self.snapshots.len().max(1) as u64) as usize;
-            let given_up = self.snapshots.iter().nth(given_up).copied();
-            given_up.map(|epoch| self.snapshots.remove(&epoch));
-            let kept: Vec<Epoch> = self.snapshots.iter().copied().map(Epoch).collect();
-            self.run(async move { shard.set_snapshots(CONTAINER, &kept).await })
+        let Container { shard, id } = self.container();
+        if self.draw().one_in(2) || self.here.snapshots.len() > 6 {
+            let given_up = self.random.below(self.here.snapshots.len().max(1) as u64) as usize;
+            let given_up = self.here.snapshots.iter().nth(given_up).copied();
+            given_up.map(|epoch| self.here.snapshots.remove(&epoch));
+            let kept: Vec<Epoch> = self.here.snapshots.iter().copied().map(Epoch).collect();
+            self.run(async move { shard.set_snapshots(id, &kept).await })
         } else {
             let epoch = self.next_epoch();
-            self.snapshots.insert(epoch);
-            self.run(async move { shard.add_snapshot(CONTAINER, Epoch(epoch)).await })
+            self.here.snapshots.insert(epoch);
+            self.run(async move { shard.add_snapshot(id, Epoch(epoch)).await })
         }
         .expect("a healthy disk")
         .expect("stored");
@@ -500,9 +485,9 @@ impl Trial {
 
     fn aggregate(&mut self) {
         let back = self.draw().pick(&[0, 1_000_000, 30_000_000]);
-        self.horizon = self.horizon.max(self.epoch.saturating_sub(back));
-        let (shard, horizon) = (self.shard.clone(), Epoch(self.horizon));
-        let done = self.run(async move { shard.aggregate(CONTAINER, horizon).await });
+        self.here.horizon = self.here.horizon.max(self.epoch.saturating_sub(back));
+        let (Container { shard, id }, horizon) = (self.container(), Epoch(self.here.horizon));
+        let done = self.run(async move { shard.aggregate(id, horizon).await });
         assert!(self.faulty || matches!(done, Some(Ok(()))), "{done:?}");
     }
 
@@ -530,31 +515,33 @@ impl Trial {
         if self.faulty {
             self.recover();
         }
-        self.conclude();
-        let mut epochs: Vec<u64> = self.snapshots.iter().copied().collect();
-        epochs.extend([u64::MAX, self.epoch_to_read(), self.epoch_to_read()]);
-        for object in OBJECTS {
-            for epoch in &epochs {
-                self.check(object, *epoch);
+        for _ in 0..2 {
+            core::mem::swap(&mut self.here, &mut self.there);
+            self.conclude();
+            let mut epochs: Vec<u64> = self.here.snapshots.iter().copied().collect();
+            epochs.extend([u64::MAX, self.epoch_to_read(), self.epoch_to_read()]);
+            for object in OBJECTS {
+                for epoch in &epochs {
+                    self.check(object, *epoch);
+                }
             }
         }
         assert_eq!(self.machine.audit(&self.store).problems, [""; 0]);
     }
 
-    /// Destroys the container and creates it again: nothing of the old one is in it.
+    /// Destroys the container, with what is undecided in it or without, and creates it again: nothing of the old one is in
+    /// it.
     fn begin_anew(&mut self) {
         if self.faulty {
             return;
         }
-        self.conclude();
-        let shard = self.shard.clone();
-        let done = self.run(async move {
-            shard.destroy_container(CONTAINER).await?;
-            shard.create_container(CONTAINER).await
-        });
+        if self.draw().one_in(2) {
+            self.conclude();
+        }
+        let container = self.container();
+        let done = self.run(async move { container.begin_anew().await });
         done.expect("a healthy disk").expect("done");
-        self.versions.clear();
-        self.snapshots.clear();
+        self.here = Content::new(self.here.id);
     }
 
     /// Flips bits anywhere and reads everything: each answer is right or an error.
@@ -575,12 +562,14 @@ impl Trial {
             Err(OpenError::Corrupt { .. }) => return,
             Err(error) => panic!("{error}"),
         }
-        for object in OBJECTS {
-            let (shard, versions) = (self.shard.clone(), self.versions.clone());
-            let checked = self.run(async move { check_object(&shard, &versions, object, u64::MAX).await });
+        for object in OBJECTS.into_iter().chain(OBJECTS) {
+            let (container, versions) = (self.container(), self.here.versions.clone());
+            let checked =
+                self.run(async move { check_object(&container, &versions, object, u64::MAX).await });
             if let Err(Trouble::Wrong(what)) = checked.expect("a healthy disk") {
                 panic!("after rot: {what}");
             }
+            core::mem::swap(&mut self.here, &mut self.there);
         }
     }
 }
