@@ -298,6 +298,11 @@ pub async fn check_object(
         check_list(container, versions, object, &ListScope::Akeys(dkey.clone()), epoch, 3).await?;
         let none = Conditions::NONE;
         for (akey, held) in akeys.iter() {
+            if let Held::Array(..) = held.as_ref() {
+                // Fetches ask for what should be there; this shows what shouldn't.
+                let extents = ListScope::Extents(dkey.clone(), akey.clone());
+                check_list(container, versions, object, &extents, epoch, 5).await?;
+            }
             for value in whole(held) {
                 let wanted = [AkeyFetch { akey: akey.clone(), value, conditions: none }];
                 check_fetch(container, &state, object, dkey, epoch, none, &wanted).await?;
