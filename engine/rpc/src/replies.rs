@@ -463,7 +463,7 @@ impl Clients {
                 self.forget(id, request);
                 // It must not be executed again, whoever asks.
                 if let Some(client) = self.known.get_mut(id) {
-                    client.floor = client.floor.max(request + 1);
+                    client.floor = client.floor.max(request.saturating_add(1));
                 }
             }
         }
@@ -540,6 +540,14 @@ mod tests {
         assert_eq!(clients.begin(id, 1000, 1), Admission::Finished);
         assert_eq!(clients.begin(id, 1, 1), Admission::Forgotten, "executed once, long ago");
         assert_eq!(clients.begin(id, 1001, 1), Admission::New);
+    }
+
+    #[test]
+    fn the_last_number_there_is_may_be_forgotten_too() {
+        let (mut clients, id) = met(0);
+        assert_eq!(clients.begin(id, u64::MAX, 1), Admission::New);
+        clients.finish(id, u64::MAX, finished(1));
+        assert_eq!(clients.begin(id, u64::MAX - 1, 1), Admission::Forgotten);
     }
 
     #[test]
