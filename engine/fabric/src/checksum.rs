@@ -50,6 +50,15 @@ mod tests {
         low(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes.collect::<Vec<u8>>()))
     }
 
+    #[test]
+    fn it_is_the_crc_of_the_standard() {
+        // Test patterns of RFC 3720, B.4: with its CRC behind it, every message has the same one.
+        let ascending = core::array::from_fn(|at| 0x0706_0504_0302_0100 + 0x0808_0808_0808_0808 * at as u64);
+        for (words, crc) in [([0; 4], 0x8a91_36aa), ([u64::MAX; 4], 0x62a8_ab43), (ascending, 0x46dd_794e)] {
+            assert_eq!((crc32c_of_words(&words, crc), anywhere(&words, crc)), (0x4867_4bc7, 0x4867_4bc7));
+        }
+    }
+
     proptest! {
         #[test]
         fn words_have_the_sum_of_their_bytes(words: [u64; 8], last: u32) {
