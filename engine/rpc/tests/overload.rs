@@ -288,6 +288,27 @@ fn peers_take_turns_when_one_of_them_is_stuck() {
 }
 
 #[test]
+fn a_call_that_rests_between_two_tries_leaves_its_credit_to_others() {
+    let world = World::new(47);
+    let fabric = Fabric::new(&world);
+    let _target = server(&world, &fabric, "target", RpcConfig::default(), Duration::from_micros(100));
+    let config = RpcConfig { requests_max: 1, backoff_min: Duration::from_mins(1), ..RpcConfig::default() };
+    let (node, rt, rpc) = client(&world, &fabric, "client", config);
+    world.block_on(&node, async move {
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let (nowhere, target) = (peer("nowhere"), peer("target"));
+        let vain = rpc.call(&nowhere, WORK, b"", None, options);
+        let served = async {
+            rt.sleep(Duration::from_secs(2)).await;
+            assert_eq!(rpc.quota(), (0, 0));
+            rpc.call(&target, WORK, b"", None, options).await.expect("served");
+        };
+        drop(weir_runtime::race(vain, served).await);
+        assert!(rt.now() < Instant::default() + Duration::from_secs(3), "{:?}", rt.now());
+    });
+}
+
+#[test]
 fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
     let world = World::new(45);
     let fabric = Fabric::new(&world);

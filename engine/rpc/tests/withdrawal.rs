@@ -9,8 +9,8 @@ use weir_fabric::MrMethod;
 use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel};
 use weir_proto::Der;
 use weir_rpc::{Buffer, Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, RpcError, Status};
-use weir_runtime::race;
 use weir_runtime::sim::{Node, World};
+use weir_runtime::{Instant, race};
 
 const PUSH: u16 = 0x7021;
 const HASTY: u16 = 0x7022;
@@ -229,6 +229,33 @@ fn after_a_deadline_the_buffer_is_safe_too_whatever_the_servers_clock_says() {
             assert!(!seen.intact && seen.late_accesses > 0, "{nic:?}, clock {lag} ns behind: {seen:?}");
         }
     }
+}
+
+#[test]
+fn a_call_past_its_deadline_that_waits_for_the_last_access_has_given_its_credit_back() {
+    let nic = Nic { method: MrMethod::MatchEvents, revokes: false };
+    let Stage { world, fabric, node, client, server, .. } = stage(nic, 9);
+    fabric.configure(|config| config.per_mebibyte = Duration::from_millis(400));
+    let rt = node.handle();
+    let quota = world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        let options = CallOptions::within(&rt, Duration::from_millis(300)).once();
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let seen = Cell::new((0, 0));
+        let look = async {
+            for at in [200, 350] {
+                rt.sleep_until(Instant::default() + Duration::from_millis(at)).await;
+                seen.set((seen.get().1, client.quota().0));
+            }
+            core::future::pending::<()>().await;
+        };
+        race(call, look).await;
+        assert!(rt.now() > options.deadline + Duration::from_millis(50), "the access went on");
+        seen.get()
+    });
+    assert_eq!(quota, (1, 0));
+    drop(server);
 }
 
 #[test]
