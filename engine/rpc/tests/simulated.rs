@@ -19,6 +19,7 @@ const ECHO: u16 = 0x7001;
 const COUNT: u16 = 0x7002;
 const REVERSE: u16 = 0x7003;
 const SLOW: u16 = 0x7004;
+const ROOM: u16 = 0x7005;
 const PORT: u16 = 31_416;
 
 /// Effects that survive the server's crashes: how often each request body was executed.
@@ -182,6 +183,25 @@ fn bulk_moves_through_scattered_segments_both_ways() {
         let back: Vec<u8> = one[1..].iter().chain(two.iter()).rev().copied().collect();
         assert!(back == bytes, "the reversed bytes came back");
     });
+}
+
+#[test]
+fn a_request_without_memory_is_given_none_of_an_earlier_one() {
+    let cluster = Cluster::new(3);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let room = |request: Request| async move {
+        Ok((request.bulk_len() + request.bulk_room()).to_le_bytes().to_vec())
+    };
+    server.serve(ROOM, Rc::new(room));
+    let (node, rt, rpc) = cluster.client("client");
+    let rooms = cluster.world.block_on(&node, async move {
+        let options = CallOptions::within(&rt, Duration::from_secs(1));
+        let memory = rpc.alloc(100).expect("memory");
+        let with = rpc.call(&peer(), ROOM, b"", Some(Bulk::read(&memory)), options).await;
+        let without = rpc.call(&peer(), ROOM, b"", None, options).await;
+        [with, without].map(|reply| reply.map(|reply| reply.to_vec()))
+    });
+    assert_eq!(rooms, [100u64, 0].map(|room| Ok(room.to_le_bytes().to_vec())));
 }
 
 /// Clients count distinct bodies while messages get lost, duplicated and cut off.
@@ -457,6 +477,25 @@ fn credits_bound_what_is_in_flight_and_the_rest_waits_its_turn() {
         assert!(results.iter().all(|result| matches!(result, Err(RpcError::Remote(_)))));
         assert_eq!(most.get(), 4);
     });
+}
+
+#[test]
+fn the_time_for_an_answer_begins_when_a_request_is_sent_whatever_it_waited_for_before() {
+    let cluster = Cluster::new(10);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let way = Duration::from_millis(10);
+    cluster.fabric.configure(|config| (config.latency_min, config.latency_max) = (way, way));
+    // A way there and back, and half of one; the first call makes contact before it, the second waits for a credit.
+    let config = RpcConfig { credits: 1, attempt_min: way * 3, ..RpcConfig::default() };
+    let (node, rt, rpc) = cluster.client_with("client", config);
+    let client = Rc::clone(&rpc);
+    cluster.world.block_on(&node, async move {
+        let options = CallOptions::within(&rt, Duration::from_secs(1));
+        let to = peer();
+        let results = join_all((0..2).map(|_| client.call(&to, ECHO, b"", None, options))).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    });
+    assert_eq!((rpc.metrics().retries.get(), server.metrics().requests.get()), (0, 2));
 }
 
 #[test]
