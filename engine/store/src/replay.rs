@@ -81,6 +81,8 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
     let mut left = known;
     // The batch before the present position, not yet applied, and the ring as it was before that batch.
     let mut held: Option<(Vec<Vec<Change>>, crate::journal::Ring)> = None;
+    // The ring as it was before a mark that is lost.
+    let mut unmarked = None;
     loop {
         let ring = *core.journal.ring.borrow();
         let found = reader.batch(ring.position, core.id).await?;
@@ -93,6 +95,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
         let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
             if let Some(previous) = lost_wrap(core, &mut reader).await? {
                 skip_lost_wrap(core, previous);
+                unmarked = Some(ring);
                 continue;
             }
             break;
@@ -109,7 +112,9 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
         match batch.kind {
             BatchKind::Records => {
                 state.advance(batch.blocks_len());
-                held = Some((records, ring));
+                // A batch that is dropped takes the lost mark along: what comes next is of another incarnation, of which
+                // that mark can't be told.
+                held = Some((records, unmarked.take().unwrap_or(ring)));
             }
             BatchKind::Wrap => state.advance(layout.log_len - ring.position),
         }

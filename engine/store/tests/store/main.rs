@@ -28,3 +28,4 @@ mod space;
 mod together;
 mod transactions;
 mod turns;
+mod wrapped;

@@ -1,0 +1,109 @@
+//! The log at the end of its ring, where a batch is written together with the mark that it goes on at the start.
+
+use crate::setup::*;
+use std::rc::Rc;
+use std::time::Duration;
+use weir_media::BLOCK;
+use weir_media::sim::CrashKeeps;
+use weir_runtime::join_all;
+use weir_store::Store;
+
+const DISK: u64 = 64 << 20;
+
+/// Bytes of the ring behind the last batch, which has never gone back to the start.
+fn left(store: &Store) -> u64 {
+    let commit = store.stats().commit;
+    commit.log_capacity - commit.log_written
+}
+
+/// Fills the ring up to its last block, and leaves nothing of it to be replayed.
+fn fill(machine: &Machine, store: &Rc<Store>) {
+    let opened = Rc::clone(store);
+    machine.run(async move {
+        let shard = opened.pool(POOL).expect("the pool");
+        let mut epoch = 1;
+        while left(&opened) > 1 << 20 {
+            let puts = (0..100).map(|number| {
+                let (shard, value) = (shard.clone(), pattern(number, 3000));
+                async move { put(&shard, &format!("f{number}"), "a", epoch, &value).await.expect("stored") }
+            });
+            join_all(puts.collect::<Vec<_>>()).await;
+            epoch += 1;
+        }
+        while left(&opened) > BLOCK as u64 {
+            put(&shard, "small", "a", epoch, b"weir").await.expect("stored");
+            epoch += 1;
+        }
+        opened.checkpoint().await.expect("written");
+    });
+}
+
+/// Blocks of the disk that hold something else than before, by their offsets.
+fn changed(before: &[u8], after: &[u8]) -> Vec<u64> {
+    let blocks = (0..).step_by(BLOCK).zip(before.chunks(BLOCK).zip(after.chunks(BLOCK)));
+    blocks.filter(|(_, (before, after))| before != after).map(|(offset, _)| offset).collect()
+}
+
+/// Stores values in one batch, which goes back to the start of the ring, until the power fails before its flush. Of what was
+/// written, the mark at the end of the ring and the data are lost.
+fn lose_mark_and_data(machine: &Machine, store: Rc<Store>) {
+    let content = || machine.disk.bytes(0, DISK as usize);
+    let before = content();
+    // Data, mark and batch come before the flush.
+    machine.disk.halt_at(machine.disk.operations() + 3);
+    let opened = Rc::clone(&store);
+    let ended = machine.world.try_block_on(&machine.node, Duration::from_secs(1), async move {
+        let shard = opened.pool(POOL).expect("the pool");
+        let values = [3000, 3001, 4096].map(|len| {
+            let shard = shard.clone();
+            async move { put(&shard, &format!("w{len}"), "a", 1 << 20, &pattern(1, len)).await }
+        });
+        join_all(values).await
+    });
+    assert!(ended.is_err() && machine.disk.is_halted());
+    drop(store);
+    machine.crash(CrashKeeps::Everything);
+    let [_, _, mark, data] = changed(&before, &content())[..] else { panic!("one batch of two blocks") };
+    machine.disk.rot(mark, 0);
+    machine.disk.rot(data, 0);
+}
+
+/// Stores as many values as `later` in one batch behind the one that was dropped.
+fn go_on(later: &'static [&'static str]) {
+    let machine = Machine::new(1, DISK);
+    let (store, _) = machine.start(quiet());
+    fill(&machine, &store);
+    lose_mark_and_data(&machine, store);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        for len in [3000, 3001, 4096] {
+            let found = get(&shard, &format!("w{len}"), "a", u64::MAX).await.expect("read");
+            assert_eq!(found, None, "its batch has no data");
+        }
+        let puts = later.iter().map(|name| {
+            let shard = shard.clone();
+            async move { put(&shard, name, "a", 2 << 20, &pattern(2, 3000)).await.expect("stored") }
+        });
+        join_all(puts.collect::<Vec<_>>()).await;
+    });
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        for name in later {
+            let found = get(&shard, name, "a", u64::MAX).await.expect("read");
+            assert!(found == Some(pattern(2, 3000)), "{name} was acknowledged");
+        }
+    });
+}
+
+#[test]
+fn the_log_goes_on_behind_a_batch_that_was_dropped_with_the_mark_before_it() {
+    // What fits the end of the ring, and what goes back to its start.
+    for later in [&["x"][..], &["x", "y"], &["x", "y", "z"]] {
+        go_on(later);
+    }
+}
