@@ -25,6 +25,7 @@ mod search;
 mod setup;
 mod snapshots;
 mod space;
+mod stalled;
 mod together;
 mod transactions;
 mod turns;
