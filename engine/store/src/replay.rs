@@ -8,7 +8,7 @@
 use crate::checksum::are_of_chunks;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
-use crate::journal::RECORD_MAX;
+use crate::journal::{RECORD_MAX, Ring};
 use crate::key;
 use crate::paging::Halt;
 use crate::record::{Change, decode_records, values_left};
@@ -70,8 +70,18 @@ impl Reader<'_> {
     }
 }
 
-/// Replays the log into `core` and leaves its ring behind the last batch. Returns how many of the records that the
-/// checkpoint has already were there.
+/// The batch before the present position, not yet applied.
+struct Held {
+    records: Vec<Vec<Change>>,
+    /// Where it is in the ring.
+    position: u64,
+    /// The ring as it was before it.
+    before: Ring,
+}
+
+/// Replays the log into `core` and leaves its ring behind the last batch. A batch that is dropped is overwritten; the caller
+/// makes that stable before anything else is stored. Returns how many of the records that the checkpoint has already were
+/// there.
 pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64, OpenError> {
     let layout = core.layout;
     let mut reader =
@@ -79,8 +89,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
     let mut incarnation = 0;
     let known = core.checkpoints.header.get().known;
     let mut left = known;
-    // The batch before the present position, not yet applied, and the ring as it was before that batch.
-    let mut held: Option<(Vec<Vec<Change>>, crate::journal::Ring)> = None;
+    let mut held: Option<Held> = None;
     // The ring as it was before a mark that is lost.
     let mut unmarked = None;
     loop {
@@ -101,7 +110,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
             break;
         };
         incarnation = batch.incarnation;
-        if let Some((records, _)) = held.take() {
+        if let Some(Held { records, .. }) = held.take() {
             apply(opening, core, &records, ring.position, &mut left).await?;
         }
         let records = decode_records(&bytes).map_err(|malformed| {
@@ -114,16 +123,19 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
                 state.advance(batch.blocks_len());
                 // A batch that is dropped takes the lost mark along: what comes next is of another incarnation, of which
                 // that mark can't be told.
-                held = Some((records, unmarked.take().unwrap_or(ring)));
+                let before = unmarked.take().unwrap_or(ring);
+                held = Some(Held { records, position: ring.position, before });
             }
             BatchKind::Wrap => state.advance(layout.log_len - ring.position),
         }
     }
     check_end(opening, core, &mut reader).await?;
-    let Some((records, before)) = held else { return Ok(known - left) };
+    let Some(Held { records, position, before }) = held else { return Ok(known - left) };
     if data_is_intact(core, &records).await? {
         apply(opening, core, &records, before.position, &mut left).await?;
     } else {
+        // Whoever stores the same again may bring its data to the same blocks, and a later open would believe in it then.
+        core.device.write(layout.log_offset + position, vec![DmaBuf::new(BLOCK).into()]).await?;
         *core.journal.ring.borrow_mut() = before;
     }
     Ok(known - left)

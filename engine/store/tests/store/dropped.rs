@@ -1,4 +1,5 @@
-//! The log at the end of its ring, where a batch is written together with the mark that it goes on at the start.
+//! A last batch of the log that an open drops because its data isn't there: also at the end of the ring, where it is written
+//! together with the mark that the log goes on at the start.
 
 use crate::setup::*;
 use std::rc::Rc;
@@ -44,26 +45,38 @@ fn changed(before: &[u8], after: &[u8]) -> Vec<u64> {
     blocks.filter(|(_, (before, after))| before != after).map(|(offset, _)| offset).collect()
 }
 
-/// Stores values in one batch, which goes back to the start of the ring, until the power fails before its flush. Of what was
-/// written, the mark at the end of the ring and the data are lost.
-fn lose_mark_and_data(machine: &Machine, store: Rc<Store>) {
+/// Stores values in one batch until the power fails before its flush, which comes after so many operations. Returns which
+/// blocks that has changed.
+fn store_until_the_flush(
+    machine: &Machine,
+    store: Rc<Store>,
+    lens: &'static [usize],
+    operations: u64,
+) -> Vec<u64> {
     let content = || machine.disk.bytes(0, DISK as usize);
     let before = content();
-    // Data, mark and batch come before the flush.
-    machine.disk.halt_at(machine.disk.operations() + 3);
+    machine.disk.halt_at(machine.disk.operations() + operations);
     let opened = Rc::clone(&store);
     let ended = machine.world.try_block_on(&machine.node, Duration::from_secs(1), async move {
         let shard = opened.pool(POOL).expect("the pool");
-        let values = [3000, 3001, 4096].map(|len| {
+        let values = lens.iter().map(|len| {
             let shard = shard.clone();
-            async move { put(&shard, &format!("w{len}"), "a", 1 << 20, &pattern(1, len)).await }
+            async move { put(&shard, &format!("w{len}"), "a", 1 << 20, &pattern(1, *len)).await }
         });
-        join_all(values).await
+        join_all(values.collect::<Vec<_>>()).await
     });
     assert!(ended.is_err() && machine.disk.is_halted());
     drop(store);
     machine.crash(CrashKeeps::Everything);
-    let [_, _, mark, data] = changed(&before, &content())[..] else { panic!("one batch of two blocks") };
+    changed(&before, &content())
+}
+
+/// Stores values in one batch, which goes back to the start of the ring. Of what was written before its flush, the mark at
+/// the end of the ring and the data are lost.
+fn lose_mark_and_data(machine: &Machine, store: Rc<Store>) {
+    // Data, mark and batch come before the flush.
+    let changed = store_until_the_flush(machine, store, &[3000, 3001, 4096], 3);
+    let [_, _, mark, data] = changed[..] else { panic!("one batch of two blocks") };
     machine.disk.rot(mark, 0);
     machine.disk.rot(data, 0);
 }
@@ -105,5 +118,26 @@ fn the_log_goes_on_behind_a_batch_that_was_dropped_with_the_mark_before_it() {
     // What fits the end of the ring, and what goes back to its start.
     for later in [&["x"][..], &["x", "y"], &["x", "y", "z"]] {
         go_on(later);
+    }
+}
+
+#[test]
+fn a_batch_that_was_dropped_is_not_believed_when_its_data_comes_to_be_there() {
+    let machine = Machine::new(2, DISK);
+    let (store, _) = machine.start(quiet());
+    let changed = store_until_the_flush(&machine, store, &[4096], 2);
+    let [_, data] = changed[..] else { panic!("one batch of one block") };
+    machine.disk.rot(data, 0);
+    // The second time the data is there: somebody has stored the same again, and the power has failed before that was stable.
+    for time in 1..=2 {
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).expect("the pool");
+        machine.run(async move {
+            let found = get(&shard, "w4096", "a", u64::MAX).await.expect("read");
+            assert!(found.is_none(), "it was never acknowledged, time {time}");
+        });
+        drop(store);
+        machine.crash(CrashKeeps::Nothing);
+        machine.disk.rot(data, 0);
     }
 }
