@@ -35,7 +35,9 @@ fn tree(entries: &[Entry]) -> Tree {
     let mut tree = Tree::default();
     let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
     tree.put(&object.event(1), &Event::Object { newest: 12 }.encode()).expect("in memory");
-    entries.iter().for_each(|entry| set(&mut tree, entry));
+    for entry in entries {
+        set(&mut tree, entry);
+    }
     tree
 }
 
