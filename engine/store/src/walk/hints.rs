@@ -116,8 +116,8 @@ impl Tables {
         let is_known = |stamp| self.way(half(stamp)).get().stamp == stamp;
         let way = Way::to(leaf, turns, stamps, is_known)?;
         let stamp = half(way.stamp);
-        if stamp == 1 {
-            // The halves that follow have been given before.
+        if stamp == 1 && !is_known(way.stamp) {
+            // The halves from this one on have been given before.
             self.clear();
         }
         self.way(stamp).set(way);

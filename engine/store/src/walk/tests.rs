@@ -281,6 +281,8 @@ fn hints_are_forgotten_when_names_begin_anew_and_take_no_room_where_there_is_non
     set(&mut known.tree, &(Some(1), Some(1), 7, 8, FIRST));
     assert_eq!(last_byte(known.ask_often(other, wanted)), Some(5));
     assert!(known.leads(other, wanted) && !known.leads(first, wanted));
+    assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
+    assert!(known.leads(other, wanted) && known.leads(first, wanted), "the first new name is given once");
     known.hints = Hints::new(1, true);
     assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
     assert!(!known.leads(first, wanted));
