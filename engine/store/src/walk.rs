@@ -3,8 +3,9 @@
 //! The entries of a dkey, of an akey below it and of that one's versions stand side by side in the index. A walk goes
 //! down to the first of them once and reads on from there, without keys or copies of its own. It answers what is simple:
 //! all lies in one leaf in memory, or two, the dkey and the akey were created once, one version covers all that is asked for.
-//! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it does what looks odd, to [`life`], `versions_within` and `newest_single`, which alone
-//! say what is right: where a walk has an answer, it is theirs.
+//! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it
+//! does what looks odd, to [`life`], `versions_within` and `newest_single`, which alone say what is right: where a walk has
+//! an answer, it is theirs.
 
 mod hints;
 

@@ -18,7 +18,7 @@ const WAYS: usize = 4;
 /// Most sets of hints: 512 KiB, room for 32,768 keys.
 const SETS_MAX: usize = 1 << 13;
 
-/// Hints take at most this part of the memory that the index may take, on top of it.
+/// Hints take at most this part of the memory that the index may take, on top of it; ways and spots half of that more.
 const PART: usize = 128;
 
 /// One in so many walks that have no hint takes the place of another hint.

@@ -287,3 +287,40 @@ fn hints_are_forgotten_when_names_begin_anew_and_take_no_room_where_there_is_non
     assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
     assert!(!known.leads(first, wanted));
 }
+
+#[test]
+fn a_name_whose_half_was_given_before_leads_to_no_older_version() {
+    let entries: Vec<Entry> = (0..4).map(|dkey| (Some(dkey), Some(1), 4, 3 + dkey, FIRST)).collect();
+    let wanted = Wanted::Records(FIRST, 1);
+    let (first, other) = ((&name(0), &name(1)), (&name(2), &name(1)));
+    let named_from = |known: Known, stamp| Known { hints: known.hints.named_from(stamp), ..known };
+    let begin = 1 << 40;
+    let mut known = named_from(Known::new(tree(&entries), u64::MAX), begin + 9);
+    assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
+    set(&mut known.tree, &(Some(0), Some(1), 7, 8, FIRST));
+    let anew = begin + (1 << 32);
+    for stamp in [anew + 1, anew + 9] {
+        known = named_from(known, stamp);
+        set(&mut known.tree, &(Some(1), Some(1), 7, 8, FIRST));
+        assert_eq!(last_byte(known.ask_often(other, wanted)), Some(5));
+    }
+    assert_eq!(last_byte(known.ask(first, u64::MAX, wanted)), Some(8));
+}
+
+#[test]
+fn nothing_is_remembered_of_a_walk_that_went_on_in_another_leaf() {
+    let extent = |index| Extent { index, count: 6 };
+    let mut known = Known::new(tree(&[(Some(0), Some(1), 2, 5, extent(0xfe))]), u64::MAX);
+    let path = Path::object(OBJECT.0, OBJECT.1, OBJECT.2).dkey(&name(0)).akey(&name(1));
+    for index in [0, 6, 0x105] {
+        known.tree.put(&path.extent(extent(index), 2), &[7; 5900]).expect("in memory");
+    }
+    let key = |index| path.extent(extent(index), 2);
+    let leaf = |known: &Known, index| known.tree.leaf(&key(index)).expect("in memory");
+    assert!(!Rc::ptr_eq(&leaf(&known, 0xfe), &leaf(&known, 0x101)), "the last of a leaf");
+    let (keys, wanted) = ((&name(0), &name(1)), Wanted::Records(extent(0xfe), 1));
+    assert_eq!(last_byte(known.ask_often(keys, wanted)), Some(5));
+    assert!(!known.leads(keys, wanted));
+    known.tree.put(&path.extent(extent(0x101), 9), &[7; 9]).expect("in memory");
+    assert_eq!(known.ask(keys, u64::MAX, wanted), None, "another one reaches into it");
+}
