@@ -27,7 +27,7 @@ const AHEAD_MAX: usize = 31;
 /// Steps of one sweep for memory: some 50 µs.
 const SWEEP_STEPS: usize = 8192;
 
-/// Questions between two sweeps when the last one found nothing: all that takes memory is waiting for a checkpoint.
+/// Questions between two sweeps when the whole index has nothing to evict: all that takes memory is waiting for a checkpoint.
 const SWEEP_PAUSE: u64 = 256;
 
 /// Nodes that are never evicted have keys before this one.
@@ -300,15 +300,16 @@ impl Core {
         let oldest = self.paging.asking.borrow().first_key_value().map_or(u64::MAX, |(tick, _)| *tick);
         let evicted = tree.evict(limit, &FLOOR, oldest, SWEEP_STEPS);
         add(&self.paging.evictions, evicted as u64);
-        if evicted == 0 {
+        if tree.is_swept() {
             self.paging.rest_until.set(now + SWEEP_PAUSE);
         }
-        evicted > 0 && tree.meter().bytes() > limit
+        !tree.is_swept() && tree.meter().bytes() > limit
     }
 
     /// Evicts down to the limit after a checkpoint has made nodes clean, letting others run in between.
     pub(crate) async fn relieve_all_memory(&self) {
         self.paging.rest_until.set(0);
+        self.tree.borrow().sweep_anew();
         while self.relieve_memory() {
             self.turn().await;
         }

@@ -7,15 +7,23 @@
 use super::Tree;
 use super::node::{Body, Child, Node};
 use super::scan::Low;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ops::ControlFlow;
 
 /// Steps that a node in memory counts for: one on the device is only stepped over.
 const RESIDENT_STEPS: usize = 8;
 
-/// Where the hand stands: the lowest key of the node it comes to next.
+/// Rounds in which nothing is evicted before there is nothing to be: the first may only take note of who was used.
+const BARREN_ROUNDS: u32 = 2;
+
+/// The hand of the clock.
 #[derive(Debug, Default)]
-pub(super) struct Hand(RefCell<Vec<u8>>);
+pub(super) struct Hand {
+    /// The lowest key of the node it comes to next.
+    at: RefCell<Vec<u8>>,
+    /// Times it has come round since a node was last evicted.
+    barren: Cell<u32>,
+}
 
 /// A move of the hand.
 struct Sweep<'a> {
@@ -39,18 +47,31 @@ impl Tree {
         let mut sweep = Sweep { limit, floor, oldest, steps, evicted: 0, past_floor: false };
         // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
         for _ in 0..3 {
-            let from = core::mem::take(&mut *self.hand.0.borrow_mut());
+            let from = core::mem::take(&mut *self.hand.at.borrow_mut());
             let from = if from.as_slice() < floor { floor.to_vec() } else { from };
             sweep.past_floor = false;
             match sweep.node(self, &self.root, Low::default(), Some(&from)) {
                 ControlFlow::Break(next) => {
-                    *self.hand.0.borrow_mut() = next;
+                    *self.hand.at.borrow_mut() = next;
                     break;
                 }
-                ControlFlow::Continue(()) => {}
+                ControlFlow::Continue(()) => self.hand.barren.set(self.hand.barren.get().saturating_add(1)),
             }
         }
+        if sweep.evicted > 0 {
+            self.hand.barren.set(0);
+        }
         sweep.evicted
+    }
+
+    /// Whether no node can be evicted, as far as the hand has seen: all wait for a checkpoint, or are in use.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.hand.barren.get() >= BARREN_ROUNDS
+    }
+
+    /// More nodes may have become such as can be evicted.
+    pub(crate) fn sweep_anew(&self) {
+        self.hand.barren.set(0);
     }
 }
 

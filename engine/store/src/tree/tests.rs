@@ -367,6 +367,31 @@ fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
 }
 
 #[test]
+fn nothing_can_be_evicted_only_when_the_hand_has_come_round() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    for number in 0..20_000u32 {
+        tree.put(&number.to_be_bytes(), &[7; 50]).expect("in memory");
+    }
+    let rounds = |tree: &Tree| {
+        let mut sweeps = 1;
+        while tree.evict(0, b"", u64::MAX, 20) == 0 && !tree.is_swept() {
+            sweeps += 1;
+        }
+        sweeps
+    };
+    // All waits for a checkpoint.
+    assert!(rounds(&tree) > 10);
+    assert!(tree.is_swept());
+    disk.checkpoint(&mut tree);
+    tree.sweep_anew();
+    tree.begin(0);
+    tree.scan::<()>(b"", |_, _| ControlFlow::Continue(())).expect("in memory");
+    // Those that were used are spared once, in many sweeps that evict nothing.
+    assert!(rounds(&tree) > 10);
+    assert!(!tree.is_swept());
+}
+
+#[test]
 fn a_node_that_belongs_elsewhere_is_refused() {
     let (mut tree, mut disk) = (Tree::default(), Disk::default());
     for number in 0..2_000u32 {
