@@ -37,6 +37,10 @@ pub(crate) fn encode_node(
         Body::Leaf(entries) => (LEAF, entries),
         Body::Branch(keys, _) => (BRANCH, keys),
     };
+    if page.len() > NODE_BYTES {
+        // No open would take it: better no checkpoint than one that can't be read.
+        return Err(Malformed("a node is larger than nodes may be"));
+    }
     let mut out = Vec::with_capacity(page.len());
     out.put_u32(NODE_MAGIC);
     out.put_u32(0);

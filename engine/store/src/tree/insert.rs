@@ -141,6 +141,7 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             _ if is_first => entries.search(key),
             _ => break,
         };
+        let prefix = entries.prefix().len();
         let at = match found {
             Ok(at) => {
                 run.set(edit, Some(entries.value(at)));
@@ -157,8 +158,14 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             }
         };
         if entries.size() > NODE_MAX {
-            // Keys that arrive in order leave full nodes behind.
-            let middle = if at + 1 == entries.len() { at } else { entries.middle() };
+            let middle = match at {
+                // Keys that arrive in order leave full nodes behind.
+                _ if at + 1 == entries.len() => at,
+                // A key that shares less with the others than they do is the first or the last: they would all become longer,
+                // and might not fit two nodes.
+                0 if entries.prefix().len() < prefix => 1,
+                _ => entries.middle(),
+            };
             let right = entries.range(middle..entries.len());
             let low = separator(&entries.key(middle - 1), &right.key(0));
             *entries = entries.range(0..middle);

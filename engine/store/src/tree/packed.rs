@@ -401,8 +401,11 @@ impl Packed {
         let half = self.size() / 2;
         let mut sum = self.prefix;
         for index in 0..self.slots.len() {
-            sum += ENTRY_OVERHEAD + self.data_len(index);
+            let len = ENTRY_OVERHEAD + self.data_len(index);
+            sum += len;
             if sum > half {
+                // The entry in the middle goes to where it makes less of a difference.
+                let index = if sum - half < len / 2 { index + 1 } else { index };
                 return index.clamp(1, self.slots.len().saturating_sub(1).max(1));
             }
         }

@@ -367,6 +367,33 @@ fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
 }
 
 #[test]
+fn a_key_that_is_unlike_all_others_of_its_leaf_leaves_no_node_too_large() {
+    let long = [b'k'; 400];
+    for unlike in [&b"a"[..], b"kk", b"z"] {
+        let mut tree = Tree::default();
+        // The second time they come to a leaf whose keys share all but the end, as it does once it was split.
+        for number in (0..100u32).map(|number| number * 1000).chain((1..300).map(|number| number * 7)) {
+            let key = [&long[..], &number.to_be_bytes()].concat();
+            tree.put(&key, &[7; 30]).expect("in memory");
+        }
+        let count = tree.len();
+        tree.put(unlike, b"value").expect("in memory");
+        check_nodes(tree.root(), true);
+        assert_eq!(tree.len(), count + 1);
+        assert_eq!(content(&tree).len() as u64, count + 1);
+    }
+}
+
+#[test]
+fn entries_of_all_lengths_are_split_into_nodes_that_are_small_enough() {
+    let mut tree = Tree::default();
+    for (key, len) in [(10u32, 5170), (30, 5900), (40, 5100), (20, 5900)] {
+        tree.put(&key.to_be_bytes(), &vec![7; len]).expect("in memory");
+        check_nodes(tree.root(), true);
+    }
+}
+
+#[test]
 fn nothing_can_be_evicted_only_when_the_hand_has_come_round() {
     let (mut tree, mut disk) = (Tree::default(), Disk::default());
     for number in 0..20_000u32 {
