@@ -47,7 +47,7 @@ struct Worker {
     /// It was woken, or made, for a request. One that has ended a request takes no other by itself: that one's worker is
     /// awake already, behind tasks whose turn is first.
     called: bool,
-    /// What it is to execute in place.
+    /// What it is to execute next: in place, or else when its turn comes.
     job: Option<(Running, Request)>,
     task: Option<JoinHandle<()>>,
 }
@@ -129,10 +129,7 @@ impl Counter {
 
     /// Wakes a worker for what was to be executed in place, and was not.
     fn wake(&self, place: usize) {
-        let State { workers, waiting, .. } = &mut *self.state.borrow_mut();
-        if let Some(Worker { waker: Some(waker), called, job, .. }) = workers.get_mut(place) {
-            *called = true;
-            waiting.extend(job.take());
+        if let Some(Worker { waker: Some(waker), .. }) = self.state.borrow().workers.get(place) {
             waker.wake_by_ref();
         }
     }
@@ -148,15 +145,17 @@ impl Counter {
 
     /// No more requests: idle workers end now, the others after what they are at.
     pub(crate) fn close(&self) {
-        let (waiting, tasks) = {
+        let (unbegun, tasks) = {
             let state = &mut *self.state.borrow_mut();
             state.closed = true;
             let idle = core::mem::take(&mut state.idle);
             let tasks: Vec<_> =
                 idle.into_iter().filter_map(|index| state.workers[index].task.take()).collect();
-            (core::mem::take(&mut state.waiting), tasks)
+            let mut unbegun = core::mem::take(&mut state.waiting);
+            unbegun.extend(state.workers.iter_mut().filter_map(|worker| worker.job.take()));
+            (unbegun, tasks)
         };
-        drop(waiting);
+        drop(unbegun);
         for task in tasks {
             task.abort();
         }
