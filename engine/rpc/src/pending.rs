@@ -79,24 +79,15 @@ impl Pending {
         }
     }
 
-    /// Expects the answer to a request until it is due, anew when it was expected before.
+    /// Expects the answer to a request until it is due, anew when it was expected before. `entry` is made where it stays.
     #[inline]
-    fn expect(
-        &self,
-        request: u64,
-        peer: PeerId,
-        state: &Rc<PeerState>,
-        proof: impl FnOnce() -> Proof,
-        due: Instant,
-    ) {
+    fn expect(&self, request: u64, due: Instant, entry: impl FnOnce() -> Entry) {
         {
             let entries = &mut self.table.borrow_mut().entries;
             // An entry lets go of nothing that comes back here.
             if entries.get(request).is_some() {
                 entries.discard(request);
             }
-            let state = Rc::clone(state);
-            let entry = || Entry { peer, state, proof: proof(), due, outcome: None, waker: None };
             entries.insert_with(request, entry);
         }
         if due < self.watch.get() {
@@ -234,7 +225,9 @@ impl Inner {
         if !self.pending.watched.replace(true) {
             self.start_watch();
         }
-        self.pending.expect(request, peer, state, proof, due);
+        let entry =
+            || Entry { peer, state: Rc::clone(state), proof: proof(), due, outcome: None, waker: None };
+        self.pending.expect(request, due, entry);
     }
 
     /// Starts the task that looks after waits which are due.
