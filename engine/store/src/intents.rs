@@ -455,16 +455,9 @@ impl Transactions {
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
         // There are hardly ever any.
-        if self.objects.is_empty() { None } else { self.find_other(object, scope, epoch, own) }
-    }
-
-    fn find_other(
-        &self,
-        object: &ObjectKey,
-        scope: Scope<'_>,
-        epoch: u64,
-        own: Option<TransactionId>,
-    ) -> Option<(TransactionId, Epoch)> {
+        if self.objects.is_empty() {
+            return None;
+        }
         let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {
