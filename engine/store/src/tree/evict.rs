@@ -46,7 +46,7 @@ impl Tree {
         self.let_go();
         let mut sweep = Sweep { limit, floor, oldest, steps, evicted: 0, past_floor: false };
         // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
-        for _ in 0..3 {
+        for _ in 0..=BARREN_ROUNDS {
             let from = core::mem::take(&mut *self.hand.at.borrow_mut());
             let from = if from.as_slice() < floor { floor.to_vec() } else { from };
             sweep.past_floor = false;
