@@ -74,7 +74,9 @@ impl IoService {
             Operation::Fetch => self.fetch(request).await,
             Operation::Punch => self.punch(&request).await,
             Operation::List => self.list(&request).await,
-            _ if request.opcode() == opcode::OBJECT_SEARCH_KEY => self.search_key(&request).await,
+            Operation::Query if request.opcode() == opcode::OBJECT_SEARCH_KEY => {
+                self.search_key(&request).await
+            }
             Operation::Query | Operation::Commit => self.query_key(&request).await,
         };
         self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));
