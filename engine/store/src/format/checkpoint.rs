@@ -12,6 +12,9 @@ use weir_media::BLOCK;
 const MAGIC: [u8; 8] = *b"WEIRCKPT";
 const CRC_AT: usize = 8;
 
+/// So many numbers before their end a header is told of.
+const COUNTERS_LEFT_MIN: u64 = 1 << 32;
+
 /// Blocks of all slots and copies.
 pub(crate) const CHECKPOINT_BLOCKS: u64 = 4;
 
@@ -141,12 +144,21 @@ impl Checkpoint {
             known: decoder.u64()?,
             scrub: ScrubPosition { begin_ns: decoder.u64()?, key: decoder.array()? },
         };
-        let counters =
-            [header.generation, header.number, header.incarnation, header.log_sequence, header.known];
-        if counters.iter().any(|counter| *counter >= COUNTER_END) {
+        if header.highest_counter() >= COUNTER_END {
             return Err(Malformed("one of its counters is impossible"));
         }
         Ok(header)
+    }
+
+    /// The highest of the numbers that go up by ones.
+    fn highest_counter(&self) -> u64 {
+        let Self { generation, number, incarnation, log_sequence, known, .. } = *self;
+        [generation, number, incarnation, log_sequence, known].into_iter().fold(0, u64::max)
+    }
+
+    /// Whether a store that goes on counting from here will be one that nobody opens. None got there by counting.
+    pub(crate) fn is_nearly_spent(&self) -> bool {
+        self.highest_counter() >= COUNTER_END - COUNTERS_LEFT_MIN
     }
 }
 
@@ -175,6 +187,9 @@ mod tests {
         assert!(Checkpoint::decode(&block, Uuid::from_u128(2)).is_err());
         let spent = Checkpoint { incarnation: COUNTER_END, ..header }.encode(Uuid::from_u128(1));
         assert!(Checkpoint::decode(&spent, Uuid::from_u128(1)).is_err());
+        assert!(
+            Checkpoint { number: COUNTER_END - 1, ..header }.is_nearly_spent() && !header.is_nearly_spent()
+        );
         let mut damaged = block;
         damaged[100] ^= 1;
         assert!(Checkpoint::decode(&damaged, Uuid::from_u128(1)).is_err());

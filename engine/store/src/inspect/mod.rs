@@ -216,9 +216,14 @@ impl Inspector {
                     if self.checkpoint.is_none_or(|newest| newest.generation < header.generation) {
                         self.checkpoint = Some(header);
                     }
-                    // An open takes it all the same.
-                    (header.generation % 2 != at / 2)
-                        .then(|| "its generation belongs to the other slot".to_owned())
+                    // An open takes either all the same.
+                    if header.generation % 2 != at / 2 {
+                        Some("its generation belongs to the other slot".to_owned())
+                    } else if header.is_nearly_spent() {
+                        Some("one of its counters comes to its end: nobody opens the store then".to_owned())
+                    } else {
+                        None
+                    }
                 }
                 Err((_, true)) => Some("it was never written".to_owned()),
                 Err((reason, false)) => Some(reason),
