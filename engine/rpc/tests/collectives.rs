@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use engines::{PORT, engines};
 use weir_fabric::sim::Fabric;
-use weir_proto::group::Tree;
-use weir_proto::{Der, Rank, opcode};
+use weir_proto::group::{CollectiveReply, Tree};
+use weir_proto::{Der, Rank, codec, opcode};
 use weir_rpc::group::{
     CollectiveError, CollectiveHandler, Collectives, Group, Location, Outcome, PlainCollectives,
     serve_collectives,
@@ -270,4 +270,26 @@ fn members_with_another_version_of_the_group_refuse_and_are_named() {
     let outcome = cluster.call(0, SUM, Tree::Nomial(2), Duration::from_secs(10));
     assert_eq!(outcome.failed, [(Rank(8), Der::GRPVER)]);
     assert_eq!(outcome.executed, 15, "those below it are reached around it");
+}
+
+#[test]
+fn a_member_that_claims_more_than_there_can_be_harms_only_the_count() {
+    let mut cluster = Cluster::start(8, 7);
+    let (rpc, collectives) = cluster.live[4].take().expect("it is up");
+    rpc.serve(
+        opcode::GROUP_COLLECTIVE,
+        Rc::new(|_: Request| async {
+            let most = CollectiveReply {
+                executed: u32::MAX,
+                depth: u32::MAX,
+                messages: u32::MAX,
+                ..Default::default()
+            };
+            Ok(codec::encode(&most))
+        }),
+    );
+    cluster.live[4] = Some((rpc, collectives));
+    let outcome = cluster.call(0, SUM, Tree::Flat, Duration::from_secs(10));
+    assert_eq!((outcome.executed, outcome.depth, outcome.messages), (u32::MAX, u32::MAX, u32::MAX));
+    assert_eq!(sum(&outcome), 28 - 4);
 }

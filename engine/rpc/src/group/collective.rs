@@ -274,7 +274,7 @@ impl Collectives {
             match (done, result) {
                 (Ok(()), Some(Ok(value))) => {
                     gathered.settled.borrow_mut().insert(self.own);
-                    gathered.executed.set(gathered.executed.get() + 1);
+                    gathered.executed.set(gathered.executed.get().saturating_add(1));
                     gathered.add(handler.as_ref(), value);
                 }
                 (Ok(()), Some(Err(der))) => gathered.fail(self.own, der),
@@ -336,12 +336,12 @@ impl Collectives {
             }
             let below = core::mem::take(&mut list);
             let handed = Collective { limit_ms: millis(left), below: below.clone(), ..message.clone() };
-            gathered.messages.set(gathered.messages.get() + 1);
+            gathered.messages.set(gathered.messages.get().saturating_add(1));
             match self.hand_down(child, handed, until).await {
                 Handed::Done(reply) => {
-                    gathered.executed.set(gathered.executed.get() + reply.executed);
-                    gathered.depth.set(gathered.depth.get().max(1 + reply.depth));
-                    gathered.messages.set(gathered.messages.get() + reply.messages);
+                    gathered.executed.set(gathered.executed.get().saturating_add(reply.executed));
+                    gathered.depth.set(gathered.depth.get().max(reply.depth.saturating_add(1)));
+                    gathered.messages.set(gathered.messages.get().saturating_add(reply.messages));
                     for (rank, der) in reply.failed {
                         gathered.fail(rank, der);
                     }
