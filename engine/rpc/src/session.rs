@@ -23,6 +23,10 @@ use weir_runtime::{Instant, race};
 /// us, and starting a process takes longer than this.
 const GREETING_AFTER: Duration = Duration::from_millis(5);
 
+/// Requests that have ended and stand behind one that has not, before they are cleared away: some times the credits of a
+/// peer.
+const ENDED_MAX: usize = 256;
+
 /// Contact with one server.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -58,6 +62,11 @@ impl Outstanding {
         while self.requests.front().is_some_and(|(_, ended)| *ended) {
             self.requests.pop_front();
             self.ended -= 1;
+        }
+        // Behind one that takes its time.
+        if self.ended > ENDED_MAX && self.ended > self.len() {
+            self.requests.retain(|(_, ended)| !ended);
+            self.ended = 0;
         }
     }
 
@@ -307,3 +316,20 @@ mod tests {
         assert_eq!((outstanding.first(), outstanding.len()), (None, 0));
     }
 }
+
+    #[test]
+    fn one_request_that_takes_its_time_keeps_no_list_of_all_that_ended_meanwhile() {
+        let mut outstanding = Outstanding::default();
+        for request in [1, 2] {
+            outstanding.begin(request);
+        }
+        for request in 3..100_000 {
+            outstanding.begin(request);
+            outstanding.end(request);
+            assert!(outstanding.requests.len() <= ENDED_MAX + 3);
+        }
+        assert_eq!((outstanding.first(), outstanding.len()), (Some(1), 2));
+        outstanding.end(50_000);
+        outstanding.end(1);
+        assert_eq!((outstanding.first(), outstanding.len()), (Some(2), 1));
+    }
