@@ -110,9 +110,10 @@ fn wall_deadline(wall_ns: u64, left: Duration) -> u64 {
     wall_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Whether an error is the server's word that it is not at the request.
+/// Whether an error is the server's word that it is not at the request. What is said to a hello is not: it is of another
+/// incarnation than had the request before, or of anybody.
 fn is_refusal(error: &RpcError) -> bool {
-    matches!(error, RpcError::Remote(_) | RpcError::Version { .. } | RpcError::Denied { .. })
+    matches!(error, RpcError::Remote(_))
 }
 
 /// Counts how calls end. One that this context makes for itself is not counted.

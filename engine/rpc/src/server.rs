@@ -292,7 +292,9 @@ impl Inner {
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
-        if let Some(peer) = self.sender(header, message, layout, self.rt.now()) {
+        let Some(peer) = self.sender(header, message, layout, self.rt.now()) else { return };
+        // A repeat, from a client whose clock has jumped: as below.
+        if !self.clients.borrow().is_running(header.client, header.request) {
             self.reject(peer, header, Der::HLC_SYNC, &skew.to_string());
         }
     }

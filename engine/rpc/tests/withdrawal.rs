@@ -10,7 +10,7 @@ use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel};
 use weir_proto::Der;
 use weir_rpc::{Buffer, Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, RpcError, Status};
 use weir_runtime::sim::{Node, World};
-use weir_runtime::{Instant, race};
+use weir_runtime::{Either, Instant, race};
 
 const PUSH: u16 = 0x7021;
 const HASTY: u16 = 0x7022;
@@ -354,4 +354,60 @@ fn a_request_that_was_withdrawn_before_it_came_is_not_executed() {
         let executed = metrics.metrics().requests.get() - before;
         assert!(executed < 95, "some of the 50 came after their withdrawals: {executed} with those");
     });
+}
+
+#[test]
+fn a_repeat_of_a_client_whose_clock_has_jumped_ends_nothing_that_is_being_executed() {
+    let Stage { world, fabric, node, server, client, .. } = stage(SOFTWARE, 10);
+    // The request is repeated while its memory is being written to.
+    fabric.configure(|config| config.per_mebibyte = Duration::from_millis(400));
+    let (rt, jumping) = (node.handle(), node.clone());
+    world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        buffer.fill(0);
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let jump = async {
+            rt.sleep(Duration::from_millis(100)).await;
+            jumping.set_clock_skew(10_000_000_000);
+            core::future::pending::<()>().await;
+        };
+        let Either::First(reply) = race(call, jump).await else { panic!("the call ends first") };
+        reply.expect("the reply to what was being executed");
+        assert!(buffer.iter().all(|byte| *byte == SERVER_BYTE));
+    });
+    assert!(server.metrics().skew_refused.get() > 0, "it was repeated");
+}
+
+#[test]
+fn a_server_of_another_release_does_not_speak_for_the_one_that_had_the_request() {
+    let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 11);
+    let (rt, inner, metrics) = (node.handle(), world.clone(), Rc::clone(&client));
+    let again: Rc<Cell<Option<Rc<Rpc>>>> = Rc::default();
+    let (slot, outer) = (Rc::clone(&again), fabric.clone());
+    world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        let at = buffer.as_ptr() as usize;
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let to = peer();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let replaced = async {
+            rt.sleep(Duration::from_millis(3)).await;
+            inner.crash(&server_node);
+            inner.restart(&server_node);
+            let endpoint = outer.endpoint(&server_node, Some(PORT));
+            let config = RpcConfig { versions: 90..=91, ..RpcConfig::default() };
+            slot.set(Some(Rpc::new(server_node.handle(), endpoint, config)));
+            core::future::pending::<()>().await;
+        };
+        let Either::First(reply) = race(call, replaced).await else { panic!("the call ends first") };
+        assert!(matches!(reply, Err(RpcError::Version { .. })));
+        assert!(rt.now() < options.deadline && buffer.is_empty(), "the memory is kept from use");
+        reuse(&client, &rt, buffer, at).await;
+        assert!(rt.now() > options.deadline);
+    });
+    drop(server);
+    assert_eq!(metrics.metrics().withdrawals_waited.get(), 1);
+    assert!(again.take().is_some());
 }
