@@ -94,6 +94,12 @@ pub trait Endpoint {
     /// starts afresh.
     fn remove(&self, peer: PeerId);
 
+    /// Forgets a peer that is only idle, or never was of use: what is queued for it fails, but connections are not looked
+    /// through for one of its that is stuck. That takes as long as there are open files, and idle peers may be thousands.
+    fn forget(&self, peer: PeerId) {
+        self.remove(peer);
+    }
+
     /// Whether a peer has turned messages away of late, so that small ones reach it sooner: it can fetch the rest when it has
     /// room. Only known where the provider tells its sender of refusals.
     fn is_short_of_room(&self, _peer: PeerId) -> bool {

@@ -175,6 +175,16 @@ impl Endpoint for LibfabricEndpoint {
     }
 
     fn remove(&self, peer: PeerId) {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
+        if let Some(socket) = socket
+            && hang_up(socket) > 0
+        {
+            tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
+        }
+        self.forget(peer);
+    }
+
+    fn forget(&self, peer: PeerId) {
         // A living shm peer may still have commands in our queue that refer to its mapping.
         let doorbell = self.core.capabilities.wait == Wait::Doorbell;
         let retain =
@@ -192,11 +202,6 @@ impl Endpoint for LibfabricEndpoint {
         }
         for completer in self.core.ops.abandon(peer) {
             completer.complete(Err(FabricError::Cancelled));
-        }
-        if let Some(socket) = gone.address.socket()
-            && hang_up(socket) > 0
-        {
-            tracing::debug!(peer = %socket, "connections to a silent peer were shut down");
         }
         if !retained {
             let left = self.core.peers.borrow_mut().take_left_of(peer);

@@ -65,7 +65,7 @@ pub(crate) fn cut_off(peer: SocketAddr) {
 mod tests {
     use super::*;
     use crate::libfabric::{Options, open};
-    use crate::{Endpoint, FabricError, Message, PeerId, Sink};
+    use crate::{Address, Endpoint, FabricError, Message, PeerId, Sink};
     use core::cell::RefCell;
     use core::time::Duration;
     use rustix::net::getsockname;
@@ -179,6 +179,30 @@ mod tests {
             rt.sleep(Duration::from_millis(10)).await;
         }
         false
+    }
+
+    #[test]
+    fn a_peer_that_is_forgotten_keeps_its_connections_and_is_another_one_when_it_comes_back() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let one = open(&rt, &Options::near("tcp", "127.0.0.1", 1)).expect("an endpoint");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let place = listener.local_addr().expect("bound");
+        let mut ours = TcpStream::connect(place).expect("it listens");
+        let (theirs, _) = listener.accept().expect("a connection");
+        vanish(theirs.as_fd());
+        ours.write_all(&[1; 100]).expect("room");
+        wait_until_stuck(ours.as_fd());
+        ours.set_nonblocking(true).expect("a socket");
+        let address = Address::from_socket(place);
+        let first = one.insert(&address).expect("an address");
+        one.forget(first);
+        let waiting = ours.read(&mut [0; 1]).expect_err("nobody looked at it");
+        assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
+        let second = one.insert(&address).expect("an address");
+        assert_ne!(first, second);
+        one.remove(second);
+        assert_eq!(ours.read(&mut [0; 1]).expect("end of stream"), 0, "it was stuck");
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl Endpoint for Recorder {
         self.inner.remove(peer);
     }
 
+    fn forget(&self, peer: PeerId) {
+        self.inner.forget(peer);
+    }
+
     fn set_sink(&self, sink: Weak<dyn Sink>) {
         self.inner.set_sink(sink);
     }
