@@ -65,6 +65,11 @@ impl<K: Copy + Eq + Hash, V> Register<K, V> {
         self.entries.get_mut(at)?.take().map(|(_, value)| value)
     }
 
+    /// All values, in no order that means anything.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().flatten().map(|(_, value)| value)
+    }
+
     /// All entries, in no order that means anything.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.entries.iter().flatten().map(|(key, value)| (*key, value))

@@ -364,6 +364,21 @@ impl Clients {
     fn uncount(&mut self, entry: &Entry) {
         if let Entry::Finished(finished, _) = entry {
             self.bytes -= finished.body.len() + REPLY_OVERHEAD;
+    /// The address that a client at this peer has said it has.
+    pub(crate) fn address_at(&self, peer: PeerId) -> Option<Address> {
+        self.known
+            .iter()
+            .filter(|(_, client)| client.peer == peer)
+            .find_map(|(_, client)| client.address.clone())
+    }
+
+    /// Another peer stands for the address of all clients that were at one.
+    pub(crate) fn move_all(&mut self, before: PeerId, now: PeerId) {
+        for client in self.known.values_mut().filter(|client| client.peer == before) {
+            client.peer = now;
+        }
+    }
+
             self.finished -= 1;
         }
     }

@@ -91,6 +91,8 @@ pub(crate) struct PeerState {
     /// One at a time makes contact; the others wait for its outcome.
     connecting: Semaphore,
     session: RefCell<Option<Rc<Session>>>,
+    /// The entry of the address vector by which contact was made last, or is being made.
+    entry: Cell<Option<PeerId>>,
     /// Requests that are not finished.
     pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
@@ -105,6 +107,7 @@ impl PeerState {
             bulk_lane,
             connecting: Semaphore::new(1),
             session: RefCell::default(),
+            entry: Cell::default(),
             outstanding: RefCell::default(),
             heard: Cell::new(Instant::default()),
         }
@@ -165,7 +168,8 @@ impl Inner {
         let stands = state.session().is_some_and(|standing| Rc::ptr_eq(&standing, session));
         if stands {
             state.session.replace(None);
-            self.endpoint.remove(session.id);
+            state.entry.set(None);
+            self.give_up_peer(session.id);
             add(&self.metrics.disconnects, 1);
         }
     }
@@ -199,6 +203,7 @@ impl Inner {
         };
         let id = self.endpoint.insert(&address).map_err(|error| unreachable(&error.to_string()))?;
         self.strangers.release(id);
+        state.entry.set(Some(id));
         let outcome = self.greet(state, id, until).await;
         match outcome {
             Ok((version, server, key)) => {
@@ -209,9 +214,21 @@ impl Inner {
                 Ok(session)
             }
             Err(error) => {
-                self.endpoint.remove(id);
+                state.entry.set(None);
+                self.give_up_peer(id);
                 Err(error)
             }
+        }
+    }
+
+    /// Gives up an entry of the address vector by which a server was not reached, and with it connections that are stuck. A
+    /// client that is at the same address goes on being served, by another entry.
+    fn give_up_peer(&self, id: PeerId) {
+        let address = self.clients.borrow().address_at(id);
+        self.endpoint.remove(id);
+        let again = address.and_then(|address| self.endpoint.insert(&address).ok());
+        if let Some(again) = again {
+            self.clients.borrow_mut().move_all(id, again);
         }
     }
 
