@@ -224,18 +224,17 @@ impl Inner {
         if !self.strangers.may_answer(self.rt.now()) {
             return;
         }
-        let known = self.endpoint.counters().peers_inserted.get();
         let address = match message.source() {
             Source::Peer(_) => None,
             Source::Address(address) => Some(Address::clone(address)),
             Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
         };
-        let inserted = address.and_then(|address| self.endpoint.insert(&address).ok());
-        let Some(peer) = message.source().peer().or(inserted) else { return };
-        if self.endpoint.counters().peers_inserted.get() != known
+        let inserted = address.and_then(|address| self.entry(&address));
+        let Some(peer) = message.source().peer().or(inserted.map(|(peer, _)| peer)) else { return };
+        if let Some((_, true)) = inserted
             && let Some(gone) = self.strangers.keep(peer)
         {
-            self.endpoint.remove(gone);
+            self.endpoint.forget(gone);
         }
         let mut notice =
             Header::new(Kind::HelloReply, header.version, header.client, header.request, self.epoch());

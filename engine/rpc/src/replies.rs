@@ -5,7 +5,7 @@ use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
@@ -357,13 +357,13 @@ impl Clients {
             }
             peers.push(client.peer);
         }
-        peers.retain(|peer| !self.known.iter().any(|(_, client)| client.peer == *peer));
+        if !peers.is_empty() {
+            let left: HashSet<PeerId> = self.known.iter().map(|(_, client)| client.peer).collect();
+            peers.retain(|peer| !left.contains(peer));
+        }
         peers
     }
 
-    fn uncount(&mut self, entry: &Entry) {
-        if let Entry::Finished(finished, _) = entry {
-            self.bytes -= finished.body.len() + REPLY_OVERHEAD;
     /// The address that a client at this peer has said it has.
     pub(crate) fn address_at(&self, peer: PeerId) -> Option<Address> {
         self.known
@@ -379,6 +379,9 @@ impl Clients {
         }
     }
 
+    fn uncount(&mut self, entry: &Entry) {
+        if let Entry::Finished(finished, _) = entry {
+            self.bytes -= finished.body.len() + REPLY_OVERHEAD;
             self.finished -= 1;
         }
     }
@@ -589,6 +592,32 @@ mod tests {
         let later = late + PRUNE_EVERY;
         assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
+    }
+
+    #[test]
+    fn a_peer_is_given_up_only_when_nobody_is_there_any_more() {
+        let (mut clients, _) = met(10_000);
+        let now = Instant::default();
+        for (id, peer) in [(6, 1), (7, 2), (8, 2), (9, 3)] {
+            clients.meet(ClientId::new(id), PeerId(peer), None, now).expect("room");
+        }
+        let late = now + CLIENT_IDLE_MAX * 2;
+        clients.meet(ClientId::new(6), PeerId(1), None, late).expect("known");
+        let mut gone = clients.meet(ClientId::new(10), PeerId(4), None, late).expect("room");
+        gone.sort_unstable();
+        gone.dedup();
+        assert_eq!(gone, [PeerId(2), PeerId(3)]);
+        assert_eq!(clients.size().0, 2);
+    }
+
+    #[test]
+    fn clients_go_on_where_another_peer_stands_for_their_address() {
+        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
+        let own = Address::from_bytes(b"own").expect("short");
+        clients.meet(id, PeerId(1), Some(&own), Instant::default()).expect("room");
+        assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
+        clients.move_all(PeerId(1), PeerId(2));
+        assert_eq!(clients.peer(id), Some(PeerId(2)));
     }
 
     proptest! {

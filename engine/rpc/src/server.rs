@@ -248,36 +248,43 @@ impl Inner {
             }
             Source::Unknown => (None, greeting),
         };
-        let inserted = address.as_ref().and_then(|address| self.endpoint.insert(address).ok());
-        if let (Some(known), Some(inserted)) = (known, inserted)
-            && known != inserted
-        {
-            add(&self.metrics.impostors, 1);
-            return None;
-        }
+        let inserted = address.as_ref().and_then(|address| self.entry(address));
         let unnamed = || self.clients.borrow().unnamed(header.client);
-        let peer = inserted.or(known).or_else(unnamed)?;
-        let met = self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now);
+        let peer = inserted.map(|(peer, _)| peer).or(known).or_else(unnamed)?;
+        let met = if known.is_some_and(|known| known != peer) {
+            Err(Stranger::Impostor)
+        } else {
+            self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now)
+        };
         match met {
             Ok(forgotten) => {
                 self.strangers.release(peer);
                 if known.is_some() {
                     self.clients.borrow_mut().name(header.client);
                 }
-                for gone in forgotten.into_iter().filter(|gone| *gone != peer && !self.is_contact(*gone)) {
-                    self.endpoint.remove(gone);
-                }
+                self.forget_peers(forgotten.into_iter().filter(|gone| *gone != peer));
                 Some(peer)
             }
-            Err(Stranger::Impostor | Stranger::Replay) => {
-                add(&self.metrics.impostors, 1);
-                None
-            }
-            Err(Stranger::NoRoom) => {
-                add(&self.metrics.overloaded, 1);
+            Err(stranger) => {
+                // An address that was only claimed leaves nothing behind.
+                if let Some((claimed, true)) = inserted {
+                    self.endpoint.forget(claimed);
+                }
+                let counter = match stranger {
+                    Stranger::Impostor | Stranger::Replay => &self.metrics.impostors,
+                    Stranger::NoRoom => &self.metrics.overloaded,
+                };
+                add(counter, 1);
                 None
             }
         }
+    }
+
+    /// An address's entry in the address vector, and whether it was made for this.
+    pub(crate) fn entry(&self, address: &Address) -> Option<(PeerId, bool)> {
+        let before = self.endpoint.counters().peers_inserted.get();
+        let peer = self.endpoint.insert(address).ok()?;
+        Some((peer, self.endpoint.counters().peers_inserted.get() != before))
     }
 
     /// Answers a request that is not executed. Such answers are not remembered.

@@ -12,7 +12,7 @@ use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use weir_fabric::PeerId;
 use weir_proto::Der;
@@ -306,9 +306,18 @@ impl Inner {
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 
-    /// Whether contact with a server uses this entry of the address vector.
-    pub(crate) fn is_contact(&self, id: PeerId) -> bool {
-        self.peers.borrow().values().any(|state| state.session().is_some_and(|session| session.id == id))
+    /// Forgets entries of the address vector that no client has any more, but those by which contact with a server was made,
+    /// or is being made.
+    pub(crate) fn forget_peers(&self, gone: impl Iterator<Item = PeerId>) {
+        let mut gone = gone.peekable();
+        if gone.peek().is_none() {
+            return;
+        }
+        let contacts: HashSet<PeerId> =
+            self.peers.borrow().values().filter_map(|state| state.entry.get()).collect();
+        for id in gone.filter(|id| !contacts.contains(id)) {
+            self.endpoint.forget(id);
+        }
     }
 }
 
@@ -332,7 +341,6 @@ mod tests {
         outstanding.end(6);
         assert_eq!((outstanding.first(), outstanding.len()), (None, 0));
     }
-}
 
     #[test]
     fn one_request_that_takes_its_time_keeps_no_list_of_all_that_ended_meanwhile() {
@@ -350,3 +358,4 @@ mod tests {
         outstanding.end(1);
         assert_eq!((outstanding.first(), outstanding.len()), (Some(2), 1));
     }
+}

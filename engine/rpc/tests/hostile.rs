@@ -181,3 +181,68 @@ fn a_client_of_a_lying_server_ends_with_an_answer_or_an_error_by_its_deadline() 
         assert_eq!(rpc.endpoint().buffers().used(), 0, "seed {seed}: memory leaked");
     }
 }
+
+/// A hello or a request that claims to come from somewhere else.
+fn claiming(kind: Kind, client: ClientId, number: u64, clock: u64) -> Vec<u8> {
+    let mut header = Header::new(kind, 1, client, number, Epoch(clock));
+    (header.greeting, header.opcode, header.deadline) = (true, ECHO, clock + 10_000_000_000);
+    let body = if kind == Kind::Hello { wire::encode_versions(&(1..=2)).to_vec() } else { Vec::new() };
+    header.body_len = u32::try_from(body.len()).expect("small");
+    let address = format!("elsewhere-{number}:{number}");
+    let length = [u8::try_from(address.len()).expect("short")];
+    [&header.encode()[..], &length, address.as_bytes(), &body].concat()
+}
+
+#[test]
+fn addresses_that_are_only_claimed_leave_no_entry_behind() {
+    let world = World::new(5);
+    let fabric = Fabric::new(&world);
+    let (node, friend, home) = (world.node("server"), world.node("friend"), world.node("vandal"));
+    let server = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), RpcConfig::default());
+    serve(&server);
+    let rpc = Rpc::new(friend.handle(), fabric.endpoint(&friend, None), RpcConfig::default());
+    let vandal = fabric.endpoint(&home, None);
+    let to = vandal.insert(&Address::from_bytes(b"server:31416").expect("short")).expect("an address");
+    let rt = friend.handle();
+    let known = || {
+        let counters = server.endpoint().counters();
+        counters.peers_inserted.get() - counters.peers_removed.get()
+    };
+    let (client, body) = (Rc::clone(&rpc), b"still served");
+    let call = async move {
+        let options = CallOptions::within(&rt, Duration::from_secs(30));
+        client.call(&Peer::new("server", PORT), ECHO, body, None, options).await.map(|reply| reply.to_vec())
+    };
+    assert_eq!(world.block_on(&friend, call).expect("a reply"), body);
+    let clock = home.handle().wall_ns();
+    // First as nobody whom the server knows, in the name of somebody else; then as a sender that it knows.
+    let own = ClientId::new(77);
+    let mut hello = Header::new(Kind::Hello, 1, own, 1, Epoch(clock));
+    (hello.greeting, hello.body_len) = (true, 4);
+    let address = vandal.address();
+    let length = [u8::try_from(address.as_bytes().len()).expect("short")];
+    let hello = [&hello.encode()[..], &length, address.as_bytes(), &wire::encode_versions(&(1..=2))].concat();
+    for (round, client) in [rpc.id(), own].into_iter().enumerate() {
+        if client == own {
+            vandal.send(to, 0, &[&hello]).expect("accepted");
+            world.run_for(Duration::from_millis(1));
+        }
+        let before = known();
+        for number in 2..500 {
+            let kind = if number % 2 == 0 { Kind::Hello } else { Kind::Request };
+            vandal.send(to, number, &[&claiming(kind, client, number, clock)]).expect("accepted");
+        }
+        world.run_for(Duration::from_millis(10));
+        assert_eq!(known(), before, "round {round}");
+        assert!(
+            server.metrics().impostors.get() >= 498 * (round as u64 + 1),
+            "round {round}: each was counted"
+        );
+    }
+    let rt = friend.handle();
+    let call = async move {
+        let options = CallOptions::within(&rt, Duration::from_secs(30));
+        rpc.call(&Peer::new("server", PORT), ECHO, body, None, options).await.map(|reply| reply.to_vec())
+    };
+    assert_eq!(world.block_on(&friend, call).expect("a reply"), body);
+}
