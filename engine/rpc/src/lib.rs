@@ -9,6 +9,7 @@ mod bulk;
 mod call;
 mod config;
 mod desk;
+mod entries;
 mod error;
 pub mod group;
 mod id_map;

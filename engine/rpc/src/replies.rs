@@ -1,11 +1,12 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
+use crate::entries::{Entries, Entry, Finished};
 use crate::load::PAUSE_MAX;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
@@ -28,21 +29,13 @@ const ANSWER_GAP: Duration = Duration::from_micros(50);
 /// How far a client may be ahead of its allowance.
 const ANSWER_AHEAD: Duration = Duration::from_secs(1);
 
-/// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
-const REPLY_OVERHEAD: usize = 128;
+/// How far from both ends of a client's requests one may stand that comes late: whoever keeps to its credits has acknowledged
+/// nearly all below the oldest that it still asks for. Room for it has to be made by moving what is behind.
+const DEPTH_MAX: usize = 1024;
 
-/// A finished request's answer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Finished {
-    pub(crate) status: u32,
-    pub(crate) body: Vec<u8>,
-}
-
-enum Entry {
-    Running,
-    /// With its place in the order of all that finished.
-    Finished(Finished, u64),
-}
+/// Part of the limit that is free after replies had to be forgotten: looking at half a million takes some hundredths of a
+/// second, and then some ten thousand more fit.
+const SPARED: usize = 8;
 
 /// What a server has agreed on with a client.
 #[derive(Clone, Copy, Debug)]
@@ -57,68 +50,6 @@ pub(crate) struct ServedSession {
     pub(crate) theirs: Nonce,
     /// This side's part of it.
     pub(crate) ours: Nonce,
-}
-
-/// Entries by request, ascending. There are as many as a client has credits, so that a list serves best: it allocates
-/// nothing when one ends and the next begins.
-#[derive(Default)]
-struct Entries(VecDeque<(u64, Entry)>);
-
-impl Entries {
-    fn at(&self, request: u64) -> Result<usize, usize> {
-        // Nearly all that come are the newest.
-        match self.0.back() {
-            None => return Err(0),
-            Some((newest, _)) if *newest < request => return Err(self.0.len()),
-            Some((newest, _)) if *newest == request => return Ok(self.0.len() - 1),
-            Some(_) => {}
-        }
-        // A client that asks nobody else numbers them one after another.
-        let first = self.0.front().map_or(0, |(first, _)| *first);
-        let guess = usize::try_from(request.wrapping_sub(first)).unwrap_or(usize::MAX);
-        if self.0.get(guess).is_some_and(|(known, _)| *known == request) {
-            return Ok(guess);
-        }
-        self.0.binary_search_by_key(&request, |(known, _)| *known)
-    }
-
-    fn get(&self, request: u64) -> Option<&Entry> {
-        self.at(request).ok().map(|at| &self.0[at].1)
-    }
-
-    /// The entry of a request, and whether there was one: else it is made, as of one that begins.
-    #[inline]
-    fn entry(&mut self, request: u64) -> (&mut Entry, bool) {
-        let (at, there) = match self.at(request) {
-            Ok(at) => (at, true),
-            Err(at) => {
-                self.insert(at, request);
-                (at, false)
-            }
-        };
-        (&mut self.0[at].1, there)
-    }
-
-    #[inline]
-    fn insert(&mut self, at: usize, request: u64) {
-        if at == self.0.len() {
-            self.0.push_back((request, Entry::Running));
-        } else {
-            self.0.insert(at, (request, Entry::Running));
-        }
-    }
-
-    fn remove(&mut self, request: u64) -> Option<Entry> {
-        let at = self.at(request).ok()?;
-        self.0.remove(at).map(|(_, entry)| entry)
-    }
-
-    /// Takes the first one, if it is finished and below this.
-    fn take_finished(&mut self, below: u64) -> Option<Entry> {
-        let (request, entry) = self.0.front()?;
-        let done = *request < below && matches!(entry, Entry::Finished(..));
-        if done { self.0.pop_front().map(|(_, entry)| entry) } else { None }
-    }
 }
 
 struct Client {
@@ -142,6 +73,8 @@ struct Client {
     answered: Instant,
     /// Entries that are running.
     running: usize,
+    /// Bytes of the others.
+    bytes: usize,
     entries: Entries,
 }
 
@@ -150,6 +83,31 @@ impl Client {
     fn ended(&mut self) -> usize {
         self.running = self.running.saturating_sub(1);
         usize::from(self.running == 0)
+    }
+
+    /// Forgets its oldest replies until no more than `share` bytes of them are left. Returns how many bytes went.
+    fn forget_replies(&mut self, share: usize) -> usize {
+        let finished = |(request, entry): &(u64, Entry)| match entry {
+            Entry::Finished(_, serial) => Some((*serial, *request, entry.weight())),
+            Entry::Running => None,
+        };
+        let mut all: Vec<_> = self.entries.0.iter().filter_map(finished).collect();
+        all.sort_unstable();
+        let (before, mut last) = (self.bytes, None);
+        for (serial, request, weight) in all {
+            if self.bytes <= share {
+                break;
+            }
+            self.bytes -= weight;
+            // It must not be executed again, whoever asks.
+            self.floor = self.floor.max(request.saturating_add(1));
+            last = Some(serial);
+        }
+        self.entries.0.retain(|(_, entry)| match entry {
+            Entry::Finished(_, serial) => Some(*serial) > last,
+            Entry::Running => true,
+        });
+        before - self.bytes
     }
 }
 
@@ -164,7 +122,7 @@ pub(crate) enum Admission {
     Finished,
     /// The client has finished with it.
     Stale,
-    /// It was executed, or it comes later than half a million others; its reply is not remembered.
+    /// It was executed, or it comes later than half a million others, or far out of its turn; its reply is not remembered.
     Forgotten,
 }
 
@@ -181,10 +139,6 @@ pub(crate) enum Stranger {
 
 pub(crate) struct Clients {
     known: Register<ClientId, Client>,
-    /// Finished requests that were there when memory was short last, oldest first; some of them are gone already. All that
-    /// finished since are younger.
-    order: VecDeque<(ClientId, u64)>,
-    finished: usize,
     /// Clients with a running request.
     busy: usize,
     /// Requests that finished so far.
@@ -196,16 +150,7 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
-        Self {
-            known: Register::new(seed),
-            order: VecDeque::new(),
-            finished: 0,
-            busy: 0,
-            serial: 0,
-            bytes: 0,
-            limit,
-            pruned: Instant::default(),
-        }
+        Self { known: Register::new(seed), busy: 0, serial: 0, bytes: 0, limit, pruned: Instant::default() }
     }
 
     /// Where a client is.
@@ -335,6 +280,7 @@ impl Clients {
                 slot: Instant::default(),
                 answered: Instant::default(),
                 running: 0,
+                bytes: 0,
                 entries: Entries::default(),
             },
         );
@@ -352,9 +298,7 @@ impl Clients {
         let mut peers = Vec::new();
         for id in gone {
             let Some(client) = self.known.remove(id) else { continue };
-            for (_, entry) in client.entries.0 {
-                self.uncount(&entry);
-            }
+            self.bytes -= client.bytes;
             peers.push(client.peer);
         }
         if !peers.is_empty() {
@@ -379,26 +323,17 @@ impl Clients {
         }
     }
 
-    fn uncount(&mut self, entry: &Entry) {
-        if let Entry::Finished(finished, _) = entry {
-            self.bytes -= finished.body.len() + REPLY_OVERHEAD;
-            self.finished -= 1;
-        }
-    }
-
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
         let Some(client) = self.known.get_mut(id) else { return Admission::Stale };
         client.acked = client.acked.max(acked);
-        let (mut bytes, mut done) = (0, 0);
+        let before = client.bytes;
         let acked = client.acked;
         while let Some(entry) = client.entries.take_finished(acked) {
-            if let Entry::Finished(finished, _) = &entry {
-                bytes += finished.body.len() + REPLY_OVERHEAD;
-                done += 1;
-            }
+            client.bytes -= entry.weight();
         }
-        let admission = if request < client.acked {
+        self.bytes -= before - client.bytes;
+        if request < client.acked {
             Admission::Stale
         } else {
             match client.entries.at(request) {
@@ -407,6 +342,7 @@ impl Clients {
                     Entry::Finished(..) => Admission::Finished,
                 },
                 Err(_) if request < client.floor => Admission::Forgotten,
+                Err(at) if at > DEPTH_MAX && client.entries.0.len() - at > DEPTH_MAX => Admission::Forgotten,
                 Err(at) => {
                     client.entries.insert(at, request);
                     client.running += 1;
@@ -414,10 +350,7 @@ impl Clients {
                     Admission::New
                 }
             }
-        };
-        self.bytes -= bytes;
-        self.finished -= done;
-        admission
+        }
     }
 
     /// Whether a request is being executed.
@@ -443,15 +376,15 @@ impl Clients {
             }
             return;
         }
-        self.bytes += finished.body.len() + REPLY_OVERHEAD;
-        self.finished += 1;
         self.serial += 1;
         let (entry, there) = client.entries.entry(request);
         let before = core::mem::replace(entry, Entry::Finished(finished, self.serial));
+        let (more, less) = (entry.weight(), before.weight());
+        client.bytes = client.bytes + more - less;
+        self.bytes = self.bytes + more - less;
         if there && matches!(before, Entry::Running) {
             self.busy = self.busy.saturating_sub(client.ended());
         }
-        self.uncount(&before);
         if self.bytes > self.limit {
             self.shrink();
         }
@@ -464,54 +397,41 @@ impl Clients {
         if matches!(entry, Some(Entry::Running)) {
             self.busy = self.busy.saturating_sub(client.ended());
         }
-        if let Some(entry) = entry {
-            self.uncount(&entry);
-        }
+        let weight = entry.map_or(0, |entry| entry.weight());
+        client.bytes -= weight;
+        self.bytes -= weight;
     }
 
-    /// Keeps within the limit, oldest replies first. Their order is made out only here, and serves until all of them are
-    /// gone: hardly any server ever comes to this.
+    /// Keeps within the limit, with some room to spare, because it looks at everything: hardly any server ever comes to this.
+    /// Replies of those go who have most, so that who has everything remembered costs nobody else a reply.
     fn shrink(&mut self) {
-        while self.bytes > self.limit {
-            if self.order.is_empty() {
-                self.order = self.in_order();
-            }
-            let Some((id, request)) = self.order.pop_front() else { break };
-            if self.is_finished(id, request) {
-                self.forget(id, request);
-                // It must not be executed again, whoever asks.
-                if let Some(client) = self.known.get_mut(id) {
-                    client.floor = client.floor.max(request.saturating_add(1));
-                }
-            }
+        let sizes = self.known.iter().map(|(_, client)| client.bytes).filter(|bytes| *bytes > 0).collect();
+        let share = share_of(self.limit - self.limit / SPARED, sizes);
+        for client in self.known.values_mut().filter(|client| client.bytes > share) {
+            self.bytes -= client.forget_replies(share);
         }
     }
+}
 
-    /// All finished requests, oldest first.
-    fn in_order(&self) -> VecDeque<(ClientId, u64)> {
-        let mut all = Vec::with_capacity(self.finished);
-        for (id, client) in self.known.iter() {
-            for (request, entry) in &client.entries.0 {
-                if let Entry::Finished(_, serial) = entry {
-                    all.push((*serial, id, *request));
-                }
-            }
+/// What each may have at most, for all together to have no more than `total`: those that want less leave more to the others.
+fn share_of(total: usize, mut sizes: Vec<usize>) -> usize {
+    sizes.sort_unstable();
+    let (mut left, mut others) = (total, sizes.len());
+    for size in sizes {
+        let share = left / others;
+        if size > share {
+            return share;
         }
-        all.sort_unstable();
-        all.into_iter().map(|(_, id, request)| (id, request)).collect()
+        (left, others) = (left - size, others - 1);
     }
-
-    fn is_finished(&self, id: ClientId, request: u64) -> bool {
-        let entry = self.known.get(id).and_then(|client| client.entries.get(request));
-        matches!(entry, Some(Entry::Finished(..)))
-    }
+    total
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entries::REPLY_OVERHEAD;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn finished(len: usize) -> Finished {
         Finished { status: 0, body: vec![0; len] }
@@ -533,7 +453,7 @@ mod tests {
         assert_eq!(clients.finished(id, 1), Some(&finished(3)));
         assert_eq!(clients.begin(id, 2, 2), Admission::New);
         assert_eq!(clients.begin(id, 1, 1), Admission::Stale);
-        assert_eq!((clients.bytes, clients.finished), (0, 0));
+        assert_eq!(clients.bytes, 0);
     }
 
     #[test]
@@ -553,11 +473,64 @@ mod tests {
         for request in 1..=1000 {
             assert_eq!(clients.begin(id, request, 1), Admission::New);
             clients.finish(id, request, finished(100));
-            assert!(clients.bytes <= clients.limit && clients.order.len() <= 100);
+            assert!(clients.bytes <= clients.limit);
         }
         assert_eq!(clients.begin(id, 1000, 1), Admission::Finished);
         assert_eq!(clients.begin(id, 1, 1), Admission::Forgotten, "executed once, long ago");
         assert_eq!(clients.begin(id, 1001, 1), Admission::New);
+    }
+
+    #[test]
+    fn who_has_everything_remembered_costs_nobody_else_a_reply() {
+        let (mut clients, greedy) = met(100 * (100 + REPLY_OVERHEAD));
+        let modest: Vec<ClientId> = (10..15).map(ClientId::new).collect();
+        for id in &modest {
+            clients.meet(*id, PeerId(id.bits()), None, Instant::default()).expect("room");
+            for request in 1..=10 {
+                assert_eq!(clients.begin(*id, request, 1), Admission::New);
+                clients.finish(*id, request, finished(100));
+            }
+        }
+        for request in 1..=1000 {
+            assert_eq!(clients.begin(greedy, request, 1), Admission::New);
+            clients.finish(greedy, request, finished(100));
+            assert!(clients.bytes <= clients.limit);
+        }
+        for id in modest {
+            assert!((1..=10).all(|request| clients.begin(id, request, 1) == Admission::Finished));
+        }
+        assert_eq!(clients.begin(greedy, 1000, 1), Admission::Finished);
+        assert_eq!(clients.begin(greedy, 900, 1), Admission::Forgotten);
+        let sum: usize = clients.known.iter().map(|(_, client)| client.bytes).sum();
+        assert_eq!(clients.bytes, sum);
+    }
+
+    #[test]
+    fn a_request_that_comes_far_out_of_its_turn_is_not_taken_in() {
+        let (mut clients, id) = met(1 << 30);
+        for request in (2..).step_by(2).take(2 * DEPTH_MAX + 2) {
+            assert_eq!(clients.begin(id, request, 1), Admission::New);
+            clients.finish(id, request, finished(0));
+        }
+        let middle = 2 * DEPTH_MAX as u64 + 3;
+        assert_eq!(clients.begin(id, middle, 1), Admission::Forgotten);
+        assert_eq!(clients.begin(id, middle - 1, 1), Admission::Finished);
+        assert_eq!(clients.begin(id, 1, 1), Admission::New, "the oldest that it asks for");
+        assert_eq!(clients.begin(id, 4 * DEPTH_MAX as u64, 1), Admission::Finished);
+        assert_eq!(clients.begin(id, 4 * DEPTH_MAX as u64 - 1, 1), Admission::New, "one of the newest");
+    }
+
+    proptest! {
+        #[test]
+        fn shares_fill_the_whole_and_those_that_want_little_have_it(
+            total in 0..10_000usize, sizes in prop::collection::vec(1..3000usize, 1..20)
+        ) {
+            let share = share_of(total, sizes.clone());
+            let kept: usize = sizes.iter().map(|size| (*size).min(share)).sum();
+            prop_assert!(kept <= total);
+            let all: usize = sizes.iter().sum();
+            prop_assert!(kept == all || kept + sizes.len() > total, "{} of {}", kept, total);
+        }
     }
 
     #[test]
@@ -618,35 +591,5 @@ mod tests {
         assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
         clients.move_all(PeerId(1), PeerId(2));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
-    }
-
-    proptest! {
-        #[test]
-        fn entries_are_found_wherever_they_stand_and_in_order(
-            steps in prop::collection::vec((0..3u8, 0..40u64, 1..4u64), 0..200)
-        ) {
-            let (mut entries, mut model) = (Entries::default(), BTreeMap::new());
-            for (what, number, stride) in steps {
-                // Without gaps, as of a client that asks nobody else, and with some.
-                let request = number * stride;
-                match what {
-                    0 => {
-                        let (entry, there) = entries.entry(request);
-                        prop_assert_eq!(there, model.contains_key(&request));
-                        *entry = Entry::Finished(finished(0), number);
-                        model.insert(request, number);
-                    }
-                    1 => prop_assert_eq!(entries.remove(request).is_some(), model.remove(&request).is_some()),
-                    _ => {}
-                }
-                let found = entries.get(request).map(|entry| match entry {
-                    Entry::Finished(_, serial) => *serial,
-                    Entry::Running => u64::MAX,
-                });
-                prop_assert_eq!(found, model.get(&request).copied());
-            }
-            let all: Vec<u64> = entries.0.iter().map(|(request, _)| *request).collect();
-            prop_assert_eq!(all, model.into_keys().collect::<Vec<_>>());
-        }
     }
 }
