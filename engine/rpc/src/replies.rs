@@ -1,6 +1,7 @@
 //! What a server remembers of its clients: where they are, and the replies they may ask for again.
 
 use crate::entries::{Entries, Entry, Finished};
+use crate::id_map::IdMap;
 use crate::load::PAUSE_MAX;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
@@ -17,6 +18,11 @@ const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
 const CLIENTS_MAX: usize = 65_536;
+
+/// How many clients a tenant may have remembered for each place that is still free. One tenant alone then gets sixteen of
+/// seventeen places, which are more than the paper's largest run, and however many the others have, there is room for
+/// another one.
+const TENANT_SHARE: usize = 16;
 
 /// How often idle clients are looked for, at most.
 const PRUNE_EVERY: Duration = Duration::from_mins(1);
@@ -54,6 +60,8 @@ pub(crate) struct ServedSession {
 
 struct Client {
     peer: PeerId,
+    /// Whose client it is.
+    tenant: TenantId,
     session: Option<ServedSession>,
     /// Requests below this that are not in `entries` were executed and their replies forgotten, or never came.
     floor: u64,
@@ -139,6 +147,8 @@ pub(crate) enum Stranger {
 
 pub(crate) struct Clients {
     known: Register<ClientId, Client>,
+    /// How many of them each tenant has.
+    tenants: IdMap<TenantId, usize>,
     /// Clients with a running request.
     busy: usize,
     /// Requests that finished so far.
@@ -150,7 +160,15 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
-        Self { known: Register::new(seed), busy: 0, serial: 0, bytes: 0, limit, pruned: Instant::default() }
+        Self {
+            known: Register::new(seed),
+            tenants: IdMap::with_hasher(seed.into()),
+            busy: 0,
+            serial: 0,
+            bytes: 0,
+            limit,
+            pruned: Instant::default(),
+        }
     }
 
     /// Where a client is.
@@ -251,6 +269,7 @@ impl Clients {
         peer: PeerId,
         address: Option<&Address>,
         now: Instant,
+        tenant: TenantId,
     ) -> Result<Vec<PeerId>, Stranger> {
         if let Some(client) = self.known.get_mut(id) {
             if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
@@ -262,14 +281,18 @@ impl Clients {
             return Ok(Vec::new());
         }
         let forgotten = self.prune(now);
-        if self.known.len() >= CLIENTS_MAX {
+        let free = CLIENTS_MAX.saturating_sub(self.known.len());
+        let others = self.tenants.entry(tenant).or_default();
+        if *others >= TENANT_SHARE * free {
             return Err(Stranger::NoRoom);
         }
+        *others += 1;
         let address = address.cloned();
         self.known.insert(
             id,
             Client {
                 peer,
+                tenant,
                 session: None,
                 floor: 0,
                 address,
@@ -299,8 +322,12 @@ impl Clients {
         for id in gone {
             let Some(client) = self.known.remove(id) else { continue };
             self.bytes -= client.bytes;
+            if let Some(count) = self.tenants.get_mut(&client.tenant) {
+                *count = count.saturating_sub(1);
+            }
             peers.push(client.peer);
         }
+        self.tenants.retain(|_, count| *count > 0);
         if !peers.is_empty() {
             let left: HashSet<PeerId> = self.known.iter().map(|(_, client)| client.peer).collect();
             peers.retain(|peer| !left.contains(peer));
@@ -437,9 +464,11 @@ mod tests {
         Finished { status: 0, body: vec![0; len] }
     }
 
+    const OWNER: TenantId = TenantId(3);
+
     fn met(limit: usize) -> (Clients, ClientId) {
         let (mut clients, id) = (Clients::new(limit, 7), ClientId::new(5));
-        clients.meet(id, PeerId(1), None, Instant::default()).expect("room");
+        clients.meet(id, PeerId(1), None, Instant::default(), OWNER).expect("room");
         (clients, id)
     }
 
@@ -481,11 +510,28 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_with_more_clients_than_there_is_room_for_keeps_none_of_anothers_out() {
+        let mut clients = Clients::new(1, 7);
+        let now = Instant::default() + PRUNE_EVERY;
+        let mut meet = |id: u64, tenant: u64, now: Instant| {
+            clients.meet(ClientId::new(id), PeerId(id), None, now, TenantId(tenant)).is_ok()
+        };
+        let flood = (1..=70_000).filter(|id| meet(*id, 1, now)).count();
+        assert!((53_248..CLIENTS_MAX).contains(&flood), "{flood}");
+        let others = (100_000..104_000).filter(|id| meet(*id, 2, now)).count();
+        assert!(others > 3_000, "{others}");
+        assert!(meet(200_000, 3, now) && !meet(200_001, 1, now) && !meet(200_002, 2, now));
+        let late = now + CLIENT_IDLE_MAX * 2;
+        assert!(meet(200_003, 1, late), "those that fell silent are forgotten");
+        assert_eq!(clients.tenants.values().sum::<usize>(), clients.known.len());
+    }
+
+    #[test]
     fn who_has_everything_remembered_costs_nobody_else_a_reply() {
         let (mut clients, greedy) = met(100 * (100 + REPLY_OVERHEAD));
         let modest: Vec<ClientId> = (10..15).map(ClientId::new).collect();
         for id in &modest {
-            clients.meet(*id, PeerId(id.bits()), None, Instant::default()).expect("room");
+            clients.meet(*id, PeerId(id.bits()), None, Instant::default(), OWNER).expect("room");
             for request in 1..=10 {
                 assert_eq!(clients.begin(*id, request, 1), Admission::New);
                 clients.finish(*id, request, finished(100));
@@ -546,12 +592,12 @@ mod tests {
         let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
         let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
         let now = Instant::default();
-        clients.meet(id, PeerId(1), Some(&own), now).expect("room");
-        assert_eq!(clients.meet(id, PeerId(2), None, now), Err(Stranger::Impostor));
-        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now), Err(Stranger::Impostor));
+        clients.meet(id, PeerId(1), Some(&own), now, OWNER).expect("room");
+        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Err(Stranger::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now, OWNER), Err(Stranger::Impostor));
         assert_eq!(clients.peer(id), Some(PeerId(1)));
-        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now), Ok(Vec::new()));
-        assert_eq!(clients.meet(id, PeerId(2), None, now), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now, OWNER), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Ok(Vec::new()));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
     }
 
@@ -560,10 +606,10 @@ mod tests {
         let (mut clients, id) = met(10_000);
         clients.begin(id, 1, 1);
         let late = Instant::default() + CLIENT_IDLE_MAX * 2;
-        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), None, late), Ok(Vec::new()));
+        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), None, late, OWNER), Ok(Vec::new()));
         clients.finish(id, 1, finished(1));
         let later = late + PRUNE_EVERY;
-        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
+        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later, OWNER), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
     }
 
@@ -572,11 +618,11 @@ mod tests {
         let (mut clients, _) = met(10_000);
         let now = Instant::default();
         for (id, peer) in [(6, 1), (7, 2), (8, 2), (9, 3)] {
-            clients.meet(ClientId::new(id), PeerId(peer), None, now).expect("room");
+            clients.meet(ClientId::new(id), PeerId(peer), None, now, OWNER).expect("room");
         }
         let late = now + CLIENT_IDLE_MAX * 2;
-        clients.meet(ClientId::new(6), PeerId(1), None, late).expect("known");
-        let mut gone = clients.meet(ClientId::new(10), PeerId(4), None, late).expect("room");
+        clients.meet(ClientId::new(6), PeerId(1), None, late, OWNER).expect("known");
+        let mut gone = clients.meet(ClientId::new(10), PeerId(4), None, late, OWNER).expect("room");
         gone.sort_unstable();
         gone.dedup();
         assert_eq!(gone, [PeerId(2), PeerId(3)]);
@@ -587,7 +633,7 @@ mod tests {
     fn clients_go_on_where_another_peer_stands_for_their_address() {
         let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
         let own = Address::from_bytes(b"own").expect("short");
-        clients.meet(id, PeerId(1), Some(&own), Instant::default()).expect("room");
+        clients.meet(id, PeerId(1), Some(&own), Instant::default(), OWNER).expect("room");
         assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
         clients.move_all(PeerId(1), PeerId(2));
         assert_eq!(clients.peer(id), Some(PeerId(2)));

@@ -255,7 +255,10 @@ impl Inner {
         let met = if known.is_some_and(|known| known != peer) {
             Err(Stranger::Impostor)
         } else {
-            self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now)
+            // Where nobody checks a tenant, all are one.
+            let checked = self.ring.is_some() || self.tells_tenants;
+            let tenant = if checked { self.tenant(header, peer) } else { TenantId::default() };
+            self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now, tenant)
         };
         match met {
             Ok(forgotten) => {
@@ -279,6 +282,18 @@ impl Inner {
                 None
             }
         }
+    }
+
+    /// Whose message this is: by the seal that it has, else by the network where that tells, else by its own word.
+    fn tenant(&self, header: &Header, peer: PeerId) -> TenantId {
+        if self.tells_tenants
+            && self.ring.is_none()
+            && let Some(key) = self.endpoint.auth_key(peer)
+        {
+            // The network has checked it; what the message says counts for nothing.
+            return TenantId(u64::from(key.vni));
+        }
+        TenantId(header.tenant)
     }
 
     /// An address's entry in the address vector, and whether it was made for this.
@@ -336,13 +351,7 @@ impl Inner {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
-        if self.tells_tenants
-            && self.ring.is_none()
-            && let Some(key) = self.endpoint.auth_key(peer)
-        {
-            // The network has checked it; what the message says counts for nothing.
-            header.tenant = u64::from(key.vni);
-        }
+        header.tenant = self.tenant(header, peer).0;
         if !self.config.versions.contains(&header.version) {
             add(&self.metrics.version_refused, 1);
             if self.may_answer(header.client, self.rt.now()) {
