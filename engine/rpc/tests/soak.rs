@@ -18,6 +18,7 @@ const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
 const SLOW: u16 = 0x7003;
 const REFUSE: u16 = 0x7004;
+const BACK: u16 = 0x7005;
 const PORT: u16 = 31_416;
 const KEY: SystemKey = SystemKey([8; 32]);
 
@@ -56,12 +57,29 @@ fn serve(fabric: &Fabric, node: &Node) -> Server {
             }
         }),
     );
+    // Asks its client something, who accepts nobody's key but its own: each time contact fails, in the middle of whatever
+    // else is done for that client.
+    let (own, rt) = (Rc::downgrade(&rpc), node.handle());
+    rpc.serve(
+        BACK,
+        Rc::new(move |request: Request| {
+            let (own, rt) = (own.clone(), rt.clone());
+            async move {
+                let asked = Peer::new(&String::from_utf8_lossy(request.body()), PORT);
+                let options = CallOptions::within(&rt, Duration::from_millis(100));
+                if let Some(rpc) = own.upgrade() {
+                    assert!(rpc.call(&asked, ECHO, b"", None, options).await.is_err());
+                }
+                Ok(Vec::new())
+            }
+        }),
+    );
     rpc.serve(REFUSE, Rc::new(|_: Request| async { Err(Status::new(Der::BUSY, "always")) }));
     Server { rpc, nic }
 }
 
 /// One call of a random kind, perhaps dropped before it ends. Returns whether it was answered.
-async fn one(rt: &Handle, rpc: &Rpc) -> bool {
+async fn one(rt: &Handle, rpc: &Rpc, name: &str) -> bool {
     let to = Peer::new("server", PORT);
     let patience = Duration::from_millis(1 + rt.random_u64() % 3000);
     let options = CallOptions::within(rt, patience);
@@ -83,6 +101,7 @@ async fn one(rt: &Handle, rpc: &Rpc) -> bool {
                 answered
             }
             2 => rpc.call(&to, SLOW, b"", None, options).await.is_ok(),
+            4 => rpc.call(&to, BACK, name.as_bytes(), None, options).await.is_ok(),
             3 => rpc.call(&to, REFUSE, b"", None, options).await.is_err(),
             _ => {
                 let body = rt.random_u64().to_le_bytes();
@@ -111,7 +130,8 @@ fn trouble(
     let (world_of, fabric, node) = (world.clone(), fabric.clone(), node.clone());
     let (running, random) = (Rc::clone(running), Rc::clone(random));
     world.schedule(after, move || {
-        match random.below(6) {
+        let chosen = world_of.node(&format!("client-{}", random.below(4)));
+        match random.below(7) {
             0 => fabric.configure(|config| config.loss = 0.1),
             1 => fabric.configure(|config| config.duplicate = 0.1),
             2 => fabric.configure(|config| config.latency_max = Duration::from_millis(30)),
@@ -122,12 +142,16 @@ fn trouble(
                 running.set(Some(serve(&fabric, &node)));
             }
             4 => {
-                let clients: Vec<Node> = (0..4).map(|n| world_of.node(&format!("client-{n}"))).collect();
-                let chosen = &clients[usize::try_from(random.below(4)).expect("small")];
-                fabric.partition(&[chosen], &[&node]);
+                fabric.partition(&[&chosen], &[&node]);
+            }
+            // Within the bound for clocks, and beyond it.
+            5 if random.chance(0.3) => {
+                let ahead = i64::try_from(random.below(2_000_000_000)).expect("small");
+                chosen.set_clock_skew(ahead - 500_000_000);
             }
             _ => {
                 fabric.heal();
+                chosen.set_clock_skew(0);
                 fabric.configure(|config| {
                     (config.loss, config.duplicate) = (0.0, 0.0);
                     config.latency_max = Duration::from_micros(20);
@@ -153,20 +177,21 @@ fn soak(seed: u64, requests: u64) -> u64 {
             let home = world.node(&format!("client-{n}"));
             let config =
                 RpcConfig { keys: keys.clone(), credits: 8, requests_max: 12, ..RpcConfig::default() };
-            let rpc = Rpc::new(home.handle(), fabric.endpoint(&home, None), config);
+            let rpc = Rpc::new(home.handle(), fabric.endpoint(&home, Some(PORT)), config);
             (home, rpc)
         })
         .collect();
     let (left, answered) = (Rc::new(Cell::new(requests)), Rc::new(Cell::new(0u64)));
     let tasks: Vec<_> = clients
         .iter()
-        .flat_map(|(home, rpc)| (0..16).map(move |_| (home.handle(), Rc::clone(rpc))))
-        .map(|(rt, rpc)| {
+        .flat_map(|(home, rpc)| (0..16).map(move |_| (home, Rc::clone(rpc))))
+        .map(|(home, rpc)| {
+            let (rt, name) = (home.handle(), home.name());
             let (inner, left, answered) = (rt.clone(), Rc::clone(&left), Rc::clone(&answered));
             rt.spawn(async move {
                 while left.get() > 0 {
                     left.set(left.get() - 1);
-                    let got = one(&inner, &rpc).await;
+                    let got = one(&inner, &rpc, &name).await;
                     answered.set(answered.get() + u64::from(got));
                 }
             })
@@ -193,6 +218,9 @@ fn soak(seed: u64, requests: u64) -> u64 {
     assert_eq!(nic.posted(), SLABS, "seed {seed}: slabs");
     assert_eq!(server.metrics().running.get(), 0, "seed {seed}: requests that never end");
     assert_eq!(server.endpoint().buffers().used(), 0, "seed {seed}: server memory");
+    let counters = server.endpoint().counters();
+    let peers = counters.peers_inserted.get() - counters.peers_removed.get();
+    assert!(peers <= 4, "seed {seed}: {peers} entries of the address vector");
     let (known, bytes) = server.remembered();
     assert!(known <= 4 && bytes <= 1 << 20, "seed {seed}: {known} clients, {bytes} bytes of replies");
     answered.get()
