@@ -405,10 +405,14 @@ impl Inner {
         self.endpoint.send(to, context, parts)
     }
 
-    /// What was sent for a request did not get through; neither did what was sent with it.
-    fn unsent(&self, context: u64, error: &FabricError) {
+    /// What was sent to a peer did not get through: a request, which may have ended meanwhile, with all that was sent with it,
+    /// or replies, of which nobody hears here.
+    fn unsent(&self, peer: PeerId, context: u64, error: &FabricError) {
         add(&self.metrics.sends_failed, 1);
-        for request in self.pending.fellows(context) {
+        if context == 0 {
+            return;
+        }
+        for request in self.pending.asked_of(peer) {
             self.pending.resolve_with(request, None, || Outcome::Failed(error.clone()));
         }
     }
@@ -496,8 +500,8 @@ impl Sink for Inner {
         self.let_go();
     }
 
-    fn send_failed(&self, _peer: PeerId, context: u64, error: FabricError) {
-        self.unsent(context, &error);
+    fn send_failed(&self, peer: PeerId, context: u64, error: FabricError) {
+        self.unsent(peer, context, &error);
     }
 }
 

@@ -149,7 +149,7 @@ impl Inner {
     fn send_lot(&self, lot: Lot) {
         let Lot { to, context, mut bytes, .. } = lot;
         if let Err(error) = self.endpoint.send(to, context, &[&bytes]) {
-            self.unsent(context, &error);
+            self.unsent(to, context, &error);
         }
         bytes.clear();
         self.outbox.state.borrow_mut().spare.push(bytes);

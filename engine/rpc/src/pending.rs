@@ -150,10 +150,9 @@ impl Pending {
         true
     }
 
-    /// Requests to the same peer as this one: what was sent together fails together.
-    pub(crate) fn fellows(&self, request: u64) -> Vec<u64> {
+    /// Requests to a peer: what was sent together fails together.
+    pub(crate) fn asked_of(&self, peer: PeerId) -> Vec<u64> {
         let table = self.table.borrow();
-        let Some(peer) = table.entries.get(request).map(|entry| entry.peer) else { return Vec::new() };
         table.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(request, _)| request).collect()
     }
 

@@ -8,8 +8,8 @@ use weir_proto::capability::SystemKey;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
 use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
-use weir_runtime::join_all;
 use weir_runtime::sim::{Node, World};
+use weir_runtime::{LocalBoxFuture, join_all};
 
 const ECHO: u16 = 0x7001;
 const PORT: u16 = 31_416;
@@ -87,6 +87,31 @@ fn what_was_sent_together_is_sent_again_when_it_gets_lost_together() {
         assert!(pair.client.metrics().retries.get() > 0, "seed {seed}");
         assert_eq!(pair.server.metrics().requests.get(), 100, "seed {seed}: each was executed once");
     }
+}
+
+#[test]
+fn what_was_sent_together_is_missed_at_once_though_the_call_that_came_first_has_been_dropped() {
+    let pair = pair(40);
+    talk(&pair, 1, 1, 5);
+    pair.fabric.configure(|config| (config.loss, config.loss_reported) = (1.0, 1.0));
+    let (rt, rpc, fabric) = (pair.home.handle(), Rc::clone(&pair.client), pair.fabric.clone());
+    let began = rt.now();
+    pair.world.block_on(&pair.home, async move {
+        let to = Peer::new("server", PORT);
+        let options = CallOptions::within(&rt, Duration::from_mins(1));
+        let call = |body: &'static [u8]| rpc.call(&to, ECHO, body, None, options);
+        // One that goes out alone, and two that share a message; they are lost on the way.
+        let gone = async {
+            drop(rt.timeout(Duration::from_nanos(100), join_all([call(b"alone"), call(b"first")])).await);
+            fabric.configure(|config| config.loss = 0.0);
+        };
+        let last = async {
+            assert_eq!(&call(b"last").await.expect("a reply")[..], b"last");
+            assert!(rt.now() - began < Duration::from_millis(100), "after {:?}", rt.now() - began);
+        };
+        let (gone, last): (LocalBoxFuture<'_, ()>, LocalBoxFuture<'_, ()>) = (Box::pin(gone), Box::pin(last));
+        join_all([gone, last]).await;
+    });
 }
 
 #[test]
