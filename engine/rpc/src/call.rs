@@ -105,11 +105,6 @@ enum Next {
     Again(Option<Duration>, Cow<'static, str>),
 }
 
-/// What the wall clock will say after this time.
-fn wall_deadline(wall_ns: u64, left: Duration) -> u64 {
-    wall_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Whether an error is the server's word that it is not at the request. What is said to a hello is not: it is of another
 /// incarnation than had the request before, or of anybody.
 fn is_refusal(error: &RpcError) -> bool {
@@ -191,7 +186,7 @@ fn attempt_all(
         let ticket = Ticket::new(inner, &state);
         let mut exposed = Lent(None);
         exposed.lend(inner, &state, ticket.id, bulk, deadline).map_err(|error| tally.failed(error.into()))?;
-        let wall_deadline = wall_deadline(inner.no_earlier(wall), deadline - now);
+        let wall_deadline = inner.no_earlier(wall).saturating_add(deadline.nanos_since(now));
         let letter = Letter { opcode, body, options, wall_deadline };
         let mut course = Course::new(inner);
         while now < deadline {

@@ -510,5 +510,5 @@ impl Sink for Inner {
 fn local_deadline(now: Instant, wall_ns: u64, header: &Header) -> Instant {
     let budget = header.deadline.saturating_sub(header.epoch.wall_ns());
     let left = header.deadline.saturating_sub(wall_ns);
-    now + core::time::Duration::from_nanos(budget.min(left))
+    now.after_nanos(budget.min(left))
 }

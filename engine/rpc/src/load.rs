@@ -37,7 +37,7 @@ impl Default for Load {
 impl Load {
     /// A request was finished.
     pub(crate) fn finished(&self, now: Instant) {
-        let gap = u64::try_from((now - self.last.get()).as_nanos()).unwrap_or(u64::MAX).min(GAP_MAX);
+        let gap = now.nanos_since(self.last.get()).min(GAP_MAX);
         self.last.set(now);
         self.gap.set((self.gap.get() * 15 + gap) / 16);
     }

@@ -120,7 +120,7 @@ impl PeerState {
 
     /// Whether the next request should say who we are.
     pub(crate) fn wants_greeting(&self, now: Instant) -> bool {
-        now - self.heard.get() > GREETING_AFTER
+        now > self.heard.get() + GREETING_AFTER
     }
 
     /// All requests below this id are finished.

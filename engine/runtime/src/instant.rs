@@ -25,11 +25,26 @@ impl Instant {
         self.0
     }
 
+    /// Nanoseconds from `earlier` to `self`; zero when `earlier` is later. Where only the number counts this spares making a
+    /// [`Duration`] of it, which is a division.
+    #[must_use]
+    #[inline]
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The point this many nanoseconds later; saturates at [`Instant::FAR_FUTURE`].
+    #[must_use]
+    #[inline]
+    pub const fn after_nanos(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
     /// Time from `earlier` to `self`; zero when `earlier` is later.
     #[must_use]
     #[inline]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
     }
 }
 
@@ -45,7 +60,7 @@ impl Add<Duration> for Instant {
     /// Saturates at [`Instant::FAR_FUTURE`].
     #[inline]
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(duration)))
+        self.after_nanos(nanos(duration))
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct KnownPeer {
 impl KnownPeer {
     /// Whether the peer is known to be gone: a doorbell provider goes on taking messages for a dead process.
     pub(super) fn is_dead(&self, now: Instant) -> bool {
-        let Some(process) = self.process.as_ref().filter(|_| now - self.seen.get() >= LOOK_EVERY) else {
+        let Some(process) = self.process.as_ref().filter(|_| now >= self.seen.get() + LOOK_EVERY) else {
             return false;
         };
         self.seen.set(now);
