@@ -66,7 +66,7 @@ use spares::Spares;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use turns::Turns;
-use weir_fabric::{Endpoint, Message, PeerId, Sink, Wait};
+use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     /// Where requests were that have ended.
     spare_requests: Spares<Parts>,
     spare_tasks: Spares<Task>,
+    /// Where the segments of the next request with memory are put, until the request takes them.
+    spare_segments: Cell<Vec<(RemoteRegion, Access)>>,
     transfers: Semaphore,
     accesses: Ledger,
     requests: Quota,
@@ -165,6 +167,7 @@ impl Rpc {
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             spare_requests: Spares::default(),
             spare_tasks: Spares::default(),
+            spare_segments: Cell::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
             requests: Quota::new(credits, config.requests_max),

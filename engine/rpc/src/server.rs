@@ -368,8 +368,12 @@ impl Inner {
             }
             return;
         }
-        let segments = message.get(layout.segments.clone()).filter(|bytes| !bytes.is_empty());
-        let Ok(segments) = segments.map(wire::decode_segments).transpose() else {
+        let described = message.get(layout.segments.clone()).filter(|bytes| !bytes.is_empty());
+        let segments = described.map(|bytes| {
+            let mut segments = self.spare_segments.take();
+            wire::decode_segments_into(&mut segments, bytes).map(|()| segments)
+        });
+        let Ok(segments) = segments.transpose() else {
             add(&self.metrics.malformed, 1);
             self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
@@ -388,7 +392,7 @@ impl Inner {
         if let Some(segments) = segments {
             let accesses = Accesses::open(&running.inner, header.client, header.request);
             running.watch(Rc::clone(&accesses), deadline + WITHDRAWAL_GRACE);
-            request.lend(segments, accesses);
+            self.spare_segments.set(request.lend(segments, accesses));
         }
         // What moves memory takes longer than its turn, and others may have come.
         self.queue(served, header.client, running, request, alone && !bulk);

@@ -411,10 +411,20 @@ pub fn encode_segment(region: RemoteRegion, access: Access) -> [u8; SEGMENT_LEN]
 /// # Errors
 /// When one of them has an undefined direction, or all together are longer than any memory.
 pub fn decode_segments(bytes: &[u8]) -> Result<Vec<(RemoteRegion, Access)>, Malformed> {
-    if bytes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut segments = Vec::with_capacity(bytes.len() / SEGMENT_LEN);
+    let mut segments = Vec::new();
+    decode_segments_into(&mut segments, bytes).map(|()| segments)
+}
+
+/// Takes them apart into a list, in the place of what is in it.
+///
+/// # Errors
+/// As [`decode_segments`]; then what is in the list means nothing.
+pub fn decode_segments_into(
+    segments: &mut Vec<(RemoteRegion, Access)>,
+    bytes: &[u8],
+) -> Result<(), Malformed> {
+    segments.clear();
+    segments.reserve(bytes.len() / SEGMENT_LEN);
     let mut total = 0u64;
     for (index, bytes) in bytes.chunks(SEGMENT_LEN).enumerate() {
         let invalid = Malformed::Segment(index);
@@ -429,7 +439,7 @@ pub fn decode_segments(bytes: &[u8]) -> Result<Vec<(RemoteRegion, Access)>, Malf
         addr.checked_add(len).ok_or(invalid)?;
         segments.push((RemoteRegion { addr, key, len }, access));
     }
-    Ok(segments)
+    Ok(())
 }
 
 /// The body of a hello and of its reply: lowest and highest version spoken. This layout, and the first eight bytes
