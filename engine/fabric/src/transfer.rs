@@ -28,6 +28,12 @@ impl Transfer {
         (Self { state: Rc::clone(&state) }, Completer { state })
     }
 
+    /// How it ended, once it has.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Result<(), FabricError>> {
+        self.state.borrow().result.clone()
+    }
+
     pub(crate) fn failed(error: FabricError) -> Self {
         Self { state: Rc::new(RefCell::new(State { result: Some(Err(error)), waker: None })) }
     }

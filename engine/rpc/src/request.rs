@@ -353,8 +353,13 @@ impl Request {
                 }
                 (None, Some(oldest)) => {
                     // Nothing can start, or is left to start: the oldest transfer has to end first.
-                    let done = rt.timeout_at(self.parts.deadline, &mut oldest.transfer).await;
-                    let done = done.map_err(|Elapsed| self.expired())?;
+                    let done = match oldest.transfer.outcome() {
+                        Some(done) => done,
+                        None => rt
+                            .timeout_at(self.parts.deadline, &mut oldest.transfer)
+                            .await
+                            .map_err(|Elapsed| self.expired())?,
+                    };
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
                     if let Some(again) = self.after(piece, done).await? {
