@@ -381,24 +381,49 @@ impl Inner {
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
         let head = header.encode_shortest();
+        if key.is_none() && greeting.is_empty() && segments.is_empty() {
+            // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
+            let parts: [&[u8]; 2] = [&head, body];
+            let len = head.len() + body.len();
+            return self.dispatch(to, context, &parts[..=usize::from(!body.is_empty())], len, company);
+        }
+        self.transmit_all(to, context, [&head, greeting, segments, body], key, company)
+    }
+
+    /// Sends a message that is more than a header and a body.
+    #[inline(never)]
+    fn transmit_all(
+        &self,
+        to: PeerId,
+        context: u64,
+        [head, greeting, segments, body]: [&[u8]; 4],
+        key: Option<&SealKey>,
+        company: usize,
+    ) -> Result<(), FabricError> {
         let length = [u8::try_from(greeting.len()).unwrap_or(0)];
         let length: &[u8] = if greeting.is_empty() { &[] } else { &length };
-        let tag = key.map(|key| key.tag(&[&head, length, greeting, segments, body]));
+        let tag = key.map(|key| key.tag(&[head, length, greeting, segments, body]));
         let tag: &[u8] = tag.as_ref().map_or(&[], |tag| tag);
-        // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
-        let (few, mut many): ([&[u8]; 2], [&[u8]; 6]) = ([&head, body], [&[]; 6]);
-        let parts = if key.is_none() && greeting.is_empty() && segments.is_empty() {
-            &few[..=usize::from(!body.is_empty())]
-        } else {
-            let all = [&head, length, greeting, segments, body, tag];
-            let mut count = 0;
-            for part in all.into_iter().filter(|part| !part.is_empty()) {
-                many[count] = part;
-                count += 1;
-            }
-            &many[..count]
-        };
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let (mut parts, mut count, mut len): ([&[u8]; 6], _, _) = ([&[]; 6], 0, 0);
+        for part in [head, length, greeting, segments, body, tag].into_iter().filter(|part| !part.is_empty())
+        {
+            parts[count] = part;
+            count += 1;
+            len += part.len();
+        }
+        self.dispatch(to, context, &parts[..count], len, company)
+    }
+
+    /// Gives a message of this length to the fabric, or to others that share one.
+    #[inline]
+    fn dispatch(
+        &self,
+        to: PeerId,
+        context: u64,
+        parts: &[&[u8]],
+        len: usize,
+        company: usize,
+    ) -> Result<(), FabricError> {
         add(&self.metrics.messages_sent, 1);
         add(&self.metrics.bytes_sent, len as u64);
         if Outbox::takes(len) && (company > 1 || self.outbox.has(to)) {
