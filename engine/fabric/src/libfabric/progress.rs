@@ -35,6 +35,13 @@ struct Batch {
     sources: Vec<u64>,
 }
 
+impl Default for Batch {
+    fn default() -> Self {
+        let (entries, sources) = (vec![sys::Completion::EMPTY; BATCH], vec![sys::FI_ADDR_NOTAVAIL; BATCH]);
+        Self { entries, sources }
+    }
+}
+
 /// Largest message of several parts that is put together for the provider to copy. Larger ones are put together in a
 /// send buffer even where the provider would copy them: then they are copied as often.
 pub(super) const JOIN_MAX: usize = 512;
@@ -85,7 +92,7 @@ pub(super) struct Core {
     /// Transfers whose peers were not woken yet, on providers with doorbells.
     pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
     pub(super) returns: Rc<SlabReturns>,
-    batch: Cell<Option<Batch>>,
+    batch: Cell<Option<Box<Batch>>>,
     /// Messages beyond those that were handed out in this turn.
     pub(super) intake: RefCell<Intake>,
     /// Messages handed out in this turn.
@@ -202,10 +209,7 @@ impl Core {
 
     fn reap_batches(&self) -> bool {
         // Taken out meanwhile: what is called from here may poll again.
-        let mut batch = self.batch.take().unwrap_or_else(|| Batch {
-            entries: vec![sys::Completion::EMPTY; BATCH],
-            sources: vec![sys::FI_ADDR_NOTAVAIL; BATCH],
-        });
+        let mut batch = self.batch.take().unwrap_or_default();
         let any = self.reap_into(&mut batch);
         self.batch.set(Some(batch));
         any
