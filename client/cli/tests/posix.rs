@@ -502,3 +502,27 @@ fn space_can_be_asked_for_and_given_back() {
     drop(file);
     mount.unmount();
 }
+
+#[test]
+fn the_size_is_right_while_a_write_waits_however_the_file_became_as_long() {
+    let system = system();
+    let mount = system.mount("home", &[]);
+    let path = mount.path("f");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("created");
+    let size = || file.metadata().expect("stat").len();
+    fallocate(&file, FallocateFlags::empty(), 0, 5_000_000).expect("grown");
+    file.write_all_at(b"x", 0).expect("written");
+    assert_eq!(size(), 5_000_000, "the write is shorter than what was asked for");
+    fs::remove_file(&path).expect("unlinked");
+    file.set_len(7_000_000).expect("grown");
+    file.write_all_at(b"y", 1).expect("written");
+    assert_eq!(size(), 7_000_000, "it has no name");
+    file.set_len(10).expect("cut");
+    file.write_all_at(b"z", 2).expect("written");
+    assert_eq!(size(), 10, "it was longer before");
+    let mut content = [1; 10];
+    file.read_exact_at(&mut content, 0).expect("read");
+    assert_eq!(&content, b"xyz\0\0\0\0\0\0\0");
+    drop(file);
+    mount.unmount();
+}

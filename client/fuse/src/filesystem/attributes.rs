@@ -170,6 +170,8 @@ impl Shared {
         if let Some(stat) = Self::stat_gathered(&inode) {
             return Ok(stat);
         }
+        // After a failure neither side alone knows the size while writes wait.
+        self.settle(context, &inode);
         let (node, removed, opens) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some(), known.opens)
@@ -282,6 +284,7 @@ impl Shared {
             context.block_on(file.truncate(context, size))?;
         }
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+        inode.lock().told = Some(stamp(&stat));
         Ok(Stat { links: 0, ..stat })
     }
 }

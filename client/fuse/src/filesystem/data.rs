@@ -210,8 +210,10 @@ impl Shared {
         let mut known = open.inode.lock();
         known.cached = None;
         let end = offset.saturating_add(data.len() as u64);
-        let size = known.told.map_or(end, |told| told.size.max(end));
-        known.told = Some(Stamp { size, mtime_ns });
+        // What isn't known, after a failure, the end of one write can't tell.
+        if let Some(Stamp { size, .. }) = known.told {
+            known.told = Some(Stamp { size: size.max(end), mtime_ns });
+        }
     }
 
     /// Clears set-user-id and set-group-id of a file that somebody without privilege writes to.
@@ -249,6 +251,10 @@ impl Shared {
                 let (size, _) = context.block_on(open.file.size_and_epoch(context))?;
                 if end > size {
                     context.block_on(open.file.truncate(context, end))?;
+                }
+                // The kernel takes the file to be as long from now on, and asks again after the next write.
+                if let Some(told) = open.inode.lock().told.as_mut() {
+                    told.size = end.max(size);
                 }
                 Ok(())
             }
