@@ -338,6 +338,34 @@ fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
         for (start, count) in [(0, CELLS), (3, CELLS / 2), (1, CELLS / 8)] {
             let mut into = vec![0xee; index(count)];
             let (front, back) = into.split_at_mut(index(count / 3));
+#[test]
+fn a_hole_of_any_length_takes_few_requests_and_leaves_what_is_beside_it() {
+    let cluster = Cluster::start(7, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("arrays", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
+        let array = Array::compact_bytes(&container, oid, 1 << 10).expect("a byte array");
+        let end = 1 << 50;
+        for at in [0, 5000, 1 << 40, end - 3] {
+            let range = [Range { index: at, count: 3 }];
+            array.write(&context, &range, &[b"abc"]).await.expect("written");
+        }
+        let before = context.traffic().requests;
+        let hole = Range { index: 2, count: end - 4 };
+        array.punch(&context, &[hole]).await.expect("punched");
+        let requests = context.traffic().requests - before;
+        assert!(requests < 20, "{requests} requests");
+        for (at, expected) in [(0, b"ab\0"), (5000, b"\0\0\0"), (1 << 40, b"\0\0\0"), (end - 3, b"\0bc")] {
+            let mut found = [7; 3];
+            let range = [Range { index: at, count: 3 }];
+            array.read(&context, &range, vec![&mut found], None).await.expect("read");
+            assert_eq!(&found, expected, "at {at}");
+        }
+        assert_eq!(array.size(&context).await.expect("it is asked"), end);
+    });
+}
+
             let range = [Range { index: start, count }];
             let read = array.read(&context, &range, vec![front, back], None).await.expect("reads");
             assert!(read.cells <= count && read.cells + 3 >= count, "{} of {count} cells", read.cells);

@@ -6,7 +6,7 @@
 mod size;
 mod split;
 
-pub use split::{Batch, Piece, Range, RangeError, any_overlap, batch, split};
+pub use split::{Batch, Piece, Range, RangeError, any_overlap, batch, between_edges, split};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -320,13 +320,28 @@ impl Array {
         Ok(present.into_iter().map(|found| Extent { index: base + found.index, ..found }).collect())
     }
 
-    /// Makes holes of the ranges. Cells at the end that become holes no longer count to the size.
+    /// Makes holes of the ranges. Cells at the end that become holes no longer count to the size. Within a long range
+    /// only chunks that exist are asked for.
     ///
     /// # Errors
     /// As [`Array::write`].
     pub async fn punch(&self, context: &Context, ranges: &[Range]) -> Result<()> {
-        let pieces = split(ranges, 1, self.attributes.chunk_cells)
+        let (mut edges, mut between) = (Vec::new(), Vec::new());
+        for range in ranges {
+            match between_edges(*range, self.attributes.chunk_cells) {
+                Some((front, chunks, back)) => {
+                    edges.extend([front, back]);
+                    between.push(chunks);
+                }
+                None => edges.push(*range),
+            }
+        }
+        let pieces = split(&edges, 1, self.attributes.chunk_cells)
             .map_err(|error| Error::invalid("punch array", error))?;
+        if !between.is_empty() {
+            let gone = |chunk: u64| between.iter().any(|chunks| chunks.contains(&chunk));
+            self.remove_chunks(context, &gone).await?;
+        }
         let punches = pieces.iter().map(|piece| self.punch_extent(context, piece.chunk, piece.extent));
         join_limited(IN_FLIGHT_MAX, punches).await.into_iter().collect()
     }

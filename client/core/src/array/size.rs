@@ -134,18 +134,27 @@ impl Array {
         let chunk_cells = self.attributes.chunk_cells;
         let boundary = size / chunk_cells;
         if before > chunk_cells {
-            let all = (0..self.object.shard_count(context)?).map(|shard| async move {
-                let dkeys = self.object.shard_dkeys(context, shard).await?;
-                let gone = |dkey: &Key| dkey.to_u64().is_some_and(|number| number > boundary + 1);
-                let gone: Vec<Key> = dkeys.into_iter().filter(gone).collect();
-                self.object.punch_dkeys(context, Conditions::NONE, &gone).await
-            });
-            join_all(all).await.into_iter().collect::<Result<()>>()?;
+            self.remove_chunks(context, &|chunk| chunk > boundary).await?;
         }
         // The boundary chunk keeps its dkey, which may be the first and carry the mark.
         let within = size % chunk_cells;
         let extent = Extent { index: within, count: chunk_cells - within };
         self.punch_extent(context, boundary, extent).await
+    }
+
+    /// Removes those of the array's chunks, but for the first, which carries the mark.
+    pub(super) async fn remove_chunks(&self, context: &Context, gone: &dyn Fn(u64) -> bool) -> Result<()> {
+        let is_gone = |dkey: &Key| {
+            dkey.to_u64()
+                .and_then(|number| number.checked_sub(1))
+                .is_some_and(|chunk| chunk > 0 && gone(chunk))
+        };
+        let all = (0..self.object.shard_count(context)?).map(|shard| async move {
+            let mut dkeys = self.object.shard_dkeys(context, shard).await?;
+            dkeys.retain(is_gone);
+            self.object.punch_dkeys(context, Conditions::NONE, &dkeys).await
+        });
+        join_all(all).await.into_iter().collect()
     }
 
     /// Writes a zero to a cell that is a hole, so that the array reaches it.

@@ -53,6 +53,26 @@ pub enum RangeError {
 /// First cell index that can't be addressed with chunks of `chunk_cells`: chunk numbers plus one must fit a dkey.
 const CELLS_END: u64 = u64::MAX - 1;
 
+/// Most chunks of a range that are worth a request each, whether they exist or not: about as many as it takes to list
+/// those that do on all shards.
+const CHUNKS_MAX: u64 = 64;
+
+/// A range of more than [`CHUNKS_MAX`] chunks in three: what lies in its first chunk, the numbers of the whole chunks
+/// between, which never begin with 0, and what lies in its last one. `None` for a shorter range, and for one that no
+/// array has.
+#[must_use]
+pub fn between_edges(range: Range, chunk_cells: u64) -> Option<(Range, core::ops::Range<u64>, Range)> {
+    let end = range.index.checked_add(range.count).filter(|end| *end <= CELLS_END)?;
+    let (first, last) = (range.index / chunk_cells, end / chunk_cells);
+    if last - first <= CHUNKS_MAX {
+        return None;
+    }
+    let chunks = first + 1..last;
+    let front = Range { index: range.index, count: chunks.start * chunk_cells - range.index };
+    let back = Range { index: chunks.end * chunk_cells, count: end - chunks.end * chunk_cells };
+    Some((front, chunks, back))
+}
+
 /// Cuts ranges at chunk boundaries and at what one request may carry, in the order of the caller's bytes.
 ///
 /// # Errors
@@ -141,6 +161,17 @@ mod tests {
         assert_eq!(batch(&large, 1).len(), 2);
         assert!(split(&[Range { index: u64::MAX, count: 2 }], 1, 8).is_err());
         assert!(split(&[Range { index: 0, count: 1 }], PAYLOAD_MAX + 1, 8).is_err());
+    }
+
+    #[test]
+    fn a_long_range_is_two_edges_and_the_chunks_between() {
+        let range = |index, count| Range { index, count };
+        assert_eq!(between_edges(range(5, 64 * 8), 8), None);
+        assert_eq!(between_edges(range(5, 65 * 8), 8), Some((range(5, 3), 1..65, range(520, 5))));
+        assert_eq!(between_edges(range(0, 100 * 8), 8), Some((range(0, 8), 1..100, range(800, 0))));
+        assert_eq!(between_edges(range(u64::MAX, 2), 8), None);
+        let (_, chunks, back) = between_edges(range(1, CELLS_END - 1), 1).expect("a long one");
+        assert_eq!((chunks, back), (2..CELLS_END, range(CELLS_END, 0)));
     }
 
     proptest! {
