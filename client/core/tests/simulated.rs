@@ -63,6 +63,27 @@ fn pools_and_containers_are_found_queried_and_destroyed() {
 }
 
 #[test]
+fn attributes_that_are_more_than_a_message_holds_are_all_set_and_removed() {
+    let cluster = Cluster::start(12, 1, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let value = |number: u8| vec![number; 8 << 10];
+        let all = (0..20_u8).map(|number| (format!("a{number}"), Some(value(number).into()))).collect();
+        container.set_attributes(&context, all).await.expect("each is short enough");
+        let found = container.attributes(&context, Vec::new()).await.expect("it answers");
+        assert_eq!(found.len(), 20);
+        assert!((0..20).all(|number| found[&format!("a{number}")].to_vec() == value(number)));
+        let gone = (0..20).map(|number| (format!("a{number}"), None)).collect();
+        container.set_attributes(&context, gone).await.expect("they are there");
+        assert!(container.attributes(&context, Vec::new()).await.expect("it answers").is_empty());
+        let long = vec![("b".to_owned(), Some(vec![1; 9 << 10].into()))];
+        let refused = container.set_attributes(&context, long).await.expect_err("too long");
+        assert!(refused.is(Der::INVAL), "{refused}");
+    });
+}
+
+#[test]
 fn an_engine_short_of_room_fetches_data_that_it_would_else_get_in_the_message() {
     let cluster = Cluster::start(11, 1, 1);
     let context = cluster.context(MINUTE);
@@ -318,27 +339,6 @@ fn arrays_behave_as_a_vector_of_bytes() {
 }
 
 #[test]
-fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
-    const CELLS: u64 = 65_536;
-    let cluster = Cluster::start(9, 1, 1);
-    let context = cluster.context(MINUTE);
-    cluster.run(async move {
-        let container = open_container(&context, properties("sparse", ContainerType::Object)).await;
-        let oid = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
-        let array = Array::compact_bytes(&container, oid, CELLS).expect("opens");
-        // Of every four cells, one is real: some need more bytes in a reply than there are, and all together more pieces.
-        let mut model = vec![0; index(CELLS)];
-        let ranges: Vec<Range> = (0..CELLS / 4).map(|at| Range { index: at * 4 + 1, count: 1 }).collect();
-        for part in ranges.chunks(1000) {
-            array.write(&context, part, &[&vec![7; part.len()]]).await.expect("writes");
-            for range in part {
-                model[index(range.index)] = 7;
-            }
-        }
-        for (start, count) in [(0, CELLS), (3, CELLS / 2), (1, CELLS / 8)] {
-            let mut into = vec![0xee; index(count)];
-            let (front, back) = into.split_at_mut(index(count / 3));
-#[test]
 fn a_hole_of_any_length_takes_few_requests_and_leaves_what_is_beside_it() {
     let cluster = Cluster::start(7, 2, 2);
     let context = cluster.context(MINUTE);
@@ -366,6 +366,27 @@ fn a_hole_of_any_length_takes_few_requests_and_leaves_what_is_beside_it() {
     });
 }
 
+#[test]
+fn an_array_of_more_pieces_than_a_reply_can_name_is_read_as_a_whole() {
+    const CELLS: u64 = 65_536;
+    let cluster = Cluster::start(9, 1, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("sparse", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
+        let array = Array::compact_bytes(&container, oid, CELLS).expect("opens");
+        // Of every four cells, one is real: some need more bytes in a reply than there are, and all together more pieces.
+        let mut model = vec![0; index(CELLS)];
+        let ranges: Vec<Range> = (0..CELLS / 4).map(|at| Range { index: at * 4 + 1, count: 1 }).collect();
+        for part in ranges.chunks(1000) {
+            array.write(&context, part, &[&vec![7; part.len()]]).await.expect("writes");
+            for range in part {
+                model[index(range.index)] = 7;
+            }
+        }
+        for (start, count) in [(0, CELLS), (3, CELLS / 2), (1, CELLS / 8)] {
+            let mut into = vec![0xee; index(count)];
+            let (front, back) = into.split_at_mut(index(count / 3));
             let range = [Range { index: start, count }];
             let read = array.read(&context, &range, vec![front, back], None).await.expect("reads");
             assert!(read.cells <= count && read.cells + 3 >= count, "{} of {count} cells", read.cells);
