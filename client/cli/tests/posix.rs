@@ -526,3 +526,18 @@ fn the_size_is_right_while_a_write_waits_however_the_file_became_as_long() {
     drop(file);
     mount.unmount();
 }
+
+#[test]
+fn a_container_of_any_chunk_size_can_be_mounted() {
+    let system = system();
+    for (label, size) in [("small", "4KiB"), ("large", "1GiB")] {
+        system.run(&["container", "create", "tank", label, "--chunk-size", size]);
+        let mount = system.mount(label, &[]);
+        let content: Vec<u8> = (0..9_000_001_u32).map(|n| u8::try_from(n % 253).expect("small")).collect();
+        fs::write(mount.path("f"), &content).expect("written");
+        mount.unmount();
+        let mount = system.mount(label, &[]);
+        assert!(fs::read(mount.path("f")).expect("read") == content, "chunks of {size}");
+        mount.unmount();
+    }
+}

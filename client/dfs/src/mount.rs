@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// Room for an encoded superblock: magic, layout, chunk size and two classes, each at most 10 bytes.
 const SUPERBLOCK_MAX: usize = 64;
 
-/// Largest chunk of a file: one request carries it.
-const CHUNK_MAX: u64 = weir_proto::limits::PAYLOAD_MAX;
+/// Largest chunk of a file: what pool services let containers have. A request carries a part of it.
+const CHUNK_MAX: u64 = 1 << 30;
 
 /// A mounted file system. Plain data: cheap to clone, shared by any number of threads.
 #[derive(Clone, Debug)]
