@@ -72,6 +72,11 @@ impl Absent {
         Ok(Self { remnants: RefCell::new(remnants), sizes: RefCell::new(sizes) })
     }
 
+    /// Whether this is a destroyed pool of which some engine may still hold a part.
+    pub(crate) fn is_remnant(&self, pool: PoolId) -> bool {
+        self.remnants.borrow().contains_key(&pool)
+    }
+
     /// Engines may go by another size of a pool.
     pub(crate) fn note(&self, pool: PoolId, ranks: impl IntoIterator<Item = Rank>) {
         let mut sizes = self.sizes.borrow_mut();

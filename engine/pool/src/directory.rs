@@ -132,7 +132,12 @@ impl Directory {
             let directory = directory.upgrade();
             async move {
                 let missing = || Failed::NoPool(request.pool.clone());
-                directory.ok_or_else(missing)?.resolve(&request.pool)
+                let directory = directory.ok_or_else(missing)?;
+                match Uuid::try_parse(&request.pool).map(PoolId) {
+                    // To an engine that still has a part of it this is more than a pool that nobody knows.
+                    Ok(pool) if directory.absent.is_remnant(pool) => Err(Failed::Remnant(pool)),
+                    _ => directory.resolve(&request.pool),
+                }
             }
         });
     }

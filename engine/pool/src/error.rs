@@ -21,6 +21,9 @@ pub enum Failed {
     /// No pool of that label or UUID.
     #[error("pool {0} does not exist; `weir pool list` shows the pools")]
     NoPool(String),
+    /// A pool that was destroyed while some engine was away, which still holds a part of it.
+    #[error("pool {0} was destroyed; what is left of it goes when its engines have heard")]
+    Remnant(PoolId),
     /// The pool's service runs on another rank.
     #[error("the service of pool {pool} runs on rank {service}, not here; ask that rank")]
     Elsewhere {
@@ -190,6 +193,7 @@ impl Failed {
     pub fn der(&self) -> Der {
         match self {
             Self::NoPool(_) | Self::NoContainer { .. } => Der::NONEXIST,
+            Self::Remnant(_) => Der::ALREADY,
             Self::Elsewhere { .. } => Der::NOTLEADER,
             Self::InTransition(..) => Der::INPROGRESS,
             Self::Destroyed { .. } => Der::CONT_NONEXIST,
@@ -218,7 +222,9 @@ impl Failed {
             Self::NoPool(pool) | Self::InTransition(pool, _) | Self::Credential(pool) => {
                 format!("pool {pool}")
             }
-            Self::Elsewhere { pool, .. } | Self::Record { pool, .. } => format!("pool {pool}"),
+            Self::Elsewhere { pool, .. } | Self::Record { pool, .. } | Self::Remnant(pool) => {
+                format!("pool {pool}")
+            }
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
             Self::Exists { object, .. }

@@ -94,14 +94,15 @@ impl TargetPools {
         self.pools.borrow().get(&pool).map(Rc::clone).ok_or_else(|| Failed::NoPool(pool.to_string()))
     }
 
-    /// A pool by label or UUID text.
+    /// A pool by label or UUID text. What is left of a destroyed one can have the label of another.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Rc<TargetPool>> {
         let pools = self.pools.borrow();
         if let Ok(uuid) = uuid::Uuid::try_parse(name) {
             return pools.get(&PoolId(uuid)).map(Rc::clone);
         }
-        pools.values().find(|pool| pool.record.borrow().label == name).map(Rc::clone)
+        let named = pools.values().filter(|pool| pool.record.borrow().label == name);
+        named.max_by_key(|pool| pool.is_listed.get()).map(Rc::clone)
     }
 
     /// The service of a pool, when it runs here.
@@ -147,7 +148,7 @@ impl TargetPools {
             return Ok(());
         }
         tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
-        self.start(record, shard)?;
+        self.start(record, shard)?.is_listed.set(true);
         Ok(())
     }
 

@@ -17,9 +17,13 @@ use crate::engines::AskError;
 use crate::error::Failed;
 use crate::pools::TargetPools;
 use crate::reply::reply;
+use crate::target::TargetPool;
 
 /// Longest wait for the keeper of the list of pools.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest wait for it when the answer can be done without.
+const LISTED_LIMIT: Duration = Duration::from_secs(1);
 
 impl TargetPools {
     /// Where the service of a pool runs: known here, or asked of the keeper of the list.
@@ -27,20 +31,41 @@ impl TargetPools {
     /// # Errors
     /// When there is no such pool, or the keeper doesn't answer.
     pub async fn resolve(&self, name: &str) -> Result<ResolveReply, Failed> {
-        if let Some(pool) = self.find(name) {
+        if let Some(pool) = self.find(name)
+            && self.is_there(&pool).await
+        {
             let record = pool.record.borrow();
             return Ok(ResolveReply { pool: record.pool, service: record.service });
         }
+        let found = self.ask_keeper(name, RESOLVE_LIMIT).await.map_err(|error| match error.der() {
+            Der::NONEXIST | Der::ALREADY => {
+                Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect())
+            }
+            _ => error.within(format!("pool {name}"), "finding it"),
+        })?;
+        if let Ok(pool) = self.get(found.pool) {
+            pool.is_listed.set(true);
+        }
+        Ok(found)
+    }
+
+    /// Whether a pool of this target was not destroyed while the engine was away: who connected to it would write what
+    /// is lost when the engine hears of that. Without an answer it is taken to be there.
+    async fn is_there(&self, pool: &TargetPool) -> bool {
+        if !pool.is_listed.get() {
+            match self.ask_keeper(&pool.id().to_string(), LISTED_LIMIT).await {
+                Ok(_) => pool.is_listed.set(true),
+                Err(error) => return error.der() != Der::ALREADY,
+            }
+        }
+        true
+    }
+
+    async fn ask_keeper(&self, name: &str, limit: Duration) -> Result<ResolveReply, AskError> {
         let request = ResolveRequest { pool: name.to_owned() };
         let engines = self.engines();
         let keeper = engines.directory_rank();
-        let asked = engines.ask(keeper, TargetIndex(0), opcode::POOL_RESOLVE, &request, RESOLVE_LIMIT).await;
-        asked.map_err(|error| match error {
-            AskError::Refused { refusal, .. } if refusal.der == Der::NONEXIST => {
-                Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect())
-            }
-            other => other.within(format!("pool {name}"), "finding it"),
-        })
+        engines.ask(keeper, TargetIndex(0), opcode::POOL_RESOLVE, &request, limit).await
     }
 
     async fn connect(&self, request: ConnectRequest, tenant: TenantId) -> Result<ConnectReply, Failed> {

@@ -45,6 +45,9 @@ pub struct TargetPool {
     containers: RefCell<HashMap<ContainerId, Rc<TargetContainer>>>,
     learning: RefCell<HashMap<ContainerId, Rc<Learning>>>,
     pub(crate) service: RefCell<Option<Rc<PoolService>>>,
+    /// Whether the list of pools is known to have it. A pool that was here when the engine started may have been
+    /// destroyed while the engine was away.
+    pub(crate) is_listed: Cell<bool>,
     /// The record is stored whole, by one change at a time, so that none takes another one back.
     recording: Semaphore,
 }
@@ -59,6 +62,7 @@ impl TargetPool {
             containers: RefCell::default(),
             learning: RefCell::default(),
             service: RefCell::new(None),
+            is_listed: Cell::new(false),
             recording: Semaphore::new(1),
         })
     }

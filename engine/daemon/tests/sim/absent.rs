@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weir_client::{Pool, Rights};
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_proto::Der;
@@ -47,6 +48,18 @@ fn shares(cluster: &Cluster, rank: u32, target: usize) -> Vec<u64> {
     shares
 }
 
+/// An engine that still holds what is left of a destroyed pool leads nobody there, but to the pool that has its label
+/// now.
+fn leads_to(cluster: &Cluster, pool: &'static str, uuid: &str) {
+    let request = v1::PoolQueryRequest { pool: pool.to_owned() };
+    let answer: v1::PoolQueryResponse = cluster.manage(2, "Pools/Query", &request).expect("it is asked");
+    assert_eq!(answer.pool.expect("an answer").uuid, uuid);
+    let context = cluster.context(cluster.admin(), Duration::from_secs(10));
+    let connected = async move { Pool::connect(&context, pool, Rights::READ).await.map(|pool| pool.id()) };
+    let connected = cluster.world.block_on(cluster.admin(), connected).expect("engines are up");
+    assert_eq!(connected.to_string(), uuid);
+}
+
 /// What is up has the new sizes at once, and what was away when it is back, also when the directory was away meanwhile.
 pub fn follow_when_they_are_back(seed: u64) {
     let cluster = Cluster::start(seed, SHAPE);
@@ -64,8 +77,9 @@ pub fn follow_when_they_are_back(seed: u64) {
         ranks: vec![0, 1],
         ..cluster.pool_request("old")
     };
-    let _: v1::PoolCreateResponse =
+    let made: v1::PoolCreateResponse =
         cluster.manage(0, "Pools/Create", &again).expect("the label is free, and the room");
+    let made = made.pool.expect("an answer");
     for (rank, target) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         assert_eq!(shares(&cluster, rank, target), [SHARE_BYTES, LARGER], "seed {seed}: rank {rank}");
     }
@@ -79,6 +93,7 @@ pub fn follow_when_they_are_back(seed: u64) {
     cluster.restart(2);
     cluster.settle();
     assert_eq!(shares(&cluster, 2, 0), [SHARE_BYTES, SHARE_BYTES], "seed {seed}: it knows of nothing yet");
+    leads_to(&cluster, "old", &made.uuid);
     cluster.world.run_for(HEARD);
     for target in 0..2 {
         assert_eq!(shares(&cluster, 2, target), [LARGER], "seed {seed}: target {target}");
