@@ -1,6 +1,6 @@
 //! Why a request to the pool service or to a target's pools fails.
 
-use weir_proto::{CapabilityError, ContainerId, Der, PoolId, Rank, TargetIndex};
+use weir_proto::{CapabilityError, ContainerId, Der, Epoch, PoolId, Rank, TargetIndex};
 use weir_store::{AttributeError, PoolError};
 
 /// What crosses the wire of an error: a number and a message, with the object it is about.
@@ -52,6 +52,14 @@ pub enum Failed {
         pool: String,
         /// The container.
         container: ContainerId,
+    },
+    /// No snapshot of that epoch.
+    #[error("{object} has no snapshot of epoch {}; `weir container list-snap` shows those it has", .epoch.0)]
+    NoSnapshot {
+        /// The container.
+        object: String,
+        /// The epoch as named.
+        epoch: Epoch,
     },
     /// The label is in use by something else.
     #[error("{object} exists with other properties ({difference}); choose another label or destroy it first")]
@@ -192,7 +200,7 @@ impl Failed {
     #[must_use]
     pub fn der(&self) -> Der {
         match self {
-            Self::NoPool(_) | Self::NoContainer { .. } => Der::NONEXIST,
+            Self::NoPool(_) | Self::NoContainer { .. } | Self::NoSnapshot { .. } => Der::NONEXIST,
             Self::Remnant(_) => Der::ALREADY,
             Self::Elsewhere { .. } => Der::NOTLEADER,
             Self::InTransition(..) => Der::INPROGRESS,
@@ -227,7 +235,8 @@ impl Failed {
             }
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
-            Self::Exists { object, .. }
+            Self::NoSnapshot { object, .. }
+            | Self::Exists { object, .. }
             | Self::Busy { object, .. }
             | Self::Invalid { object, .. }
             | Self::NotSupported { object, .. }

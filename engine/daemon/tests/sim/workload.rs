@@ -318,6 +318,8 @@ pub fn snapshots(cluster: &Cluster, pool: &str) {
         container.destroy_snapshot(&context, taken[1]).await.expect("all engines are up");
         let left = container.snapshots(&context).await.expect("all engines are up");
         assert_eq!(left, [taken[0], taken[2], taken[3]]);
+        let again = container.destroy_snapshot(&context, taken[1]).await.expect_err("it is gone");
+        assert!(again.is(Der::NONEXIST), "{again}");
     });
 }
 

@@ -66,7 +66,7 @@ impl PoolService {
         let mut record = container.record.borrow().clone();
         let object = self.object(&record.properties.label);
         let Some(at) = record.snapshots.iter().position(|known| *known == epoch) else {
-            return Err(Failed::Invalid { object, reason: format!("there is no snapshot {epoch}") });
+            return Err(Failed::NoSnapshot { object, epoch });
         };
         record.snapshots.remove(at);
         // Targets first: the list still names what some of them may keep.
