@@ -23,7 +23,7 @@ use weir_store::{Shard, Store};
 use crate::absent::{Absent, is_away, is_silent};
 use crate::engines::{AskError, Engines};
 use crate::error::Failed;
-use crate::plan::{PoolSpec, SHARE_MIN, SHARE_UNIT, compare};
+use crate::plan::{PoolSpec, SHARE_MIN, compare, share_of};
 use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
 use crate::spread::Spread;
 
@@ -312,7 +312,7 @@ impl Directory {
         self.resolve(name)?;
         let Some(mut entry) = self.find(name) else { return Err(Failed::NoPool(name.to_owned())) };
         let object = format!("pool {}", entry.pool.label);
-        let share = size.div_ceil(entry.pool.map.targets.len().max(1) as u64).next_multiple_of(SHARE_UNIT);
+        let share = share_of(size, entry.pool.map.targets.len());
         if share < SHARE_MIN {
             let reason = format!("{size} bytes are {share} on each target; at least {SHARE_MIN} are needed");
             return Err(Failed::Invalid { object, reason });

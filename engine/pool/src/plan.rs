@@ -18,6 +18,13 @@ pub(crate) const SHARE_MIN: u64 = 32 * 1024 * 1024;
 /// Shares are whole blocks of the media.
 pub(crate) const SHARE_UNIT: u64 = 4096;
 
+/// Share of each of so many targets in a pool of a size. One beyond all numbers is the largest there is, for which
+/// nobody has room.
+pub(crate) fn share_of(size: u64, targets: usize) -> u64 {
+    let share = size.div_ceil(targets.max(1) as u64);
+    share.checked_next_multiple_of(SHARE_UNIT).unwrap_or(u64::MAX / SHARE_UNIT * SHARE_UNIT)
+}
+
 /// Longest wait for an engine to say how it is.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -50,7 +57,7 @@ impl Directory {
         let infos: Vec<EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
         let map = map_of(&infos);
         let targets = map.targets.len() as u64;
-        let share = spec.size.div_ceil(targets.max(1)).next_multiple_of(SHARE_UNIT);
+        let share = share_of(spec.size, map.targets.len());
         if share < SHARE_MIN {
             return Err(Failed::Invalid {
                 object,
@@ -189,4 +196,16 @@ pub(crate) fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), 
         return Ok(());
     }
     Err(Failed::Exists { object: format!("pool {}", spec.label), difference: differences.join("; ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole_blocks_whatever_is_asked_for() {
+        assert_eq!(share_of(10 << 20, 3), 3_497_984);
+        assert_eq!(share_of(4096, 0), 4096);
+        assert_eq!(share_of(u64::MAX, 1), u64::MAX - 4095);
+    }
 }
