@@ -75,6 +75,18 @@ async fn use_new_object(context: &Context, container: &Container, class: Option<
     assert!(stored.len() as u64 == KEYS, "{class:?}: {errors:?}");
 }
 
+/// A lower quota needs every target's promise to hold no more; why the victim makes none is told.
+fn keep_the_quota(cluster: &Cluster, pool: &str) {
+    let request = v1::ContainerSetQuotaRequest {
+        pool: pool.to_owned(),
+        container: "box".to_owned(),
+        quota_bytes: 1 << 30,
+    };
+    let refused = cluster.manage::<_, v1::ContainerSetQuotaResponse>(0, "Containers/SetQuota", &request);
+    let refused = refused.expect_err("one target can't promise it").message;
+    assert!(refused.contains("target 1 of rank 1 refused"), "it answers: {refused}");
+}
+
 /// A target whose device fails is out of service, also when the device seems well again and after a restart; the pool map says
 /// so, new objects are laid out on others, and all others serve on. When an operator has said that the device is good,
 /// and the engine has restarted, it's back with everything that it had acknowledged.
@@ -116,6 +128,7 @@ pub fn turn_faulty_and_come_back(cluster: &Cluster, pool: &str) {
     assert!(message.contains("target 1: out of service, because its device is faulty"), "{message}");
     assert_eq!(message_of(cluster, 0), "", "the other engine is well");
     assert_eq!(map_version(cluster, pool), (2, vec![VICTIM], v1::PoolState::Degraded));
+    keep_the_quota(cluster, pool);
     let (known, box_, first) = (context.clone(), container.clone(), lost[0]);
     let held = kv.clone();
     cluster.world.block_on(cluster.admin(), async move {

@@ -10,6 +10,7 @@ use weir_proto::{Rank, Rights, opcode};
 use weir_runtime::join_all;
 
 use super::{Container, PoolService};
+use crate::engines::AskError;
 use crate::error::Failed;
 use crate::grants::{enlarge, ungranted};
 
@@ -95,14 +96,13 @@ impl PoolService {
         container.reclaimed.set(Some(rt.now()));
     }
 
-    /// Asks targets to hold no more than they do, and notes what that is. Returns the ranks that didn't answer;
-    /// their grants stay.
+    /// Asks targets to hold no more than they do, and notes what that is. Returns why some don't; their grants stay.
     async fn reclaim(
         &self,
         container: &Container,
         except: Option<u32>,
         grants: &mut BTreeMap<u32, Option<u64>>,
-    ) -> Vec<Rank> {
+    ) -> Vec<AskError> {
         let Ok(pool) = self.pool() else { return Vec::new() };
         let state = container.state(pool.pool, NOTHING_MORE);
         let asked: Vec<_> = pool
@@ -120,7 +120,7 @@ impl PoolService {
                 RECLAIM_LIMIT,
             )
         }));
-        let mut silent = Vec::new();
+        let mut failed = Vec::new();
         for (target, answer) in asked.iter().zip(answers.await) {
             match answer {
                 Ok(usage) => {
@@ -128,11 +128,11 @@ impl PoolService {
                 }
                 Err(error) => {
                     tracing::debug!(container = %container.id, %error, "unused quota is not given back");
-                    silent.push(target.rank);
+                    failed.push(error);
                 }
             }
         }
-        silent
+        failed
     }
 
     /// Changes a container's quota for a client.
@@ -158,16 +158,12 @@ impl PoolService {
             let before = record.properties.quota;
             let lowers = quota > 0 && (before == 0 || quota < before);
             if lowers {
-                let silent = self.reclaim(&container, None, &mut record.grants).await;
-                if let Some(rank) = silent.first() {
-                    return Err(Failed::Unreachable {
-                        object,
-                        doing: "lowering the quota",
-                        rank: *rank,
-                        reason: "no answer".to_owned(),
-                    });
+                let failed = self.reclaim(&container, None, &mut record.grants).await;
+                if let Some(error) = failed.into_iter().next() {
+                    return Err(error.within(object, "lowering the quota"));
                 }
-                let used = record.grants.values().flatten().sum::<u64>();
+                let used =
+                    record.grants.values().flatten().fold(0, |sum: u64, grant| sum.saturating_add(*grant));
                 if used > quota {
                     return Err(Failed::Busy {
                         object,
