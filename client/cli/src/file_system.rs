@@ -1,6 +1,5 @@
 //! `fs` commands: a POSIX container's files without a mount.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use weir_client::{Attach, Container, Context, Pool, Rights};
 use weir_dfs::{Dfs, Kind, Node};
 
 use crate::error::CliError;
-use crate::output::{Answer, Output, fields, table};
+use crate::output::{self, Answer, Output, fields, table};
 use crate::size::Size;
 
 /// Entries asked for at a time.
@@ -55,6 +54,10 @@ pub struct FilePath {
 /// # Errors
 /// When the engines refuse it or cannot be reached.
 pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, CliError> {
+    if output.json && matches!(command, FsCommand::Cat(_)) {
+        let reason = "`cat` writes a file's content as it is, which is no JSON: leave out --json";
+        return Err(CliError::Usage(reason.into()));
+    }
     let names = match &command {
         FsCommand::Df(names) => names.clone(),
         FsCommand::Ls(path) | FsCommand::Cat(path) => path.file_system.clone(),
@@ -153,13 +156,11 @@ async fn cat(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliErro
     let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
     let file = dfs.file(&node).map_err(wrong)?;
     let (mut offset, mut buffer) = (0_u64, vec![0; READ_STEP]);
-    let mut out = std::io::stdout().lock();
     loop {
         let read = file.read(context, offset, &mut buffer, None).await.map_err(wrong)?;
-        if read == 0 {
+        if read == 0 || !output::write_raw(&buffer[..read])? {
             break;
         }
-        out.write_all(&buffer[..read]).map_err(|error| CliError::io("standard output", error))?;
         offset += read as u64;
     }
     Ok(Answer::new(json!({"bytes": offset}), ""))

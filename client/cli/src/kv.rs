@@ -4,11 +4,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_client::{Anchor, Attach, Conditions, Container, Context, Kv, ObjectId, Pool, Rights, kind};
 
+use crate::dev::identity::base64;
 use crate::error::CliError;
-use crate::output::{Answer, lines};
+use crate::output::{self, Answer, Output, lines};
 
 /// Keys asked for in one request.
 const PAGE_KEYS: u32 = 512;
@@ -108,7 +109,7 @@ fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
 ///
 /// # Errors
 /// When the engines refuse it or cannot be reached.
-pub fn run(command: KvCommand, attach: &Path) -> Result<Answer, CliError> {
+pub fn run(command: KvCommand, attach: &Path, output: Output) -> Result<Answer, CliError> {
     let (object, rights) = match &command {
         KvCommand::Put(arguments) => (arguments.at.object.clone(), Rights::READ.union(Rights::WRITE)),
         KvCommand::Remove(key) => (key.object.clone(), Rights::READ.union(Rights::WRITE)),
@@ -125,7 +126,7 @@ pub fn run(command: KvCommand, attach: &Path) -> Result<Answer, CliError> {
         let container = Container::open(&context, &pool, &object.container, rights).await?;
         let oid = parse_object(&object.object, &container)?;
         let kv = Kv::open(&container, oid)?;
-        let answer = perform(command, &value, &context, &kv).await;
+        let answer = perform(command, &value, &context, &kv, output).await;
         // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
         let _ = container.close(&context).await;
         let _ = pool.disconnect(&context).await;
@@ -133,7 +134,13 @@ pub fn run(command: KvCommand, attach: &Path) -> Result<Answer, CliError> {
     })
 }
 
-async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -> Result<Answer, CliError> {
+async fn perform(
+    command: KvCommand,
+    value: &[u8],
+    context: &Context,
+    kv: &Kv,
+    output: Output,
+) -> Result<Answer, CliError> {
     match command {
         KvCommand::Put(arguments) => {
             let conditions = if arguments.insert { Conditions::DKEY_INSERT } else { Conditions::NONE };
@@ -144,8 +151,11 @@ async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -
             let value = kv.get(context, key.key.as_bytes()).await?;
             let value =
                 value.ok_or_else(|| CliError::NotFound(format!("key \"{}\" does not exist", key.key)))?;
-            let text = String::from_utf8_lossy(&value).into_owned();
-            Ok(Answer::new(json!({"key": key.key, "value": text, "bytes": value.len()}), text))
+            if !output.json {
+                // As it is: not every value is text.
+                output::write_raw(&value)?;
+            }
+            Ok(Answer::new(described(&key.key, &value), ""))
         }
         KvCommand::Remove(key) => {
             kv.remove(context, key.key.as_bytes(), Conditions::PUNCH).await?;
@@ -168,4 +178,11 @@ async fn perform(command: KvCommand, value: &[u8], context: &Context, kv: &Kv) -
             Ok(Answer::new(json!(keys), text))
         }
     }
+}
+
+/// A value for scripts: as text, and in base64 when it isn't any.
+fn described(key: &str, value: &[u8]) -> Value {
+    let text = str::from_utf8(value).ok();
+    let encoded = text.is_none().then(|| base64(value));
+    json!({"key": key, "value": text, "base64": encoded, "bytes": value.len()})
 }

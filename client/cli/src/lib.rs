@@ -88,7 +88,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Container { command } => {
             manage(named, common, async |system| container::run(command, system).await)
         }
-        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?),
+        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?, output),
         WeirCommand::Fs { command } => file_system::run(command, &management::find_attach(named)?, output),
         WeirCommand::Fabric { command } => fabric::run(&command, named, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, output),

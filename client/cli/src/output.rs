@@ -73,6 +73,20 @@ impl Output {
     }
 }
 
+/// Writes bytes to standard output as they are. Whether somebody still reads them.
+///
+/// # Errors
+/// When they can't be written, e.g. to a full disk.
+pub fn write_raw(bytes: &[u8]) -> Result<bool, CliError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        // A reader that has gone away is no failure of the command.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(CliError::io("standard output", error)),
+    }
+}
+
 fn failure_of(outcome: &Result<Answer, CliError>) -> Option<&CliError> {
     match outcome {
         Ok(answer) => answer.failure.as_ref(),

@@ -58,6 +58,16 @@ fn values_are_put_listed_and_removed() {
     system.run(&["kv", "remove", "tank", "objects", "42", "b"]);
     assert_eq!(system.fails(&["kv", "get", "tank", "objects", "42", "b"]).0, 3);
     assert_eq!(system.fails(&["kv", "get", "tank", "objects", "one.two", "b"]).0, 2);
+    let bytes: Vec<u8> = (0..=255).rev().collect();
+    let file = system.folder().join("bytes");
+    std::fs::write(&file, &bytes).expect("written");
+    let name = file.to_str().expect("plain");
+    system.run(&["kv", "put", "tank", "objects", "42", "bytes", "--file", name]);
+    let output = system.weir().args(["kv", "get", "tank", "objects", "42", "bytes"]).output().expect("runs");
+    assert_eq!(output.stdout, bytes, "a value comes back as it is");
+    let described = system.json(&["kv", "get", "tank", "objects", "42", "bytes"]);
+    assert_eq!((&described["value"], &described["bytes"]), (&json!(null), &json!(256)));
+    assert!(described["base64"].as_str().is_some_and(|text| text.starts_with("//79")), "{described}");
 }
 
 #[test]
@@ -95,6 +105,8 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("POSIX"), "{error}");
+    let (code, _) = system.fails(&["fs", "cat", "tank", "objects", "/f", "--json"]);
+    assert_eq!(code, 2, "content is no JSON");
     let second = system.weir().args(["dev", "up", "--detach"]).output().expect("runs");
     assert!(!second.status.success(), "a folder holds one system");
 }
