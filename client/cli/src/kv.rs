@@ -124,9 +124,11 @@ pub fn run(command: KvCommand, attach: &Path, output: Output) -> Result<Answer, 
     context.block_on(async {
         let pool = Pool::connect(&context, &object.pool, rights).await?;
         let container = Container::open(&context, &pool, &object.container, rights).await?;
-        let oid = parse_object(&object.object, &container)?;
-        let kv = Kv::open(&container, oid)?;
-        let answer = perform(command, &value, &context, &kv, output).await;
+        let work = async {
+            let kv = Kv::open(&container, parse_object(&object.object, &container)?)?;
+            perform(command, &value, &context, &kv, output).await
+        };
+        let answer = work.await;
         // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
         let _ = container.close(&context).await;
         let _ = pool.disconnect(&context).await;

@@ -68,6 +68,8 @@ fn values_are_put_listed_and_removed() {
     let described = system.json(&["kv", "get", "tank", "objects", "42", "bytes"]);
     assert_eq!((&described["value"], &described["bytes"]), (&json!(null), &json!(256)));
     assert!(described["base64"].as_str().is_some_and(|text| text.starts_with("//79")), "{described}");
+    // Whatever failed before: nobody has it open.
+    system.run(&["container", "destroy", "tank", "objects"]);
 }
 
 #[test]
@@ -105,6 +107,12 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("POSIX"), "{error}");
+    let open = || system.json(&["container", "query", "tank", "objects"])["num_handles"].clone();
+    assert_eq!(open(), 0, "a mount that failed holds nothing");
+    let file = system.folder().join("client.json");
+    let (code, error) = system.fails(&["mount", "tank", "home", file.to_str().expect("plain")]);
+    assert_eq!(code, 8, "{error}");
+    system.run(&["container", "destroy", "tank", "home"]);
     let (code, _) = system.fails(&["fs", "cat", "tank", "objects", "/f", "--json"]);
     assert_eq!(code, 2, "content is no JSON");
     let second = system.weir().args(["dev", "up", "--detach"]).output().expect("runs");

@@ -69,6 +69,20 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     })?;
     let (dfs, identity) = open(spec, &attach, options, started)?;
     let container = dfs.container().clone();
+    let served = serve(spec, control, options, (dfs, &attach), identity, ready);
+    give_back(&attach, &container);
+    served
+}
+
+/// Serves an open container, as [`run`].
+fn serve(
+    spec: &MountSpec,
+    control: Option<PathBuf>,
+    options: MountOptions,
+    (dfs, attach): (Dfs, &Attach),
+    identity: Identity,
+    ready: impl FnOnce(&Identity),
+) -> Result<(), Failure> {
     let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
     shared.start_writeback().map_err(|error| {
         Failure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
@@ -103,7 +117,6 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
     shared.settle_all();
-    give_back(&attach, &container);
     outcome
 }
 
@@ -139,10 +152,14 @@ fn open(
             .await
             .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let dfs = Dfs::mount(&context, &container).await.map_err(|error| dfs_failure(&error))?;
-        crate::filesystem::give_root_to_group(&context, &dfs, spec.fs_group, options.read_only)
-            .await
-            .map_err(|error| dfs_failure(&error))?;
+        let dfs = match mount_root(&context, &container, spec, options).await {
+            Ok(dfs) => dfs,
+            Err(error) => {
+                // Why it can't be mounted is what counts.
+                let _ = container.close(&context).await;
+                return Err(dfs_failure(&error));
+            }
+        };
         let identity = Identity {
             pool_uuid: pool.id().to_string(),
             container_uuid: container.id().to_string(),
@@ -161,6 +178,18 @@ fn open(
         );
     }
     opened
+}
+
+/// The container's file system, with its root directory in the hands of the mount's group.
+async fn mount_root(
+    context: &Context,
+    container: &Container,
+    spec: &MountSpec,
+    options: MountOptions,
+) -> Result<Dfs, weir_dfs::Error> {
+    let dfs = Dfs::mount(context, container).await?;
+    crate::filesystem::give_root_to_group(context, &dfs, spec.fs_group, options.read_only).await?;
+    Ok(dfs)
 }
 
 fn unix_seconds() -> i64 {
