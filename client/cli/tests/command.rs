@@ -73,6 +73,22 @@ fn values_are_put_listed_and_removed() {
 }
 
 #[test]
+fn a_system_that_was_changed_comes_up_again_as_it_is() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let pool = system.json(&["pool", "resize", "tank", "--size", "300MiB"]);
+    system.run(&["container", "set-quota", "tank", "home", "100MiB"]);
+    system.run(&["dev", "down"]);
+    system.up(&[]);
+    let again = system.json(&["pool", "query", "tank"]);
+    assert_eq!((&again["uuid"], &again["size_bytes"]), (&pool["uuid"], &pool["size_bytes"]));
+    assert_eq!(system.json(&["container", "query", "tank", "home"])["quota_bytes"], 100 << 20);
+    system.run(&["container", "destroy", "tank", "home"]);
+    system.run(&["dev", "down"]);
+    system.up(&[]);
+    assert_eq!(system.json(&["container", "list", "tank"])[0]["label"], "home", "what is missing is made");
+}
+
+#[test]
 fn the_names_of_daos_reach_the_same_commands() {
     let system = DevSystem::start(&["--engines", "1", "--size", "1GiB", "--bare"]);
     let link = |name: &str| {

@@ -157,7 +157,8 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
     let mut manifests = Manifests::load(&arguments.apply)?;
     let settings = settings_of(arguments, &manifests, &folder)?;
     settings.check()?;
-    if arguments.apply.is_empty() && !arguments.bare {
+    let defaults = arguments.apply.is_empty() && !arguments.bare;
+    if defaults {
         add_defaults(&mut manifests, &settings);
     }
     let own_program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
@@ -166,6 +167,7 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
         folder,
         settings,
         manifests,
+        defaults,
         mounts: arguments.mounts.clone(),
         engine_program,
         own_program,

@@ -59,6 +59,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Pools and containers to be there.
     pub manifests: Manifests,
+    /// Nobody asked for these in particular: those that are there stay as they are.
+    pub defaults: bool,
     /// Mounts to be made.
     pub mounts: Vec<MountRequest>,
     /// Program of the engine.
@@ -202,15 +204,30 @@ async fn apply(plan: &Plan, say: &impl Fn(&str)) -> Result<(), CliError> {
     for ignored in &plan.manifests.ignored {
         say(&format!("{ignored}: means nothing without Kubernetes, ignored"));
     }
+    let there = if plan.defaults { pool::list_pools(&system).await? } else { Vec::new() };
     for request in &plan.manifests.pools {
+        if there.iter().any(|info| info.label == request.label) {
+            continue;
+        }
         let info = pool::create_pool(&system, request.clone()).await?;
         say(&format!("pool {} of {}", info.label, crate::size::Size(info.size_bytes)));
     }
     for request in &plan.manifests.containers {
+        if plan.defaults && has_container(&system, &request.pool, &request.label).await? {
+            continue;
+        }
         let info = container::create_container(&system, request.clone()).await?;
         say(&format!("container {} in pool {}", info.label, info.pool_label));
     }
     Ok(())
+}
+
+async fn has_container(system: &System, pool: &str, container: &str) -> Result<bool, CliError> {
+    match container::query_container(system, pool, container).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.der() == Some(weir_proto::Der::NONEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Keeps one engine running until told to stop. An engine that ends before it has run for [`RESTART_RESET`] for the
