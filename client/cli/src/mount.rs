@@ -205,11 +205,19 @@ fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result
 /// # Errors
 /// When nothing of ours is mounted there, or it is in use.
 pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
-    let target = std::path::absolute(&arguments.directory)
+    let given = std::path::absolute(&arguments.directory)
         .map_err(|error| CliError::io(arguments.directory.display().to_string(), error))?;
-    let entry = mountinfo::at(&target).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
-    if entry.is_none_or(|entry| entry.file_system != mountinfo::FILE_SYSTEM_TYPE) {
-        return Err(CliError::NotFound(format!("no container is mounted at {}", target.display())));
+    let is_ours = |path: &Path| -> Result<bool, CliError> {
+        let entry = mountinfo::at(path).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
+        Ok(entry.is_some_and(|entry| entry.file_system == mountinfo::FILE_SYSTEM_TYPE))
+    };
+    let mut target = given.clone();
+    if !is_ours(&target)? {
+        // A mount stands where links lead, as `mount` has followed them.
+        target = given.canonicalize().unwrap_or(target);
+        if !is_ours(&target)? {
+            return Err(CliError::NotFound(format!("no container is mounted at {}", given.display())));
+        }
     }
     serve::unmount(&target, arguments.lazy).map_err(|error| {
         let busy = error.raw_os_error() == Some(16);

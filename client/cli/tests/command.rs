@@ -89,6 +89,19 @@ fn a_system_that_was_changed_comes_up_again_as_it_is() {
 }
 
 #[test]
+fn a_container_is_unmounted_by_the_name_it_was_mounted_by() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let directory = system.folder().join("directory");
+    let link = system.folder().join("link");
+    std::fs::create_dir(&directory).expect("made");
+    std::os::unix::fs::symlink(&directory, &link).expect("linked");
+    let link = link.to_str().expect("plain");
+    system.run(&["mount", "tank", "home", link]);
+    system.run(&["umount", link]);
+    assert_eq!(system.fails(&["umount", link]).0, 3);
+}
+
+#[test]
 fn the_names_of_daos_reach_the_same_commands() {
     let system = DevSystem::start(&["--engines", "1", "--size", "1GiB", "--bare"]);
     let link = |name: &str| {
