@@ -164,7 +164,7 @@ fn code_of(der: Der) -> u8 {
         }
         Der::NO_PERM | Der::NO_HDL | Der::BAD_CERT | Der::NO_CERT => exit::PERMISSION,
         Der::NOSPACE | Der::QUOTA_LIMIT => exit::NO_SPACE,
-        Der::BUSY | Der::NOTAPPLICABLE | Der::EQ_BUSY => exit::BUSY,
+        Der::BUSY | Der::INPROGRESS | Der::NOTAPPLICABLE | Der::EQ_BUSY => exit::BUSY,
         _ => exit::FAILURE,
     }
 }
@@ -182,6 +182,7 @@ mod tests {
         assert_eq!(management(Der::NONEXIST).exit_code(), exit::NOT_FOUND);
         assert_eq!(management(Der::NONEXIST).status(), -1005);
         assert_eq!(management(Der::NOSPACE).exit_code(), exit::NO_SPACE);
+        assert_eq!(management(Der::INPROGRESS).exit_code(), exit::BUSY);
         assert_eq!(management(Der::CSUM).exit_code(), exit::FAILURE);
         assert_eq!(CliError::Damaged("x".into()).exit_code(), exit::DAMAGED);
         assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);
