@@ -210,8 +210,7 @@ impl Shared {
         let waiting: Vec<u64> =
             ages.map(|since| now.saturating_sub(since)).filter(|age| u128::from(*age) > slow).collect();
         let last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let last =
-            last.filter(|(when, _)| when.elapsed() < 2 * self.engine_wait.max(SLOW)).map(|(_, what)| what);
+        let last = last.filter(|(when, _)| is_recent(when.elapsed(), self.engine_wait)).map(|(_, what)| what);
         match (waiting.iter().max(), last) {
             (Some(longest), last) => {
                 let seconds = longest / 1_000_000;
@@ -224,9 +223,22 @@ impl Shared {
     }
 }
 
+/// Whether the loss of an engine this long ago may concern requests that wait now, each at most this long.
+fn is_recent(ago: Duration, engine_wait: Duration) -> bool {
+    ago / 2 < engine_wait.max(SLOW)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_is_told_for_twice_the_longest_wait_however_long_that_is() {
+        let seconds = Duration::from_secs;
+        assert!(is_recent(seconds(599), seconds(300)) && !is_recent(seconds(600), seconds(300)));
+        assert!(is_recent(seconds(9), seconds(1)) && !is_recent(seconds(10), seconds(1)));
+        assert!(is_recent(seconds(1 << 40), Duration::MAX));
+    }
 
     #[test]
     fn an_engine_that_stays_away_is_an_io_error_and_a_full_pool_is_not() {
