@@ -25,7 +25,7 @@ pub enum PoolCommand {
     /// Show a pool's state and space.
     #[command(visible_alias = "q")]
     Query(PoolName),
-    /// Change a pool's size; it can only grow.
+    /// Change a pool's size; no target can have less than it holds.
     Resize(PoolResize),
     /// Destroy a pool and its data.
     #[command(visible_alias = "d")]

@@ -7,9 +7,11 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
-/// A text is not a size.
+/// A text is not a size, or one beyond all numbers.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("\"{0}\" is not a size: write a number with a unit, e.g. 4GiB (2^30), 4Gi, 4G (10^9) or 512MiB")]
+#[error(
+    "\"{0}\" is not a size below 16EiB: write a number with a unit, e.g. 4GiB (2^30), 4Gi, 4G (10^9) or 512MiB"
+)]
 pub struct InvalidSize(String);
 
 const UNITS: [(&str, u128); 13] = [
@@ -61,7 +63,9 @@ impl fmt::Display for Size {
             [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
         for (name, factor) in steps {
             if self.0 >= factor {
-                let tenths = u128::from(self.0) * 10 / u128::from(factor);
+                // To the nearest: a pool that lacks a few bytes of its size is not a tenth smaller.
+                let factor = u128::from(factor);
+                let tenths = (u128::from(self.0) * 10 + factor / 2) / factor;
                 return f.pad(&format!("{}.{} {name}", tenths / 10, tenths % 10));
             }
         }
@@ -101,6 +105,8 @@ mod tests {
     fn sizes_print_with_one_decimal() {
         assert_eq!(Size(0).to_string(), "0 B");
         assert_eq!(Size(1536).to_string(), "1.5 KiB");
+        assert_eq!(Size((3 << 29) - 1).to_string(), "1.5 GiB");
+        assert_eq!(Size(u64::MAX).to_string(), "16384.0 PiB");
         assert_eq!(format!("{:>10}", Size(4 << 30)), "   4.0 GiB");
     }
 }
