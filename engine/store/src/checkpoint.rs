@@ -148,6 +148,8 @@ pub(crate) async fn run(core: Rc<Core>) {
             // Space comes back with deletes and with what readers hold; log and index wait for it.
             Ok(()) => core.relieve_all_memory().await,
             Err(CheckpointError::NoSpace(_)) => {
+                // Whoever moves values waits for log and index, too.
+                core.space.borrow_mut().release_held();
                 core.chores.notify_one();
                 core.rt.sleep(Duration::from_millis(10)).await;
             }

@@ -5,6 +5,7 @@
 //! durable or while a reader may still be reading it.
 
 mod holes;
+mod quads;
 
 pub(crate) use holes::SEGMENT;
 
@@ -172,6 +173,8 @@ struct Group {
     busy: Bits,
     /// Blocks that aren't busy.
     free: u64,
+    /// Quads of which no block is busy.
+    quads: u64,
     /// Live bits changed since the last checkpoint began.
     dirty: bool,
 }
@@ -206,6 +209,12 @@ pub(crate) struct Space {
     groups: Vec<Group>,
     /// Blocks that aren't busy.
     free: u64,
+    /// Quads of which no block is busy.
+    quads: u64,
+    /// Free blocks in quads below which data fills what lies between.
+    kept: u64,
+    /// Those below which data takes none of them.
+    least: u64,
     live: u64,
     /// Where the search for blocks starts, for each purpose.
     cursors: [u64; 2],
@@ -226,6 +235,9 @@ impl Space {
             data_end: blocks.saturating_sub(index_zone),
             groups: (0..count).map(|_| Group::default()).collect(),
             free: 0,
+            quads: 0,
+            kept: 0,
+            least: 0,
             live: 0,
             cursors: [0, blocks.saturating_sub(index_zone).min(blocks - 1)],
             data: Deferral::default(),
@@ -254,14 +266,17 @@ impl Space {
         let len = self.group_len(index);
         let group = &mut self.groups[index];
         self.free -= group.free;
+        self.quads -= group.quads;
         self.live -= group.live.count();
         let mut busy = live.clone();
         // Bits behind the end of the region can never be given out.
         busy.set(len, GROUP_WORDS * 64);
         group.free = GROUP_BLOCKS - busy.count();
+        group.quads = busy.quads(0, GROUP_WORDS * 64);
         group.live = Rc::new(live);
         group.busy = busy;
         self.free += group.free;
+        self.quads += group.quads;
         self.live += group.live.count();
     }
 
@@ -342,53 +357,28 @@ impl Space {
         Some(runs)
     }
 
-    /// Finds `count` contiguous free blocks within one group.
-    fn find(&mut self, count: u64, purpose: Purpose) -> Option<Run> {
-        let cursor = self.cursors[purpose as usize];
-        let small = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let (first, within, wanted) =
-            (small(cursor / GROUP_BLOCKS), small(cursor % GROUP_BLOCKS), small(count));
-        let total = self.groups.len();
-        // The first group is looked at twice: from the cursor on, and at last from its start.
-        for step in 0..=total {
-            let index = (first + step) % total;
-            let group = &self.groups[index];
-            if group.free < count {
-                continue;
-            }
-            let mut len = self.group_len(index);
-            if purpose == Purpose::Data {
-                len = len.min(small(self.data_end.saturating_sub(index as u64 * GROUP_BLOCKS)));
-            }
-            let mut at = if step == 0 { within } else { 0 };
-            while let Some((start, found)) = group.busy.find_clear(at, len, wanted) {
-                if found == wanted {
-                    let block = index as u64 * GROUP_BLOCKS + start as u64;
-                    self.cursors[purpose as usize] = (block + count) % self.blocks;
-                    return Some(Run { block, count });
-                }
-                at = start + found;
-            }
-        }
-        None
-    }
-
     fn reserve(&mut self, run: Run) {
-        let Self { groups, free, .. } = self;
+        let Self { groups, free, quads, .. } = self;
         Self::for_groups(run, |group, from, to| {
-            let taken = groups[group].busy.set(from, to);
-            groups[group].free -= taken;
-            *free -= taken;
+            let group = &mut groups[group];
+            let before = group.busy.quads(from, to);
+            let taken = group.busy.set(from, to);
+            let gone = before - group.busy.quads(from, to);
+            (group.free, *free) = (group.free - taken, *free - taken);
+            (group.quads, *quads) = (group.quads - gone, *quads - gone);
         });
     }
 
     /// Gives back blocks that never became live, or that nothing can refer to any more.
     pub(crate) fn release(&mut self, run: Run) {
-        let Self { groups, free, .. } = self;
+        let Self { groups, free, quads, .. } = self;
         Self::for_groups(run, |group, from, to| {
-            let freed = groups[group].busy.clear(from, to);
-            groups[group].free += freed;
-            *free += freed;
+            let group = &mut groups[group];
+            let before = group.busy.quads(from, to);
+            let freed = group.busy.clear(from, to);
+            let come = group.busy.quads(from, to) - before;
+            (group.free, *free) = (group.free + freed, *free + freed);
+            (group.quads, *quads) = (group.quads + come, *quads + come);
         });
     }
 

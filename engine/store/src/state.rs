@@ -220,7 +220,7 @@ impl Core {
     /// Dirty blocks beyond which updates wait for a checkpoint. Two checkpoints' worth must fit in what is free: one
     /// being written while the next one's nodes become dirty. They can't be evicted, so memory bounds them, too.
     pub(crate) fn dirty_blocks_max(&self) -> u64 {
-        let room = (self.reserve_blocks() / 2).max(self.space.borrow().free() / 8);
+        let room = (self.reserve_blocks() / 2).max(self.space.borrow().node_room() / 8);
         let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
         room.min(memory as u64)
     }
@@ -254,13 +254,12 @@ impl Core {
 
     /// Whether updates may take this many more blocks.
     pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
-        let space = self.space.borrow();
-        space.free() >= blocks + self.reserve_blocks() + self.dirty_blocks()
+        self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), self.dirty_blocks())
     }
 
     /// Whether small changes of metadata may still be made on a device that is full for updates.
     pub(crate) fn has_room_for_metadata(&self) -> bool {
-        self.space.borrow().free() >= self.reserve_blocks() / 2 + self.dirty_blocks()
+        self.space.borrow().node_room() >= self.reserve_blocks() / 2 + self.dirty_blocks()
     }
 
     /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller

@@ -11,6 +11,7 @@ mod exhaustive;
 mod footprint;
 mod format;
 mod golden;
+mod holes;
 mod inspect;
 mod long;
 mod model;
