@@ -187,6 +187,8 @@ struct Located {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) pools: BTreeMap<PoolNumber, Pool>,
+    /// Highest number that a pool has had since the open. Requests that are under way may still name one that has gone.
+    newest: PoolNumber,
     /// The container that was asked for last, most likely the next one, too. Forgotten when any pool or container changes.
     located: Cell<Option<Located>>,
 }
@@ -223,8 +225,9 @@ impl Catalog {
             .any(|pool| pool.destroying || pool.containers.values().any(|container| container.destroying))
     }
 
-    pub(crate) fn next_pool(&self) -> PoolNumber {
-        self.pools.last_key_value().map_or(1, |(number, _)| number + 1)
+    /// Number of the next pool; `None` when there is none left.
+    pub(crate) fn next_pool(&self) -> Option<PoolNumber> {
+        self.newest.checked_add(1).filter(|number| *number < NUMBER_END)
     }
 
     /// Follows a change of the index, if it concerns pools or containers.
@@ -263,6 +266,7 @@ impl Catalog {
         if [number, next_container].iter().any(|number| [0, NUMBER_END].contains(number)) {
             return Err(Malformed("a pool's number or that of its next container is impossible"));
         }
+        self.newest = self.newest.max(number);
         let pool = self.pools.entry(number).or_insert_with(|| Pool::new(id, 0));
         (pool.size, pool.next_container, pool.destroying) = (size, next_container, destroying);
         Ok(())

@@ -38,7 +38,7 @@ pub(crate) const BELOW: u8 = 1;
 /// Behind an akey: its extents.
 pub(crate) const EXTENT: u8 = 2;
 
-/// Number of a pool within a store; never used again for another one.
+/// Number of a pool within a store; not used again for another one as long as the store is open.
 pub(crate) type PoolNumber = u32;
 /// Number of a container within a pool; never used again for another one. 0 stands for the pool's own entries.
 pub(crate) type ContainerNumber = u32;

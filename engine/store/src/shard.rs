@@ -1,6 +1,6 @@
 //! One pool on one target: containers, space. The operations on objects and attributes are in files of their own.
 
-use crate::catalog::{Catalog, Container};
+use crate::catalog::{Catalog, Container, NUMBER_END};
 use crate::error::{FetchError, PoolError, TransactionError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::Halt;
@@ -122,6 +122,9 @@ impl Shard {
             let number = pool.next_container;
             let mut pool = crate::catalog::Pool::new(pool.id, pool.size);
             pool.next_container = number + 1;
+            if pool.next_container >= NUMBER_END {
+                return Err(PoolError::Failed("no number is left for another container".to_owned()));
+            }
             [pool.change(self.number), Container::new(container).change(self.number, number)]
         };
         self.core.change_catalog(&changes).await.map_err(PoolError::Failed)

@@ -182,6 +182,8 @@ impl Store {
             return Err(PoolError::NoSpace { pool, asked: size, free });
         }
         let number = self.core.catalog.borrow().next_pool();
+        let number =
+            number.ok_or_else(|| PoolError::Failed("no number is left for another pool".to_owned()))?;
         let change = Pool::new(pool, size).change(number);
         self.core.change_catalog(&[change]).await.map_err(PoolError::Failed)?;
         Ok(self.shard(number, pool))

@@ -5,9 +5,9 @@ use core::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
-use weir_media::sim::CrashKeeps;
+use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_proto::object::PunchScope;
-use weir_proto::{Epoch, PoolId};
+use weir_proto::{ContainerId, Epoch, PoolId};
 use weir_runtime::{Either, join_all, race};
 use weir_store::{PoolError, Shard, Store, StoreConfig, UpdateError};
 
@@ -141,4 +141,34 @@ fn pools_come_change_and_go_while_others_are_at_work() {
             assert!(value.is_some() && get(&shard, &format!("d{number}"), "a", u64::MAX).await == Ok(value));
         }
     });
+}
+
+#[test]
+fn requests_to_a_pool_that_has_gone_do_not_meet_the_next_one() {
+    let machine = Machine::new(3, DISK);
+    machine.format();
+    let store = machine.open(StoreConfig::default());
+    let (target, handle, disk) = (Rc::clone(&store), machine.handle(), machine.disk.clone());
+    machine.run(async move {
+        let old = create(&target, POOL, 8 << 20).await;
+        // Its data takes longer than the pool lives.
+        let stall = Duration::from_secs(5);
+        disk.set_options(SimDiskOptions { stall_probability: 1.0, stall, ..SimDiskOptions::default() });
+        let late = handle.spawn({
+            let old = old.clone();
+            async move { put(&old, "late", "a", 1, &pattern(1, 300_000)).await }
+        });
+        handle.sleep(Duration::from_millis(1)).await;
+        disk.set_options(SimDiskOptions::default());
+        target.destroy_pool(POOL).await.expect("destroyed");
+        handle.sleep(Duration::from_secs(2)).await;
+        assert_eq!(target.space().assigned, 0, "nothing is left of it");
+        let new = create(&target, pool(1), 8 << 20).await;
+        let error = old.create_container(ContainerId(Uuid::from_u128(9))).await.expect_err("it has gone");
+        assert_eq!(error, PoolError::Missing(POOL));
+        let error = late.await.expect("it ends").expect_err("its pool has gone");
+        assert!(matches!(error, UpdateError::PoolMissing(POOL)), "{error}");
+        assert_eq!((new.containers().len(), new.space().free), (1, new.space().total - new.space().used()));
+    });
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
 }
