@@ -113,6 +113,12 @@ impl Container {
         }
     }
 
+    /// Whether so much more stays within the quota. `Err`: the quota.
+    pub(crate) fn check_quota(&self, bytes: u64) -> Result<(), u64> {
+        let is_within = self.quota == 0 || self.usage.total().saturating_add(bytes) <= self.quota;
+        if is_within { Ok(()) } else { Err(self.quota) }
+    }
+
     /// The change that stores the container.
     pub(crate) fn change(&self, pool: PoolNumber, number: ContainerNumber) -> Change {
         let mut value = self.id.0.as_bytes().to_vec();

@@ -8,6 +8,7 @@ use crate::update::{Request, VERSION_OVERHEAD};
 use crate::value::{Payload, Version, is_regular};
 use core::ops::Range;
 use smallvec::SmallVec;
+use weir_media::BLOCK;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::Value;
 
@@ -38,6 +39,11 @@ pub(crate) struct Piece {
     pub(crate) in_blocks: bool,
 }
 
+/// Bytes of the blocks that pieces take.
+pub(crate) fn bytes_in_blocks(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| piece.in_blocks).map(Piece::padded).sum()
+}
+
 impl Piece {
     /// A version of a prepared transaction, whose data is in its place.
     pub(crate) fn of_version(intended: &Intended, version: &Version) -> Self {
@@ -53,6 +59,11 @@ impl Piece {
             payload: version.payload.clone(),
             in_blocks: false,
         }
+    }
+
+    /// Bytes of the blocks that it takes, if it takes any.
+    pub(crate) fn padded(&self) -> u64 {
+        (self.data.len() as u64).next_multiple_of(BLOCK as u64)
     }
 
     /// Has the description of the blocks take over chunks and checksums, as far as they are known.

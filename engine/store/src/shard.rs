@@ -252,4 +252,39 @@ impl Shard {
             containers,
         }
     }
+
+    /// Checks what is to be stored against the quota of its container: what others have stored meanwhile counts, too.
+    pub(crate) fn check_quota(
+        &self,
+        id: ContainerId,
+        number: ContainerNumber,
+        bytes: u64,
+    ) -> Result<(), UpdateError> {
+        let catalog = self.core.catalog.borrow();
+        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
+        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
+        container.check_quota(bytes).map_err(|quota| UpdateError::Quota { container: id, quota })
+    }
+
+    /// Checks that an update of this size fits the container's quota, the pool's share and the device.
+    pub(crate) fn check_space(
+        &self,
+        id: ContainerId,
+        number: ContainerNumber,
+        bytes: u64,
+        blocks: u64,
+    ) -> Result<(), UpdateError> {
+        let catalog = self.core.catalog.borrow();
+        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
+        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
+        container.check_quota(bytes).map_err(|quota| UpdateError::Quota { container: id, quota })?;
+        let free = pool.free();
+        if bytes > free || !self.core.has_blocks(blocks) {
+            // Deleted data may be waiting for aggregation.
+            self.core.chores.notify_one();
+            let free = if bytes > free { free } else { 0 };
+            return Err(UpdateError::NoSpace { pool: self.id(), needed: bytes, free, size: pool.size });
+        }
+        Ok(())
+    }
 }

@@ -18,7 +18,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, TransactionTail};
 use crate::list::ListPage;
 use crate::paging::Halt;
-use crate::piece::{Piece, Pieces};
+use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::punch::check_scope;
 use crate::record::{Change, Draft};
 use crate::shard::Shard;
@@ -237,7 +237,10 @@ impl Shard {
             Change::Remove { .. } => 0,
         });
         // A commit puts as much into the place of it, before this goes.
-        self.check_space(container, number, bytes.sum::<u64>() * 2, 0)?;
+        let bytes = bytes.sum::<u64>() * 2;
+        let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
+        self.check_quota(container, number, bytes + in_blocks)?;
+        self.check_space(container, number, bytes, 0)?;
         if let Some(reason) = self.core.failure() {
             return Err(UpdateError::Failed(reason));
         }

@@ -9,7 +9,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
-use crate::piece::Piece;
+use crate::piece::{Piece, bytes_in_blocks};
 use crate::record::{Draft, Edit, growth};
 use crate::route::Route;
 use crate::shard::Shard;
@@ -364,30 +364,6 @@ impl Shard {
         Ok(())
     }
 
-    /// Checks that an update of this size fits the container's quota, the pool's share and the device.
-    pub(crate) fn check_space(
-        &self,
-        id: ContainerId,
-        number: ContainerNumber,
-        bytes: u64,
-        blocks: u64,
-    ) -> Result<(), UpdateError> {
-        let catalog = self.core.catalog.borrow();
-        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
-        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
-        if container.quota > 0 && container.usage.total() + bytes > container.quota {
-            return Err(UpdateError::Quota { container: id, quota: container.quota });
-        }
-        let free = pool.free();
-        if bytes > free || !self.core.has_blocks(blocks) {
-            // Deleted data may be waiting for aggregation.
-            self.core.chores.notify_one();
-            let free = if bytes > free { free } else { 0 };
-            return Err(UpdateError::NoSpace { pool: self.id(), needed: bytes, free, size: pool.size });
-        }
-        Ok(())
-    }
-
     /// Reserves blocks for the pieces that need them.
     fn reserve(
         &self,
@@ -395,13 +371,12 @@ impl Shard {
         request: &Request<'_>,
         pieces: &mut [Piece],
     ) -> Result<Reservation, UpdateError> {
-        let padded = |piece: &Piece| (piece.data.len() as u64).next_multiple_of(BLOCK as u64);
-        let bytes: u64 = pieces.iter().filter(|piece| piece.in_blocks).map(padded).sum();
+        let bytes = bytes_in_blocks(pieces);
         self.check_space(id, request.container, bytes, bytes / BLOCK as u64)?;
         let mut reservation =
             Reservation { core: Rc::clone(&self.core), pool: self.number, bytes: 0, runs: Runs::new() };
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
-            let count = padded(piece) / BLOCK as u64;
+            let count = piece.padded() / BLOCK as u64;
             let runs = self.core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX);
             let runs = runs.ok_or_else(|| UpdateError::Fragmented(request.dkey.clone()))?;
             reservation.runs.extend_from_slice(&runs);
@@ -649,6 +624,9 @@ impl Shard {
         self.add_attributes(along, &mut attributes);
         let mut edits: SmallVec<[Edit<'_>; 8]> = draft.edits().collect();
         edits.extend(attributes.iter().map(Edit::from));
+        if stored.is_some() {
+            self.check_quota(id, request.container, growth(&edits) + bytes_in_blocks(pieces.0))?;
+        }
         self.check_space(id, request.container, growth(&edits), 0)?;
         let object = request.place();
         let before = self.core.tree.borrow().version();

@@ -172,3 +172,23 @@ fn requests_to_a_pool_that_has_gone_do_not_meet_the_next_one() {
     });
     assert_eq!(machine.audit(&store).problems, [""; 0]);
 }
+
+#[test]
+fn updates_that_are_under_way_together_stay_within_the_quota() {
+    let machine = Machine::new(4, DISK);
+    let (_store, shard) = machine.start(quiet());
+    machine.run(async move {
+        shard.set_quota(CONTAINER, 1 << 20).await.expect("set");
+        let puts = (0..16u64).map(|number| {
+            let shard = shard.clone();
+            async move { put(&shard, &format!("d{number}"), "a", 1 + number, &pattern(number, 200_000)).await }
+        });
+        let ended = join_all(puts.collect::<Vec<_>>()).await;
+        let stored = ended.iter().filter(|ended| ended.is_ok()).count();
+        let refused = ended.iter().filter(|ended| matches!(ended, Err(UpdateError::Quota { .. }))).count();
+        assert_eq!((stored, refused), (5, 11));
+        let used = shard.containers()[0].used;
+        assert!(used <= 1 << 20, "{used} bytes are used");
+        assert_eq!(shard.space().free, shard.space().total - shard.space().used());
+    });
+}
