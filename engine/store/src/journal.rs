@@ -135,6 +135,8 @@ pub(crate) struct Journal {
     placed: Cell<u64>,
     /// Number of the last record that is durable.
     durable: Cell<u64>,
+    /// Number of the first batch that may not be stable.
+    unstable: Cell<u64>,
     /// Number of the last record that somebody waits for.
     wanted: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
@@ -169,6 +171,7 @@ impl Journal {
             last: Cell::new(0),
             placed: Cell::new(0),
             durable: Cell::new(0),
+            unstable: Cell::new(ring.sequence),
             wanted: Cell::new(0),
             preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
@@ -200,6 +203,16 @@ impl Journal {
 
     pub(crate) fn durable(&self) -> u64 {
         self.durable.get()
+    }
+
+    /// Number of the first batch that may not be stable: it, a mark among them, may be on its way.
+    pub(crate) fn unstable(&self) -> u64 {
+        self.unstable.get()
+    }
+
+    /// All batches that have a place in the ring are stable.
+    pub(crate) fn set_stable(&self) {
+        self.unstable.set(self.ring.borrow().sequence);
     }
 
     /// Records that wait for a place in the ring.
@@ -513,6 +526,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         journal.batches.set(journal.batches.get() + 1);
         journal.written.set(journal.written.get() + len);
         journal.set_durable(last);
+        journal.set_stable();
         core.space.borrow_mut().settle(last);
         journal.wake(false);
         prepare_ahead(&core);

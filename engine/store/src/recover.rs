@@ -220,6 +220,7 @@ impl<'a> Opening<'a> {
         core.scrub.set_position(checkpoint.scrub);
         self.load_index(&core, &checkpoint).await?;
         let known = crate::replay::replay(&self, &core).await?;
+        core.journal.set_stable();
         core.space.borrow_mut().finish_recovery();
         core.timestamps.set_floor(core.newest_epoch().max(rt.wall_ns()));
         core.journal.incarnation.set(checkpoint.incarnation + 1);

@@ -89,8 +89,7 @@ async fn check_log(core: &Core, budget: &mut Budget) {
     let header = core.checkpoints.header.get();
     let (mut position, mut sequence) = (header.log_position, header.log_sequence);
     let mut previous = header.log_previous;
-    // The newest batch may still be on its way.
-    let end = core.journal.ring.borrow().sequence.saturating_sub(1);
+    let end = core.journal.unstable();
     while sequence < end {
         let offset = core.layout.log_offset + position;
         let read = read_batch(core, position).await;

@@ -18,7 +18,7 @@ fn left(store: &Store) -> u64 {
 }
 
 /// Fills the ring up to its last block, and leaves nothing of it to be replayed.
-fn fill(machine: &Machine, store: &Rc<Store>) {
+pub fn fill(machine: &Machine, store: &Rc<Store>) {
     let opened = Rc::clone(store);
     machine.run(async move {
         let shard = opened.pool(POOL).expect("the pool");

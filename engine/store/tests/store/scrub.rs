@@ -4,6 +4,7 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_media::sim::SimDiskOptions;
 use weir_proto::Epoch;
 use weir_proto::object::PunchScope;
 use weir_runtime::random::Random;
@@ -291,4 +292,23 @@ fn aggregation_compares_what_it_merges_and_leaves_damage_where_it_is() {
     });
     assert!(store.stats().checksum_errors > 0);
     assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
+fn a_mark_at_the_end_of_the_log_that_is_on_its_way_is_not_called_rotten() {
+    let machine = Machine::new(27, 64 << 20);
+    let config = StoreConfig { checkpoint_interval: Duration::from_hours(1), ..scrubbing() };
+    let (store, shard) = machine.start(config);
+    crate::dropped::fill(&machine, &store);
+    // More than the last block of the ring takes: a mark, and a batch at the start.
+    let stall = Duration::from_secs(20);
+    machine.disk.set_options(SimDiskOptions { stall_probability: 1.0, stall, ..SimDiskOptions::default() });
+    let user = shard.clone();
+    let late = machine.handle().spawn(async move { put(&user, "x", "a", 1 << 20, &pattern(1, 4090)).await });
+    machine.sleep(Duration::from_millis(1));
+    machine.disk.set_options(SimDiskOptions::default());
+    let report = passes(&machine, &store, 2);
+    assert!(report.rotten.is_empty(), "{report:?}");
+    machine.run(late).expect("it ends").expect("stored");
+    assert!(passes(&machine, &store, 2).rotten.is_empty());
 }
