@@ -113,13 +113,16 @@ fn pause(core: &Core, config: ScrubConfig, begin_ns: u64) -> Duration {
     config.interval.saturating_sub(Duration::from_nanos(passed))
 }
 
-/// Whether scrubbing is to end.
+/// Whether scrubbing is to end. A device that is out of use gives nothing to be compared.
 fn is_over(core: &Core) -> bool {
-    core.is_stopped() || core.has_failed()
+    core.is_stopped() || core.has_failed() || core.device.fault().is_some()
 }
 
 /// Reads everything once, the index and what it refers to from a key on. `None`: the store stops.
 async fn pass(core: &Rc<Core>, config: ScrubConfig, begin_ns: u64, from: Vec<u8>) -> Option<()> {
+    if is_over(core) {
+        return None;
+    }
     let mut budget = Budget { rate: config.bytes_per_second, next: core.rt.now() };
     fixed::check(core, &mut budget).await;
     let (mut from, mut tries) = (Some(from), 0);

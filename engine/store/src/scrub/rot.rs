@@ -52,8 +52,11 @@ pub struct ScrubReport {
     pub found: Vec<Rot>,
 }
 
-/// Counts, keeps and logs a place, once.
+/// Counts, keeps and logs a place, once. What a device refuses that is out of use says nothing of the place.
 pub(super) fn report(core: &Core, rot: Rot) {
+    if core.device.fault().is_some() {
+        return;
+    }
     {
         let mut known = core.scrub.known.borrow_mut();
         if known.len() >= KNOWN_MAX || !known.insert(rot.location.offset) {

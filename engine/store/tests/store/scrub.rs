@@ -4,6 +4,8 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_media::Device;
+use weir_media::health::Watched;
 use weir_media::sim::SimDiskOptions;
 use weir_proto::Epoch;
 use weir_proto::object::PunchScope;
@@ -311,4 +313,18 @@ fn a_mark_at_the_end_of_the_log_that_is_on_its_way_is_not_called_rotten() {
     assert!(report.rotten.is_empty(), "{report:?}");
     machine.run(late).expect("it ends").expect("stored");
     assert!(passes(&machine, &store, 2).rotten.is_empty());
+}
+
+#[test]
+fn a_device_that_is_out_of_use_is_not_called_rotten() {
+    let machine = Machine::new(28, SIZE);
+    drop(machine.start(quiet()));
+    let handle = machine.handle();
+    let device: Rc<dyn Device> = Rc::new(Watched::new(&handle, machine.device()));
+    let store = machine.run(async move { Store::open(&handle, device, &owner(), scrubbing()).await });
+    let store = store.expect("it opens");
+    store.condemn_device("a test says so");
+    machine.sleep(Duration::from_secs(10));
+    let report = store.scrub();
+    assert!(report.rotten.is_empty() && report.passes == 0, "{report:?}");
 }
