@@ -464,14 +464,12 @@ impl Shard {
 
     fn apply_commit(
         &self,
-        (pool, container, _): TransactionKey,
+        place @ (pool, container, _): TransactionKey,
         prepared: &Prepared,
         versions: &[Version],
         changes: &[Change],
     ) -> Result<u64, TransactionError> {
-        let objects: BTreeSet<ObjectKey> =
-            prepared.intents.iter().map(|intent| (pool, container, intent.object())).collect();
-        let objects: Vec<ObjectKey> = objects.into_iter().collect();
+        let objects = objects_of(place, prepared);
         let moved: Vec<Run> = versions
             .iter()
             .flat_map(|version| match &version.payload {
@@ -513,16 +511,18 @@ impl Shard {
                 Some(Decision::Committed(epoch)) => {
                     return Err(TransactionError::Committed { transaction: id, epoch }.into());
                 }
-                Some(Decision::Aborted) => return Ok(Vec::new()),
+                Some(Decision::Aborted) => return Ok((Vec::new(), Vec::new())),
                 None => {}
             }
+            let prepared = transactions.prepared(place);
+            let objects = prepared.map(|(prepared, _)| objects_of(place, &prepared)).unwrap_or_default();
             let mut changes = transactions.removals(place);
             changes.push(self.decide(place, Decision::Aborted));
             tree.reach(changes.iter().map(Change::key))?;
-            Ok(changes)
+            Ok((objects, changes))
         });
-        let planned: Result<Vec<Change>, TransactionError> = planned.await;
-        let changes = planned?;
+        let planned: Result<(Vec<ObjectKey>, Vec<Change>), TransactionError> = planned.await;
+        let (objects, changes) = planned?;
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
         }
@@ -532,7 +532,8 @@ impl Shard {
         let record = if changes.is_empty() {
             self.core.journal.last()
         } else {
-            self.core.commit(&changes, None).map_err(|malformed| {
+            // Who reads the objects now is told something that only the decision makes true: it has to be durable first.
+            self.core.commit_moving(&changes, &objects, &[]).map_err(|malformed| {
                 self.core.fail(&malformed.to_string());
                 TransactionError::Failed(malformed.to_string())
             })?
@@ -567,6 +568,12 @@ impl Shard {
         let number = self.locate(container)?;
         Ok(self.core.transactions.borrow().decision((self.number, number, id)))
     }
+}
+
+/// The objects that a prepared transaction writes.
+fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<ObjectKey> {
+    let objects = prepared.intents.iter().map(|intent| (pool, container, intent.object()));
+    objects.collect::<BTreeSet<ObjectKey>>().into_iter().collect()
 }
 
 /// The entries of a prepared transaction.

@@ -6,6 +6,7 @@ mod transfers;
 
 use crate::setup::*;
 use std::rc::Rc;
+use std::time::Duration;
 use uuid::Uuid;
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, ListScope, PunchScope, Value};
@@ -172,6 +173,34 @@ fn an_aborted_transaction_leaves_nothing_behind() {
     assert_eq!(shard.space().data, 0);
     assert_eq!(store.stats().entries, before + 2, "two decisions");
     assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
+fn what_an_abort_makes_true_is_told_when_the_abort_is_durable() {
+    let (machine, store, shard, t) = start(9);
+    let user = shard.clone();
+    machine.run(async move {
+        plain(&user, 1, "x", t, b"before").await.expect("stored");
+        user.prepare(CONTAINER, id(1), Epoch(t + 1), &[store_value(1, "x", b"after")])
+            .await
+            .expect("prepared");
+    });
+    machine.disk.halt_at(machine.disk.operations());
+    let (handle, aborting) = (machine.handle(), shard.clone());
+    let told = machine.world.try_block_on(&machine.node, Duration::from_secs(1), async move {
+        let _abort = handle.spawn({
+            let aborting = aborting.clone();
+            async move { aborting.abort_transaction(CONTAINER, id(1)).await }
+        });
+        handle.sleep(Duration::from_micros(1)).await;
+        assert_eq!(aborting.decision(CONTAINER, id(1)), Ok(Some(Decision::Aborted)));
+        look(&aborting, 1, "x", MAX).await
+    });
+    assert!(told.is_err(), "{told:?}");
+    drop((store, shard));
+    machine.crash(CrashKeeps::Nothing);
+    let shard = machine.open(quiet()).pool(POOL).expect("the pool");
+    assert_eq!(shard.undecided(CONTAINER), Ok(vec![(id(1), Epoch(t + 1))]), "it may be committed yet");
 }
 
 #[test]
