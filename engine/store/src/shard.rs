@@ -122,7 +122,7 @@ impl Shard {
             let number = pool.next_container;
             let mut pool = crate::catalog::Pool::new(pool.id, pool.size);
             pool.next_container = number + 1;
-            if pool.next_container >= NUMBER_END {
+            if pool.next_container == NUMBER_END {
                 return Err(PoolError::Failed("no number is left for another container".to_owned()));
             }
             [pool.change(self.number), Container::new(container).change(self.number, number)]

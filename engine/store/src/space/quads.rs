@@ -10,7 +10,7 @@ use super::{Bits, GROUP_BLOCKS, GROUP_WORDS, Purpose, Run, Space};
 
 /// Blocks of a quad: those of the largest node.
 pub(super) const QUAD: u64 = 4;
-const _: () = assert!(crate::tree::NODE_BYTES == QUAD as usize * weir_media::BLOCK);
+const _: () = assert!(crate::tree::NODE_BYTES as u64 == QUAD * weir_media::BLOCK as u64);
 
 /// The first bit of each quad of a word.
 const FIRSTS: u64 = 0x1111_1111_1111_1111;
