@@ -35,8 +35,12 @@ impl Notify {
     }
 
     /// Wakes every task that waits now.
+    #[inline]
     pub fn notify_waiters(&self) {
         self.0.round.set(self.0.round.get() + 1);
+        if self.0.waiting.borrow().is_empty() {
+            return;
+        }
         let waiting = core::mem::take(&mut *self.0.waiting.borrow_mut());
         for (_, waker) in waiting {
             waker.wake();
