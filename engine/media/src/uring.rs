@@ -310,8 +310,10 @@ impl<W: Wire> Ring<W> {
     /// Whether completions come forth only when the kernel is asked for them.
     fn must_ask(&self) -> bool {
         let features = self.features();
+        // A thread that polls without system calls would wait for the next tick of the clock to interrupt it.
+        let is_left_alone = features.has(Features::DEFERRED) || features.has(Features::COOPERATIVE);
         (features.has(Features::POLLED) && self.under_way.get() > self.unsubmitted.get())
-            || (features.has(Features::DEFERRED) && self.uring.borrow_mut().submission().taskrun())
+            || (is_left_alone && self.uring.borrow_mut().submission().taskrun())
     }
 
     /// Moves waiting transfers to the submission ring, tells the kernel, and has it bring forth completions, all in
