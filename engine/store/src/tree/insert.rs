@@ -134,12 +134,14 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
         debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
         // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
         let is_first = run.done == 0;
-        let fits = entries.size() + edit_size(edit) <= NODE_MAX;
+        if !is_first && (entries.size() + edit_size(edit) > NODE_MAX || !high.is_above(key)) {
+            break;
+        }
         let found = match entries.locate(key, hint) {
-            Place::Inside(found) if is_first || fits => found,
-            Place::Behind if !is_first && fits && high.is_above(key) => Err(entries.len()),
-            _ if is_first => entries.search(key),
-            _ => break,
+            Place::Inside(found) => found,
+            Place::Behind => Err(entries.len()),
+            Place::Before if is_first => Err(0),
+            Place::Before => break,
         };
         let prefix = entries.prefix().len();
         let at = match found {
@@ -182,27 +184,37 @@ fn edit_size(edit: Edit<'_>) -> usize {
     packed::ENTRY_OVERHEAD + edit.key.len() + edit.value.map_or(0, <[u8]>::len)
 }
 
+/// Entries of which the last one is looked at for all: those of an update of one value, behind the first.
+const GROUP: usize = 3;
+
 /// How many of these entries, the first of which comes to `at`, come there one behind the other: one at least, and of the
 /// others only as many as leave the node whole.
-fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> usize {
+fn together<'e>(entries: &Packed, edits: &[Edit<'e>], at: usize, high: High<'_>) -> usize {
     let Some((first, rest)) = edits.split_first() else { return 0 };
     let (mut last, mut size) = (first.key, entries.size() + edit_size(*first));
     if !last.starts_with(entries.prefix()) {
         return 1;
     }
-    let mut count = 1;
-    for edit in rest {
-        size += edit_size(*edit);
+    let mut follows = |edit: &&Edit<'e>| {
+        size += edit_size(**edit);
         let is_behind = edit.value.is_some() && size <= NODE_MAX && edit.key > last;
         last = edit.key;
-        // Behind all entries it belongs here if it belongs to the node, and shares what is between it and the first.
-        let is_there = is_behind
-            && last.starts_with(entries.prefix())
-            && if at < entries.len() { entries.is_above(at, last) } else { high.is_above(last) };
-        if !is_there {
+        is_behind
+    };
+    // Behind all entries it belongs here if it belongs to the node, and shares what is between it and the first.
+    let is_there = |edit: &Edit<'_>| {
+        edit.key.starts_with(entries.prefix())
+            && if at < entries.len() { entries.is_above(at, edit.key) } else { high.is_above(edit.key) }
+    };
+    let mut count = 1;
+    for group in rest.chunks(GROUP) {
+        // They ascend: where one is, those before it are.
+        let following = group.iter().take_while(&mut follows).count();
+        let there = group[..following].iter().rposition(is_there).map_or(0, |last| last + 1);
+        count += there;
+        if there < group.len() {
             break;
         }
-        count += 1;
     }
     count
 }

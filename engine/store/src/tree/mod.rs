@@ -51,7 +51,10 @@ pub(crate) struct Tree {
     key: RefCell<Vec<u8>>,
 }
 
-type Fingers = [Option<Finger>; 2];
+/// Leaves that are remembered.
+const FINGERS: usize = 2;
+
+type Fingers = [Option<Finger>; FINGERS];
 
 /// A leaf, and the entry of it that was looked at last.
 #[derive(Clone, Debug)]
@@ -245,7 +248,7 @@ impl Tree {
     pub(crate) fn reach<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Missing> {
         let mut missing: Vec<(Vec<u8>, PageRef)> = Vec::new();
         for key in keys {
-            if self.at_finger(key).is_some() {
+            if self.at_other_finger(key).is_some() {
                 continue;
             }
             let Missing(nodes) = match self.leaf(key) {

@@ -203,8 +203,7 @@ impl Trail {
 
     /// The child that a key belongs to, as [`Node::child_of`], looking first where it has led before.
     pub(super) fn child_of(&self, keys: &Packed, key: &[u8]) -> usize {
-        let known = self.0.get().map(|at| at as usize);
-        known.into_iter().find(|at| keys.covers(*at, key)).unwrap_or_else(|| Node::child_of(keys, key))
+        keys.covering(self.0.get().map(|at| at as usize), key)
     }
 }
 

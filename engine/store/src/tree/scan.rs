@@ -1,6 +1,6 @@
 //! Questions for ranges of entries, in order and in reverse.
 
-use super::{Body, Child, Finger, Missing, Node, Packed, Tree};
+use super::{Body, Child, FINGERS, Finger, Missing, Node, Packed, Tree};
 use core::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -39,8 +39,17 @@ impl Tree {
 
     /// A leaf at a finger that `from` belongs to for sure, and the first entry of it that isn't below.
     pub(super) fn at_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        self.at_fingers([0, 1], from)
+    }
+
+    /// As [`Tree::at_finger`], of something that is more likely elsewhere than what was asked for last.
+    pub(super) fn at_other_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        self.at_fingers([1, 0], from)
+    }
+
+    fn at_fingers(&self, order: [usize; FINGERS], from: &[u8]) -> Option<(Rc<Node>, usize)> {
         let mut fingers = self.fingers.borrow_mut();
-        for number in 0..fingers.len() {
+        for number in order {
             let Some(Finger { leaf, at }) = &mut fingers[number] else { continue };
             let Body::Leaf(entries) = &leaf.body else { continue };
             if let Some(first) = entries.seek(from, *at) {

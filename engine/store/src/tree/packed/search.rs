@@ -144,8 +144,17 @@ impl Packed {
     /// Where a key is of which this is what follows the common start, and its head, if that is next to the entry at `hint`
     /// or the one before.
     fn near(&self, hint: usize, rest: &[u8], head: u32) -> Option<Result<usize, usize>> {
-        let before = hint.checked_sub(1).filter(|_| hint < self.slots.len())?;
+        if hint >= self.slots.len() {
+            return None;
+        }
         let compare = |index: usize| self.compare(index, rest, head);
+        let Some(before) = hint.checked_sub(1) else {
+            return match compare(hint) {
+                Ordering::Equal => Some(Ok(hint)),
+                Ordering::Greater => Some(Err(hint)),
+                Ordering::Less => None,
+            };
+        };
         match compare(before) {
             Ordering::Equal => Some(Ok(before)),
             Ordering::Less => match compare(hint) {
@@ -160,18 +169,16 @@ impl Packed {
         }
     }
 
-    /// Whether `key` is at or above the entry at `index` and below the next one, if there is one.
-    pub(crate) fn covers(&self, index: usize, key: &[u8]) -> bool {
-        if index >= self.slots.len() {
-            return false;
-        }
+    /// The last entry whose key isn't above this one, or the first of all. It is most likely one of `near`.
+    pub(crate) fn covering(&self, near: impl IntoIterator<Item = usize>, key: &[u8]) -> usize {
         let Some(rest) = key.strip_prefix(self.start.as_slice()) else {
-            let place = self.search_apart(key).or_else(|at| at.checked_sub(1).ok_or(()));
-            return place == Ok(index) && key.starts_with(self.prefix());
+            return self.search_apart(key).unwrap_or_else(|at| at.saturating_sub(1));
         };
-        let head = head(rest);
+        let (head, len) = (head(rest), self.slots.len());
         let is_at = |index: usize| self.compare(index, rest, head) != Ordering::Greater;
-        is_at(index) && (index + 1 == self.slots.len() || !is_at(index + 1))
+        let covers = |at: &usize| *at < len && is_at(*at) && (*at + 1 == len || !is_at(*at + 1));
+        let search = || self.search_rest(rest, head).unwrap_or_else(|at| at.saturating_sub(1));
+        near.into_iter().find(covers).unwrap_or_else(search)
     }
 
     /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
@@ -207,8 +214,13 @@ impl Packed {
 
     /// As [`Packed::first_from`], where that is most likely the entry at `hint` or the one before.
     pub(crate) fn first_near(&self, suffix: &[u8], hint: usize) -> usize {
-        let near = suffix.strip_prefix(&self.start[self.prefix..]);
-        let near = near.and_then(|rest| self.near(hint, rest, head(rest)));
-        near.map_or_else(|| self.first_from(suffix), |found| found.unwrap_or_else(|at| at))
+        let found = match suffix.strip_prefix(&self.start[self.prefix..]) {
+            Some(rest) => {
+                let head = head(rest);
+                self.near(hint, rest, head).unwrap_or_else(|| self.search_rest(rest, head))
+            }
+            None => self.search_suffix_apart(suffix),
+        };
+        found.unwrap_or_else(|at| at)
     }
 }
