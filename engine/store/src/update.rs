@@ -18,7 +18,7 @@ use crate::state::Core;
 use crate::timestamps::Scope;
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload};
-use crate::writer::{Part, Parts, READY_BYTES, Slices, Writing};
+use crate::writer::{Part, Parts, READY_BYTES, Slices, Writing, take_front};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -646,24 +646,6 @@ impl Shard {
         }
         Ok(record)
     }
-}
-
-/// Takes `len` bytes from the front of slices.
-fn take_front(slices: &mut Slices, len: usize) -> Slices {
-    let mut taken = Slices::new();
-    let mut left = len;
-    while left > 0 && !slices.is_empty() {
-        let first = &slices[0];
-        if first.len() <= left {
-            left -= first.len();
-            taken.push(slices.remove(0));
-        } else {
-            taken.extend(first.part(0..left));
-            slices[0] = first.part(left..first.len()).unwrap_or_else(|| first.clone());
-            left = 0;
-        }
-    }
-    taken
 }
 
 impl From<Malformed> for UpdateError {
