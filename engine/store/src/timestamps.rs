@@ -28,6 +28,9 @@ enum Kind {
     Decided,
 }
 
+/// What a write outside of transactions has to be newer than.
+const LIMITS_OF_WRITES: [Kind; 2] = [Kind::Read, Kind::Decided];
+
 /// How many kinds there are.
 const KINDS: usize = 4;
 
@@ -193,16 +196,23 @@ impl Timestamps {
         }
     }
 
+    /// As [`Timestamps::note_write`] outside of transactions, of a dkey whose hash is known, as is that of its object.
+    pub(crate) fn note_write_at(&self, (object, dkey): (u64, u64), epoch: u64) {
+        self.note_dkey((object, dkey), epoch, Kind::Write);
+    }
+
     /// The newest epoch that a write of `scope` may not be older than, of these kinds.
     fn newest(&self, object: &ObjectKey, scope: Scope<'_>, kinds: &[Kind]) -> u64 {
         let object = hash_object(object);
         match scope {
-            Scope::Dkey(dkey) => {
-                let of_dkey = self.dkeys.newest(hash_key(object, dkey), kinds);
-                of_dkey.max(self.whole.newest(object, kinds))
-            }
+            Scope::Dkey(dkey) => self.newest_at((object, hash_key(object, dkey)), kinds),
             Scope::Object => self.any.newest(object, kinds),
         }
+    }
+
+    /// As [`Timestamps::newest`], of a dkey whose hash is known, as is that of its object.
+    fn newest_at(&self, (object, dkey): (u64, u64), kinds: &[Kind]) -> u64 {
+        self.dkeys.newest(dkey, kinds).max(self.whole.newest(object, kinds))
     }
 
     /// A transaction that writes `scope` has to be newer than this.
@@ -212,7 +222,12 @@ impl Timestamps {
 
     /// A write outside of transactions has to be newer than this: what transactions have read or written.
     pub(crate) fn limit_of_write(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
-        self.newest(object, scope, &[Kind::Read, Kind::Decided])
+        self.newest(object, scope, &LIMITS_OF_WRITES)
+    }
+
+    /// As [`Timestamps::limit_of_write`], of a dkey whose hash is known, as is that of its object.
+    pub(crate) fn limit_of_write_at(&self, (object, dkey): (u64, u64)) -> u64 {
+        self.newest_at((object, dkey), &LIMITS_OF_WRITES)
     }
 }
 

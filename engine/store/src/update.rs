@@ -15,7 +15,7 @@ use crate::route::Route;
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Runs};
 use crate::state::Core;
-use crate::timestamps::Scope;
+use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload};
 use crate::writer::{Part, Parts, READY_BYTES, Slices, Writing, take_front};
@@ -352,12 +352,22 @@ impl Shard {
         scope: Scope<'_>,
         epoch: u64,
     ) -> Result<(), UpdateError> {
+        self.check_write_above(self.core.timestamps.limit_of_write(object, scope), object, scope, epoch)
+    }
+
+    /// As [`Shard::check_write`], where `newest` is the newest epoch of a transaction that has read or written it.
+    fn check_write_above(
+        &self,
+        newest: u64,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+    ) -> Result<(), UpdateError> {
         if let Some((transaction, epoch)) =
             self.core.transactions.borrow().meets(object, scope, u64::MAX, None)
         {
             return Err(UpdateError::Undecided { transaction, epoch });
         }
-        let newest = self.core.timestamps.limit_of_write(object, scope);
         if epoch < newest {
             return Err(UpdateError::Restart { epoch: Epoch(epoch), newest: Epoch(newest) });
         }
@@ -589,12 +599,16 @@ impl Shard {
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
         let mut draft = self.core.take_draft();
+        let (object, scope) = (request.place(), Scope::Dkey(request.dkey));
+        let hash = hash_object(&object);
+        let hashes = (hash, hash_key(hash, request.dkey));
         let planned = self.core.ask(|tree| {
             // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
             request.epoch = clock().0;
             check_epoch(Epoch(request.epoch))?;
-            self.check_write(&request.place(), Scope::Dkey(request.dkey), request.epoch)?;
-            let known = self.core.lives.newest(tree, &request.place(), request.epoch);
+            let newest = self.core.timestamps.limit_of_write_at(hashes);
+            self.check_write_above(newest, &object, scope, request.epoch)?;
+            let known = self.core.lives.newest_at(tree, &object, hash, request.epoch);
             let planned = request.plan(tree, known, pieces, &mut draft)?;
             tree.reach(draft.edits().take(planned.to_reach).map(|edit| edit.key))?;
             Ok(planned.overwrites)
@@ -608,8 +622,8 @@ impl Shard {
             Ok(overwrites) => overwrites,
             Err(error) => {
                 drop(stored);
-                self.note_refusal(&request.place(), Scope::Dkey(request.dkey));
-                let seen = self.core.journal.touched(&(request.pool, request.container, request.object));
+                self.note_refusal(&object, scope);
+                let seen = self.core.journal.touched(&object);
                 self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
                 return Err(error);
             }
@@ -622,13 +636,13 @@ impl Shard {
         }
         let mut attributes = Vec::new();
         self.add_attributes(along, &mut attributes);
-        let mut edits: SmallVec<[Edit<'_>; 8]> = draft.edits().collect();
+        let mut edits = SmallVec::<[Edit<'_>; 8]>::new();
+        draft.edits().for_each(|edit| edits.push(edit));
         edits.extend(attributes.iter().map(Edit::from));
         if stored.is_some() {
             self.check_quota(id, request.container, growth(&edits) + bytes_in_blocks(pieces.0))?;
         }
         self.check_space(id, request.container, growth(&edits), 0)?;
-        let object = request.place();
         let before = self.core.tree.borrow().version();
         let record = self.core.commit_edits(&edits, &[object], &[]).map_err(|malformed| {
             self.core.fail(&malformed.to_string());
@@ -639,8 +653,8 @@ impl Shard {
         }
         drop(edits);
         self.core.give_back_draft(draft);
-        self.core.lives.renew(&self.core.tree.borrow(), &object, before, request.epoch);
-        self.core.timestamps.note_write(&object, Scope::Dkey(request.dkey), request.epoch, false);
+        self.core.lives.renew(&self.core.tree.borrow(), (&object, hash), before, request.epoch);
+        self.core.timestamps.note_write_at(hashes, request.epoch);
         if overwrites {
             self.core.queue_for_aggregation(object, request.epoch);
         }

@@ -18,7 +18,7 @@ use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, BELOW, EVENT, EXTENT, Path};
 use crate::spelling::Spelling;
-use crate::timestamps::{hash_object, mix};
+use crate::timestamps::mix;
 use crate::tree::{Node, Packed, Tree};
 use crate::value::{Event, Kind};
 use core::cell::{Cell, OnceCell};
@@ -51,13 +51,8 @@ impl Lives {
         &self.0[usize::try_from(hash >> 32).unwrap_or(0) % LIVES]
     }
 
-    /// The life of an object at an epoch that isn't before its newest event; `None` before that, and where the index has
-    /// to be read or is damaged.
-    pub(crate) fn newest(&self, tree: &Tree, place: &ObjectKey, epoch: u64) -> Option<Life> {
-        self.newest_at(tree, place, hash_object(place), epoch)
-    }
-
-    /// As [`Lives::newest`], of an object whose hash is known.
+    /// The life of an object with this hash at an epoch that isn't before its newest event; `None` before that, and where
+    /// the index has to be read or is damaged.
     pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
         let slot = self.slot(hash);
         let known = slot.get().filter(|known| known.version == tree.version() && known.place == *place);
@@ -75,10 +70,10 @@ impl Lives {
 }
 
 impl Lives {
-    /// Goes on knowing an object that was updated at an epoch, which took the index from version `before` to the present
+    /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the present
     /// one with no other change.
-    pub(crate) fn renew(&self, tree: &Tree, place: &ObjectKey, before: u64, epoch: u64) {
-        let slot = self.slot(hash_object(place));
+    pub(crate) fn renew(&self, tree: &Tree, (place, hash): (&ObjectKey, u64), before: u64, epoch: u64) {
+        let slot = self.slot(hash);
         let Some(mut known) = slot.get().filter(|known| known.version == before && known.place == *place)
         else {
             return;

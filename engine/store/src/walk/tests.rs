@@ -4,7 +4,7 @@ use super::*;
 use crate::extents::{newest_versions, paint};
 use crate::fetch::newest_single;
 use crate::paging::Fault;
-use crate::timestamps::hash_key;
+use crate::timestamps::{hash_key, hash_object};
 use crate::value::{Payload, Version};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -121,7 +121,12 @@ impl Known {
     }
 
     fn ask(&self, keys: (&Key, &Key), epoch: u64, wanted: Wanted) -> Answer {
-        self.ask_below(self.lives.newest(&self.tree, &OBJECT, epoch)?, keys, epoch, wanted)
+        self.ask_below(
+            self.lives.newest_at(&self.tree, &OBJECT, hash_object(&OBJECT), epoch)?,
+            keys,
+            epoch,
+            wanted,
+        )
     }
 
     /// Asks until it is known where the answer is.
@@ -179,7 +184,7 @@ proptest! {
     ) {
         let known = Known::new(tree(&entries), u64::MAX);
         for (dkey, akey, epoch, index, count) in questions {
-            if let Some(above) = known.lives.newest(&known.tree, &OBJECT, epoch) {
+            if let Some(above) = known.lives.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), epoch) {
                 let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
                 prop_assert_eq!(above, life(&known.tree, &object, Life::ALWAYS, epoch).expect("sound"));
             }
@@ -262,7 +267,10 @@ fn a_hint_leads_to_an_answer_until_its_leaf_changes() {
     assert!(known.leads(in_array, array) && known.leads(in_single, single));
     assert_eq!(last_byte(known.ask(in_array, 4, array)), Some(5));
     assert_eq!(known.ask(in_array, 3, array), None, "it was stored later");
-    let reborn = Life { low: 2, ..known.lives.newest(&known.tree, &OBJECT, u64::MAX).expect("an object") };
+    let reborn = Life {
+        low: 2,
+        ..known.lives.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), u64::MAX).expect("an object")
+    };
     assert_eq!(known.ask_below(reborn, in_array, u64::MAX, array), None, "the dkey is of a former life");
     set(&mut known.tree, &(Some(0), Some(1), 7, 8, FIRST));
     assert!(!known.leads(in_single, single), "a neighbour was changed");
