@@ -126,6 +126,48 @@ struct Pending {
     has_small: bool,
 }
 
+/// Objects with records that aren't durable.
+#[derive(Default)]
+struct Touched {
+    /// Objects with the last of their records that came one behind the other.
+    order: VecDeque<(u64, ObjectKey)>,
+    /// The newest of these records of each object, but for the last of all: the next one is most likely of the same object.
+    newest: HashMap<ObjectKey, u64, ObjectHash>,
+}
+
+impl Touched {
+    /// A record of an object, newer than all others.
+    fn note(&mut self, object: ObjectKey, record: u64) {
+        match self.order.back_mut() {
+            Some((last, same)) if *same == object => {
+                *last = record;
+                return;
+            }
+            Some((last, other)) => drop(self.newest.insert(*other, *last)),
+            None => {}
+        }
+        self.order.push_back((record, object));
+    }
+
+    /// The newest record of an object; 0: all are durable.
+    fn newest(&self, object: &ObjectKey) -> u64 {
+        match self.order.back() {
+            None => 0,
+            Some((last, same)) if same == object => *last,
+            Some(_) => self.newest.get(object).copied().unwrap_or(0),
+        }
+    }
+
+    /// Records up to this one are durable.
+    fn forget(&mut self, record: u64) {
+        while let Some((number, object)) = self.order.pop_front_if(|(number, _)| *number <= record) {
+            if self.newest.get(&object) == Some(&number) {
+                self.newest.remove(&object);
+            }
+        }
+    }
+}
+
 /// The queue of the log.
 pub(crate) struct Journal {
     pending: RefCell<VecDeque<Pending>>,
@@ -147,9 +189,7 @@ pub(crate) struct Journal {
     /// Something was written or trimmed, or the store failed.
     pub(crate) progress: Notify,
     waiting: RefCell<Vec<(u64, Waker)>>,
-    /// Newest record of each object with records that aren't durable.
-    touched: RefCell<HashMap<ObjectKey, u64, ObjectHash>>,
-    touched_order: RefCell<VecDeque<(u64, ObjectKey)>>,
+    touched: RefCell<Touched>,
     /// Updates that are writing their data and will commit when it is there.
     staging: Cell<u32>,
     /// The last of them has committed.
@@ -180,7 +220,6 @@ impl Journal {
             progress: Notify::new(),
             waiting: RefCell::default(),
             touched: RefCell::default(),
-            touched_order: RefCell::default(),
             staging: Cell::new(0),
             staged: Notify::new(),
             small: Notify::new(),
@@ -283,8 +322,7 @@ impl Journal {
             }
         }
         for object in objects {
-            self.touched.borrow_mut().insert(*object, number);
-            self.touched_order.borrow_mut().push_back((number, *object));
+            self.touched.borrow_mut().note(*object, number);
         }
         drop(pending);
         if number == self.durable.get() + 1 || self.is_full() {
@@ -332,8 +370,7 @@ impl Journal {
 
     /// The record that must be durable before a reader may see this object.
     pub(crate) fn touched(&self, object: &ObjectKey) -> u64 {
-        let touched = self.touched.borrow();
-        if touched.is_empty() { 0 } else { touched.get(object).copied().unwrap_or(0) }
+        self.touched.borrow().newest(object)
     }
 
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
@@ -401,14 +438,7 @@ impl Journal {
 
     fn set_durable(&self, record: u64) {
         self.durable.set(record);
-        let mut order = self.touched_order.borrow_mut();
-        let mut touched = self.touched.borrow_mut();
-        while let Some((number, object)) = order.front().copied().filter(|(number, _)| *number <= record) {
-            order.pop_front();
-            if touched.get(&object) == Some(&number) {
-                touched.remove(&object);
-            }
-        }
+        self.touched.borrow_mut().forget(record);
     }
 
     /// Wakes those whose record is durable, or everybody.
@@ -549,4 +579,33 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     batch.await?;
     core.writer.written(placed.last).await?;
     core.device.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_newest_record_of_an_object_is_known_until_it_is_durable(
+            steps in proptest::collection::vec((0u64..4, 0u64..3, proptest::bool::weighted(0.3)), 1..100),
+        ) {
+            let object = |lo: u64| (1, 1, ObjectId { hi: 0, lo });
+            let (mut touched, mut model, mut durable) = (Touched::default(), [0u64; 4], 0);
+            for (number, (which, behind, forget)) in (1u64..).zip(steps) {
+                touched.note(object(which), number);
+                model[usize::try_from(which).expect("small")] = number;
+                if forget {
+                    durable = durable.max(number.saturating_sub(behind));
+                    touched.forget(durable);
+                }
+                for (lo, newest) in (0u64..).zip(model) {
+                    prop_assert_eq!(touched.newest(&object(lo)), if newest > durable { newest } else { 0 });
+                }
+            }
+            touched.forget(u64::MAX);
+            prop_assert!(touched.order.is_empty() && touched.newest.is_empty());
+        }
+    }
 }
