@@ -352,6 +352,9 @@ impl Version {
         if matches!(decoder.u8()?, INLINE | INLINE_SUMMED) {
             return Ok(Runs::new());
         }
+        if let Some(Lone { block, .. }) = Self::lone(bytes) {
+            return Ok(Runs::from([Run { block, count: 1 }]));
+        }
         match Self::decode(bytes)?.payload {
             Payload::Blocks(blocks) => Ok(blocks.runs),
             Payload::Hole | Payload::Inline(_) => Ok(Runs::new()),
