@@ -18,7 +18,7 @@ use core::task::{Poll, Waker};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_media::{IoFuture, MediaError, Slice};
+use weir_media::{BLOCK, IoFuture, MediaError, Slice};
 use weir_runtime::sync::Notify;
 
 /// Bytes after which a transfer takes no more neighbours: enough for full bandwidth, and large extents stay apart, so
@@ -66,6 +66,20 @@ struct Group {
     bytes: Cell<usize>,
     /// The parts with the members that they belong to, until they are begun.
     parts: RefCell<Vec<(usize, Part)>>,
+}
+
+/// Members that a group of small writes has room for at first: as many blocks as are worth a transfer.
+const GROUP_ROOM: usize = READY_BYTES / BLOCK;
+
+impl Group {
+    /// A group that gathers small writes.
+    fn with_room() -> Self {
+        Self {
+            members: RefCell::new(Vec::with_capacity(GROUP_ROOM)),
+            bytes: Cell::new(0),
+            parts: RefCell::new(Vec::with_capacity(GROUP_ROOM)),
+        }
+    }
 }
 
 /// A write of one or several parts.
@@ -121,6 +135,7 @@ pub(crate) fn take_front(slices: &mut Slices, len: usize) -> Slices {
 fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
     parts.sort_unstable_by_key(|(_, part)| part.offset);
     let mut transfers: Vec<Transfer> = Vec::new();
+    let mut left = parts.len();
     for (member, Part { offset, slices }) in parts {
         let len = len_of(&slices);
         let fits = |last: &&mut Transfer| {
@@ -128,16 +143,20 @@ fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
                 && last.len + len <= TRANSFER_BYTES_MAX
                 && last.slices.len() + slices.len() <= TRANSFER_SLICES_MAX
         };
-        match transfers.last_mut().filter(fits) {
-            Some(last) => {
-                last.len += len;
-                last.slices.extend(slices);
-                last.members.push(member);
-            }
-            None => {
-                transfers.push(Transfer { offset, len, slices: slices.into_vec(), members: vec![member] });
-            }
+        if let Some(last) = transfers.last_mut().filter(fits) {
+            last.len += len;
+            last.slices.extend(slices);
+            last.members.push(member);
+        } else {
+            // Most likely all that is left lies behind it.
+            let room = left.min(GROUP_ROOM);
+            let mut all = Vec::with_capacity(slices.len().max(room));
+            all.extend(slices);
+            let mut members = Vec::with_capacity(room);
+            members.push(member);
+            transfers.push(Transfer { offset, len, slices: all, members });
         }
+        left -= 1;
     }
     transfers
 }
@@ -194,7 +213,7 @@ impl Writer {
     fn gathering(&self, core: &Rc<Core>) -> Rc<Group> {
         let mut gathering = self.gathering.borrow_mut();
         Rc::clone(gathering.get_or_insert_with(|| {
-            let group = Rc::<Group>::default();
+            let group = Rc::new(Group::with_room());
             let (core, later) = (Rc::clone(core), Rc::clone(&group));
             core.rt.clone().spawn(async move {
                 core.writer.gathering.borrow_mut().take_if(|group| Rc::ptr_eq(group, &later));
@@ -288,7 +307,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use weir_media::{BLOCK, DmaBuf};
+    use weir_media::DmaBuf;
 
     proptest! {
         #[test]
