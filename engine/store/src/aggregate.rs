@@ -8,15 +8,15 @@ use crate::codec::Malformed;
 use crate::extents::STEP_LOOKS;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
-use crate::merge::{Place, merge_akey};
+use crate::merge::{Left, Place, merge_akey};
 use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::state::{Core, add};
 use crate::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use crate::tree::Tree;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
 
@@ -25,6 +25,20 @@ pub(crate) const REMOVALS_MAX: usize = 64;
 
 /// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
 const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Akeys that are remembered to be visited once more, some megabytes with the longest keys. A visit that finds no room here
+/// goes on at once.
+const RESTS_MAX: usize = 1024;
+
+/// What a visit has left to be done of an akey, so that others don't wait for longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    object: ObjectKey,
+    place: Place,
+    /// The horizon of the visit before.
+    since: u64,
+    left: Left,
+}
 
 /// What is to be visited.
 #[derive(Debug, Default)]
@@ -35,8 +49,10 @@ pub(crate) struct Queue {
     /// Containers to be visited as a whole, after an open or when a snapshot was given up: each with the index key
     /// where the visit goes on.
     containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
-    /// Whether it is a container's turn.
-    container_next: bool,
+    /// Akeys that need more than one visit.
+    rests: VecDeque<Rest>,
+    /// Whose turn it is: a container's, an akey's, an object's.
+    turn: u8,
     /// Objects that are being visited.
     visited: BTreeSet<ObjectKey>,
 }
@@ -48,6 +64,8 @@ pub(crate) enum Task {
     Object(ObjectKey, u64),
     /// Visits the next object of a container, from this index key on.
     Container(PoolNumber, ContainerNumber, Vec<u8>),
+    /// Goes on with an akey.
+    Akey(Rest),
 }
 
 impl Queue {
@@ -73,17 +91,39 @@ impl Queue {
         self.containers.entry((pool, container)).or_insert(from);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.containers.is_empty()
+    /// An akey is to be visited once more. Returns what there is no room for.
+    fn add_rest(&mut self, rest: Rest) -> Option<Rest> {
+        let is_same = |known: &&mut Rest| known.object == rest.object && known.place == rest.place;
+        if let Some(known) = self.rests.iter_mut().find(is_same) {
+            // A visit of the whole object came between.
+            *known = rest;
+        } else if self.rests.len() < RESTS_MAX {
+            self.rests.push_back(rest);
+        } else {
+            return Some(rest);
+        }
+        None
     }
 
-    /// Takes what is next. Objects that have changed and containers take turns, so that neither keeps the other
-    /// waiting.
+    /// Takes an akey of an object that is to be visited once more.
+    pub(crate) fn take_rest_of(&mut self, object: ObjectKey) -> Option<Rest> {
+        let at = self.rests.iter().position(|rest| rest.object == object)?;
+        self.rests.remove(at)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.containers.is_empty() && self.rests.is_empty()
+    }
+
+    /// Takes what is next. Objects that have changed, containers and akeys that take long take turns, so that none keeps the
+    /// others waiting.
     pub(crate) fn take(&mut self, horizon: u64) -> Option<Task> {
-        self.container_next = !self.container_next;
-        let first = if self.container_next { self.take_container() } else { None };
-        let task = first.or_else(|| self.take_object(horizon));
-        task.or_else(|| self.take_container())
+        self.turn = (self.turn + 1) % 3;
+        (0..3).find_map(|step| match (self.turn + step) % 3 {
+            0 => self.take_object(horizon),
+            1 => self.take_container(),
+            _ => self.rests.pop_front().map(Task::Akey),
+        })
     }
 
     /// Takes an object whose oldest change is past the horizon, with the horizon of its last visit.
@@ -156,6 +196,8 @@ struct Visit<'a> {
     /// The newest pin whose state was settled by an earlier visit: what it shows stays as it is.
     floor: u64,
     horizon: u64,
+    /// The horizon of the visit before.
+    since: u64,
     /// Something newer than the horizon was met, of this epoch or later.
     newer: Option<u64>,
 }
@@ -167,6 +209,8 @@ struct Ground<'a> {
     /// Of which the visit knows all up to its horizon.
     snapshots: RefCell<Rc<BTreeSet<u64>>>,
     horizon: u64,
+    /// Entries that were removed.
+    removed: Cell<u64>,
 }
 
 /// Announces that an object is being visited.
@@ -201,12 +245,8 @@ pub(crate) async fn visit_object(
 ) -> Result<bool, ChoreError> {
     let Some(_presence) = Presence::new(core, object).await else { return Ok(true) };
     let Some(snapshots) = snapshots_of(core, object) else { return Ok(true) };
-    // Snapshots that were made since the last visit may lie before it, but not before what it left.
-    let floor = snapshots.range(..=since).next_back().copied().unwrap_or(0);
-    let path = Path::object(object.0, object.1, object.2);
-    let mut visit =
-        Visit { object: object.2, path, dkey: None, snapshots: &snapshots, floor, horizon, newer: None };
-    let ground = Ground { core, object, snapshots: RefCell::new(Rc::clone(&snapshots)), horizon };
+    let mut visit = Visit::new(object, &snapshots, since, horizon);
+    let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);
     let has_ended = visit_parts(&ground, &mut visit).await?;
     // The next visit comes when there is more to do, or knows of snapshots that this one didn't.
     let next = if has_ended { visit.newer.map(|newer| (newer, horizon)) } else { Some((horizon, since)) };
@@ -214,6 +254,46 @@ pub(crate) async fn visit_object(
         core.aggregation.borrow_mut().add_again(object, epoch, since);
     }
     Ok(has_ended)
+}
+
+/// Goes on with an akey that a visit has left.
+pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Result<(), ChoreError> {
+    let object = rest.object;
+    let Some(_presence) = Presence::new(core, object).await else { return Ok(()) };
+    let Some(snapshots) = snapshots_of(core, object) else { return Ok(()) };
+    let mut visit = Visit::new(object, &snapshots, rest.since, horizon);
+    let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);
+    core.admit().await?;
+    if !settle(&ground, &mut visit, rest).await? {
+        // The object as a whole is visited once more, knowing of snapshots that this visit didn't.
+        core.aggregation.borrow_mut().add_again(object, horizon, visit.since);
+    }
+    Ok(())
+}
+
+/// Merges an akey and removes what is hidden then; what takes too long is left to another visit. Returns `false` when the
+/// ground has gone in between.
+async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> Result<bool, ChoreError> {
+    let (core, object) = (ground.core, ground.object);
+    loop {
+        if let Some(from) = rest.left.from {
+            let left = merge_akey(core, object, &rest.place, ground.horizon, from).await?;
+            rest.left = Left { hides: rest.left.hides || left.hides, ..left };
+        }
+        if rest.left.from.is_none() && rest.left.hides {
+            let sweep = Sweep::new(rest.place.clone(), visit.pins());
+            let Some((_, is_crowded)) = clean(ground, visit, sweep, false).await? else { return Ok(false) };
+            rest.left.hides = is_crowded;
+        }
+        if rest.left.from.is_none() && !rest.left.hides {
+            return Ok(true);
+        }
+        let Some(refused) = core.aggregation.borrow_mut().add_rest(rest) else { return Ok(true) };
+        if core.is_stopped() {
+            return Ok(true);
+        }
+        rest = refused;
+    }
 }
 
 /// Goes through the parts of an object. Returns `false` when the ground has gone in between.
@@ -239,9 +319,15 @@ async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool,
                 next
             }
             Part::Akey(sweep, has_ended) => {
-                let Some(place) = clean(ground, visit, *sweep, has_ended).await? else { return Ok(false) };
-                merge_akey(core, ground.object, &place, ground.horizon).await?;
-                key::after(place[2].as_bytes())
+                let cleaned = clean(ground, visit, *sweep, has_ended).await?;
+                let Some((place, hides)) = cleaned else { return Ok(false) };
+                let behind = key::after(place[2].as_bytes());
+                let left = Left { from: Some(0), hides };
+                let rest = Rest { object: ground.object, place, since: visit.since, left };
+                if !settle(ground, visit, rest).await? {
+                    return Ok(false);
+                }
+                behind
             }
             Part::Nothing(next) => next,
         };
@@ -257,7 +343,11 @@ pub(crate) fn snapshots_of(core: &Core, object: ObjectKey) -> Option<Rc<BTreeSet
     Some(Rc::clone(&container.snapshots))
 }
 
-impl Ground<'_> {
+impl<'a> Ground<'a> {
+    fn new(core: &'a Rc<Core>, object: ObjectKey, snapshots: Rc<BTreeSet<u64>>, horizon: u64) -> Self {
+        Self { core, object, snapshots: RefCell::new(snapshots), horizon, removed: Cell::new(0) }
+    }
+
     /// Whether all that the visit has concluded holds: nobody has made a snapshot since that lies before its horizon.
     fn holds(&self) -> bool {
         let Some(now) = snapshots_of(self.core, self.object) else { return false };
@@ -298,6 +388,7 @@ impl Ground<'_> {
         }
         if !keys.is_empty() {
             add(&self.core.counters.aggregated, keys.len() as u64);
+            add(&self.removed, keys.len() as u64);
             let removals: Vec<Change> = keys.into_iter().map(|key| Change::Remove { key }).collect();
             self.core.commit(&removals, None)?;
         }
@@ -323,29 +414,48 @@ impl Ground<'_> {
     }
 }
 
-/// Removes what nobody can see of an akey, step by step, after a first step has been made. Returns the akey's place;
-/// `None` when the visit's ground has gone.
+/// Removes what nobody can see of an akey, step by step, after a first step has been made. Returns the akey's place, and
+/// whether more may be found now that some has gone; `None` when the visit's ground has gone.
 async fn clean(
     ground: &Ground<'_>,
     visit: &mut Visit<'_>,
     mut sweep: Sweep<'_>,
     has_ended: bool,
-) -> Result<Option<Place>, ChoreError> {
+) -> Result<Option<(Place, bool)>, ChoreError> {
+    let before = ground.removed.get();
     let is_whole = ground.run(&mut sweep, has_ended).await?;
     visit.note_newer(sweep.newer);
+    let mut is_crowded = sweep.is_crowded();
     let place = sweep.place;
     // What an earlier visit left below the floor may be what a hole hides.
     let may_idle = is_whole && sweep.has_holes && visit.floor == 0;
-    if may_idle && !ground.run(&mut IdleHoles::new(place[2].clone(), visit.horizon), false).await? {
-        return Ok(None);
+    if may_idle {
+        let mut holes = IdleHoles::new(place[2].clone(), visit.horizon);
+        if !ground.run(&mut holes, false).await? {
+            return Ok(None);
+        }
+        is_crowded |= holes.is_crowded();
     }
     let mut events = Events::new(&place[..2], place[2].clone(), visit.pins());
     let is_whole = is_whole && ground.run(&mut events, false).await?;
     visit.note_newer(events.newer);
-    Ok(is_whole.then_some(place))
+    Ok(is_whole.then(|| (place, is_crowded && ground.removed.get() > before)))
 }
 
 impl<'a> Visit<'a> {
+    /// Of an object, of which an earlier visit has settled everything up to `since`.
+    fn new(
+        (pool, container, object): ObjectKey,
+        snapshots: &'a BTreeSet<u64>,
+        since: u64,
+        horizon: u64,
+    ) -> Self {
+        // Snapshots that were made since the last visit may lie before it, but not before what it left.
+        let floor = snapshots.range(..=since).next_back().copied().unwrap_or(0);
+        let path = Path::object(pool, container, object);
+        Self { object, path, dkey: None, snapshots, floor, horizon, since, newer: None }
+    }
+
     /// Looks at the next akey, the end of a dkey or the end of the object. Returns what can go and where to go on.
     fn step(&mut self, tree: &Tree, from: &[u8]) -> Result<Part<'a>, Fault> {
         let found = tree.first_below(from, &self.path.below())?;

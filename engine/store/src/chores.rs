@@ -1,7 +1,7 @@
 //! Background work: reclaim of destroyed pools and containers, aggregation, and when there is nothing else to do,
 //! defragmentation.
 
-use crate::aggregate::{ChoreError, Task, visit_object};
+use crate::aggregate::{ChoreError, Task, visit_akey, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
@@ -91,6 +91,7 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     let task = core.aggregation.borrow_mut().take(horizon);
     match task {
         None => return crate::defragment::work(core).await,
+        Some(Task::Akey(rest)) => visit_akey(core, rest, horizon).await?,
         Some(Task::Object(object, since)) => drop(visit_object(core, object, since, horizon).await?),
         Some(Task::Container(pool, container, from)) => {
             let next = next_object(core, &key::objects(pool, container), &from).await?;
@@ -140,17 +141,9 @@ async fn visit_container(
     let mut from = prefix.clone();
     let mut damaged = Ok(());
     while let Some(object) = next_object(core, &prefix, &from).await? {
-        for _ in 0..VISITS_MAX {
-            let has_ended = match visit_object(core, (pool, container, object), 0, horizon).await {
-                Err(error @ ChoreError::Page(_)) => {
-                    damaged = Err(error);
-                    true
-                }
-                visited => visited?,
-            };
-            if has_ended || core.is_stopped() {
-                break;
-            }
+        match visit_whole(core, (pool, container, object), horizon).await {
+            Err(error @ ChoreError::Page(_)) => damaged = Err(error),
+            visited => visited?,
         }
         from = key::after(Path::object(pool, container, object).as_bytes());
         core.breathe().await;
@@ -159,6 +152,22 @@ async fn visit_container(
         }
     }
     damaged
+}
+
+/// Visits an object with all that a visit leaves to others.
+async fn visit_whole(core: &Rc<Core>, object: ObjectKey, horizon: u64) -> Result<(), ChoreError> {
+    for _ in 0..VISITS_MAX {
+        if visit_object(core, object, 0, horizon).await? || core.is_stopped() {
+            break;
+        }
+    }
+    while !core.is_stopped() {
+        let rest = core.aggregation.borrow_mut().take_rest_of(object);
+        let Some(rest) = rest else { break };
+        visit_akey(core, rest, horizon).await?;
+        core.breathe().await;
+    }
+    Ok(())
 }
 
 async fn next_object(core: &Core, prefix: &[u8], from: &[u8]) -> Result<Option<ObjectId>, ChoreError> {

@@ -4,49 +4,38 @@
 //! a part is visible. The merged extent carries the newest epoch of its parts: no snapshot lies between them, and
 //! readers at epochs before the horizon are those of snapshots.
 
+mod search;
+
 use crate::aggregate::{ChoreError, REMOVALS_MAX, snapshots_of};
 use crate::checksum::of_chunks;
 use crate::codec::crc32c;
 use crate::error::FetchError;
-use crate::extents::{ALL_RECORDS, Gathering, STEP_LOOKS, Stored, Visible, is_hole, paint};
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, Path, PoolNumber};
 use crate::pace::{PIECE, read_blocks_behind};
-use crate::paging::{Fault, Halt, Still};
+use crate::paging::{Fault, Halt};
 use crate::read::copy_inline;
 use crate::record::Change;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::{Core, add};
-use crate::tree::{ENTRY_MAX, Tree};
+use crate::sweep::Shown;
+use crate::tree::{ENTRY_MAX, Missing, Tree};
 use crate::update::{Reservation, VERSION_OVERHEAD};
-use crate::value::{Blocks, Event, Inline, Kind, Payload, Version, is_regular};
-use smallvec::SmallVec;
+use crate::value::{Blocks, Event, Inline, Payload, Version, is_regular};
+use search::Search;
 use std::rc::Rc;
 use weir_media::BLOCK;
-use weir_proto::chunk::{self, Chunks, Grain};
+use weir_proto::chunk::{Chunks, Grain};
 use weir_proto::object::Extent;
-
-/// Fewest parts that are worth a merge.
-const PARTS_MIN: usize = 4;
-
-/// Mean bytes of a part above which rewriting costs more than the parts do: sixteen blocks.
-const PART_BYTES_MAX: u64 = 64 << 10;
-
-/// Most parts of one merge: what a file chunk of 1 MiB consists of that was written in blocks. That they are still there
-/// is found out in one step, some 100 µs.
-const PARTS_MAX: usize = 256;
 
 /// Merges of one akey in one visit: bounds how long others wait for theirs.
 const MERGES_MAX: usize = 64;
 
-/// Looks at the index for one window of records, beyond which very many extents reach over its first one.
-const WINDOW_LOOKS: usize = 16 * 1024;
-
-/// Looks beyond that in one visit of an akey: some 100 ms of work, in steps. Where extents lie on top of each other deeper
-/// than this, the visit's merges end before them.
-const DEEP_LOOKS: usize = 512 * 1024;
+/// Looks at the index that one visit of an akey takes for merges: some 100 ms of work, in steps. Where very many extents
+/// reach over the record at which it begins it takes more, see [`Search::limit`].
+const VISIT_LOOKS: usize = 512 * 1024;
 
 /// A merge to be done.
 struct Plan {
@@ -54,46 +43,92 @@ struct Plan {
     extent: Extent,
     epoch: u64,
     record_size: u32,
-    /// Parts in their order, with what they are parts of.
-    parts: Vec<(Extent, Stored)>,
+    /// Parts in their order, with the versions that they are parts of.
+    parts: Vec<(Shown, Vec<u8>)>,
     /// Stored extents that the merged one replaces.
-    replaced: Vec<Stored>,
+    replaced: Vec<Replaced>,
 }
+
+/// A stored extent and its epoch.
+type Replaced = (Extent, u64);
 
 /// The place of an akey: object, dkey, akey.
 pub(crate) type Place = [Path; 3];
 
-/// Merges what is worth it of an akey.
+/// What merges leave to be done of an akey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// The record where they go on; `None`: all that is worth it was merged.
+    pub(crate) from: Option<u64>,
+    /// What reaches beyond the parts that were merged may show nothing any more.
+    pub(crate) hides: bool,
+}
+
+/// What became of a merge.
+enum Merged {
+    Done,
+    /// It can't be made: data is damaged, or something has changed.
+    Skipped,
+    /// None can be made at present.
+    Stopped,
+}
+
+/// Merges what is worth it of an akey, from a record on, until it has taken long enough.
 pub(crate) async fn merge_akey(
     core: &Rc<Core>,
     object: ObjectKey,
     place: &Place,
     horizon: u64,
-) -> Result<(), ChoreError> {
-    let (mut from, mut merges, mut deep) = (0, 0, DEEP_LOOKS);
-    while from < ALL_RECORDS.end() && merges < MERGES_MAX {
-        let guard = hold_blocks(core);
-        let Some(floor) = newest_snapshot(core, object, horizon) else { return Ok(()) };
-        let ground = Ground { core, object, place, floor, horizon };
-        let Some(window) = ground.window(from, &mut deep).await? else { return Ok(()) };
-        let (plan, behind) = plan(&window, floor);
-        if let Some(plan) = plan {
-            if !ground.merge(&plan).await? {
-                return Ok(());
-            }
-            // Who waits for room must not hold any.
-            drop(guard);
-            core.admit().await?;
-            if !ground.remove_rest(&plan).await? {
-                return Ok(());
+    from: u64,
+) -> Result<Left, ChoreError> {
+    let mut left = Left { from: Some(from), hides: false };
+    let (mut merges, mut looks, mut kept) = (0, 0, None::<Search>);
+    while let Some(from) = left.from.filter(|_| merges < MERGES_MAX) {
+        left.from = None;
+        let Some(floor) = newest_snapshot(core, object, horizon) else { break };
+        let found = match kept.take().filter(|search| search.floor == floor) {
+            None => Search::new(core, place, (floor, horizon), from).await?,
+            kept => kept,
+        };
+        let Some(mut search) = found else { break };
+        let before = search.looks;
+        let run = search.next(core).await?;
+        looks += search.looks - before;
+        let (next, is_over) = (search.place(), looks > search.limit(VISIT_LOOKS));
+        let ground = Ground { core, object, place, floor, horizon, record_size: search.record_size() };
+        kept = Some(search).filter(Search::is_worth_keeping);
+        if let Some(run) = run {
+            match ground.merge_run(&run, &mut kept).await? {
+                Merged::Done => left.hides |= leaves_some(&run),
+                Merged::Skipped => {}
+                Merged::Stopped => break,
             }
             merges += 1;
         }
-        from = behind;
+        left.from = next;
+        if is_over {
+            break;
+        }
         core.turn().await;
         core.breathe().await;
     }
-    Ok(())
+    Ok(left)
+}
+
+/// The records of parts that lie one behind the other.
+fn whole(run: &[Shown]) -> Extent {
+    let (first, last) = (run[0].part, run[run.len() - 1].part);
+    Extent { index: first.index, count: last.end() - first.index }
+}
+
+fn is_inside(inner: Extent, outer: Extent) -> bool {
+    outer.index <= inner.index && inner.end() <= outer.end()
+}
+
+/// Whether some extents reach beyond their parts that were merged.
+fn leaves_some(run: &[Shown]) -> bool {
+    let whole = whole(run);
+    run.iter().any(|shown| !is_inside(shown.extent, whole))
 }
 
 /// The newest snapshot up to the horizon; 0 when there is none. `None`: the container is gone.
@@ -106,13 +141,6 @@ pub(crate) fn akey_life(tree: &Tree, place: &Place, epoch: u64) -> Result<Life, 
     place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, epoch))
 }
 
-/// What a range of records shows at the horizon.
-struct Window {
-    range: Extent,
-    record_size: u32,
-    stored: SmallVec<[Stored; 1]>,
-}
-
 /// What a merge relies on.
 struct Ground<'a> {
     core: &'a Rc<Core>,
@@ -121,6 +149,7 @@ struct Ground<'a> {
     /// The newest snapshot up to the horizon.
     floor: u64,
     horizon: u64,
+    record_size: u32,
 }
 
 impl Ground<'_> {
@@ -129,92 +158,94 @@ impl Ground<'_> {
         newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
     }
 
-    /// What the records from one on show at one moment, found step by step. A prepared transaction may be committed
-    /// meanwhile, at an epoch before the horizon: a window has all of it or nothing. In what has nothing of it all epochs
-    /// are older, since nobody writes below a dkey that a transaction holds. `None`: it isn't an array, or there is too much
-    /// of it on top of each other; `deep` looks are left for that.
-    async fn window(&self, from: u64, deep: &mut usize) -> Result<Option<Window>, ChoreError> {
-        let still = Still::new(self.core, &self.core.tree.borrow());
-        let life = still.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_life(tree, self.place, self.horizon)?));
-        let life = life.await?;
-        let Some((Kind::Array, record_size @ 1.., classes)) = life.array_or_single() else { return Ok(None) };
-        let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
-        let mut gathering = Gathering::new(rest, classes, STEP_LOOKS);
-        let mut usual = WINDOW_LOOKS;
-        loop {
-            let step = still.ask(|tree| {
-                let mut left = STEP_LOOKS;
-                let has_ended = gathering.step(tree, &self.place[2], life, self.horizon, &mut left)?;
-                Ok::<_, Halt<ChoreError>>((has_ended, STEP_LOOKS - left))
-            });
-            let (has_ended, looks) = step.await?;
-            if has_ended {
-                let range = gathering.range();
-                return Ok(Some(Window { range, record_size, stored: gathering.found }));
+    /// Merges parts that a search has found, and removes what they replace.
+    async fn merge_run(&self, run: &[Shown], kept: &mut Option<Search>) -> Result<Merged, ChoreError> {
+        let core = self.core;
+        let guard = hold_blocks(core);
+        let Some(plan) = self.plan(run).await? else { return Ok(Merged::Skipped) };
+        let merged = self.merge(&plan).await?;
+        drop(guard);
+        if let Merged::Done = merged {
+            for replaced in plan.replaced.chunks(REMOVALS_MAX).skip(1) {
+                core.breathe().await;
+                self.admit(kept).await?;
+                if !self.remove(replaced).await? {
+                    // The next pass does it.
+                    return Ok(Merged::Stopped);
+                }
             }
-            let beyond = looks.saturating_sub(usual);
-            usual = usual.saturating_sub(looks);
-            if beyond > *deep {
-                return Ok(None);
-            }
-            *deep -= beyond;
-            self.core.turn().await;
-            self.core.breathe().await;
+            self.admit(kept).await?;
         }
+        Ok(merged)
     }
 
-    /// Makes a merge. Returns `false` when it can't be made.
-    async fn merge(&self, plan: &Plan) -> Result<bool, ChoreError> {
+    /// Waits until there is room for changes. Who waits must not hold any: a search does.
+    async fn admit(&self, kept: &mut Option<Search>) -> Result<(), String> {
+        if !self.core.has_room() {
+            *kept = None;
+        }
+        self.core.admit().await
+    }
+
+    /// What is to be merged, with what is stored of it now. `None`: something has gone.
+    async fn plan(&self, run: &[Shown]) -> Result<Option<Plan>, ChoreError> {
+        let values = self.core.ask(|tree| {
+            let value = |shown: &Shown| tree.get(&self.place[2].extent(shown.extent, shown.epoch));
+            let values: Result<Option<Vec<Vec<u8>>>, Missing> =
+                run.iter().map(|shown| value(shown).map_err(Missing::from)).collect();
+            Ok::<_, Halt<ChoreError>>(values?)
+        });
+        Ok(values.await?.map(|values| Plan::new(run, values, self.record_size)))
+    }
+
+    /// Makes a merge.
+    async fn merge(&self, plan: &Plan) -> Result<Merged, ChoreError> {
         let Self { core, object, place, .. } = *self;
         // Damaged parts stay as they are: a reader is told where.
-        let Some(parts) = read_parts(core, plan).await else { return Ok(false) };
-        let Some((payload, reservation)) = store(core, object, &place[2], plan, parts).await? else {
-            return Ok(false);
+        let Some(parts) = read_parts(core, plan).await else { return Ok(Merged::Skipped) };
+        let (payload, reservation) = match store(core, object, &place[2], plan, parts).await? {
+            Stored::Done(payload, reservation) => (payload, reservation),
+            Stored::Altered => return Ok(Merged::Skipped),
+            Stored::NoRoom => return Ok(Merged::Stopped),
         };
         let changes = core.ask(|tree| {
             let changes = self.changes(tree, plan, payload.clone())?;
             tree.reach(changes.iter().flatten().map(Change::key))?;
             Ok::<_, Halt<ChoreError>>(changes)
         });
-        let changes = changes.await?;
-        let Some(changes) = changes.filter(|_| self.holds()) else { return Ok(false) };
+        let Some(changes) = changes.await? else { return Ok(Merged::Skipped) };
+        if !self.holds() {
+            return Ok(Merged::Stopped);
+        }
         core.commit(&changes, None)?;
         if let Some(mut reservation) = reservation {
             reservation.keep();
         }
-        Ok(true)
+        Ok(Merged::Done)
     }
 
-    /// Removes what a merge has replaced beyond what went with its own record: nobody sees it any more. Returns `false` when
-    /// the next pass has to do it.
-    async fn remove_rest(&self, plan: &Plan) -> Result<bool, ChoreError> {
+    /// Removes some of what a merge has replaced beyond what went with its own record: nobody sees it any more. Returns
+    /// `false` when that doesn't hold any more.
+    async fn remove(&self, replaced: &[Replaced]) -> Result<bool, ChoreError> {
         let core = self.core;
-        for stored in plan.replaced.chunks(REMOVALS_MAX).skip(1) {
-            core.breathe().await;
-            core.admit().await?;
-            let changes: Vec<Change> = stored.iter().map(|stored| self.removal(stored)).collect();
-            let way =
-                core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(changes.iter().map(Change::key))?));
-            way.await?;
-            if !self.holds() {
-                return Ok(false);
-            }
-            core.commit(&changes, None)?;
+        let changes: Vec<Change> = replaced.iter().map(|replaced| self.removal(replaced)).collect();
+        core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(changes.iter().map(Change::key))?)).await?;
+        if !self.holds() {
+            return Ok(false);
         }
+        core.commit(&changes, None)?;
         Ok(true)
     }
 
-    fn removal(&self, stored: &Stored) -> Change {
-        Change::remove(&self.place[2].extent(stored.extent, stored.epoch))
+    fn removal(&self, (extent, epoch): &Replaced) -> Change {
+        Change::remove(&self.place[2].extent(*extent, *epoch))
     }
 
     /// The changes that put the merged extent in the place of its parts. `None`: something has changed meanwhile.
     fn changes(&self, tree: &Tree, plan: &Plan, payload: Payload) -> Result<Option<Vec<Change>>, Fault> {
         let akey = &self.place[2];
-        // What more it replaces is removed by its key alone.
-        let replaced = plan.replaced.iter().take(REMOVALS_MAX);
-        for stored in plan.parts.iter().map(|(_, stored)| stored).chain(replaced) {
-            if tree.get(&akey.extent(stored.extent, stored.epoch))?.as_ref() != Some(&stored.value) {
+        for (shown, value) in &plan.parts {
+            if tree.get(&akey.extent(shown.extent, shown.epoch))?.as_ref() != Some(value) {
                 return Ok(None);
             }
         }
@@ -236,63 +267,23 @@ impl Ground<'_> {
             changes.push(Change::put(&akey.event(at), event.encode()));
         }
         changes.push(Change::put(&merged, value));
-        changes.extend(plan.replaced.iter().take(REMOVALS_MAX).map(|stored| self.removal(stored)));
+        changes.extend(plan.replaced.iter().take(REMOVALS_MAX).map(|replaced| self.removal(replaced)));
         Ok(Some(changes))
     }
 }
 
-/// The first run of parts in a window that is worth a merge, and where to go on.
-fn plan(window: &Window, floor: u64) -> (Option<Plan>, u64) {
-    let Window { range, record_size, stored } = window;
-    let size = u64::from(*record_size);
-    let step = chunk::part_records(*record_size);
-    let worth = |run: &[Visible]| {
-        let records: u64 = run.iter().map(|part| part.extent.count).sum();
-        run.len() >= PARTS_MIN && records * size / run.len() as u64 <= PART_BYTES_MAX
-    };
-    let mut run = Vec::<Visible>::new();
-    for part in paint(stored, *range) {
-        let version = &stored[part.stored];
-        let usable = !is_hole(&version.value) && version.epoch > floor;
-        // Parts that reach over a boundary belong to extents that were cut there already, or to one large record.
-        let joins = run.last().is_none_or(|last| {
-            last.extent.end() == part.extent.index
-                && last.extent.index / step == (part.extent.end() - 1) / step
-        });
-        if !(usable && joins && run.len() < PARTS_MAX) {
-            if worth(&run) {
-                break;
-            }
-            run.clear();
-        }
-        if usable {
-            run.push(part);
-        }
-    }
-    if worth(&run) {
-        let plan = Plan::new(window, &run, floor);
-        let end = plan.extent.end();
-        return (Some(plan), end);
-    }
-    // A run that the window has cut short begins the next one.
-    let cut = run.first().filter(|first| first.extent.index > range.index);
-    let cut = cut.filter(|_| run.last().is_some_and(|last| last.extent.end() == range.end()));
-    (None, cut.map_or(range.end(), |first| first.extent.index))
-}
-
 impl Plan {
-    /// Of a run of parts.
-    fn new(window: &Window, run: &[Visible], floor: u64) -> Self {
-        let stored = &window.stored;
-        let first = run[0].extent.index;
-        let extent = Extent { index: first, count: run[run.len() - 1].extent.end() - first };
-        let inside = |found: &&Stored| {
-            extent.index <= found.extent.index && found.extent.end() <= extent.end() && found.epoch > floor
-        };
-        let replaced = stored.iter().filter(inside).filter(|found| !is_hole(&found.value)).cloned().collect();
-        let epoch = run.iter().map(|part| stored[part.stored].epoch).max().unwrap_or(0);
-        let parts = run.iter().map(|part| (part.extent, stored[part.stored].clone())).collect();
-        Self { extent, epoch, record_size: window.record_size, parts, replaced }
+    /// Of a run of parts, each with what is stored of its extent.
+    fn new(run: &[Shown], values: Vec<Vec<u8>>, record_size: u32) -> Self {
+        let extent = whole(run);
+        let epoch = run.iter().map(|shown| shown.epoch).max().unwrap_or(0);
+        let inside = run.iter().filter(|shown| is_inside(shown.extent, extent));
+        let mut replaced: Vec<Replaced> = inside.map(|shown| (shown.extent, shown.epoch)).collect();
+        // An extent may show several parts.
+        replaced.sort_by_key(|(extent, epoch)| (extent.index, extent.count, *epoch));
+        replaced.dedup();
+        let parts = run.iter().copied().zip(values).collect();
+        Self { extent, epoch, record_size, parts, replaced }
     }
 }
 
@@ -324,12 +315,12 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     let size = u64::from(plan.record_size);
     let mut bytes = vec![0; small(plan.extent.count * size)];
     let (mut rest, mut sums) = (bytes.as_mut_slice(), Vec::new());
-    for (part, stored) in &plan.parts {
+    for (Shown { part, extent, .. }, value) in &plan.parts {
         let (into, after) = rest.split_at_mut(small(part.count * size));
         rest = after;
-        let from = (part.index - stored.extent.index) * size;
+        let from = (part.index - extent.index) * size;
         let len = into.len();
-        let sum = match Version::decode(&stored.value).ok()?.payload {
+        let sum = match Version::decode(value).ok()?.payload {
             Payload::Hole => return None,
             Payload::Inline(inline) => {
                 let copied = copy_inline(inline.summed(), from, Some(*part), into, true);
@@ -346,16 +337,24 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     Some(Parts { bytes, sums })
 }
 
+/// What became of merged data.
+enum Stored {
+    Done(Payload, Option<Reservation>),
+    /// It was altered in memory.
+    Altered,
+    /// Deletes will make some.
+    NoRoom,
+}
+
 /// Writes the merged data. Its checksums are computed first, and then the data is compared with those of its parts a
-/// last time: no byte is without a checksum in between. `None`: it was altered in memory, or there is no room, which
-/// deletes will make.
+/// last time: no byte is without a checksum in between.
 async fn store(
     core: &Rc<Core>,
     object: ObjectKey,
     akey: &Path,
     plan: &Plan,
     parts: Parts,
-) -> Result<Option<(Payload, Option<Reservation>)>, String> {
+) -> Result<Stored, String> {
     let len = parts.bytes.len() as u64;
     let mut chunks = Chunks::of_part(plan.extent, plan.record_size, Grain::Fine);
     if !core.keeps_all_checksums() && !is_regular(chunks) {
@@ -364,25 +363,25 @@ async fn store(
     let checksums = of_chunks(chunks, &parts.bytes);
     if !parts.are_intact() {
         add(&core.counters.checksum_errors, 1);
-        return Ok(None);
+        return Ok(Stored::Altered);
     }
     let bytes = parts.bytes;
     let key_len = akey.extent(plan.extent, plan.epoch).len();
     if bytes.len() < core.config.inline_max() && key_len + VERSION_OVERHEAD + bytes.len() <= ENTRY_MAX {
         let checksum = checksums.first().copied().filter(|_| core.keeps_all_checksums());
-        return Ok(Some((Payload::Inline(Inline { bytes, checksum }), None)));
+        return Ok(Stored::Done(Payload::Inline(Inline { bytes, checksum }), None));
     }
     let count = len.div_ceil(BLOCK as u64);
     let free = core.catalog.borrow().pools.get(&object.0).map_or(0, crate::catalog::Pool::free);
     if !core.has_blocks(count) || free < count * BLOCK as u64 {
-        return Ok(None);
+        return Ok(Stored::NoRoom);
     }
     let Some(runs) = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX) else {
-        return Ok(None);
+        return Ok(Stored::NoRoom);
     };
     let blocks = Blocks { chunks, runs, checksums };
     let reservation = write_data(core, object.0, &blocks.runs, bytes).await?;
-    Ok(Some((Payload::Blocks(blocks), Some(reservation))))
+    Ok(Stored::Done(Payload::Blocks(blocks), Some(reservation)))
 }
 
 /// Writes data to blocks that were allocated for it, as background work. `Err`: the device failed.
@@ -421,6 +420,7 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
 pub(crate) mod tests {
     use super::*;
     use crate::config::{FormatOptions, Owner, StoreConfig};
+    use crate::extents::STEP_LOOKS;
     use crate::intents::TransactionId;
     use crate::shard::Shard;
     use crate::store::Store;
@@ -496,7 +496,7 @@ pub(crate) mod tests {
         let object = Path::object(shard.number, container, OBJECT);
         let dkey = object.dkey(&key(b"d"));
         let place = [object, dkey.clone(), dkey.akey(&key(b"a"))];
-        let merged = merge_akey(&shard.core, (shard.number, container, OBJECT), &place, horizon);
+        let merged = merge_akey(&shard.core, (shard.number, container, OBJECT), &place, horizon, 0);
         merged.await.expect("merged");
     }
 
@@ -556,13 +556,97 @@ pub(crate) mod tests {
             for index in 0..COUNT {
                 fill(&shard, 1 + index, Extent { index, count: LEN }, byte(index)).await;
             }
-            for _ in 0..2 {
-                shard.aggregate(CONTAINER, Epoch(2 * COUNT)).await.expect("aggregated");
-            }
+            shard.aggregate(CONTAINER, Epoch(2 * COUNT)).await.expect("aggregated");
             let left = shard.core.tree.borrow().len();
-            assert!(left < COUNT / 4, "{left} entries are left");
+            assert!(left < 30, "{left} entries are left");
             let expected: Vec<u8> = (0..COUNT + LEN - 1).map(|index| byte(index.min(COUNT - 1))).collect();
             assert!(shown(&shard, Extent { index: 0, count: COUNT + LEN - 1 }).await == expected);
+        });
+    }
+
+    /// Stores extents of the akey "a" as if each had come by an update, each of the epoch behind the one before.
+    fn bury(shard: &Shard, extents: impl Iterator<Item = Extent>) {
+        let container = shard.locate(CONTAINER).expect("there");
+        let akey = Path::object(shard.number, container, OBJECT).dkey(&key(b"d")).akey(&key(b"a"));
+        let change = |(epoch, extent): (u64, Extent)| {
+            let bytes = vec![u8::try_from(epoch % 251).expect("a byte"); small(extent.count)];
+            let checksum = Some(crc32c(&bytes));
+            let payload = Payload::Inline(Inline { bytes, checksum });
+            Change::put(&akey.extent(extent, epoch), Version { record_size: 1, payload }.encode())
+        };
+        let changes: Vec<Change> = (2..).zip(extents).map(change).collect();
+        for changes in changes.chunks(256) {
+            shard
+                .core
+                .tree
+                .borrow()
+                .reach(changes.iter().map(Change::key))
+                .expect("all of the index is in memory");
+            shard.core.commit(changes, None).expect("sound");
+        }
+    }
+
+    #[test]
+    fn more_than_one_visit_merges_is_merged_by_the_next_one_from_there_on() {
+        on_a_shard(async |shard| {
+            const COUNT: u64 = (MERGES_MAX as u64 + 16) * 256;
+            fill(&shard, 1, Extent { index: 0, count: 1 }, 1).await;
+            let before = shard.core.tree.borrow().len();
+            bury(&shard, (0..COUNT).map(|index| Extent { index, count: 1 }));
+            let container = shard.locate(CONTAINER).expect("there");
+            let object = (shard.number, container, OBJECT);
+            let passed = shard.core.tree.borrow().visits();
+            let ended = crate::aggregate::visit_object(&shard.core, object, 0, 2 * COUNT).await;
+            assert!(ended.expect("visited"));
+            let left = shard.core.tree.borrow().len() - before;
+            // The first record was overwritten.
+            assert_eq!(left + 1, COUNT - MERGES_MAX as u64 * 255, "one visit merges as much as it may");
+            // What was merged isn't looked at again, and others take turns.
+            let visits = shard.core.tree.borrow().visits();
+            let passed = visits - passed;
+            let rest = shard.core.aggregation.borrow_mut().take(0).expect("something is left");
+            let crate::aggregate::Task::Akey(rest) = rest else { panic!("{rest:?}") };
+            crate::aggregate::visit_akey(&shard.core, rest, 2 * COUNT).await.expect("visited");
+            let visits = shard.core.tree.borrow().visits() - visits;
+            assert!(visits < passed / 2, "{visits} nodes were passed, and {passed} before");
+            let left = shard.core.tree.borrow().len() - before;
+            assert!(left <= COUNT / 256 + 1, "{left} are left");
+            assert!(shard.core.aggregation.borrow().is_empty());
+            let expected: Vec<u8> =
+                (0..COUNT).map(|index| u8::try_from((index + 2) % 251).expect("a byte")).collect();
+            assert!(shown(&shard, Extent { index: 0, count: COUNT }).await == expected);
+        });
+    }
+
+    #[test]
+    fn extents_inside_each_other_are_merged_and_go() {
+        on_a_shard(async |shard| {
+            const COUNT: u64 = 1500;
+            let extent = |at| Extent { index: at, count: 2 * (COUNT - at) };
+            for count in [1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1] {
+                fill(&shard, 1, Extent { index: 1 << 20, count }, 1).await;
+            }
+            bury(&shard, (0..COUNT).map(extent));
+            shard.aggregate(CONTAINER, Epoch(2 * COUNT)).await.expect("aggregated");
+            let left = shard.core.tree.borrow().len();
+            assert!(left < 60, "{left} entries are left");
+            let byte = |at: u64| u8::try_from((at.min(2 * COUNT - 1 - at) + 2) % 251).expect("a byte");
+            let expected: Vec<u8> = (0..2 * COUNT).map(byte).collect();
+            assert!(shown(&shard, Extent { index: 0, count: 2 * COUNT }).await == expected);
+        });
+    }
+
+    #[test]
+    fn damaged_parts_hold_up_no_merges_behind_them() {
+        on_a_shard(async |shard| {
+            const COUNT: u64 = 1000;
+            fill(&shard, 1, Extent { index: 0, count: 1 }, 1).await;
+            bury(&shard, (0..COUNT).map(|index| Extent { index: 2 * index, count: 2 }));
+            alter(&shard, &[7, 7]);
+            shard.aggregate(CONTAINER, Epoch(2 * COUNT)).await.expect("aggregated");
+            let left = shard.core.tree.borrow().len();
+            assert!(left < 300, "{left} entries are left");
+            assert_eq!(shard.core.counters.checksum_errors.get(), 1);
         });
     }
 

@@ -234,6 +234,11 @@ impl Core {
         }
     }
 
+    /// Whether log and index have room for one more update.
+    pub(crate) fn has_room(&self) -> bool {
+        self.dirty_blocks() <= self.dirty_blocks_max() && !self.journal.is_congested()
+    }
+
     /// Waits until log and index have room for one more update. `Err`: the store has failed.
     pub(crate) async fn admit(&self) -> Result<(), String> {
         loop {

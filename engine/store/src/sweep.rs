@@ -8,7 +8,8 @@
 //! Extents are met in the order of where they begin. A pass keeps those that reach over the record it has come to, the
 //! *active* ones, ordered by epoch. A record shows an extent to its pin if the next newer active one is beyond the pin.
 //! That can change only where an extent begins or ends. Where one has ended that never showed, it is dead; one that lies
-//! inside a newer one is at once.
+//! inside a newer one is at once. One that has shown is forgotten when a newer one that its pin sees reaches as far: that
+//! one hides all that it would hide from there on.
 //!
 //! A pass stops after a number of entries and goes on later, on the index as it is then. What was written meanwhile is
 //! newer than the horizon or hides more than the pass knows: a prepared transaction that is committed at its old epoch is
@@ -18,9 +19,11 @@
 mod events;
 mod idle;
 mod ordered;
+mod surface;
 
 pub(crate) use events::Events;
 pub(crate) use idle::IdleHoles;
+pub(crate) use surface::{Next, Shown, Surface};
 
 use crate::incarnation::Life;
 use crate::key;
@@ -33,8 +36,8 @@ use ordered::{Entry, Ordered};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weir_proto::object::Extent;
 
-/// Active extents that a pass remembers, some 2 MiB. What lies on top of each other deeper than this, and is needed, stays
-/// as it is.
+/// Active extents that a pass remembers, some 2 MiB. What lies on top of each other deeper than this is left to another
+/// pass.
 pub(crate) const ACTIVE_MAX: usize = 16 * 1024;
 
 /// Extents that one newer extent has removed at once.
@@ -77,6 +80,12 @@ pub(crate) trait Pass {
 
     /// Keys of what can go that were found since they were taken last.
     fn dead(&mut self) -> &mut Vec<Vec<u8>>;
+
+    /// Whether there was more on top of each other than is remembered. Once what it has found is removed, another pass may
+    /// find more.
+    fn is_crowded(&self) -> bool {
+        false
+    }
 }
 
 /// How far a pass is.
@@ -108,6 +117,7 @@ pub(crate) struct Sweep<'a> {
     pub(crate) newer: Option<u64>,
     /// A hole was met: one that hides nothing can go afterwards.
     pub(crate) has_holes: bool,
+    is_crowded: bool,
 }
 
 impl Pass for Sweep<'_> {
@@ -143,6 +153,10 @@ impl Pass for Sweep<'_> {
     fn dead(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.dead
     }
+
+    fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
 }
 
 impl<'a> Sweep<'a> {
@@ -161,6 +175,7 @@ impl<'a> Sweep<'a> {
             dead: Vec::new(),
             newer: None,
             has_holes: false,
+            is_crowded: false,
         }
     }
 
@@ -299,17 +314,21 @@ impl<'a> Sweep<'a> {
         }
         // What lies inside it and hasn't shown before never will, where its pin sees this one. The others go where they end.
         for _ in 0..INSIDE_MAX.min(*looks) {
-            let Some((older, (inner, false))) = self.active.range(..age).next_back() else { break };
+            let Some((older, (inner, has_shown))) = self.active.range(..age).next_back() else { break };
             if inner.end() > end || self.pins.first(older.0) < epoch {
                 break;
             }
-            let (older, inner) = (*older, *inner);
+            let (older, inner, has_shown) = (*older, *inner, *has_shown);
             self.active.remove(&older);
             self.ends.remove(&(inner.end(), older));
-            self.dead.push(self.key_of(inner, older.0));
+            if !has_shown {
+                self.dead.push(self.key_of(inner, older.0));
+            }
             *looks -= 1;
         }
-        if self.active.len() < ACTIVE_MAX {
+        if self.active.len() >= ACTIVE_MAX {
+            self.is_crowded = true;
+        } else {
             self.active.insert(age, (extent, false));
             self.ends.insert((end, age));
             self.unjudged.push(age);

@@ -25,6 +25,7 @@ pub(crate) struct IdleHoles {
     ends: BTreeSet<(u64, Age)>,
     /// Up to this record there is data that isn't remembered.
     unsure_until: u64,
+    is_crowded: bool,
     dead: Vec<Vec<u8>>,
 }
 
@@ -55,6 +56,10 @@ impl Pass for IdleHoles {
     fn dead(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.dead
     }
+
+    fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
 }
 
 impl IdleHoles {
@@ -68,6 +73,7 @@ impl IdleHoles {
             holes: BTreeMap::new(),
             ends: BTreeSet::new(),
             unsure_until: 0,
+            is_crowded: false,
             dead: Vec::new(),
         }
     }
@@ -118,7 +124,9 @@ impl IdleHoles {
         let (age, end) = (age(extent, epoch), extent.end());
         if hole {
             let hides = self.data.first_key_value().is_some_and(|((oldest, ..), _)| *oldest < epoch);
-            if !hides && extent.index >= self.unsure_until && self.holes.len() < ACTIVE_MAX {
+            if !hides && (extent.index < self.unsure_until || self.holes.len() >= ACTIVE_MAX) {
+                self.is_crowded = true;
+            } else if !hides {
                 self.holes.insert(age, extent);
                 self.ends.insert((end, age));
             }

@@ -29,10 +29,11 @@ struct Line {
     next: Option<KeyBytes>,
 }
 
-/// All versions that are newer than an epoch, in the order of where they begin.
+/// All versions that are newer than an epoch and end behind a record, in the order of where they begin.
 #[derive(Debug)]
 pub(super) struct Ordered {
     floor: u64,
+    from: u64,
     lines: Vec<Line>,
     /// Classes from this one on may have extents that aren't known yet.
     unknown: Option<u8>,
@@ -40,7 +41,12 @@ pub(super) struct Ordered {
 
 impl Ordered {
     pub(super) fn new(floor: u64) -> Self {
-        Self { floor, lines: Vec::new(), unknown: Some(0) }
+        Self::behind(floor, 0)
+    }
+
+    /// Without those that end up to a record.
+    pub(super) fn behind(floor: u64, from: u64) -> Self {
+        Self { floor, from, lines: Vec::new(), unknown: Some(0) }
     }
 
     /// Makes sure that the first one is known. Returns `false` when it would take more than `looks` entries.
@@ -57,11 +63,12 @@ impl Ordered {
                 self.unknown = None;
                 break;
             };
-            let next = Some(akey.extents_from(class, 0));
+            let first = self.from.saturating_sub(key::class_length_max(class));
+            let next = Some(akey.extents_from(class, first));
             self.lines.push(Line { class, read: VecDeque::new(), next });
             self.unknown = class.checked_add(1);
         }
-        let floor = self.floor;
+        let bounds = (self.floor, self.from);
         for line in &mut self.lines {
             while line.read.is_empty()
                 && let Some(from) = &line.next
@@ -70,7 +77,7 @@ impl Ordered {
                     return Ok(false);
                 }
                 let from = from.clone();
-                line.read_on(tree, akey, &from, floor, looks)?;
+                line.read_on(tree, akey, &from, bounds, looks)?;
             }
         }
         Ok(true)
@@ -105,7 +112,7 @@ impl Line {
         tree: &Tree,
         akey: &Path,
         from: &[u8],
-        floor: u64,
+        (floor, behind): (u64, u64),
         looks: &mut usize,
     ) -> Result<(), Fault> {
         let (class, read) = (self.class, &mut self.read);
@@ -120,6 +127,9 @@ impl Line {
                 return ControlFlow::Break(Ok(akey.extent(extent, epoch)));
             }
             *looks -= 1;
+            if extent.end() <= behind {
+                return ControlFlow::Continue(());
+            }
             if epoch > floor {
                 skipped = 0;
                 read.push_back(Entry { extent, epoch, hole: is_hole(value) });

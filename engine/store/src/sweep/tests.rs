@@ -303,6 +303,81 @@ proptest! {
     }
 }
 
+/// What a surface shows from a record on, found in steps: the epoch of each record, and how many looks that took.
+fn surface(
+    tree: &Tree,
+    epochs: core::ops::RangeInclusive<u64>,
+    mut from: u64,
+    (step, most): (usize, usize),
+) -> (Vec<Shown>, usize) {
+    let (mut shown, mut looks) = (Vec::new(), 0);
+    let new = |from| Surface::new(place()[2].clone(), epochs.clone(), from).with_most(most);
+    let mut surface = new(from);
+    loop {
+        let mut left = step;
+        let next = surface.next(tree, &mut left).expect("sound");
+        looks += step - left;
+        assert!(surface.held() <= most + 1024, "{} are remembered", surface.held());
+        match next {
+            Next::Part(part) => shown.push(part),
+            Next::Later => {}
+            Next::Unknown => {
+                assert!(surface.at() > from, "it doesn't go on");
+                from = surface.at();
+                surface = new(from);
+            }
+            Next::End => return (shown, looks),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_surface_in_steps_shows_what_is_on_top(
+        steps in steps(), low in 1u64..900, horizon in 0u64..900, from in 0u64..80, step in 1usize..40, most in 1usize..6,
+    ) {
+        let (tree, _) = history(&steps);
+        let stored: Vec<Stored> = versions(&tree, low - 1).into_iter().filter_map(|(tail, hole)| match tail {
+            Tail::Extent(extent, epoch) if epoch <= horizon => Some(Stored { extent, epoch, value: value(hole) }),
+            _ => None,
+        }).collect();
+        let rest = Extent { index: from, count: ALL_RECORDS.end() - from };
+        let mut expected = Vec::new();
+        for part in paint(&stored, rest) {
+            let Stored { extent, epoch, value } = &stored[part.stored];
+            let what = (*extent, *epoch, is_hole(value));
+            expected.extend((part.extent.index..part.extent.end()).map(|record| (record, what)));
+        }
+        let mut found = Vec::new();
+        for Shown { part, extent, epoch, is_hole } in surface(&tree, low..=horizon, from, (step, most)).0 {
+            found.extend((part.index..part.end()).map(|record| (record, (extent, epoch, is_hole))));
+        }
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_deep_stack_is_walked_once() {
+    const MANY: u64 = 100_000;
+    let akey = place()[2].clone();
+    let looks_of = |extent: &dyn Fn(u64) -> Extent, parts: u64| {
+        let tree = tree_of((0..MANY).map(|at| akey.extent(extent(at), 2 + at).to_vec()));
+        let (shown, looks) = surface(&tree, 1..=u64::MAX, 0, (STEP_LOOKS, ACTIVE_MAX));
+        assert!(shown.windows(2).all(|pair| pair[0].part.end() == pair[1].part.index));
+        assert!(shown.len() as u64 >= parts, "{} parts", shown.len());
+        looks as u64
+    };
+    // Each hides all of the one before but its first record.
+    let looks = looks_of(&|index| Extent { index, count: 1 << 20 }, MANY);
+    assert!(looks <= 4 * MANY, "{looks} looks");
+    // Each shows its last record.
+    let looks = looks_of(&|at| Extent { index: MANY - at, count: 1 << 20 }, MANY);
+    assert!(looks <= 16 * MANY, "{looks} looks");
+    // Each lies inside the one before and shows its first and its last record.
+    let looks = looks_of(&|at| Extent { index: at, count: 2 * (MANY - at) }, 2 * MANY - 1);
+    assert!(looks <= 16 * MANY, "{looks} looks");
+}
+
 /// Entries of the long akeys that bounds are tested with.
 const MANY: u64 = 200_000;
 
@@ -380,6 +455,43 @@ fn an_akey_that_was_punched_and_created_again_and_again_is_passed_in_steps() {
     assert!(steps >= MANY / STEP_LOOKS as u64, "{steps} steps");
     // All creations but the last and the one of the snapshot, and the punches before that.
     assert_eq!(dead + pass.dead().len() as u64, MANY / 2 + 1 - 2 + MANY / 4);
+}
+
+#[test]
+fn what_has_shown_and_hides_nothing_more_than_others_is_forgotten() {
+    let akey = place()[2].clone();
+    // Each shows one record before the next, newer one begins, which reaches further.
+    let shown = (0..MANY / 2).map(|index| akey.extent(Extent { index, count: 1 << 40 }, 10 + MANY + index));
+    // All that is hidden by them is found, however deep it lies.
+    let hidden = (0..MANY / 2).map(|index| akey.extent(Extent { index, count: 1 << 39 }, 2 + index));
+    let tree = tree_of(shown.chain(hidden).map(|key| key.to_vec()));
+    let (dead, most, held) = pass(&tree, &BTreeSet::new());
+    assert_eq!(dead, MANY / 2);
+    assert!(most <= STEP_LOOKS && held < 200, "{most} died at once, {held} were held");
+}
+
+#[test]
+fn passes_one_after_another_find_all_that_is_dead_however_deep_it_lies() {
+    const DEEP: u64 = 3 * ACTIVE_MAX as u64;
+    let akey = place()[2].clone();
+    // A heap of which each lies inside the one before, below two that are newer and hide it together.
+    let heap = (0..DEEP).map(|at| (Extent { index: at, count: 2 * (DEEP - at) }, 2 + at));
+    let top =
+        [(Extent { index: 0, count: DEEP }, 10 + DEEP), (Extent { index: DEEP, count: DEEP }, 11 + DEEP)];
+    let mut tree = tree_of(heap.chain(top).map(|(extent, epoch)| akey.extent(extent, epoch).to_vec()));
+    let snapshots = BTreeSet::new();
+    let pins = Pins { snapshots: &snapshots, floor: 0, horizon: u64::MAX - 1 };
+    let (mut dead, mut passes, mut is_crowded) = (0, 0, true);
+    while is_crowded {
+        let mut sweep = Sweep::new(place(), pins);
+        while !sweep.step(&tree, STEP_LOOKS).expect("sound") {}
+        assert!(!sweep.dead.is_empty(), "it comes to nothing");
+        dead += sweep.dead.len() as u64;
+        sweep.dead.iter().for_each(|key| drop(tree.remove(key).expect("in memory")));
+        (passes, is_crowded) = (passes + 1, sweep.is_crowded());
+    }
+    assert_eq!(dead, DEEP);
+    assert!(passes <= 4, "{passes} passes");
 }
 
 #[test]
