@@ -139,6 +139,10 @@ impl Gathering {
             let before = (*looks, self.ahead, self.found.len());
             // Each scan ends at the end of the class, or where it is quicker to search anew.
             let scanned = self.scan_class(tree, akey, &from, (life, epoch), looks);
+            if scanned.is_ok() && *looks == before.0 {
+                // To find nothing takes a look, too: there may be many classes, and many small ranges to be looked at.
+                *looks -= 1;
+            }
             match scanned {
                 Ok(Some(next)) => self.from = Some(next),
                 Ok(None) => {

@@ -14,6 +14,7 @@ use crate::incarnation::{Life, life};
 use crate::key::Path;
 use crate::paging::{Halt, Still};
 use crate::state::Core;
+use core::cell::Cell;
 use smallvec::SmallVec;
 use weir_proto::Key;
 use weir_proto::limits::INLINE_MAX;
@@ -28,6 +29,8 @@ pub(super) struct Long {
     /// For each akey, what is to be read of an array.
     arrays: Vec<Option<Array>>,
     epoch: u64,
+    /// Looks that are left in this turn.
+    left: Cell<usize>,
 }
 
 /// What is asked of an array.
@@ -75,7 +78,7 @@ impl Long {
             Ok::<_, Halt<FetchError>>(shapes)
         });
         let shapes = shapes.await?;
-        let mut long = Self { still, arrays: Vec::with_capacity(shapes.len()), epoch };
+        let mut long = Self { still, arrays: Vec::with_capacity(shapes.len()), epoch, left: Cell::new(0) };
         let (mut found, mut named) = (Found::default(), 0);
         for ((mut akey, pieces), array) in shapes {
             if let Some(array) = &array {
@@ -126,13 +129,18 @@ impl Long {
         let mut gathering = Gathering::new(*left, array.classes, most);
         let mut has_ended = false;
         while !has_ended {
-            core.turn().await;
+            if self.left.get() == 0 {
+                core.turn().await;
+                self.left.set(most);
+            }
             let step = self.still.ask(|tree| {
-                let looks = &mut { most };
-                let step = gathering.step(tree, &array.path, array.life, self.epoch, looks)?;
-                Ok::<_, Halt<FetchError>>(step)
+                let mut looks = self.left.get();
+                let step = gathering.step(tree, &array.path, array.life, self.epoch, &mut looks)?;
+                Ok::<_, Halt<FetchError>>((step, looks))
             });
-            has_ended = step.await?;
+            let (step, left) = step.await?;
+            has_ended = step;
+            self.left.set(left);
         }
         let window = Extent { index: left.index, count: gathering.end() - left.index };
         *left = Extent { index: window.end(), count: left.count - window.count };
