@@ -68,6 +68,11 @@ pub(crate) struct Counters {
     pub(crate) recovery: Cell<core::time::Duration>,
 }
 
+/// Whether a run is one of several that are in the order of their blocks.
+fn is_among(run: Run, ordered: &[Run]) -> bool {
+    ordered.binary_search_by_key(&run.block, |found| found.block).is_ok_and(|at| ordered[at] == run)
+}
+
 /// Adds to a counter.
 pub(crate) fn add(counter: &Cell<u64>, count: u64) {
     counter.set(counter.get() + count);
@@ -270,7 +275,7 @@ impl Core {
     /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller
     /// has found the way to all keys ([`Tree::reach`]) since it last let others run.
     pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, Malformed> {
-        self.commit_moving(changes, object.as_slice(), &[])
+        self.commit_moving(changes, object.as_slice(), Vec::new())
     }
 
     /// Like [`Core::commit`], where blocks in `moved` pass from entries that go to entries that come.
@@ -278,13 +283,16 @@ impl Core {
         &self,
         changes: &[Change],
         objects: &[ObjectKey],
-        moved: &[Run],
+        mut moved: Vec<Run>,
     ) -> Result<u64, Malformed> {
+        // There may be a hundred thousand: each is looked for.
+        moved.sort_unstable_by_key(|run| run.block);
+        let moved = &moved;
         let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
         self.commit_edits(&edits, objects, moved)
     }
 
-    /// Like [`Core::commit_moving`], of changes that are somebody else's.
+    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order.
     pub(crate) fn commit_edits(
         &self,
         edits: &[Edit<'_>],
@@ -410,7 +418,7 @@ impl Core {
         }
         for run in &old_runs {
             match record {
-                Some((_, moved)) if moved.contains(run) => {}
+                Some((_, moved)) if is_among(*run, moved) => {}
                 Some((number, _)) => space.free_after(*run, number),
                 None => space.free_replayed(*run),
             }

@@ -478,7 +478,7 @@ impl Shard {
             })
             .copied()
             .collect();
-        let record = self.core.commit_moving(changes, &objects, &moved).map_err(|malformed| {
+        let record = self.core.commit_moving(changes, &objects, moved).map_err(|malformed| {
             self.core.fail(&malformed.to_string());
             TransactionError::Failed(malformed.to_string())
         })?;
