@@ -42,6 +42,9 @@ const INLINE_BYTES_MAX: usize = 1 << 20;
 /// at commit, which can't be divided.
 const VERSIONS_MAX: usize = 2 * EXTENTS_MAX;
 
+/// Most keys that the punches of a transaction name: each is looked up at prepare, which can't be divided.
+const PUNCHED_MAX: usize = 2048;
+
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
 /// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
 const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
@@ -624,6 +627,14 @@ fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {
     }
 }
 
+/// How many keys a punch names.
+fn keys_of(scope: &PunchScope) -> usize {
+    match scope {
+        PunchScope::Object => 0,
+        PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) | PunchScope::DkeyWith(_, keys) => keys.len(),
+    }
+}
+
 /// What the operations of a transaction name in one dkey.
 enum Named<'a> {
     Akeys(BTreeSet<&'a Key>),
@@ -641,6 +652,7 @@ fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
     let twice = |what: &dyn core::fmt::Display| {
         Err(UpdateError::Invalid(format!("two operations of the transaction concern {what}")))
     };
+    let mut punched = 0;
     for operation in operations {
         let object = operation.object();
         let whole = matches!(operation, Operation::Punch { scope: PunchScope::Object, .. });
@@ -659,6 +671,11 @@ fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
             }
             Operation::Punch { scope, conditions, .. } => {
                 check_scope(object, scope).map_err(UpdateError::Invalid)?;
+                punched += keys_of(scope);
+                if punched > PUNCHED_MAX {
+                    let text = format!("punches of a transaction name {PUNCHED_MAX} keys at most");
+                    return Err(UpdateError::Invalid(text));
+                }
                 if conditions.0 & !Conditions::PUNCH.0 != 0 {
                     let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
                     return Err(UpdateError::Invalid(text));

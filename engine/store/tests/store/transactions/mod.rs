@@ -312,6 +312,10 @@ fn transactions_that_make_no_sense_are_refused() {
         refused(t, &[store_value(1, "x", b"v"), store_value(1, "x", b"w")]).await;
         refused(t, &[store_value(1, "x", b"v"), remove(1, PunchScope::Object)]).await;
         refused(t, &[store_value(1, "x", b"v"), remove(1, PunchScope::Dkeys(vec![key("x")]))]).await;
+        let akeys: Vec<_> = (0..256).map(|number| key(&number.to_string())).collect();
+        let punch = |dkey: u64| remove(1, PunchScope::DkeyWith(key(&dkey.to_string()), akeys.clone()));
+        let many: Vec<Operation<'_>> = (0..9).map(punch).collect();
+        refused(t, &many).await;
         let names: Vec<String> = (0..300).map(|number| format!("{number:0>400}")).collect();
         let many: Vec<Operation<'_>> = names.iter().map(|name| store_value(1, name, b"v")).collect();
         refused(t, &many).await;
