@@ -11,6 +11,7 @@ pub(crate) use holes::SEGMENT;
 
 use crate::deferral::Deferral;
 use crate::tree::PageRef;
+use core::cell::Cell;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::BLOCK;
@@ -175,6 +176,8 @@ struct Group {
     free: u64,
     /// Quads of which no block is busy.
     quads: u64,
+    /// Its empty segments and the free blocks of the others, if they were counted since it has changed.
+    scatter: Cell<Option<(u64, u64)>>,
     /// Live bits changed since the last checkpoint began.
     dirty: bool,
 }
@@ -273,6 +276,7 @@ impl Space {
         busy.set(len, GROUP_WORDS * 64);
         group.free = GROUP_BLOCKS - busy.count();
         group.quads = busy.quads(0, GROUP_WORDS * 64);
+        group.scatter.set(None);
         group.live = Rc::new(live);
         group.busy = busy;
         self.free += group.free;
@@ -361,6 +365,7 @@ impl Space {
         let Self { groups, free, quads, .. } = self;
         Self::for_groups(run, |group, from, to| {
             let group = &mut groups[group];
+            group.scatter.set(None);
             let before = group.busy.quads(from, to);
             let taken = group.busy.set(from, to);
             let gone = before - group.busy.quads(from, to);
@@ -376,6 +381,7 @@ impl Space {
             let group = &mut groups[group];
             let before = group.busy.quads(from, to);
             let freed = group.busy.clear(from, to);
+            group.scatter.set(None);
             let come = group.busy.quads(from, to) - before;
             (group.free, *free) = (group.free + freed, *free + freed);
             (group.quads, *quads) = (group.quads + come, *quads + come);

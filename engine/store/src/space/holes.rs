@@ -22,6 +22,9 @@ pub(crate) struct Scatter {
     pub(crate) holes: u64,
 }
 
+/// Segments of a group.
+const SEGMENTS: u64 = GROUP_BLOCKS / SEGMENT;
+
 fn small(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
@@ -34,33 +37,42 @@ impl Space {
         free
     }
 
-    /// The whole segments that data goes to, with their free blocks.
-    fn segments(&self) -> impl Iterator<Item = (Run, u64)> {
-        let count = self.data_end / SEGMENT;
-        (0..count).map(|number| {
+    /// The whole segments of a group that data goes to, with their free blocks.
+    fn segments_of(&self, group: u64) -> impl Iterator<Item = (Run, u64)> {
+        let first = group * SEGMENTS;
+        let numbers = first..(self.data_end / SEGMENT).min(first + SEGMENTS);
+        numbers.map(|number| {
             let segment = Run { block: number * SEGMENT, count: SEGMENT };
             (segment, self.free_in(segment))
         })
     }
 
     pub(crate) fn scatter(&self) -> Scatter {
-        let mut scatter = Scatter { segments: 0, empty: 0, holes: 0 };
-        for (_, free) in self.segments() {
-            scatter.segments += 1;
-            if free == SEGMENT {
-                scatter.empty += 1;
-            } else {
-                scatter.holes += free;
-            }
+        let mut scatter = Scatter { segments: self.data_end / SEGMENT, empty: 0, holes: 0 };
+        for (group, number) in self.groups.iter().zip(0..) {
+            let (empty, holes) = group.scatter.get().unwrap_or_else(|| self.scatter_of(number));
+            group.scatter.set(Some((empty, holes)));
+            (scatter.empty, scatter.holes) = (scatter.empty + empty, scatter.holes + holes);
         }
         scatter
+    }
+
+    /// Empty segments of a group, and the free blocks of the others.
+    fn scatter_of(&self, group: u64) -> (u64, u64) {
+        self.segments_of(group).fold((0, 0), |(empty, holes), (_, free)| match free {
+            SEGMENT => (empty + 1, holes),
+            free => (empty, holes + free),
+        })
     }
 
     /// The segments, the emptiest first, whose content would fit the holes of the others: at most `most` of them, at
     /// most half in use, with at most `free_max` free blocks together.
     pub(crate) fn sparse_segments(&self, most: usize, free_max: u64) -> Vec<Run> {
         let is_sparse = |(_, free): &(Run, u64)| (SEGMENT / 2..SEGMENT).contains(free);
-        let mut found: Vec<(Run, u64)> = self.segments().filter(is_sparse).collect();
+        // Those without holes have none.
+        let scattered = self.groups.iter().zip(0..).filter(|(group, _)| group.scatter.get() != Some((0, 0)));
+        let mut found: Vec<(Run, u64)> =
+            scattered.flat_map(|(_, number)| self.segments_of(number)).filter(is_sparse).collect();
         found.sort_by_key(|(segment, free)| (core::cmp::Reverse(*free), segment.block));
         found.truncate(most);
         let mut elsewhere = self.scatter().holes;
@@ -108,8 +120,15 @@ impl Space {
     /// one where it ended.
     pub(crate) fn allocate_in_hole(&mut self, count: u64, from: &mut u64) -> Option<Run> {
         let total = self.data_end / SEGMENT;
-        for step in 0..total {
+        let mut step = 0;
+        while step < total {
             let number = (*from + step) % total;
+            if self.groups[small(number / SEGMENTS)].longest < count {
+                // None of its segments has such a hole.
+                step += (SEGMENTS - number % SEGMENTS).min(total - number);
+                continue;
+            }
+            step += 1;
             let segment = Run { block: number * SEGMENT, count: SEGMENT };
             if !(count..SEGMENT).contains(&self.free_in(segment)) {
                 continue;
@@ -164,6 +183,27 @@ mod tests {
         assert_eq!(space.allocate_in_hole(11, &mut from), None, "empty and held segments are no holes");
         space.release_held();
         assert_eq!((space.held(), space.free()), (0, free - 60));
+    }
+
+    #[test]
+    fn holes_are_counted_again_where_something_has_changed() {
+        let mut space = Space::new(3 * GROUP_BLOCKS + 2 * SEGMENT + 40, 40);
+        let segments = 3 * SEGMENTS + 2;
+        assert_eq!(space.scatter(), Scatter { segments, empty: segments, holes: 0 });
+        let runs = space.allocate(3 * GROUP_BLOCKS + 2 * SEGMENT, Purpose::Data, 9).expect("everything");
+        assert_eq!(space.scatter(), Scatter { segments, empty: 0, holes: 0 });
+        assert!(runs.len() > 3);
+        // One after another in each group, the last first.
+        for (number, group) in (1..).zip([3, 2, 1, 0]) {
+            space.release(run(group * GROUP_BLOCKS + 7, 3));
+            assert_eq!(space.scatter(), Scatter { segments, empty: 0, holes: 3 * number });
+        }
+        let mut from = segments - 1;
+        for group in [0, 1, 2, 3] {
+            assert_eq!(space.allocate_in_hole(3, &mut from), Some(run(group * GROUP_BLOCKS + 7, 3)));
+        }
+        assert_eq!(space.allocate_in_hole(1, &mut from), None);
+        assert_eq!(space.scatter(), Scatter { segments, empty: 0, holes: 0 });
     }
 
     #[test]
