@@ -108,13 +108,15 @@ impl Request<'_> {
         let mut pieces = Pieces::new();
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
+        let mut of_dkey = None;
         for (index, update) in self.akeys.iter().enumerate() {
             // Short keys are short however they are escaped.
             let escaped = 2 * (self.dkey.as_bytes().len() + update.akey.as_bytes().len()) + KEY_OVERHEAD;
             let key_len = if escaped <= ENTRY_MAX / 4 {
                 escaped
             } else {
-                self.path().dkey(self.dkey).akey(&update.akey).as_bytes().len()
+                let of_dkey = of_dkey.get_or_insert_with(|| self.path().dkey(self.dkey));
+                of_dkey.akey(&update.akey).as_bytes().len()
             };
             let mut add = |slot, record_size, chunks: Chunks| {
                 let len = usize::try_from(chunks.len()).unwrap_or(usize::MAX);
