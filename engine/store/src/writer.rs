@@ -35,6 +35,24 @@ const TRANSFER_SLICES_MAX: usize = 256;
 /// Memory that lies together on the device: most values are in one piece.
 pub(crate) type Slices = SmallVec<[Slice; 1]>;
 
+/// Takes `len` bytes from the front of slices.
+pub(crate) fn take_front(slices: &mut Slices, len: usize) -> Slices {
+    let mut taken = Slices::new();
+    let mut left = len;
+    while left > 0 && !slices.is_empty() {
+        let first = &slices[0];
+        if first.len() <= left {
+            left -= first.len();
+            taken.push(slices.remove(0));
+        } else {
+            taken.extend(first.part(0..left));
+            slices[0] = first.part(left..first.len()).unwrap_or_else(|| first.clone());
+            left = 0;
+        }
+    }
+    taken
+}
+
 /// The parts of an update: most have one.
 pub(crate) type Parts = SmallVec<[Part; 1]>;
 
