@@ -225,8 +225,7 @@ async fn request(bench: &Bench, name: &str) -> Result<(), Failure> {
         "update-blocks" => bench.update(&dkey, 100, &[of(&akey, array(extents(8192)))]).await?,
         "punch-akeys" => drop(punch(PunchScope::Akeys(long_key(1)?, long_keys()?)).await?),
         "punch-dkeys" => drop(punch(PunchScope::Dkeys(long_keys()?)).await?),
-        "fetch-extents" => bench.fetch(&dkey, &[fetched(array(extents(64)))]).await?,
-        "fetch-classes" => bench.fetch(&dkey, &[fetched(array(extents(64)))]).await?,
+        "fetch-extents" | "fetch-classes" => bench.fetch(&dkey, &[fetched(array(extents(64)))]).await?,
         "fetch-akeys" => {
             let value = Value::Single { size: 8 };
             let akeys: Vec<AkeyFetch> = long_keys()?
@@ -236,7 +235,7 @@ async fn request(bench: &Bench, name: &str) -> Result<(), Failure> {
             bench.fetch(&long_key(1)?, &akeys).await?;
         }
         "list" => {
-            drop(shard.list(CONTAINER, bench.object, &ListScope::Dkeys, Epoch::MAX, &[], 1024, None).await?)
+            drop(shard.list(CONTAINER, bench.object, &ListScope::Dkeys, Epoch::MAX, &[], 1024, None).await?);
         }
         "query" => {
             let query = KeyQuery::Search { max: true, dkey: None, akey: None, extent: false };

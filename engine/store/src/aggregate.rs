@@ -65,7 +65,7 @@ pub(crate) enum Task {
     /// Visits the next object of a container, from this index key on.
     Container(PoolNumber, ContainerNumber, Vec<u8>),
     /// Goes on with an akey.
-    Akey(Rest),
+    Akey(Box<Rest>),
 }
 
 impl Queue {
@@ -122,7 +122,7 @@ impl Queue {
         (0..3).find_map(|step| match (self.turn + step) % 3 {
             0 => self.take_object(horizon),
             1 => self.take_container(),
-            _ => self.rests.pop_front().map(Task::Akey),
+            _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
         })
     }
 

@@ -91,7 +91,7 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     let task = core.aggregation.borrow_mut().take(horizon);
     match task {
         None => return crate::defragment::work(core).await,
-        Some(Task::Akey(rest)) => visit_akey(core, rest, horizon).await?,
+        Some(Task::Akey(rest)) => visit_akey(core, *rest, horizon).await?,
         Some(Task::Object(object, since)) => drop(visit_object(core, object, since, horizon).await?),
         Some(Task::Container(pool, container, from)) => {
             let next = next_object(core, &key::objects(pool, container), &from).await?;

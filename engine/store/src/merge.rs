@@ -191,8 +191,7 @@ impl Ground<'_> {
     async fn plan(&self, run: &[Shown]) -> Result<Option<Plan>, ChoreError> {
         let values = self.core.ask(|tree| {
             let value = |shown: &Shown| tree.get(&self.place[2].extent(shown.extent, shown.epoch));
-            let values: Result<Option<Vec<Vec<u8>>>, Missing> =
-                run.iter().map(|shown| value(shown).map_err(Missing::from)).collect();
+            let values: Result<Option<Vec<Vec<u8>>>, Missing> = run.iter().map(value).collect();
             Ok::<_, Halt<ChoreError>>(values?)
         });
         Ok(values.await?.map(|values| Plan::new(run, values, self.record_size)))
@@ -606,7 +605,7 @@ pub(crate) mod tests {
             let passed = visits - passed;
             let rest = shard.core.aggregation.borrow_mut().take(0).expect("something is left");
             let crate::aggregate::Task::Akey(rest) = rest else { panic!("{rest:?}") };
-            crate::aggregate::visit_akey(&shard.core, rest, 2 * COUNT).await.expect("visited");
+            crate::aggregate::visit_akey(&shard.core, *rest, 2 * COUNT).await.expect("visited");
             let visits = shard.core.tree.borrow().visits() - visits;
             assert!(visits < passed / 2, "{visits} nodes were passed, and {passed} before");
             let left = shard.core.tree.borrow().len() - before;

@@ -2,7 +2,7 @@
 
 use super::{Place, akey_life};
 use crate::aggregate::ChoreError;
-use crate::extents::STEP_LOOKS;
+use crate::extents::{ALL_RECORDS, STEP_LOOKS};
 use crate::paging::{Fault, Halt, Still};
 use crate::state::Core;
 use crate::sweep::{Next, Shown, Surface};
@@ -102,8 +102,8 @@ pub(super) struct Search {
     pub(super) looks: usize,
     /// Those that it took to find out what the first record shows.
     begun: Option<usize>,
-    /// It goes on from here in another search; `None`: there is nothing left.
-    over: Option<Option<u64>>,
+    /// It goes on from here in another search; behind all records there is nothing left.
+    over: Option<u64>,
 }
 
 impl Search {
@@ -142,7 +142,8 @@ impl Search {
 
     /// Where another search goes on; `None`: there is nothing left.
     pub(super) fn place(&self) -> Option<u64> {
-        self.over.unwrap_or_else(|| Some(self.here()))
+        let place = self.over.unwrap_or_else(|| self.here());
+        Some(place).filter(|place| *place < ALL_RECORDS.end())
     }
 
     fn here(&self) -> u64 {
@@ -171,7 +172,7 @@ impl Search {
                 Step::Run(parts) => return Ok(Some(parts)),
                 Step::More if !is_spent => {}
                 Step::More | Step::Broken => {
-                    self.over = Some(Some(self.here()));
+                    self.over = Some(self.here());
                     let first = self.run.parts.first().map(|shown| shown.part.index);
                     // Otherwise it begins the next one.
                     if first.is_some_and(|first| first <= self.begin) {
@@ -179,7 +180,7 @@ impl Search {
                     }
                 }
                 Step::End => {
-                    self.over = Some(None);
+                    self.over = Some(ALL_RECORDS.end());
                     return Ok(self.run.end());
                 }
             }

