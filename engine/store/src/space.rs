@@ -15,6 +15,7 @@ use core::cell::Cell;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::BLOCK;
+use weir_proto::limits::PAYLOAD_MAX;
 
 /// Words of a group's bitmap: what a block holds beside its header.
 const GROUP_WORDS: usize = (BLOCK - MAP_HEADER) / 8;
@@ -24,6 +25,9 @@ pub(crate) const MAP_HEADER: usize = 32;
 
 /// Blocks of a group: those that one stored bitmap describes, 127 MiB of data.
 pub(crate) const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
+
+/// Free blocks one behind the other that are enough for any value: beyond it isn't counted how many there are.
+const LONG_BLOCKS: u64 = PAYLOAD_MAX / BLOCK as u64;
 
 /// Most runs that one value may be scattered over: bounds the size of its index entry. A device that is more
 /// fragmented than this counts as full.
@@ -136,6 +140,29 @@ impl Bits {
         None
     }
 
+    /// The most clear bits one behind the other in the first `to`.
+    fn longest_clear(&self, to: usize) -> usize {
+        let (mut at, mut longest) = (0, 0);
+        while let Some((start, found)) = self.find_clear(at, to, to) {
+            (at, longest) = (start + found, longest.max(found));
+        }
+        longest
+    }
+
+    /// Number of clear bits that end before `at`.
+    fn clear_before(&self, at: usize) -> usize {
+        let mut start = at;
+        while start > 0 {
+            let room = (start - 1) % 64 + 1;
+            let clear = (self.0[(start - 1) / 64] << (64 - room)).leading_zeros() as usize;
+            start -= clear.min(room);
+            if clear < room {
+                break;
+            }
+        }
+        at - start
+    }
+
     /// Number of clear bits from `at` on, up to `to`.
     fn clear_len(&self, at: usize, to: usize) -> usize {
         let mut end = at;
@@ -176,6 +203,8 @@ struct Group {
     free: u64,
     /// Quads of which no block is busy.
     quads: u64,
+    /// No more free blocks than this lie one behind the other.
+    longest: u64,
     /// Its empty segments and the free blocks of the others, if they were counted since it has changed.
     scatter: Cell<Option<(u64, u64)>>,
     /// Live bits changed since the last checkpoint began.
@@ -219,8 +248,13 @@ pub(crate) struct Space {
     /// Those below which data takes none of them.
     least: u64,
     live: u64,
+    /// No more free blocks than this lie one behind the other where data goes to: what is longer isn't searched for.
+    longest: u64,
     /// Where the search for blocks starts, for each purpose.
     cursors: [u64; 2],
+    /// Pieces of free blocks that were looked at.
+    #[cfg(test)]
+    looks: u64,
     /// Data extents that were freed.
     data: Deferral,
     /// Index nodes that a checkpoint left behind.
@@ -242,6 +276,9 @@ impl Space {
             kept: 0,
             least: 0,
             live: 0,
+            longest: GROUP_BLOCKS,
+            #[cfg(test)]
+            looks: 0,
             cursors: [0, blocks.saturating_sub(index_zone).min(blocks - 1)],
             data: Deferral::default(),
             nodes: Deferral::default(),
@@ -276,6 +313,8 @@ impl Space {
         busy.set(len, GROUP_WORDS * 64);
         group.free = GROUP_BLOCKS - busy.count();
         group.quads = busy.quads(0, GROUP_WORDS * 64);
+        group.longest = busy.longest_clear(len) as u64;
+        self.longest = self.longest.max(group.longest);
         group.scatter.set(None);
         group.live = Rc::new(live);
         group.busy = busy;
@@ -343,6 +382,9 @@ impl Space {
         let mut piece = left;
         while left > 0 {
             piece = piece.min(left);
+            if purpose == Purpose::Data {
+                piece = piece.min(self.longest.max(1));
+            }
             match self.find(piece, purpose) {
                 Some(run) if runs.len() < runs_max => {
                     self.reserve(run);
@@ -376,7 +418,7 @@ impl Space {
 
     /// Gives back blocks that never became live, or that nothing can refer to any more.
     pub(crate) fn release(&mut self, run: Run) {
-        let Self { groups, free, quads, .. } = self;
+        let Self { groups, free, quads, longest, .. } = self;
         Self::for_groups(run, |group, from, to| {
             let group = &mut groups[group];
             let before = group.busy.quads(from, to);
@@ -385,6 +427,13 @@ impl Space {
             let come = group.busy.quads(from, to) - before;
             (group.free, *free) = (group.free + freed, *free + freed);
             (group.quads, *quads) = (group.quads + come, *quads + come);
+            group.longest = if group.longest >= LONG_BLOCKS {
+                GROUP_BLOCKS
+            } else {
+                let end = to + group.busy.clear_len(to, GROUP_WORDS * 64);
+                group.longest.max((group.busy.clear_before(from) + end - from) as u64)
+            };
+            *longest = (*longest).max(group.longest);
         });
     }
 
@@ -517,6 +566,29 @@ mod tests {
         assert_eq!(space.free(), 4, "a failed allocation keeps nothing");
         assert_eq!(space.allocate(4, Purpose::Index, 3).expect("three pieces").len(), 3);
         assert!(space.allocate(1, Purpose::Data, 1).is_none());
+    }
+
+    #[test]
+    fn what_is_longer_than_any_free_piece_is_searched_for_once() {
+        const GROUPS: u64 = 16;
+        let blocks = GROUPS * GROUP_BLOCKS;
+        let mut space = Space::new(blocks, 0);
+        while space.free() > 0 {
+            space.allocate(space.free().min(GROUP_BLOCKS), Purpose::Data, 1).expect("empty groups");
+        }
+        (0..blocks).step_by(2).for_each(|block| space.release(Run { block, count: 1 }));
+        for round in 0..1000 {
+            let runs = space.allocate(64, Purpose::Data, 64).expect("as many free blocks");
+            assert_eq!(runs.len(), 64);
+            assert!(space.looks < 64 * (round + 1) + 2 * blocks, "{} looks in round {round}", space.looks);
+        }
+        // Where two pieces become one that is long enough, it is found.
+        let last = blocks - 5;
+        space.release(Run { block: last, count: 1 });
+        let around = Run { block: last - 1, count: 3 };
+        assert_eq!(space.allocate(3, Purpose::Data, 1).expect("a piece of three")[0], around);
+        assert!(space.allocate(3, Purpose::Data, 1).is_none());
+        assert_eq!(space.allocate(2, Purpose::Index, 2).map(|runs| runs.len()), Some(2));
     }
 
     #[test]

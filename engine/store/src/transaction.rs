@@ -536,7 +536,7 @@ impl Shard {
             self.core.journal.last()
         } else {
             // Who reads the objects now is told something that only the decision makes true: it has to be durable first.
-            self.core.commit_moving(&changes, &objects, &[]).map_err(|malformed| {
+            self.core.commit_moving(&changes, &objects, Vec::new()).map_err(|malformed| {
                 self.core.fail(&malformed.to_string());
                 TransactionError::Failed(malformed.to_string())
             })?

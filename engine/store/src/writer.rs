@@ -131,24 +131,6 @@ fn len_of(slices: &[Slice]) -> usize {
     slices.iter().map(|slice| slice.len()).sum()
 }
 
-/// Takes `len` bytes from the front of slices.
-pub(crate) fn take_front(slices: &mut Slices, len: usize) -> Slices {
-    let mut taken = Slices::new();
-    let mut left = len;
-    while left > 0 && !slices.is_empty() {
-        let first = &slices[0];
-        if first.len() <= left {
-            left -= first.len();
-            taken.push(slices.remove(0));
-        } else {
-            taken.extend(first.part(0..left));
-            slices[0] = first.part(left..first.len()).unwrap_or_else(|| first.clone());
-            left = 0;
-        }
-    }
-    taken
-}
-
 /// Joins parts that lie one behind the other.
 fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
     parts.sort_unstable_by_key(|(_, part)| part.offset);

@@ -86,16 +86,17 @@ impl Space {
         // The first group is looked at twice: from the cursor on, and at last from its start.
         for step in 0..=total {
             let index = (first + step) % total;
-            let group = &self.groups[index];
+            let group_len = self.group_len(index);
+            let group = &mut self.groups[index];
             let free = match view {
                 View::All => group.free,
                 View::Between => group.free - group.quads * QUAD,
                 View::Quads => group.quads * QUAD,
             };
-            if free < count {
+            if free < count || group.longest < count {
                 continue;
             }
-            let mut len = self.group_len(index);
+            let mut len = group_len;
             if purpose == Purpose::Data {
                 len = len.min(small(self.data_end.saturating_sub(index as u64 * GROUP_BLOCKS)));
             }
@@ -110,14 +111,26 @@ impl Space {
             if view == View::Quads {
                 at = at.next_multiple_of(small(QUAD));
             }
+            let (is_whole, mut longest) = (view == View::All && at == 0 && len == group_len, 0);
             while let Some((start, found)) = bits.find_clear(at, len, wanted) {
+                #[cfg(test)]
+                {
+                    self.looks += 1;
+                }
                 if found == wanted {
                     let block = index as u64 * GROUP_BLOCKS + start as u64;
                     self.cursors[purpose as usize] = (block + count) % self.blocks;
                     return Some(Run { block, count });
                 }
                 at = start + found;
+                longest = longest.max(found as u64);
             }
+            if is_whole {
+                group.longest = longest;
+            }
+        }
+        if purpose == Purpose::Data && view == View::All {
+            self.longest = self.longest.min(count - 1);
         }
         None
     }
