@@ -111,7 +111,8 @@ impl Space {
             if view == View::Quads {
                 at = at.next_multiple_of(small(QUAD));
             }
-            let (is_whole, mut longest) = (view == View::All && at == 0 && len == group_len, 0);
+            let sees_all = view == View::All || view == View::Between && group.quads == 0;
+            let (is_whole, mut longest) = (sees_all && at == 0 && len == group_len, 0);
             while let Some((start, found)) = bits.find_clear(at, len, wanted) {
                 #[cfg(test)]
                 {
@@ -129,7 +130,7 @@ impl Space {
                 group.longest = longest;
             }
         }
-        if purpose == Purpose::Data && view == View::All {
+        if purpose == Purpose::Data && (view == View::All || view == View::Between && self.quads == 0) {
             self.longest = self.longest.min(count - 1);
         }
         None

@@ -41,7 +41,7 @@ async fn overwrite(handle: &Handle, store: &Store, shard: &Shard, seed: u64) -> 
                 Err(error) => panic!("{error}"),
             }
         }
-        let aggregated = handle.timeout(LONG, shard.aggregate(CONTAINER, Epoch(epoch + 1))).await;
+        let aggregated = Box::pin(handle.timeout(LONG, shard.aggregate(CONTAINER, Epoch(epoch + 1)))).await;
         aggregated.expect("aggregation doesn't hang").expect("aggregated");
         store.checkpoint().await.expect("there is room for index nodes");
     }
@@ -56,7 +56,7 @@ fn live(seed: u64, config: StoreConfig) {
     machine.run(async move {
         let shard = opened.create_pool(POOL, opened.space().capacity).await.expect("space");
         shard.create_container(CONTAINER).await.expect("a container");
-        let (stored, refused) = overwrite(&handle, &opened, &shard, seed).await;
+        let (stored, refused) = Box::pin(overwrite(&handle, &opened, &shard, seed)).await;
         assert!(stored > 3 * refused, "{refused} refused, {stored} stored");
         punch(&shard, OBJECT, PunchScope::Object, 1 << 40).await.expect("a delete works when full");
         shard.aggregate(CONTAINER, Epoch(1 << 41)).await.expect("aggregated");
