@@ -207,8 +207,11 @@ impl Shard {
         let place = (self.number, number, id);
         self.check_transaction_epoch(epoch)?;
         check_operations(operations)?;
-        if self.is_prepared(place, epoch)? {
-            return self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed);
+        let found = self.is_prepared(place, epoch);
+        if !matches!(found, Ok(false)) {
+            // Whoever prepared or decided it may be waiting for that to be durable.
+            self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
+            return found.map(drop);
         }
         self.core.admit().await.map_err(UpdateError::Failed)?;
         let staging = Staging::new(&self.core);
@@ -411,7 +414,7 @@ impl Shard {
             Ok((prepared.epoch, Some((prepared, versions, changes))))
         });
         let planned: Result<_, TransactionError> = planned.await;
-        let (epoch, planned) = planned?;
+        let (epoch, planned) = self.told(planned).await?;
         // The container may have gone while index nodes were read.
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
@@ -525,7 +528,7 @@ impl Shard {
             Ok((objects, changes))
         });
         let planned: Result<(Vec<ObjectKey>, Vec<Change>), TransactionError> = planned.await;
-        let (objects, changes) = planned?;
+        let (objects, changes) = self.told(planned).await?;
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
         }
@@ -544,13 +547,21 @@ impl Shard {
         self.core.make_durable(record).await.map_err(TransactionError::Failed)
     }
 
+    /// Waits, when a decision is refused, until what the refusal says is durable: the earlier decision may not be yet.
+    async fn told<T>(&self, planned: Result<T, TransactionError>) -> Result<T, TransactionError> {
+        if planned.is_err() {
+            self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
+        }
+        planned
+    }
+
     fn decide(&self, place: TransactionKey, decision: Decision) -> Change {
         let key = key::transaction(place, TransactionTail::Decision);
         Change::Put { key, value: decision.encode(self.core.rt.wall_ns()) }
     }
 
     /// Prepared transactions that await their decision, oldest epoch first: after a restart, those whose coordinator
-    /// has to be asked.
+    /// has to be asked. One that is missing here may have a decision that isn't durable yet: see [`Shard::decision`].
     ///
     /// # Errors
     /// When the container is missing.
@@ -559,7 +570,8 @@ impl Shard {
         Ok(self.core.transactions.borrow().undecided(self.number, number))
     }
 
-    /// What became of a transaction; `None` when it is undecided, unknown or forgotten.
+    /// What became of a transaction; `None` when it is undecided, unknown or forgotten. The decision may not be durable
+    /// yet, and is lost then when the power fails: whoever acts on it commits or aborts again first, which waits for that.
     ///
     /// # Errors
     /// When the container is missing.

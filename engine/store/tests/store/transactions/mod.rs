@@ -204,6 +204,46 @@ fn what_an_abort_makes_true_is_told_when_the_abort_is_durable() {
 }
 
 #[test]
+fn an_earlier_decision_is_told_when_it_is_durable() {
+    for (aborts, asks) in [(true, "prepare"), (true, "commit"), (false, "prepare"), (false, "abort")] {
+        let (machine, store, shard, t) = start(10);
+        let user = shard.clone();
+        let prepare = async move |shard: &Shard| {
+            shard.prepare(CONTAINER, id(1), Epoch(t), &[store_value(1, "x", b"value")]).await
+        };
+        machine.run(async move { prepare(&user).await.expect("prepared") });
+        machine.disk.halt_at(machine.disk.operations());
+        let (handle, user) = (machine.handle(), shard.clone());
+        let told = machine.world.try_block_on(&machine.node, Duration::from_secs(1), async move {
+            let deciding = user.clone();
+            let _decision = handle.spawn(async move {
+                if aborts {
+                    let _ = deciding.abort_transaction(CONTAINER, id(1)).await;
+                } else {
+                    let _ = deciding.commit_transaction(CONTAINER, id(1)).await;
+                }
+            });
+            handle.sleep(Duration::from_micros(1)).await;
+            assert!(user.decision(CONTAINER, id(1)).expect("the container").is_some());
+            match asks {
+                "prepare" => format!("{:?}", prepare(&user).await),
+                "commit" => format!("{:?}", user.commit_transaction(CONTAINER, id(1)).await),
+                _ => format!("{:?}", user.abort_transaction(CONTAINER, id(1)).await),
+            }
+        });
+        assert!(told.is_err(), "{asks}: {told:?}");
+        drop((store, shard));
+        machine.crash(CrashKeeps::Nothing);
+        let shard = machine.open(quiet()).pool(POOL).expect("the pool");
+        assert_eq!(
+            shard.undecided(CONTAINER),
+            Ok(vec![(id(1), Epoch(t))]),
+            "it may be decided otherwise yet"
+        );
+    }
+}
+
+#[test]
 fn prepared_state_and_decisions_survive_crashes_and_checkpoints() {
     for checkpointed in [false, true] {
         let (machine, store, shard, t) = start(3);
