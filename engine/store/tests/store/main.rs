@@ -30,4 +30,5 @@ mod space;
 mod stalled;
 mod together;
 mod transactions;
+mod turmoil;
 mod turns;
