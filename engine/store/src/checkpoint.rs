@@ -162,6 +162,20 @@ pub(crate) async fn run(core: Rc<Core>) {
     }
 }
 
+/// Longest wait of a delete for a checkpoint. A device that takes longer is as good as full for it.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Waits until a checkpoint ends, which gives back the places of the nodes that it wrote anew. `false`: there is nothing that
+/// it could give back, or it takes too long.
+pub(crate) async fn wait_for_room(core: &Core) -> bool {
+    if !core.checkpoints.is_running() && core.tree.borrow().dirty_nodes() == 0 {
+        return false;
+    }
+    let done = core.checkpoints.done.notified();
+    core.checkpoints.request.notify_one();
+    matches!(race(done, core.rt.sleep(ROOM_WAIT_MAX)).await, Either::First(()))
+}
+
 /// Writes one checkpoint. Nobody else may be writing one.
 pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     if let Some(reason) = core.failure() {

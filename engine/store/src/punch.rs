@@ -1,12 +1,14 @@
 //! Punches: the end of objects, dkeys and akeys at an epoch.
 
 use crate::attribute::AttributeChange;
+use crate::checkpoint::wait_for_room;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
 use crate::intents::scopes_of_punch;
+use crate::journal::ObjectKey;
 use crate::key::{ContainerNumber, Path};
 use crate::paging::Halt;
-use crate::record::Change;
+use crate::record::{Change, Edit, growth};
 use crate::shard::Shard;
 use crate::tree::Tree;
 use crate::update::{check_epoch, check_keys};
@@ -15,9 +17,13 @@ use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{Conditions, PunchScope};
 use weir_proto::{ContainerId, Epoch, ObjectId};
 
+/// Checkpoints that a punch without room waits for: one that may be under way, and one that gives back what changed since.
+const CHECKPOINTS_MAX: u32 = 2;
+
 impl Shard {
     /// Removes an object, dkeys or akeys at an epoch; earlier epochs still show them until aggregation. Punching what
-    /// doesn't exist changes nothing. Durable when it returns. Works when the pool is full.
+    /// doesn't exist changes nothing. Durable when it returns. Works when the pool is full, as long as the device has room
+    /// for index nodes beyond those that aggregation needs to give back what was deleted before.
     ///
     /// # Errors
     /// See [`UpdateError`].
@@ -51,20 +57,9 @@ impl Shard {
             return Err(UpdateError::Invalid(text));
         }
         check_scope(object, scope).map_err(UpdateError::Invalid)?;
-        self.core.admit().await.map_err(UpdateError::Failed)?;
         let number = self.locate(container)?;
         let touched = (self.number, number, object);
-        let planned = self.core.ask(|tree| {
-            let epoch = clock();
-            check_epoch(epoch)?;
-            for scope in scopes_of_punch(scope) {
-                self.check_write(&touched, scope, epoch.0)?;
-            }
-            let changes = self.plan_punch(tree, number, object, scope, epoch.0, conditions)?;
-            tree.reach(changes.iter().map(Change::key))?;
-            Ok((epoch, changes))
-        });
-        let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
+        let planned = self.plan_with_room(&touched, scope, clock, conditions).await;
         // The container may have gone while index nodes were read.
         if self.locate(container)? != number {
             return Err(UpdateError::ContainerMissing(container));
@@ -101,6 +96,48 @@ impl Shard {
                 Err(error)
             }
         }
+    }
+
+    /// Plans a punch for which the index has room. Nobody else changes anything between this and what the caller does next.
+    async fn plan_with_room(
+        &self,
+        touched: &ObjectKey,
+        scope: &PunchScope,
+        clock: &dyn Fn() -> Epoch,
+        conditions: Conditions,
+    ) -> Result<(Epoch, Vec<Change>), UpdateError> {
+        let mut checkpoints = 0;
+        loop {
+            self.core.admit().await.map_err(UpdateError::Failed)?;
+            let planned = self.core.ask(|tree| {
+                let epoch = clock();
+                check_epoch(epoch)?;
+                for scope in scopes_of_punch(scope) {
+                    self.check_write(touched, scope, epoch.0)?;
+                }
+                let changes = self.plan_punch(tree, touched.1, touched.2, scope, epoch.0, conditions)?;
+                tree.reach(changes.iter().map(Change::key))?;
+                Ok((epoch, changes))
+            });
+            let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
+            let (epoch, changes) = planned?;
+            // The way to the keys was just found.
+            if changes.is_empty() || self.core.has_room_for_delete(&changes).unwrap_or(false) {
+                return Ok((epoch, changes));
+            }
+            if checkpoints == CHECKPOINTS_MAX || !wait_for_room(&self.core).await {
+                // What was deleted before may be waiting for aggregation.
+                self.core.chores.notify_one();
+                return Err(self.no_room(&changes));
+            }
+            checkpoints += 1;
+        }
+    }
+
+    fn no_room(&self, changes: &[Change]) -> UpdateError {
+        let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
+        let size = self.core.catalog.borrow().pools.get(&self.number).map_or(0, |pool| pool.size);
+        UpdateError::NoSpace { pool: self.id(), needed: growth(&edits), free: 0, size }
     }
 
     pub(crate) fn plan_punch(

@@ -12,10 +12,10 @@ use crate::journal::{Journal, ObjectKey};
 use crate::key;
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
-use crate::record::{Change, Draft, Edit};
+use crate::record::{Change, Draft, Edit, growth};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
-use crate::tree::{Missing, NODE_BYTES, Tree};
+use crate::tree::{LEVELS_MAX, Missing, NODE_BYTES, Tree};
 use crate::value::Version;
 use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
@@ -39,6 +39,9 @@ const RESERVE_DIVISOR: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 256;
 /// Largest reserve in blocks: 256 MiB of dirty nodes at twice their size.
 const RESERVE_BLOCKS_MAX: u64 = 128 << 10;
+
+/// Part of the reserve that deletes leave free: on the smallest device 16 nodes, more than a step of aggregation changes.
+const DELETE_DIVISOR: u64 = 4;
 
 /// Least memory of the index, in bytes: what a few questions under way need to hold at once, so that a smaller limit
 /// only means that they wait for the device.
@@ -225,7 +228,8 @@ impl Core {
     /// Dirty blocks beyond which updates wait for a checkpoint. Two checkpoints' worth must fit in what is free: one
     /// being written while the next one's nodes become dirty. They can't be evicted, so memory bounds them, too.
     pub(crate) fn dirty_blocks_max(&self) -> u64 {
-        let room = (self.reserve_blocks() / 2).max(self.space.borrow().node_room() / 8);
+        let node_room = self.space.borrow().node_room();
+        let room = (self.reserve_blocks() / 2).max(node_room / 8).min(node_room / 2);
         let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
         room.min(memory as u64)
     }
@@ -270,6 +274,22 @@ impl Core {
     /// Whether small changes of metadata may still be made on a device that is full for updates.
     pub(crate) fn has_room_for_metadata(&self) -> bool {
         self.space.borrow().node_room() >= self.reserve_blocks() / 2 + self.dirty_blocks()
+    }
+
+    /// Whether a delete may still make these changes: aggregation, which gives back what deletes take, and the checkpoints
+    /// that it needs must have room behind them, too. `Err`: nodes on the way to the keys are missing.
+    pub(crate) fn has_room_for_delete(&self, changes: &[Change]) -> Result<bool, Missing> {
+        let kept = self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks();
+        let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
+        let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
+        // A node that changes goes to another place, and may be split.
+        let blocks =
+            |nodes: usize| 2 * nodes as u64 * NODE_BLOCKS + 2 * growth(&edits).div_ceil(BLOCK as u64);
+        if blocks(changes.len() * LEVELS_MAX) <= left {
+            return Ok(true);
+        }
+        let nodes = self.tree.borrow().nodes_to(changes.iter().map(Change::key))?;
+        Ok(blocks(nodes) <= left)
     }
 
     /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller

@@ -23,6 +23,7 @@ use crate::codec::Malformed;
 use core::cell::{Cell, RefCell};
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
@@ -268,6 +269,25 @@ impl Tree {
             }
         }
         if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+    }
+
+    /// Number of different nodes on the ways to these keys.
+    pub(crate) fn nodes_to<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Missing> {
+        let mut nodes = HashSet::new();
+        for key in keys {
+            let mut node = Rc::clone(&self.root);
+            loop {
+                nodes.insert(Rc::as_ptr(&node));
+                let child = match &node.body {
+                    Body::Leaf(_) => break,
+                    Body::Branch(keys, children) => {
+                        children[Node::child_of(keys, key)].node().map_err(|page| Missing::one(key, page))?
+                    }
+                };
+                node = child;
+            }
+        }
+        Ok(nodes.len())
     }
 
     /// Puts a node that was read into its place, found by a key below it. Nothing happens when it was put there

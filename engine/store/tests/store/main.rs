@@ -6,6 +6,7 @@ mod basics;
 mod checksums;
 mod crash;
 mod defragment;
+mod deletes;
 mod dropped;
 mod exhaustive;
 mod footprint;
