@@ -11,6 +11,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_proto::{ContainerId, Epoch, PoolId};
 
+/// Most epochs that one record adds or removes: with their pool and container they take some 25 bytes each, a small part of
+/// [`crate::journal::RECORD_MAX`], beyond which an open doesn't read on.
+const SNAPSHOT_CHANGES_MAX: usize = 4096;
+
 /// One pool on one target. Cheap to clone; operations on a destroyed pool fail.
 #[derive(Clone)]
 pub struct Shard {
@@ -182,7 +186,8 @@ impl Shard {
         self.core.change_catalog(&[state.change(self.number, number)]).await.map_err(PoolError::Failed)
     }
 
-    /// Replaces the list of epochs whose state aggregation keeps.
+    /// Replaces the list of epochs whose state aggregation keeps. Where a crash or another call comes between the parts of a
+    /// long one, epochs of both lists may be kept.
     ///
     /// # Errors
     /// When the container is missing.
@@ -196,14 +201,25 @@ impl Shard {
             let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
             let new = wanted.difference(&present);
             let new = new.map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
-            let changes: Vec<Change> = gone.chain(new).collect();
-            tree.reach(changes.iter().map(Change::key))?;
+            // What is new comes first: where an epoch has gone, all of the wanted ones are there.
+            let changes: Vec<Change> = new.chain(gone).collect();
+            let first = &changes[..changes.len().min(SNAPSHOT_CHANGES_MAX)];
+            tree.reach(first.iter().map(Change::key))?;
             Ok::<_, Halt<String>>((present, changes))
         });
         let (present, changes) = planned.await.map_err(PoolError::Index)?;
-        // Nodes may have been read in between.
-        self.locate(container)?;
-        self.core.change_catalog(&changes).await.map_err(PoolError::Failed)?;
+        if changes.is_empty() {
+            // The one who set them may not have been told yet.
+            self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed)?;
+        }
+        for part in changes.chunks(SNAPSHOT_CHANGES_MAX) {
+            self.core.admit().await.map_err(PoolError::Failed)?;
+            // Nodes may have been read in between.
+            if self.locate(container)? != number {
+                return Err(PoolError::ContainerMissing(container));
+            }
+            self.core.change_catalog(part).await.map_err(PoolError::Failed)?;
+        }
         if present.difference(&wanted).next().is_some() {
             self.core.aggregation.borrow_mut().add_container(self.number, number);
             self.core.chores.notify_one();

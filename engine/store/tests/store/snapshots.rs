@@ -5,6 +5,7 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_media::sim::CrashKeeps;
 use weir_proto::Epoch;
 use weir_store::{Shard, Store, StoreConfig, StoreStats};
 
@@ -150,4 +151,26 @@ fn whole_containers_and_changed_objects_take_turns_in_background_work() {
     assert!(store.stats().entries < 4 * objects + 20, "{} entries are left", store.stats().entries);
     assert!(store.stats().aggregated >= objects, "{} versions were dropped", store.stats().aggregated);
     assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
+fn more_snapshots_than_one_record_holds_survive_a_crash() {
+    let machine = Machine::new(9, 256 << 20);
+    let (store, shard) = machine.start(quiet());
+    let snapshots: Vec<Epoch> = (1..=400_000).map(|number| Epoch(number * 0x0102_0304_0506)).collect();
+    let wanted = snapshots.clone();
+    machine.run(async move {
+        shard.set_snapshots(CONTAINER, &wanted).await.expect("set");
+        put(&shard, "d", "a", 1 << 60, b"acknowledged").await.expect("stored");
+    });
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    assert!(shard.snapshots(CONTAINER).expect("the container") == snapshots);
+    machine.run(async move {
+        assert_eq!(get(&shard, "d", "a", u64::MAX).await, Ok(Some(b"acknowledged".to_vec())));
+        shard.set_snapshots(CONTAINER, &[]).await.expect("set");
+        assert_eq!(shard.snapshots(CONTAINER), Ok(Vec::new()));
+    });
 }
