@@ -11,7 +11,7 @@ use weir_runtime::random::Random;
 use weir_store::{Shard, Store, StoreConfig, UpdateError};
 
 /// Far longer than anything takes.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// Deletes and aggregation in turns until all is gone, at most.
 const ROUNDS: u32 = 100;
