@@ -86,7 +86,7 @@ fn empty(seed: u64, config: StoreConfig, together: usize) -> (usize, usize) {
             }
             assert!(refused.len() < left.len(), "no delete has room: {:?}", opened.stats());
             left = refused;
-            let aggregated = handle.timeout(LONG, shard.aggregate(CONTAINER, Epoch(epoch))).await;
+            let aggregated = Box::pin(handle.timeout(LONG, shard.aggregate(CONTAINER, Epoch(epoch)))).await;
             let hangs = || format!("aggregation hangs: {:?}", opened.stats());
             aggregated.unwrap_or_else(|_| panic!("{}", hangs())).expect("aggregated");
             for _ in 0..2 {
