@@ -57,6 +57,7 @@ mod tree;
 mod turns;
 mod update;
 mod value;
+mod view;
 mod walk;
 mod writer;
 
@@ -80,5 +81,6 @@ pub use stats::{
     IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
-pub use transaction::{Operation, View};
+pub use transaction::Operation;
 pub use update::Data;
+pub use view::View;

@@ -1,22 +1,20 @@
 //! Transactions: operations on objects of one target that are prepared together and then committed or aborted.
 //!
 //! A transaction has one epoch, at which it reads and writes, and the epochs are the order in which transactions
-//! appear to run. What it reads, it reads through a [`View`]; its writes are sent together by [`Shard::prepare`],
+//! appear to run. What it reads, it reads through a [`View`](crate::View); its writes are sent together by [`Shard::prepare`],
 //! which refuses them when somebody at a later epoch has read or written the same. From then on the transaction holds
 //! the dkeys that it writes: others who want to write them, or to read them at its epoch or later, are told that it is
 //! undecided. Readers hold nothing. A decision is remembered for a while, so that it can be asked for again.
 
 use crate::catalog::entry_bytes;
 use crate::codec::Malformed;
-use crate::error::{FetchError, TransactionError, UpdateError};
-use crate::fetch::{Fetch, Reader};
+use crate::error::{TransactionError, UpdateError};
 use crate::intents::{
     Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, PIECE, Prepared, TransactionId,
     TransactionKey, encode_operations, scopes_of_punch,
 };
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, TransactionTail};
-use crate::list::ListPage;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::punch::check_scope;
@@ -30,9 +28,7 @@ use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_proto::limits::EXTENTS_MAX;
-use weir_proto::object::{
-    AkeyFetch, AkeyUpdate, Conditions, KeyQuery, ListScope, PunchScope, SearchKeyReply,
-};
+use weir_proto::object::{AkeyUpdate, Conditions, PunchScope};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
@@ -91,95 +87,8 @@ impl Operation<'_> {
     }
 }
 
-/// The state of a container as a transaction reads it. What it has shown stays so: whoever wants to change it at an
-/// earlier epoch is refused from then on.
-#[derive(Clone, Debug)]
-pub struct View {
-    shard: Shard,
-    container: ContainerId,
-    epoch: Epoch,
-}
-
-impl View {
-    /// As [`Shard::fetch`], at the transaction's epoch.
-    ///
-    /// # Errors
-    /// See [`FetchError`]; [`FetchError::Undecided`] when a prepared transaction may change what is asked for.
-    pub async fn fetch(
-        &self,
-        object: ObjectId,
-        dkey: &Key,
-        conditions: Conditions,
-        akeys: &[AkeyFetch],
-    ) -> Result<Fetch, FetchError> {
-        self.wait().await;
-        let reader = Reader::Transaction;
-        self.shard.fetch_as(reader, self.container, object, dkey, self.epoch, conditions, akeys).await
-    }
-
-    /// As [`Shard::list`], at the transaction's epoch; objects can't be listed.
-    ///
-    /// # Errors
-    /// See [`FetchError`].
-    pub async fn list(
-        &self,
-        object: ObjectId,
-        scope: &ListScope,
-        anchor: &[u8],
-        limit: u32,
-        with_value: Option<&Key>,
-    ) -> Result<ListPage, FetchError> {
-        if matches!(scope, ListScope::Objects) {
-            return Err(FetchError::Invalid("a transaction can't list objects".to_owned()));
-        }
-        let number = self.shard.locate(self.container)?;
-        self.wait().await;
-        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
-        self.shard.list(self.container, object, scope, self.epoch, anchor, limit, with_value).await
-    }
-
-    /// As [`Shard::query_key`], at the transaction's epoch.
-    ///
-    /// # Errors
-    /// See [`FetchError`].
-    pub async fn query_key(
-        &self,
-        object: ObjectId,
-        query: &KeyQuery,
-        anchor: &[u8],
-    ) -> Result<SearchKeyReply, FetchError> {
-        let number = self.shard.locate(self.container)?;
-        self.wait().await;
-        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
-        self.shard.query_key(self.container, object, self.epoch, query, anchor).await
-    }
-
-    /// Waits until the clock has passed the epoch.
-    async fn wait(&self) {
-        let rt = &self.shard.core.rt;
-        let ahead = self.epoch.0.saturating_sub(rt.wall_ns());
-        if ahead > 0 {
-            rt.sleep(Duration::from_nanos(ahead)).await;
-        }
-    }
-
-    fn object(&self, number: ContainerNumber, object: ObjectId) -> ObjectKey {
-        (self.shard.number, number, object)
-    }
-}
-
 impl Shard {
-    /// The state of a container as a transaction of this epoch reads it.
-    ///
-    /// # Errors
-    /// When the container is missing, or the epoch can't be that of a transaction.
-    pub fn view(&self, container: ContainerId, epoch: Epoch) -> Result<View, FetchError> {
-        self.locate(container)?;
-        self.check_transaction_epoch(epoch).map_err(|error| FetchError::Invalid(error.to_string()))?;
-        Ok(View { shard: self.clone(), container, epoch })
-    }
-
-    fn check_transaction_epoch(&self, epoch: Epoch) -> Result<(), UpdateError> {
+    pub(crate) fn check_transaction_epoch(&self, epoch: Epoch) -> Result<(), UpdateError> {
         check_epoch(epoch)?;
         let ahead = u64::try_from(EPOCH_AHEAD_MAX.as_nanos()).unwrap_or(u64::MAX);
         if epoch.0 > self.core.rt.wall_ns().saturating_add(ahead) {
