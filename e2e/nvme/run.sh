@@ -50,9 +50,16 @@ for attempt in 1 2 3; do
     status=0
     timeout "$SECONDS_MAX" qemu-system-x86_64 -accel tcg -cpu max -smp 1 -m 768 -nodefaults -no-reboot -display none \
         -kernel "$kernel" -initrd "$work/initramfs" -append "$options" -serial "file:$log" "${drives[@]}" || status=$?
-    # Now and then the emulated processor loses its way before anything of the test has run.
-    ! grep -q '^nvme: booted' "$log" || break
-    say "the virtual machine's kernel did not boot (attempt $attempt of 3)"
+    # Now and then the emulated processor loses its way, most often before anything of the test has run. No program of the
+    # test can make the kernel panic, but for the end of init, which isn't one of these.
+    if grep -q 'Kernel panic' "$log" && ! grep -q 'Attempted to kill init' "$log"; then
+        say "the virtual machine's kernel panicked (attempt $attempt of 3)"
+        tail -n 60 "$log" >&2
+    elif grep -q '^nvme: booted' "$log"; then
+        break
+    else
+        say "the virtual machine's kernel did not boot (attempt $attempt of 3)"
+    fi
 done
 if ! grep -q '^nvme: passed' "$log"; then
     tail -n 60 "$log" >&2
