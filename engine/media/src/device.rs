@@ -142,8 +142,8 @@ pub trait Device {
     /// to it meanwhile.
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()>;
 
-    /// Offset of the first byte that isn't zero; `None` when the whole device is zero. Holes of a sparse file cost
-    /// nothing.
+    /// Offset of the first byte that isn't zero; `None` when there is none. Holes of a sparse file cost nothing; of a
+    /// drive of more than 8 GiB the ends are read, and samples between them.
     fn first_data(&self) -> IoFuture<Option<u64>>;
 
     /// Counters for metrics.

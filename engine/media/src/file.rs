@@ -6,6 +6,7 @@ use crate::features::Features;
 use crate::nvme::Watcher;
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
+use crate::search::{search, search_device};
 use crate::uring::{Action, Descriptor, Request, Ring, Transfer, Wire};
 use crate::wear::Wear;
 use io_uring::{cqueue, opcode, squeue, types};
@@ -16,9 +17,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use weir_runtime::{Handle, SourceId};
-
-/// Bytes read at once when a device is searched for data: large enough for full bandwidth.
-const SEARCH_CHUNK: usize = 1 << 20;
 
 /// Bytes of zeros that are written over and over to prepare a range.
 const ZEROS: usize = 64 << 10;
@@ -293,24 +291,6 @@ impl core::fmt::Debug for FileDevice {
     }
 }
 
-/// Offset of the first byte of a range that isn't zero, reading it piece by piece.
-pub(crate) async fn search(
-    start: u64,
-    end: u64,
-    read: impl AsyncFn(u64, DmaBuf) -> Result<DmaBuf, MediaError>,
-) -> Result<Option<u64>, MediaError> {
-    let mut at = start;
-    while at < end {
-        let len = usize::try_from(end - at).unwrap_or(SEARCH_CHUNK).min(SEARCH_CHUNK);
-        let buffer = read(at, DmaBuf::new(len)).await?;
-        if let Some(found) = buffer.iter().position(|byte| *byte != 0) {
-            return Ok(Some(at + found as u64));
-        }
-        at += buffer.len() as u64;
-    }
-    Ok(None)
-}
-
 fn offset_of(value: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
 }
@@ -426,7 +406,7 @@ impl Device for FileDevice {
         Box::pin(async move {
             let read = async |at, buffer| inner.read(at, buffer).await;
             if !is_file {
-                return search(0, inner.size, read).await;
+                return search_device(inner.size, read).await;
             }
             let mut at = 0;
             while let Some((start, end)) = next_data(&inner, at)? {

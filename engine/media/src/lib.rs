@@ -23,6 +23,7 @@ mod open;
 mod pool;
 mod prefetch;
 mod ringed;
+mod search;
 pub mod sim;
 #[cfg(feature = "spdk")]
 pub mod spdk;

@@ -10,9 +10,10 @@ mod watcher;
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError};
 use crate::features::Features;
-use crate::file::{advice, lock, no_ring, open_error, queue_polls, search};
+use crate::file::{advice, lock, no_ring, open_error, queue_polls};
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
+use crate::search::search_device;
 use crate::uring::{Ring, Transfer};
 use crate::wear::Wear;
 use command::{Identity, NvmeWire, identify};
@@ -224,7 +225,9 @@ impl Device for NvmeDevice {
 
     fn first_data(&self) -> IoFuture<Option<u64>> {
         let inner = Rc::clone(&self.inner);
-        Box::pin(async move { search(0, inner.size, async |at, buffer| inner.read(at, buffer).await).await })
+        Box::pin(
+            async move { search_device(inner.size, async |at, buffer| inner.read(at, buffer).await).await },
+        )
     }
 
     fn stats(&self) -> DeviceStats {

@@ -8,8 +8,8 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
-use crate::file::search;
 use crate::pool::{DmaPool, Source};
+use crate::search::search_device;
 use crate::uring::{POLLED_SLEEP, Transfer};
 use core::cell::{Cell, RefCell};
 use core::ffi::{c_char, c_int, c_void};
@@ -589,7 +589,7 @@ impl Device for SpdkDevice {
     fn first_data(&self) -> IoFuture<Option<u64>> {
         let (name, size, queue) = (self.name.clone(), self.queue.size, Rc::clone(&self.queue));
         Box::pin(async move {
-            search(0, size, async |offset, buffer| {
+            search_device(size, async |offset, buffer| {
                 let len = buffer.len() as u64;
                 match ended(queue.enqueue(Transfer::Read { offset, buffer })).await {
                     (Transfer::Read { buffer, .. }, Ok(())) => Ok(buffer),
