@@ -150,6 +150,12 @@ impl System {
         Ok(Self { attach, channels, limit })
     }
 
+    /// The same connections with another bound for each call.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
     /// Performs a call: at the first engine, and while that is not available at the others in turn until one answers or
     /// the time is over. Every management call is idempotent, so that trying again is safe.
     ///

@@ -106,6 +106,9 @@ pub struct UpArguments {
     /// Go on in the background once everything is up.
     #[arg(short, long)]
     detach: bool,
+    /// Seconds that engines may take to be up: to format a device, or to recover a large log.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    wait: u64,
     /// Log level of engines and mounts.
     #[arg(long, default_value = "info")]
     log: String,
@@ -166,6 +169,7 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
     Ok(Plan {
         folder,
         settings,
+        wait: Duration::from_secs(arguments.wait),
         manifests,
         defaults,
         mounts: arguments.mounts.clone(),

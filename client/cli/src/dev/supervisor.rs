@@ -25,15 +25,13 @@ use crate::management::System;
 use crate::output::lines;
 use crate::{container, mount, pool, system};
 
-/// How long engines may take to be up. Recovery of a large log takes seconds.
-const READY_LIMIT: Duration = Duration::from_mins(1);
-
 /// Pause between looks whether engines are up: small beside the second or so that they take.
 const READY_PAUSE: Duration = Duration::from_millis(15);
 
-/// Limit of one look. Below the pause of a management call's rounds, so that an engine that is not there yet costs one
-/// attempt.
-const READY_LOOK: Duration = Duration::from_millis(250);
+/// Limits of the first look and of a later one. The first is below the pause of a management call's rounds, so that an
+/// engine that is not there yet costs one attempt; a look that took all its time doubles it, for a machine on which a TLS
+/// handshake takes longer.
+const READY_LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
 /// Limit of each call that applies manifests.
 const APPLY_LIMIT: Duration = Duration::from_mins(1);
@@ -57,6 +55,8 @@ pub struct Plan {
     pub folder: Folder,
     /// Its shape.
     pub settings: Settings,
+    /// How long its engines may take to be up.
+    pub wait: Duration,
     /// Pools and containers to be there.
     pub manifests: Manifests,
     /// Nobody asked for these in particular: those that are there stay as they are.
@@ -172,8 +172,10 @@ async fn bring_up(
 /// Waits until an engine says that all are up.
 async fn wait_up(plan: &Plan) -> Result<(), CliError> {
     let begun = Instant::now();
-    let system = System::open(&plan.folder.attach(), READY_LOOK)?;
+    let mut look = READY_LOOK.0;
+    let mut system = System::open(&plan.folder.attach(), look)?;
     loop {
+        let looked = Instant::now();
         let last = match system::query_system(&system).await {
             Ok(reply) => {
                 let up = reply.engines.iter().filter(|engine| engine.health() == EngineHealth::Up).count();
@@ -186,12 +188,18 @@ async fn wait_up(plan: &Plan) -> Result<(), CliError> {
                     |engine| format!("engine {}: {}", engine.rank, engine.message),
                 )
             }
-            Err(error) => error.to_string(),
+            Err(error) => {
+                if looked.elapsed() >= look {
+                    look = (look * 2).min(READY_LOOK.1);
+                    system = system.within(look);
+                }
+                error.to_string()
+            }
         };
-        if begun.elapsed() > READY_LIMIT {
+        if begun.elapsed() > plan.wait {
             return Err(CliError::Dev(format!(
-                "engines are not up after {} s ({last}); their logs are in {}",
-                READY_LIMIT.as_secs(),
+                "engines are not up after {} s ({last}); their logs are in {}; --wait gives them longer",
+                plan.wait.as_secs(),
                 plan.folder.0.display()
             )));
         }
