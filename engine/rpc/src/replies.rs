@@ -7,7 +7,7 @@ use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
 use core::time::Duration;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
@@ -147,6 +147,8 @@ pub(crate) enum Stranger {
 
 pub(crate) struct Clients {
     known: Register<ClientId, Client>,
+    /// The same by where they are.
+    places: BTreeSet<(PeerId, ClientId)>,
     /// How many of them each tenant has.
     tenants: IdMap<TenantId, usize>,
     /// Clients with a running request.
@@ -162,6 +164,7 @@ impl Clients {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
             known: Register::new(seed),
+            places: BTreeSet::new(),
             tenants: IdMap::with_hasher(seed.into()),
             busy: 0,
             serial: 0,
@@ -275,6 +278,10 @@ impl Clients {
             if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
                 return Err(Stranger::Impostor);
             }
+            if client.peer != peer {
+                self.places.remove(&(client.peer, id));
+                self.places.insert((peer, id));
+            }
             client.peer = peer;
             client.heard = now;
             client.address = client.address.take().or_else(|| address.cloned());
@@ -287,6 +294,7 @@ impl Clients {
             return Err(Stranger::NoRoom);
         }
         *others += 1;
+        self.places.insert((peer, id));
         let address = address.cloned();
         self.known.insert(
             id,
@@ -322,31 +330,42 @@ impl Clients {
         for id in gone {
             let Some(client) = self.known.remove(id) else { continue };
             self.bytes -= client.bytes;
+            self.places.remove(&(client.peer, id));
             if let Some(count) = self.tenants.get_mut(&client.tenant) {
                 *count = count.saturating_sub(1);
             }
             peers.push(client.peer);
         }
         self.tenants.retain(|_, count| *count > 0);
-        if !peers.is_empty() {
-            let left: HashSet<PeerId> = self.known.iter().map(|(_, client)| client.peer).collect();
-            peers.retain(|peer| !left.contains(peer));
-        }
+        peers.retain(|peer| !self.has(*peer));
         peers
+    }
+
+    /// Those that are at a peer.
+    fn at(&self, peer: PeerId) -> impl Iterator<Item = ClientId> {
+        let (first, last) = (ClientId::new(0), ClientId::new(u64::MAX));
+        self.places.range((peer, first)..=(peer, last)).map(|(_, id)| *id)
+    }
+
+    /// Whether any client is at a peer.
+    pub(crate) fn has(&self, peer: PeerId) -> bool {
+        self.at(peer).next().is_some()
     }
 
     /// The address that a client at this peer has said it has.
     pub(crate) fn address_at(&self, peer: PeerId) -> Option<Address> {
-        self.known
-            .iter()
-            .filter(|(_, client)| client.peer == peer)
-            .find_map(|(_, client)| client.address.clone())
+        self.at(peer).find_map(|id| self.known.get(id)?.address.clone())
     }
 
     /// Another peer stands for the address of all clients that were at one.
     pub(crate) fn move_all(&mut self, before: PeerId, now: PeerId) {
-        for client in self.known.values_mut().filter(|client| client.peer == before) {
-            client.peer = now;
+        let moved: Vec<ClientId> = self.at(before).collect();
+        for id in moved {
+            self.places.remove(&(before, id));
+            self.places.insert((now, id));
+            if let Some(client) = self.known.get_mut(id) {
+                client.peer = now;
+            }
         }
     }
 
@@ -637,5 +656,28 @@ mod tests {
         assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
         clients.move_all(PeerId(1), PeerId(2));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn clients_are_found_by_where_they_are_wherever_they_came_from(
+            steps in prop::collection::vec((0..4u8, 1..12u64, 0..6u64), 0..120)
+        ) {
+            let (mut clients, mut now) = (Clients::new(1, 7), Instant::default());
+            for (what, id, place) in steps {
+                let address = Address::from_bytes(&[1, u8::try_from(id).expect("small")]);
+                now += Duration::from_secs(place);
+                match what {
+                    0 | 1 => drop(clients.meet(ClientId::new(id), PeerId(place), address.as_ref(), now, OWNER)),
+                    2 => clients.move_all(PeerId(id % 6), PeerId(place)),
+                    _ => now += CLIENT_IDLE_MAX,
+                }
+                for peer in (0..6).map(PeerId) {
+                    let there = clients.known.iter().any(|(_, client)| client.peer == peer);
+                    prop_assert_eq!((clients.has(peer), clients.address_at(peer).is_some()), (there, there));
+                }
+                prop_assert_eq!(clients.places.len(), clients.known.len());
+            }
+        }
     }
 }
