@@ -176,7 +176,7 @@ fn attempt_all(
         let bulk = bulk.filter(|bulk| !bulk.is_empty());
         // Nearly always there is a credit, and no memory.
         let at_once = bulk.is_none() && opcode != REQUEST_WITHDRAW;
-        let mut credit = if at_once { inner.requests.try_acquire(state.lane, class) } else { None };
+        let mut credit = if at_once { inner.requests.try_acquire(state.place.lane(), class) } else { None };
         let mut _exposing = None;
         if credit.is_none() {
             let leave = inner.leave(&state, opcode, class, deadline, bulk.is_some()).await;
@@ -247,7 +247,7 @@ impl Inner {
     ) -> Result<(Option<Permit>, Option<Permit>), &'static str> {
         let mut exposing = None;
         if has_memory {
-            let leave = self.turn(&self.bulks, state.bulk_lane, class, deadline).await;
+            let leave = self.turn(&self.bulks, state.bulk_place.lane(), class, deadline).await;
             exposing = Some(leave.map_err(|Elapsed| "waiting for leave to expose memory")?);
         }
         let credit = self.credit(state, opcode, class, deadline).await;
@@ -266,7 +266,7 @@ impl Inner {
         if opcode == REQUEST_WITHDRAW {
             return Ok(None);
         }
-        self.turn(&self.requests, state.lane, class, deadline).await.map(Some)
+        self.turn(&self.requests, state.place.lane(), class, deadline).await.map(Some)
     }
 
     /// Waits for a turn in a quota.
@@ -455,7 +455,7 @@ impl<'a> Course<'a> {
         now: Instant,
     ) -> Result<(), FabricError> {
         let inner = self.inner;
-        let mut header = Header::new(Kind::Request, session.version, inner.id, ticket.id, inner.epoch());
+        let mut header = Header::new(Kind::Request, session.version, state.client, ticket.id, inner.epoch());
         header.resend = self.tries > 0;
         header.greeting = header.resend || inner.config.greet_always || state.wants_greeting(now);
         header.opcode = letter.opcode;

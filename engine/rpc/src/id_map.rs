@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(crate) type IdMap<K, V> = HashMap<K, V, IdHash>;
 
 /// An odd constant with bits set evenly: 2^64 divided by the golden ratio.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Makes hashers of one map.
 #[derive(Clone, Copy, Debug, Default)]

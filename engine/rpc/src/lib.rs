@@ -28,6 +28,7 @@ mod replies;
 mod request;
 pub mod seal;
 mod server;
+mod servers;
 mod session;
 mod spares;
 mod turns;
@@ -61,9 +62,8 @@ use replies::Clients;
 use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
-use session::PeerState;
+use servers::Servers;
 use spares::Spares;
-use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use turns::Turns;
 use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     next_request: Cell<u64>,
     pending: Pending,
     outbox: Outbox,
-    peers: RefCell<HashMap<Peer, Rc<PeerState>>>,
+    servers: RefCell<Servers>,
     handlers: RefCell<Register<u16, Rc<Served>>>,
     /// More operations will be served in a moment.
     starting: Cell<bool>,
@@ -161,7 +161,7 @@ impl Rpc {
             next_request: Cell::new(1),
             pending: Pending::new(rt.random_u64()),
             outbox: Outbox::default(),
-            peers: RefCell::default(),
+            servers: RefCell::default(),
             handlers: RefCell::new(Register::new(0)),
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
@@ -291,7 +291,8 @@ impl Rpc {
         self.inner.epoch()
     }
 
-    /// The id that servers know this context by; new on every start.
+    /// The id that clients know this context by; new on every start. The server that it calls first knows it by the same,
+    /// others by others.
     #[must_use]
     pub fn id(&self) -> ClientId {
         self.inner.id
@@ -441,13 +442,14 @@ impl Inner {
             return;
         }
         for request in self.pending.asked_of(peer) {
-            self.pending.resolve_with(request, None, || Outcome::Failed(error.clone()));
+            self.pending.resolve_with(request, None, None, || Outcome::Failed(error.clone()));
         }
     }
 
     /// A server is at work on a request that was sent again: it is slow, not gone.
     fn still_working(&self, header: &Header) {
-        if let Some(state) = self.pending.state(header.request).filter(|_| header.client == self.id) {
+        let state = self.pending.state(header.request);
+        if let Some(state) = state.filter(|state| state.client == header.client) {
             state.heard.set(self.rt.now());
         }
     }
@@ -465,7 +467,7 @@ impl Inner {
                 Outcome::Answer(Answer { kind, status, server, pause, message, body })
             }
         };
-        if header.client != self.id || !self.pending.resolve_with(header.request, from, outcome) {
+        if !self.pending.resolve_with(header.request, Some(header.client), from, outcome) {
             add(&self.metrics.stray_replies, 1);
         }
     }

@@ -7,6 +7,7 @@
 use crate::proof::Proof;
 use crate::recent::Recent;
 use crate::session::PeerState;
+use crate::wire::ClientId;
 use crate::{Inner, Outcome, Reply};
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
@@ -113,9 +114,11 @@ impl Pending {
         self.table.borrow().entries.len()
     }
 
-    /// What shows that an answer to this request is genuine.
-    pub(crate) fn proof(&self, request: u64) -> Option<Proof> {
-        self.table.borrow().entries.get(request).map(|entry| entry.proof.clone())
+    /// What shows that an answer to this request of this client is genuine.
+    pub(crate) fn proof(&self, request: u64, client: ClientId) -> Option<Proof> {
+        let table = self.table.borrow();
+        let entry = table.entries.get(request).filter(|entry| entry.state.client == client)?;
+        Some(entry.proof.clone())
     }
 
     /// What is known of the server that was asked.
@@ -123,18 +126,21 @@ impl Pending {
         self.table.borrow().entries.get(request).map(|entry| Rc::clone(&entry.state))
     }
 
-    /// Hands over an answer, made where it stays. `from`: who sent it, where that is known; it must be who was asked. `false`: nobody waits
-    /// for it, or it has been answered already.
+    /// Hands over an answer, made where it stays. `client`: as whom it is to have been asked, where that is known; `from`: who
+    /// sent it, likewise; it must be who was asked. `false`: nobody waits for it, or it has been answered already.
     pub(crate) fn resolve_with(
         &self,
         request: u64,
+        client: Option<ClientId>,
         from: Option<PeerId>,
         outcome: impl FnOnce() -> Outcome,
     ) -> bool {
         let waker = {
             let mut table = self.table.borrow_mut();
             let Some(entry) = table.entries.get_mut(request) else { return false };
-            if entry.outcome.is_some() || from.is_some_and(|from| from != entry.peer) {
+            let other = from.is_some_and(|from| from != entry.peer)
+                || client.is_some_and(|client| client != entry.state.client);
+            if entry.outcome.is_some() || other {
                 return false;
             }
             entry.outcome = Some(outcome());

@@ -6,7 +6,7 @@
 use crate::metrics::add;
 use crate::seal::{Keys, Nonce, SealKey, nonce};
 use crate::session::Session;
-use crate::wire::{self, Header, Kind, Layout};
+use crate::wire::{self, ClientId, Header, Kind, Layout};
 use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -172,12 +172,7 @@ impl Inner {
     }
 
     fn is_answer(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
-        if header.client != self.id {
-            add(&self.metrics.stray_replies, 1);
-            return false;
-        }
-        let proof = self.pending.proof(header.request);
-        let Some(proof) = proof else {
+        let Some(proof) = self.pending.proof(header.request, header.client) else {
             add(&self.metrics.stray_replies, 1);
             return false;
         };
@@ -187,10 +182,12 @@ impl Inner {
         }
         let key = match &proof {
             Proof::Session(session) => session.key,
-            Proof::Hello(ours) => message
-                .get(layout.body.clone())
-                .and_then(wire::decode_nonce)
-                .map(|theirs| self.session_key(ring, *ours, wire::ClientId::new(header.deadline), theirs)),
+            Proof::Hello(ours) => {
+                message.get(layout.body.clone()).and_then(wire::decode_nonce).map(|theirs| {
+                    let server = (ClientId::new(header.deadline), theirs);
+                    SealKey::of_session(ring.own(), (header.client, *ours), server)
+                })
+            }
         };
         let authentic = header.sealed && key.is_some_and(|key| key.opens(whole(message, layout)));
         if !authentic {
@@ -199,22 +196,12 @@ impl Inner {
         authentic
     }
 
-    /// The key of the session that a hello's reply opens.
-    pub(crate) fn session_key(
-        &self,
-        ring: &Ring,
-        ours: Nonce,
-        server: wire::ClientId,
-        theirs: Nonce,
-    ) -> SealKey {
-        SealKey::of_session(ring.own(), (self.id, ours), (server, theirs))
-    }
-
     /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
     /// place, and all it brings about is a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
         let from = message.source().peer();
-        if self.pending.resolve_with(header.request, from, || Outcome::Notice(Der(header.status))) {
+        let asked = Some(header.client);
+        if self.pending.resolve_with(header.request, asked, from, || Outcome::Notice(Der(header.status))) {
             add(&self.metrics.notices, 1);
         }
     }

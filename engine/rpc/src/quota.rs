@@ -60,6 +60,11 @@ impl Lane {
     fn is_empty(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty)
     }
+
+    /// Those that wait, with those that gave up and were not cleared away.
+    fn len(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
 }
 
 struct State {
@@ -69,6 +74,8 @@ struct State {
     total: usize,
     used: usize,
     lanes: Vec<Lane>,
+    /// Lanes that nobody has.
+    free: Vec<usize>,
     /// Requests that wait, those that gave up among them until they are cleared away: when there is none, there is nobody
     /// to have a turn.
     queued: usize,
@@ -92,16 +99,44 @@ impl Quota {
             total: total.max(1),
             used: 0,
             lanes: Vec::new(),
+            free: Vec::new(),
             queued: 0,
             rings,
         })))
     }
 
-    /// A lane for one more peer.
-    pub(crate) fn lane(&self) -> LaneId {
+    /// A lane for one more peer, until it is vacated.
+    fn lane(&self) -> LaneId {
         let mut state = self.0.borrow_mut();
+        if let Some(lane) = state.free.pop() {
+            return LaneId(lane);
+        }
         state.lanes.push(Lane::default());
         LaneId(state.lanes.len() - 1)
+    }
+
+    /// A place for one more peer.
+    pub(crate) fn place(&self) -> Place {
+        Place { quota: self.clone(), lane: self.lane() }
+    }
+
+    /// The peer is gone. What it still had under way, or waiting, counts against whoever gets its lane until it ends.
+    fn vacate(&self, lane: LaneId) {
+        self.clear(lane);
+        self.0.borrow_mut().free.push(lane.0);
+    }
+
+    /// Takes those out of a lane's queues who gave up.
+    fn clear(&self, lane: LaneId) {
+        let mut state = self.0.borrow_mut();
+        let Some(entry) = state.lanes.get_mut(lane.0) else { return };
+        entry.dead = 0;
+        let before = entry.len();
+        for queue in &mut entry.waiting {
+            queue.retain(|waiter| !waiter.is_closed());
+        }
+        let gone = before - entry.len();
+        state.queued -= gone;
     }
 
     /// The lane's turn, when there is nothing to wait for.
@@ -138,7 +173,13 @@ impl Quota {
     /// Requests that wait; some may have given up.
     pub(crate) fn waiting(&self) -> usize {
         let state = self.0.borrow();
-        state.lanes.iter().flat_map(|lane| &lane.waiting).map(VecDeque::len).sum()
+        state.lanes.iter().map(Lane::len).sum()
+    }
+
+    /// Lanes that there are.
+    #[cfg(test)]
+    pub(crate) fn lanes(&self) -> usize {
+        self.0.borrow().lanes.len()
     }
 
     fn release(&self, lane: LaneId) {
@@ -172,17 +213,14 @@ impl Quota {
 
     /// A waiter of the lane gave up.
     fn give_up(&self, lane: LaneId) {
-        let mut state = self.0.borrow_mut();
-        let Some(entry) = state.lanes.get_mut(lane.0) else { return };
-        entry.dead += 1;
-        let len: usize = entry.waiting.iter().map(VecDeque::len).sum();
-        if entry.dead > DEAD_MAX && entry.dead * 2 >= len {
-            entry.dead = 0;
-            for queue in &mut entry.waiting {
-                queue.retain(|waiter| !waiter.is_closed());
-            }
-            let left: usize = entry.waiting.iter().map(VecDeque::len).sum();
-            state.queued -= len - left;
+        let many = {
+            let mut state = self.0.borrow_mut();
+            let Some(entry) = state.lanes.get_mut(lane.0) else { return };
+            entry.dead += 1;
+            entry.dead > DEAD_MAX && entry.dead * 2 >= entry.len()
+        };
+        if many {
+            self.clear(lane);
         }
     }
 }
@@ -247,6 +285,24 @@ impl State {
             }
         }
         None
+    }
+}
+
+/// A peer's place in a quota. Another peer gets its lane when this is dropped.
+pub(crate) struct Place {
+    quota: Quota,
+    lane: LaneId,
+}
+
+impl Place {
+    pub(crate) fn lane(&self) -> LaneId {
+        self.lane
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.quota.vacate(self.lane);
     }
 }
 
@@ -362,6 +418,23 @@ mod tests {
         let retried = poll(retry.as_mut()).expect("its turn");
         drop(retried);
         assert!(poll(normal.as_mut()).is_some());
+    }
+
+    #[test]
+    fn a_lane_that_was_left_serves_another_peer_as_if_it_were_new() {
+        let quota = Quota::new(1, 8);
+        let gone = quota.place();
+        let held = quota.acquire(gone.lane(), Class::Normal).ready().expect("free");
+        drop(quota.acquire(gone.lane(), Class::Normal));
+        drop(held);
+        drop(gone);
+        assert_eq!((quota.used(), quota.waiting(), quota.lanes()), (0, 0, 1));
+        let next = quota.place();
+        let held = quota.acquire(next.lane(), Class::Normal).ready().expect("free");
+        let mut second = pin!(quota.acquire(next.lane(), Class::Normal));
+        assert!(poll(second.as_mut()).is_none());
+        drop(held);
+        assert!(poll(second.as_mut()).is_some() && quota.lanes() == 1);
     }
 
     #[test]

@@ -266,7 +266,7 @@ impl Inner {
                 if known.is_some() {
                     self.clients.borrow_mut().name(header.client);
                 }
-                self.forget_peers(forgotten.into_iter().filter(|gone| *gone != peer));
+                self.forget_unused(&forgotten);
                 Some(peer)
             }
             Err(stranger) => {

@@ -5,14 +5,14 @@ use crate::metrics::add;
 use crate::peer::Peer;
 use crate::pending::NoAnswer;
 use crate::proof::{Proof, Ring};
-use crate::quota::LaneId;
+use crate::quota::Place;
 use crate::seal::SealKey;
 use crate::wire::{self, ClientId, Header, Kind};
 use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_fabric::PeerId;
 use weir_proto::Der;
@@ -81,18 +81,20 @@ impl Outstanding {
     }
 }
 
-/// What this context knows of one server.
+/// What this context knows of one server by one of its names.
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
+    /// Whom it takes this context for when it is called by this name.
+    pub(crate) client: ClientId,
     /// Its place in the quota of requests.
-    pub(crate) lane: LaneId,
+    pub(crate) place: Place,
     /// Its place in the quota of exposed memory.
-    pub(crate) bulk_lane: LaneId,
+    pub(crate) bulk_place: Place,
     /// One at a time makes contact; the others wait for its outcome.
     connecting: Semaphore,
     session: RefCell<Option<Rc<Session>>>,
     /// The entry of the address vector by which contact was made last, or is being made.
-    entry: Cell<Option<PeerId>>,
+    pub(crate) entry: Cell<Option<PeerId>>,
     /// Requests that are not finished.
     pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
@@ -100,11 +102,12 @@ pub(crate) struct PeerState {
 }
 
 impl PeerState {
-    fn new(peer: &Peer, lane: LaneId, bulk_lane: LaneId) -> Self {
+    pub(crate) fn new(peer: &Peer, client: ClientId, place: Place, bulk_place: Place) -> Self {
         Self {
             peer: peer.clone(),
-            lane,
-            bulk_lane,
+            client,
+            place,
+            bulk_place,
             connecting: Semaphore::new(1),
             session: RefCell::default(),
             entry: Cell::default(),
@@ -152,14 +155,17 @@ impl Inner {
         if let Some(state) = peer.known(self.id) {
             return state;
         }
-        let known = self.peers.borrow().get(peer).map(Rc::clone);
-        if let Some(state) = known {
-            peer.learn(self.id, &state);
-            return state;
-        }
-        let state = Rc::new(PeerState::new(peer, self.requests.lane(), self.bulks.lane()));
-        self.peers.borrow_mut().insert(peer.clone(), Rc::clone(&state));
+        let known = self.servers.borrow().get(peer);
+        let state = known.unwrap_or_else(|| self.meet_server(peer));
         peer.learn(self.id, &state);
+        state
+    }
+
+    fn meet_server(&self, peer: &Peer) -> Rc<PeerState> {
+        let client = self.servers.borrow().next_id(self.id);
+        let state = Rc::new(PeerState::new(peer, client, self.requests.place(), self.bulks.place()));
+        let gone = self.servers.borrow_mut().add(&state, self.rt.now());
+        self.forget_unused(&gone);
         state
     }
 
@@ -168,7 +174,6 @@ impl Inner {
         let stands = state.session().is_some_and(|standing| Rc::ptr_eq(&standing, session));
         if stands {
             state.session.replace(None);
-            state.entry.set(None);
             self.give_up_peer(session.id);
             add(&self.metrics.disconnects, 1);
         }
@@ -203,7 +208,9 @@ impl Inner {
         };
         let id = self.endpoint.insert(&address).map_err(|error| unreachable(&error.to_string()))?;
         self.strangers.release(id);
-        state.entry.set(Some(id));
+        let left = self.servers.borrow_mut().enter(state, id);
+        self.forget_unused(left.as_slice());
+        let began = self.rt.now();
         let outcome = self.greet(state, id, until).await;
         match outcome {
             Ok((version, server, key)) => {
@@ -214,16 +221,23 @@ impl Inner {
                 Ok(session)
             }
             Err(error) => {
-                state.entry.set(None);
-                self.give_up_peer(id);
+                self.servers.borrow_mut().leave(state);
+                // By another name it may be there.
+                if !self.servers.borrow().is_heard(id, began) {
+                    self.give_up_peer(id);
+                }
                 Err(error)
             }
         }
     }
 
-    /// Gives up an entry of the address vector by which a server was not reached, and with it connections that are stuck. A
-    /// client that is at the same address goes on being served, by another entry.
+    /// Gives up an entry of the address vector by which a server was not reached, and with it connections that are stuck, and
+    /// contact by other names of that address. A client that is there goes on being served, by another entry.
     fn give_up_peer(&self, id: PeerId) {
+        let names = self.servers.borrow_mut().leave_all(id);
+        for state in names {
+            state.session.replace(None);
+        }
         let address = self.clients.borrow().address_at(id);
         self.endpoint.remove(id);
         let again = address.and_then(|address| self.endpoint.insert(&address).ok());
@@ -244,7 +258,7 @@ impl Inner {
         let ours = &self.config.versions;
         let request = self.next_request.get();
         self.next_request.set(request + 1);
-        let mut header = Header::new(Kind::Hello, *ours.end(), self.id, request, self.epoch());
+        let mut header = Header::new(Kind::Hello, *ours.end(), state.client, request, self.epoch());
         let nonce = self.fresh_nonce();
         let (whole, bare) = (wire::encode_hello(ours, &nonce), wire::encode_versions(ours));
         let body: &[u8] = if self.ring.is_some() { &whole } else { &bare };
@@ -279,7 +293,9 @@ impl Inner {
         };
         let body = answer.message.get(answer.body.clone()).unwrap_or_default();
         let key = self.ring.as_ref().zip(wire::decode_nonce(body));
-        let key = key.map(|(ring, theirs)| self.session_key(ring, nonce, answer.server, theirs));
+        let key = key.map(|(ring, theirs)| {
+            SealKey::of_session(ring.own(), (state.client, nonce), (answer.server, theirs))
+        });
         let theirs = wire::decode_versions(body).ok();
         let Some(theirs) = theirs.filter(|_| answer.kind == Kind::HelloReply) else {
             add(&self.metrics.malformed, 1);
@@ -306,17 +322,12 @@ impl Inner {
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 
-    /// Forgets entries of the address vector that no client has any more, but those by which contact with a server was made,
-    /// or is being made.
-    pub(crate) fn forget_peers(&self, gone: impl Iterator<Item = PeerId>) {
-        let mut gone = gone.peekable();
-        if gone.peek().is_none() {
-            return;
-        }
-        let contacts: HashSet<PeerId> =
-            self.peers.borrow().values().filter_map(|state| state.entry.get()).collect();
-        for id in gone.filter(|id| !contacts.contains(id)) {
-            self.endpoint.forget(id);
+    /// Forgets those of these entries of the address vector that no client has, and no contact with a server.
+    pub(crate) fn forget_unused(&self, entries: &[PeerId]) {
+        for id in entries {
+            if !self.clients.borrow().has(*id) && !self.servers.borrow().has(*id) {
+                self.endpoint.forget(*id);
+            }
         }
     }
 }

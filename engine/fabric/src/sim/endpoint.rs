@@ -281,7 +281,9 @@ impl Endpoint for SimEndpoint {
     }
 
     fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
-        let result = super::address(host, u32::from(port)).ok_or_else(|| FabricError::Resolve {
+        let aliases = self.network.aliases.borrow();
+        let name = aliases.get(host).map_or(host, String::as_str);
+        let result = super::address(name, u32::from(port)).ok_or_else(|| FabricError::Resolve {
             host: host.to_owned(),
             port,
             reason: "the name is too long".to_owned(),

@@ -146,6 +146,11 @@ impl Fabric {
         SimEndpoint::open(&self.network, node, port, &[], Some(queue))
     }
 
+    /// Gives a node one more name, or gives that name to another node: what a resolver may do at any time.
+    pub fn alias(&self, name: &str, node: &Node) {
+        self.network.aliases.borrow_mut().insert(name.to_owned(), node.name());
+    }
+
     /// Changes how the network behaves from now on.
     pub fn configure(&self, change: impl FnOnce(&mut Config)) {
         change(&mut self.network.config.borrow_mut());

@@ -26,6 +26,8 @@ pub(super) struct Network {
     pub(super) world: World,
     pub(super) config: RefCell<Config>,
     pub(super) cuts: RefCell<BTreeSet<(NodeId, NodeId)>>,
+    /// Nodes by their other names.
+    pub(super) aliases: RefCell<BTreeMap<String, String>>,
     pub(super) stats: Cell<Stats>,
     endpoints: RefCell<BTreeMap<Address, Weak<EndpointState>>>,
     next_port: Cell<u32>,
@@ -60,6 +62,7 @@ impl Network {
             world: world.clone(),
             config: RefCell::new(config),
             cuts: RefCell::default(),
+            aliases: RefCell::default(),
             stats: Cell::default(),
             endpoints: RefCell::default(),
             next_port: Cell::new(FIRST_PRIVATE_PORT),

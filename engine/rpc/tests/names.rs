@@ -1,0 +1,153 @@
+//! Servers that a client calls by several names, as resolvers give them, and servers without end.
+
+use core::time::Duration;
+use std::rc::Rc;
+use weir_fabric::sim::Fabric;
+use weir_proto::TenantId;
+use weir_proto::capability::SystemKey;
+use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::join_all;
+use weir_runtime::sim::{Node, World};
+
+const ECHO: u16 = 0x7001;
+const SLOW: u16 = 0x7002;
+const PORT: u16 = 31_419;
+const KEY: SystemKey = SystemKey([8; 32]);
+
+fn serve(fabric: &Fabric, node: &Node, keys: Option<Keys>) -> Rc<Rpc> {
+    let config = RpcConfig { keys, ..RpcConfig::default() };
+    let rpc = Rpc::new(node.handle(), fabric.endpoint(node, Some(PORT)), config);
+    rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+    let rt = node.handle();
+    rpc.serve(
+        SLOW,
+        Rc::new(move |_: Request| {
+            let rt = rt.clone();
+            async move {
+                rt.sleep(Duration::from_secs(3)).await;
+                Ok(Vec::new())
+            }
+        }),
+    );
+    rpc
+}
+
+struct Stage {
+    world: World,
+    fabric: Fabric,
+    server_node: Node,
+    server: Rc<Rpc>,
+    node: Node,
+    client: Rc<Rpc>,
+    names: [Peer; 2],
+}
+
+/// A client, and a server with two names.
+fn stage(seed: u64, keyed: bool) -> Stage {
+    let world = World::new(seed);
+    let fabric = Fabric::new(&world);
+    let (server_node, node) = (world.node("server"), world.node("client"));
+    fabric.alias("alias", &server_node);
+    let server = serve(&fabric, &server_node, keyed.then_some(Keys::System(KEY)));
+    let keys = keyed.then(|| Keys::Tenant(KEY.tenant(TenantId(5))));
+    let config = RpcConfig { keys, ..RpcConfig::default() };
+    let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+    let names = ["server", "alias"].map(|name| Peer::new(name, PORT));
+    Stage { world, fabric, server_node, server, node, client, names }
+}
+
+#[test]
+fn calls_by_two_names_of_a_server_by_turns_go_without_a_pause() {
+    for keyed in [true, false] {
+        let Stage { world, server, node, client, names, .. } = stage(1, keyed);
+        let (rt, rpc) = (node.handle(), Rc::clone(&client));
+        let took = world.block_on(&node, async move {
+            let began = rt.now();
+            for n in 0..100u32 {
+                for name in &names {
+                    let options = CallOptions::within(&rt, Duration::from_secs(30));
+                    let reply = rpc.call(name, ECHO, &n.to_le_bytes(), None, options).await;
+                    assert_eq!(reply.expect("an answer")[..], n.to_le_bytes());
+                }
+            }
+            rt.now() - began
+        });
+        // Two hundred round trips of at most 40 us.
+        assert!(took < Duration::from_millis(20), "keyed: {keyed}: {took:?}");
+        let metrics = client.metrics();
+        assert_eq!((metrics.connects.get(), metrics.disconnects.get(), metrics.retries.get()), (2, 0, 0));
+        assert_eq!((server.metrics().unauthenticated.get(), server.metrics().requests.get()), (0, 200));
+        assert_eq!(client.endpoint().counters().peers_inserted.get(), 1, "one entry for both");
+    }
+}
+
+#[test]
+fn what_is_finished_by_one_name_of_a_server_ends_nothing_that_was_asked_by_another() {
+    for (seed, keyed) in [(2, true), (3, false), (4, true), (5, false)] {
+        let Stage { world, fabric, server, node, client, names, .. } = stage(seed, keyed);
+        let (rt, rpc) = (node.handle(), Rc::clone(&client));
+        world.block_on(&node, async move {
+            // A request that takes its time, of which the reply gets lost while the other name is busy.
+            fabric.configure(|config| (config.loss, config.loss_reported) = (0.2, 0.0));
+            let [one, other] = names;
+            let (asked, timer) = (Rc::clone(&rpc), rt.clone());
+            let many = rt.spawn(async move {
+                for n in 0..40u32 {
+                    let options = CallOptions::within(&timer, Duration::from_mins(1));
+                    let reply = asked.call(&other, ECHO, &n.to_le_bytes(), None, options).await;
+                    assert_eq!(reply.expect("an answer")[..], n.to_le_bytes(), "seed {seed}");
+                }
+            });
+            let options = CallOptions::within(&rt, Duration::from_mins(1));
+            let slow = join_all((0..8).map(|_| rpc.call(&one, SLOW, b"", None, options))).await;
+            assert!(slow.iter().all(Result::is_ok), "seed {seed}: {slow:?}");
+            many.await.expect("it ends");
+        });
+        assert_eq!(server.metrics().repeats_stale.get(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_that_comes_back_is_reached_by_all_its_names() {
+    let Stage { world, fabric, server_node, server, node, client, names } = stage(6, true);
+    let (rt, inner) = (node.handle(), world.clone());
+    world.block_on(&node, async move {
+        let mut running = server;
+        for round in 0..5u32 {
+            for name in &names {
+                let options = CallOptions::within(&rt, Duration::from_secs(5));
+                let reply = client.call(name, ECHO, &round.to_le_bytes(), None, options).await;
+                assert!(reply.is_ok_and(|reply| reply.server() == running.id()), "round {round}, {name}");
+            }
+            inner.crash(&server_node);
+            inner.restart(&server_node);
+            running = serve(&fabric, &server_node, Some(Keys::System(KEY)));
+        }
+    });
+}
+
+#[test]
+fn a_client_that_meets_thousands_of_servers_forgets_those_that_it_calls_no_more() {
+    let Stage { world, fabric, server_node, server, node, client, .. } = stage(7, true);
+    let (rt, rpc) = (node.handle(), Rc::clone(&client));
+    let many: Vec<Node> = (0..2000).map(|n| world.node(&format!("server-{n}"))).collect();
+    let most = world.block_on(&node, async move {
+        let mut most = 0;
+        for node in &many {
+            let other = serve(&fabric, node, Some(Keys::System(KEY)));
+            for name in [node, &server_node] {
+                let options = CallOptions::within(&rt, Duration::from_secs(5));
+                let reply = rpc.call(&Peer::new(&name.name(), PORT), ECHO, b"", None, options).await;
+                assert!(reply.is_ok());
+            }
+            drop(other);
+            let counters = rpc.endpoint().counters();
+            most = most.max(counters.peers_inserted.get() - counters.peers_removed.get());
+            rt.sleep(Duration::from_secs(2)).await;
+        }
+        most
+    });
+    assert!(most <= 400, "{most} entries of the address vector");
+    assert_eq!(client.metrics().connects.get(), 2001, "contact with the one that it goes on calling stood");
+    assert_eq!(server.remembered().0, 1);
+}
