@@ -17,10 +17,13 @@ use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Attention, Instant};
 
+/// How long an access that has begun may take: it is to a piece of at most 1 MiB, on a link that is barely alive.
+const PIECE_TIME: Duration = Duration::from_secs(1);
+
 /// How long after the deadline exposed memory of a failed call is kept from being used again when nobody says that the
-/// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and a piece of at most 1 MiB that it started just
-/// before the deadline may take a second on a link that is barely alive.
-pub(crate) const WITHDRAWAL_GRACE: Duration = Duration::from_nanos(SKEW_MAX_NS + 1_000_000_000);
+/// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and it may have started a piece just before the
+/// deadline.
+pub(crate) const WITHDRAWAL_GRACE: Duration = Duration::from_nanos(SKEW_MAX_NS).saturating_add(PIECE_TIME);
 
 enum Lent<'a> {
     Read(&'a Buffer),
@@ -102,12 +105,12 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// Which server has seen the descriptors of a call's memory.
+/// Which incarnation of the server has seen the descriptors of a call's memory. It can speak for itself only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
     /// None yet.
     Nobody,
-    /// This incarnation.
+    /// This one.
     By(ClientId),
     /// Several, of which only the last can be asked.
     BySeveral,
@@ -124,6 +127,8 @@ pub(crate) struct Exposed<'a> {
     deadline: Instant,
     descriptors: Vec<u8>,
     seen: Cell<Seen>,
+    /// What is left to find out once the exposures have ended.
+    withdrawal: Option<Box<Withdrawal>>,
     /// The reply comes when the server has moved the data, which takes less than to wake this thread.
     _attention: Attention,
 }
@@ -147,6 +152,7 @@ impl<'a> Exposed<'a> {
             deadline,
             descriptors,
             seen,
+            withdrawal: None,
             _attention: inner.rt.attend(),
         };
         let count = exposed.bulk.len();
@@ -181,18 +187,67 @@ impl<'a> Exposed<'a> {
         });
     }
 
-    /// The server has finished with the memory, or never heard of it.
-    pub(crate) fn settle(&mut self) {
-        self.exposures.drain(..).for_each(Exposure::settle);
+    /// This incarnation of the server has answered, if any: it has finished with the memory. `false`: another one may not
+    /// have.
+    pub(crate) fn settle(&mut self, by: Option<ClientId>) -> bool {
+        let settled = match self.seen.get() {
+            Seen::Nobody => true,
+            Seen::By(server) => by == Some(server),
+            Seen::BySeveral => false,
+        };
+        if settled {
+            self.exposures.drain(..).for_each(Exposure::settle);
+        }
+        settled
+    }
+
+    /// The call was answered, and another incarnation than answered may be at the memory. It begins no access any more; waits
+    /// for those under way.
+    pub(crate) async fn outlast(mut self) {
+        self.withdrawal = self.cut_off().map(Box::new);
+        if let Some(withdrawal) = &mut self.withdrawal {
+            withdrawal.wait().await;
+        }
+        self.withdrawal = None;
+    }
+
+    /// Ends the exposures, whoever is at them. Returns what has to be waited for.
+    fn cut_off(&mut self) -> Option<Withdrawal> {
+        let mut withdrawal = self.withdrawal();
+        for exposure in self.exposures.drain(..) {
+            let Closed { hold, ending } = exposure.close();
+            match ending {
+                Ending::Pending(transfer) => withdrawal.counted.push((transfer, hold)),
+                Ending::Untold => withdrawal.closed.push(hold),
+                Ending::Exposed => add(&self.inner.metrics.left_exposed, 1),
+                Ending::Certain => {}
+            }
+        }
+        withdrawal.begin()
+    }
+
+    /// A withdrawal of what is to be put into it.
+    fn withdrawal(&self) -> Withdrawal {
+        Withdrawal {
+            inner: Rc::clone(self.inner),
+            state: Rc::clone(self.state),
+            request: self.request,
+            seen: self.seen.get(),
+            until: self.deadline + WITHDRAWAL_GRACE,
+            counted: Vec::new(),
+            closed_until: self.inner.rt.now() + PIECE_TIME,
+            closed: Vec::new(),
+            untold: Vec::new(),
+        }
     }
 
     /// The call failed and the server may be at work. Waits where the memory is the application's, and where the
     /// provider counts accesses, which are short. Else this goes on in the background.
     pub(crate) async fn withdraw(mut self) {
         let foreign = self.exposures.iter().any(Exposure::is_foreign);
-        let Some(withdrawal) = self.end() else { return };
+        let Some(mut withdrawal) = self.end() else { return };
         if foreign || withdrawal.untold.is_empty() {
-            withdrawal.finish().await;
+            withdrawal.wait().await;
         } else {
             self.leave(withdrawal);
         }
@@ -202,32 +257,20 @@ impl<'a> Exposed<'a> {
     /// left to find out.
     fn end(&mut self) -> Option<Withdrawal> {
         let nobody = self.seen.get() == Seen::Nobody;
-        let (mut counted, mut untold) = (Vec::new(), Vec::new());
+        let mut withdrawal = self.withdrawal();
         for exposure in self.exposures.drain(..) {
             if !nobody && exposure.is_untold() {
-                untold.push(exposure);
+                withdrawal.untold.push(exposure);
                 continue;
             }
             let Closed { hold, ending } = exposure.close();
             match ending {
-                Ending::Pending(transfer) if !nobody => counted.push((transfer, hold)),
+                Ending::Pending(transfer) if !nobody => withdrawal.counted.push((transfer, hold)),
                 Ending::Exposed if !nobody => add(&self.inner.metrics.left_exposed, 1),
                 _ => {}
             }
         }
-        if counted.is_empty() && untold.is_empty() {
-            return None;
-        }
-        add(&self.inner.metrics.withdrawals, 1);
-        Some(Withdrawal {
-            inner: Rc::clone(self.inner),
-            state: Rc::clone(self.state),
-            request: self.request,
-            seen: self.seen.get(),
-            until: self.deadline + WITHDRAWAL_GRACE,
-            counted,
-            untold,
-        })
+        withdrawal.begin()
     }
 
     /// Finds out in the background. What the server may still write to is not the caller's any more.
@@ -244,7 +287,8 @@ impl<'a> Exposed<'a> {
 impl Drop for Exposed<'_> {
     /// The call was dropped before it ended.
     fn drop(&mut self) {
-        if let Some(withdrawal) = self.end() {
+        let begun = self.withdrawal.take().map(|withdrawal| *withdrawal);
+        if let Some(withdrawal) = begun.or_else(|| self.end()) {
             self.leave(withdrawal);
         }
     }
@@ -259,34 +303,62 @@ struct Withdrawal {
     until: Instant,
     /// Memory whose accesses the provider has counted, with what is complete when they have ended.
     counted: Vec<(Transfer, MemoryHold)>,
-    /// Memory of which the provider doesn't tell.
+    /// Memory that is exposed no more, of which the provider doesn't tell.
+    closed: Vec<MemoryHold>,
+    /// Until when an access to that may be under way.
+    closed_until: Instant,
+    /// Memory that still is, because the provider doesn't tell.
     untold: Vec<Exposure>,
 }
 
 impl Withdrawal {
-    /// Waits until no access can be under way.
-    async fn finish(self) {
-        let Self { inner, state, request, seen, until, counted, untold } = self;
-        let rt = inner.rt.clone();
-        for (transfer, _hold) in counted {
+    /// Counts it in, if there is anything to find out.
+    fn begin(self) -> Option<Self> {
+        let known = self.counted.is_empty() && self.closed.is_empty() && self.untold.is_empty();
+        if !known {
+            add(&self.inner.metrics.withdrawals, 1);
+        }
+        (!known).then_some(self)
+    }
+
+    /// Finds out whether an access can be under way. Returns until when, where nobody says that none is.
+    async fn find_out(&mut self) -> Option<Instant> {
+        let metrics = &self.inner.metrics;
+        while let Some((transfer, _hold)) = self.counted.last_mut() {
             // It ends with the access or with the endpoint.
-            if rt.timeout_at(until, transfer).await.is_err() {
-                add(&inner.metrics.withdrawals_waited, 1);
+            if self.inner.rt.timeout_at(self.until, transfer).await.is_err() {
+                add(&metrics.withdrawals_waited, 1);
                 break;
             }
+            self.counted.pop();
         }
-        if untold.is_empty() {
-            return;
+        let untold = !self.untold.is_empty();
+        if untold && confirm(&self.inner, &self.state, self.request, self.seen, self.until).await {
+            add(&metrics.withdrawals_confirmed, 1);
+            self.untold.drain(..).for_each(Exposure::settle);
+            return None;
         }
-        if confirm(&inner, &state, request, seen, until).await {
-            add(&inner.metrics.withdrawals_confirmed, 1);
-            untold.into_iter().for_each(Exposure::settle);
-            return;
+        let waits = untold || !self.closed.is_empty();
+        add(&metrics.withdrawals_waited, u64::from(waits));
+        waits.then_some(if untold { self.until } else { self.closed_until })
+    }
+
+    /// Waits until no access can be under way.
+    async fn wait(&mut self) {
+        if let Some(until) = self.find_out().await {
+            self.inner.rt.sleep_until(until).await;
         }
-        add(&inner.metrics.withdrawals_waited, 1);
+    }
+
+    /// The same in the background.
+    async fn finish(mut self) {
+        let Some(until) = self.find_out().await else { return };
+        let Self { inner, state, closed, untold, .. } = self;
+        let rt = inner.rt.clone();
         // Nothing but the memory is needed any more.
         drop((inner, state));
         rt.sleep_until(until).await;
+        drop((closed, untold));
     }
 }
 

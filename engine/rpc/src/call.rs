@@ -10,8 +10,9 @@ use crate::pending::{Arrived, NoAnswer, Wait};
 use crate::proof::Proof;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
-use crate::wire::{Header, Kind};
+use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
+use core::pin::Pin;
 use core::time::Duration;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -79,19 +80,29 @@ impl<'a> Lent<'a> {
         Ok(())
     }
 
-    /// See [`Exposed::settle`].
-    fn settle(&mut self) {
-        if let Some(exposed) = &mut self.0 {
-            exposed.settle();
-        }
+    /// A reply has come: see [`Exposed::settle`].
+    fn settle(&mut self, inner: &Inner, request: u64) -> bool {
+        self.0.as_mut().is_none_or(|exposed| exposed.settle(inner.pending.replied_by(request)))
     }
 
-    /// The call has failed. `settled`: no server is at the memory; see [`Exposed::withdraw`] for where one may be.
-    async fn give_up(self, settled: bool) {
-        match self.0 {
-            Some(mut exposed) if settled => exposed.settle(),
-            Some(exposed) => exposed.withdraw().await,
-            None => {}
+    /// See [`Exposed::outlast`]; that takes no credit. Boxed, because hardly any call ends with this.
+    fn outlast(self, credit: Option<Permit>) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+        drop(credit);
+        Box::pin(async move {
+            if let Some(exposed) = self.0 {
+                exposed.outlast().await;
+            }
+        })
+    }
+
+    /// The call has failed, refused by this incarnation of the server, if any. See [`Exposed::withdraw`] for where one may be at
+    /// the memory; that takes no credit.
+    async fn give_up(self, by: Option<ClientId>, credit: Option<Permit>) {
+        drop(credit);
+        if let Some(mut exposed) = self.0
+            && !exposed.settle(by)
+        {
+            exposed.withdraw().await;
         }
     }
 }
@@ -204,12 +215,14 @@ fn attempt_all(
             };
             match next {
                 Next::Replied => {
-                    exposed.settle();
+                    if !exposed.settle(inner, ticket.id) {
+                        exposed.outlast(credit).await;
+                    }
                     // It is there: nobody else takes it.
                     return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
                 }
                 Next::Failed(error) => {
-                    exposed.give_up(is_refusal(&error) || course.tries == 0).await;
+                    exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;
                     return Err(tally.failed(error));
                 }
                 Next::Again(pause, why) => {
@@ -217,16 +230,14 @@ fn attempt_all(
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
                         course.rest(pause, deadline).await;
-                        let class = if class == Class::Urgent { class } else { Class::Retry };
-                        credit = inner.credit(&state, opcode, class, deadline).await.unwrap_or(None);
+                        credit = inner.credit(&state, opcode, class.again(), deadline).await.unwrap_or(None);
                     }
                     now = inner.rt.now();
                 }
             }
         }
         let (tries, last) = (course.tries, course.last.into_owned());
-        drop(credit);
-        exposed.give_up(tries == 0).await;
+        exposed.give_up(None, credit).await;
         if tries == 0 {
             return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
         }
@@ -292,6 +303,8 @@ struct Course<'a> {
     tries: u32,
     /// Tries in a row without an answer, and when the first of them began.
     silent: (u32, Instant),
+    /// The incarnation of the server that has answered last, though not with a reply.
+    spoke: Option<ClientId>,
     wait: Duration,
     backoff: Duration,
     last: Cow<'static, str>,
@@ -305,6 +318,7 @@ impl<'a> Course<'a> {
             inner,
             tries: 0,
             silent: (0, Instant::default()),
+            spoke: None,
             wait: config.attempt_min,
             backoff: config.backoff_min,
             last,
@@ -404,6 +418,7 @@ impl<'a> Course<'a> {
             Ok(Outcome::Answer(answer)) => {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;
+                self.spoke = Some(answer.server);
                 self.judge(state, session, &answer)
             }
             Ok(Outcome::Notice(_)) => {

@@ -170,6 +170,14 @@ impl Pending {
         outcome
     }
 
+    /// Which incarnation of the server the reply that has come is of.
+    pub(crate) fn replied_by(&self, request: u64) -> Option<ClientId> {
+        match self.table.borrow().entries.get(request)?.outcome.as_ref()? {
+            Outcome::Reply(reply) => Some(reply.server()),
+            _ => None,
+        }
+    }
+
     /// Takes the reply that has come. What else comes until it is forgotten, nobody takes.
     #[inline]
     pub(crate) fn take_reply(&self, request: u64) -> Option<Reply> {

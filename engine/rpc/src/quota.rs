@@ -30,6 +30,14 @@ pub(crate) enum Class {
 }
 
 impl Class {
+    /// Of the same request when it is sent again.
+    pub(crate) const fn again(self) -> Self {
+        match self {
+            Self::Urgent => Self::Urgent,
+            Self::Retry | Self::Normal => Self::Retry,
+        }
+    }
+
     /// What it may use beyond the limits.
     const fn reserve(self) -> usize {
         match self {

@@ -2,13 +2,17 @@
 //! clock lags. Once the memory is free again no late access of the server changes it, by any registration method but
 //! those that leave memory exposed; and with those the same check fails.
 
+mod fill;
+
 use core::cell::Cell;
 use core::time::Duration;
+use fill::fill;
 use std::rc::Rc;
 use weir_fabric::MrMethod;
 use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel};
 use weir_proto::Der;
-use weir_rpc::{Buffer, Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, RpcError, Status};
+use weir_proto::capability::SystemKey;
+use weir_rpc::{Buffer, Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError, Status};
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{Either, Instant, race};
 
@@ -47,6 +51,10 @@ struct Stage {
 }
 
 fn stage(nic: Nic, seed: u64) -> Stage {
+    keyed_stage(nic, seed, None)
+}
+
+fn keyed_stage(nic: Nic, seed: u64, keys: Option<Keys>) -> Stage {
     let world = World::new(seed);
     let config = Config {
         per_mebibyte: Duration::from_millis(4),
@@ -58,17 +66,9 @@ fn stage(nic: Nic, seed: u64) -> Stage {
     let server = Rpc::new(
         server_node.handle(),
         fabric.endpoint(&server_node, Some(PORT)),
-        RpcConfig { transfers_max: 2, ..RpcConfig::default() },
+        RpcConfig { transfers_max: 2, keys: keys.clone(), ..RpcConfig::default() },
     );
-    server.serve(
-        PUSH,
-        Rc::new(|request: Request| async move {
-            let mut buffer = request.alloc(LEN)?;
-            buffer.fill(SERVER_BYTE);
-            request.push(0, &buffer, LEN).await?;
-            Ok(Vec::new())
-        }),
-    );
+    server.serve(PUSH, Rc::new(|request| fill(request, SERVER_BYTE)));
     let rt = server_node.handle();
     server.serve(
         HASTY,
@@ -84,12 +84,20 @@ fn stage(nic: Nic, seed: u64) -> Stage {
             }
         }),
     );
-    let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), RpcConfig::default());
+    let config = RpcConfig { keys, ..RpcConfig::default() };
+    let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
     Stage { world, fabric, server_node, node, server, client }
 }
 
 fn peer() -> Peer {
     Peer::new("server", PORT)
+}
+
+/// Another server in place of the one that ran on a node, if any, which ends in the middle of whatever it does.
+fn restart(world: &World, fabric: &Fabric, node: &Node, config: RpcConfig) -> Rc<Rpc> {
+    world.crash(node);
+    world.restart(node);
+    Rpc::new(node.handle(), fabric.endpoint(node, Some(PORT)), config)
 }
 
 /// Has the memory of a call that has ended for itself as soon as that may be: at once, where the buffer is still there,
@@ -287,8 +295,6 @@ fn a_server_that_is_gone_can_not_be_asked_and_the_memory_waits_out_the_bound() {
 fn a_restarted_server_does_not_speak_for_the_one_that_had_the_request() {
     let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 6);
     let (rt, inner, metrics) = (node.handle(), world.clone(), Rc::clone(&client));
-    let again: Rc<Cell<Option<Rc<Rpc>>>> = Rc::default();
-    let (slot, outer) = (Rc::clone(&again), fabric.clone());
     world.block_on(&node, async move {
         let mut buffer = client.alloc(LEN).expect("memory");
         let at = buffer.as_ptr() as usize;
@@ -296,16 +302,68 @@ fn a_restarted_server_does_not_speak_for_the_one_that_had_the_request() {
         let to = peer();
         let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
         race(call, rt.sleep(Duration::from_millis(3))).await;
-        inner.crash(&server_node);
-        inner.restart(&server_node);
-        let endpoint = outer.endpoint(&server_node, Some(PORT));
-        slot.set(Some(Rpc::new(server_node.handle(), endpoint, RpcConfig::default())));
+        let _again = restart(&inner, &fabric, &server_node, RpcConfig::default());
         reuse(&client, &rt, buffer, at).await;
     });
     drop(server);
     let metrics = metrics.metrics();
     assert_eq!((metrics.withdrawals_waited.get(), metrics.withdrawals_confirmed.get()), (1, 0));
-    assert!(again.take().is_some());
+}
+
+/// A call whose server is replaced by `next` while it writes to the call's memory. `next` answers without touching it, and
+/// what the first one has under way arrives after that. Returns whether the owner's bytes are as they were left, and how
+/// long the call took.
+fn replaced(nic: Nic, keyed: bool, next: &str) -> (bool, Duration, Rc<Rpc>) {
+    let key = SystemKey([8; 32]);
+    let keys = keyed.then_some(Keys::System(key));
+    let Stage { world, fabric, server_node, node, client, server } = keyed_stage(nic, 12, keys.clone());
+    fabric.configure(|config| config.per_mebibyte = Duration::from_millis(900));
+    fabric.alias("name", &server_node);
+    let (other, at) = (world.node("other"), node.clone());
+    let (rt, inner, metrics, next) = (node.handle(), world.clone(), Rc::clone(&client), next.to_owned());
+    let (intact, took) = world.block_on(&node, async move {
+        let mut buffer = client.alloc(LEN).expect("memory");
+        buffer.fill(0);
+        let options = CallOptions::within(&rt, Duration::from_secs(30));
+        let to = Peer::new("name", PORT);
+        let began = rt.now();
+        let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let again = Cell::new(None);
+        let replaced = async {
+            rt.sleep(Duration::from_millis(300)).await;
+            let config = RpcConfig { keys, ..RpcConfig::default() };
+            let node = if next == "server" { &server_node } else { &other };
+            // Where the other one takes over, the first is cut off from the client's messages only.
+            fabric.alias("name", node);
+            if next == "other" {
+                fabric.partition_one_way(&at, &server_node);
+            }
+            let rpc = restart(&inner, &fabric, node, config);
+            rpc.serve(PUSH, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+            again.set(Some(rpc));
+            core::future::pending::<()>().await;
+        };
+        let Either::First(reply) = race(call, replaced).await else { panic!("the call ends first") };
+        assert_eq!(reply.map(|reply| reply.server()).ok(), again.take().map(|rpc| rpc.id()));
+        let took = rt.now() - began;
+        buffer.fill(OWNER_BYTE);
+        rt.sleep(Duration::from_secs(10)).await;
+        (buffer.iter().all(|byte| *byte == OWNER_BYTE), took)
+    });
+    drop(server);
+    (intact, took, metrics)
+}
+
+#[test]
+fn a_reply_of_another_incarnation_gives_no_memory_back_that_the_first_one_may_be_at() {
+    for nic in SAFE {
+        for (keyed, next) in [(true, "server"), (false, "server"), (true, "other")] {
+            let (intact, took, client) = replaced(nic, keyed, next);
+            assert!(intact, "{nic:?}, keyed: {keyed}, {next}");
+            assert!(took < Duration::from_secs(6), "{nic:?}, keyed: {keyed}, {next}: {took:?}");
+            assert_eq!(client.bulk_quota(), (0, 0));
+        }
+    }
 }
 
 #[test]
@@ -384,21 +442,17 @@ fn a_repeat_of_a_client_whose_clock_has_jumped_ends_nothing_that_is_being_execut
 fn a_server_of_another_release_does_not_speak_for_the_one_that_had_the_request() {
     let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 11);
     let (rt, inner, metrics) = (node.handle(), world.clone(), Rc::clone(&client));
-    let again: Rc<Cell<Option<Rc<Rpc>>>> = Rc::default();
-    let (slot, outer) = (Rc::clone(&again), fabric.clone());
     world.block_on(&node, async move {
         let mut buffer = client.alloc(LEN).expect("memory");
         let at = buffer.as_ptr() as usize;
         let options = CallOptions::within(&rt, Duration::from_secs(5));
         let to = peer();
         let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+        let again = Cell::new(None);
         let replaced = async {
             rt.sleep(Duration::from_millis(3)).await;
-            inner.crash(&server_node);
-            inner.restart(&server_node);
-            let endpoint = outer.endpoint(&server_node, Some(PORT));
             let config = RpcConfig { versions: 90..=91, ..RpcConfig::default() };
-            slot.set(Some(Rpc::new(server_node.handle(), endpoint, config)));
+            again.set(Some(restart(&inner, &fabric, &server_node, config)));
             core::future::pending::<()>().await;
         };
         let Either::First(reply) = race(call, replaced).await else { panic!("the call ends first") };
@@ -409,5 +463,4 @@ fn a_server_of_another_release_does_not_speak_for_the_one_that_had_the_request()
     });
     drop(server);
     assert_eq!(metrics.metrics().withdrawals_waited.get(), 1);
-    assert!(again.take().is_some());
 }
