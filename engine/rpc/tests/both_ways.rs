@@ -1,7 +1,10 @@
 //! Two engines that are each other's clients, at one address each: what becomes of one's contact as a client must not harm
 //! what it does as a server.
 
+mod fill;
+
 use core::time::Duration;
+use fill::fill;
 use std::rc::Rc;
 use weir_fabric::sim::{Config, Fabric};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
@@ -24,15 +27,7 @@ fn contact_that_a_server_loses_with_its_client_ends_no_transfer_to_it() {
             let config = RpcConfig { transfers_max: 2, ..RpcConfig::default() };
             let rpc = Rpc::new(nodes[at].handle(), fabric.endpoint(&nodes[at], Some(PORT)), config);
             rpc.serve(ECHO, Rc::new(|_: Request| async { Ok(Vec::new()) }));
-            rpc.serve(
-                PUSH,
-                Rc::new(|request: Request| async move {
-                    let mut buffer = request.alloc(LEN)?;
-                    buffer.fill(9);
-                    request.push(0, &buffer, LEN).await?;
-                    Ok(Vec::new())
-                }),
-            );
+            rpc.serve(PUSH, Rc::new(|request| fill(request, 9)));
             rpc
         });
         let rt = nodes[0].handle();

@@ -1,12 +1,14 @@
 //! Cancelled calls on the real providers: once a buffer is free again nothing changes it, although none of them tells
 //! whether an access to a registration that has ended is under way.
 
+mod fill;
 mod port;
 
 use core::time::Duration;
+use fill::fill;
 use std::rc::Rc;
 use weir_fabric::{LOOPBACK, MrMethod, Options, open};
-use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{Bulk, CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::race;
 use weir_runtime::real::Executor;
 
@@ -25,15 +27,7 @@ fn cancel(provider: &str, method: MrMethod, rounds: u32) -> (u32, u64) {
     let options = Options { mr_method: method, ..Options::near(provider, "127.0.0.1", port) };
     let client = open(&rt, &options).expect("an endpoint");
     let server = Rpc::new(rt.clone(), server, RpcConfig::default());
-    server.serve(
-        PUSH,
-        Rc::new(|request: Request| async move {
-            let mut buffer = request.alloc(LEN)?;
-            buffer.fill(9);
-            request.push(0, &buffer, LEN).await?;
-            Ok(Vec::new())
-        }),
-    );
+    server.serve(PUSH, Rc::new(|request| fill(request, 9)));
     let client = Rpc::new(rt.clone(), client, RpcConfig::default());
     let to = Peer::new("127.0.0.1", port);
     let changed = executor.block_on(async {
