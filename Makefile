@@ -64,6 +64,10 @@ soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECO
 	WEIR_STORE_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) cargo test --locked --release -p weir-store --test store \
 		random_faults -- --nocapture
 
+.PHONY: soak-rpc
+soak-rpc: setup-build ## Soak requests in simulation, with random faults, until nothing is left of them (REQUESTS=10000000)
+	WEIR_SOAK_REQUESTS=$(or $(REQUESTS),10000000) cargo test --locked --release -p weir-rpc --test soak -- --nocapture
+
 .PHONY: fuzz
 fuzz: setup-build ## Fuzz everything that is decoded (FUZZ_SECONDS=300); failures go to target/fuzz/failures
 	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),300) engine/fuzz/run.sh

@@ -1,4 +1,5 @@
-//! Many requests with random faults: at the end nothing is left of them. `WEIR_SOAK_REQUESTS=10000000` runs the long form.
+//! Many requests with random faults: at the end nothing is left of them. `make soak-rpc` runs the long form, ten million
+//! (`WEIR_SOAK_REQUESTS`), from another seed on with `WEIR_SOAK_SEED`.
 
 mod reverse;
 
@@ -228,15 +229,19 @@ fn soak(seed: u64, requests: u64) -> u64 {
 
 #[test]
 fn nothing_is_left_of_requests_with_random_faults() {
-    let requests = std::env::var("WEIR_SOAK_REQUESTS").ok().and_then(|text| text.parse().ok());
-    let requests: u64 = requests.unwrap_or(REQUESTS_DEFAULT);
-    let (mut left, mut answered, mut seed) = (requests, 0, 1);
+    let setting = |name, default| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Err(_) => default,
+    };
+    let requests: u64 = setting("WEIR_SOAK_REQUESTS", REQUESTS_DEFAULT);
+    let first: u64 = setting("WEIR_SOAK_SEED", 1);
+    let (mut left, mut answered, mut seed) = (requests, 0, first);
     while left > 0 {
         let now = left.min(REQUESTS_PER_WORLD);
         answered += soak(seed, now);
         left -= now;
         seed += 1;
     }
-    println!("{answered} of {requests} requests were answered");
+    println!("{answered} of {requests} requests were answered; seeds {first} to {}", seed - 1);
     assert!(answered > requests / 2, "{answered} of {requests}: the faults left nothing to look at");
 }
