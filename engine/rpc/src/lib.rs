@@ -212,7 +212,9 @@ impl Rpc {
     /// to it can be under way: because the provider says so, or the server does, or the server must have given up. A
     /// call with memory that is not of the pool fails only then. Otherwise it doesn't wait, and buffers of the pool that
     /// the server might still write to are replaced by empty ones; those that it might read must not be changed, only
-    /// dropped. With a [`weir_fabric::MrMethod`] that leaves memory exposed there is no such protection.
+    /// dropped. A call that another incarnation of the server answers than the only one that has seen its memory ends when
+    /// the accesses that were under way then have ended, a second later at most. With a [`weir_fabric::MrMethod`] that leaves
+    /// memory exposed there is no such protection.
     ///
     /// # Errors
     /// See [`RpcError`].
