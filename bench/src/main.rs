@@ -4,10 +4,12 @@
 //! A bare number says more about the machine than about the program, so that each row carries a reference measured
 //! by the same code in the same run, and the ratio to it.
 
+mod crowd;
 mod drawing;
 mod fabric;
 mod files;
 mod instructions;
+mod membership;
 mod receive;
 mod references;
 mod registration;
@@ -39,6 +41,10 @@ enum Group {
     Registration,
     /// Registration methods, with up to 53,248 clients in the simulator.
     RegistrationSimulated,
+    /// Ten thousand clients against one target, in the simulator.
+    CrowdSimulated,
+    /// Membership of 1,024 engines that lose messages, in the simulator.
+    MembershipSimulated,
     /// A target's store beside raw io_uring and beside other storage libraries.
     Store,
     /// Files through a mount beside the local file system.
@@ -165,6 +171,14 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if wanted(Group::RegistrationSimulated) {
         registration::measure_simulated(&mut report, folder)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::CrowdSimulated) {
+        crowd::measure(&mut report);
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::MembershipSimulated) {
+        membership::measure(&mut report)?;
         report.save(&arguments.output)?;
     }
     if wanted(Group::Store) {

@@ -1,6 +1,6 @@
 //! Membership of 1,024 engines: how soon a dead one is known to all, and that no living one is ever declared dead.
 //!
-//! The state machines run over a light simulated network (`network.rs`); `stack.rs` runs them over the whole RPC
+//! The state machines run over a light simulated network (`weir_rpc::group::swim::simulated`); `stack.rs` runs them over the whole RPC
 //! stack, 200 engines or as many as `WEIR_SWIM_STACK` says. `WEIR_SWIM_DAYS=7` makes the quiet run last a simulated
 //! week instead of two minutes, `WEIR_SWIM_LOSS` and `WEIR_SWIM_MEMBERS` set its loss rate (0.05) and size; it prints what it found.
 #![expect(
@@ -11,12 +11,11 @@
 
 #[path = "../engines/mod.rs"]
 mod engines;
-mod network;
 mod stack;
 
 use core::time::Duration;
-use network::{Network, SECOND};
 use weir_proto::group::MemberState;
+use weir_rpc::group::swim::simulated::{Network, SECOND};
 
 /// As many engines as the paper's largest system has server nodes.
 const MEMBERS: u32 = 1024;
@@ -39,15 +38,8 @@ fn a_dead_engine_is_known_to_all_within_eight_seconds_whatever_is_lost() {
         let began = network.now;
         let mut times = Vec::new();
         for round in 0..setting("WEIR_SWIM_CRASHES", 2) {
-            network.run_for(SECOND / 2 + network.random.below(SECOND));
-            let victim = network.random.below(u64::from(MEMBERS)) as usize;
-            network.crash(victim);
-            let took = network.time_until(GOAL, MemberState::Dead, &[victim]);
-            let took = took.unwrap_or_else(|| panic!("loss {loss}, round {round}: not within {GOAL:?}"));
-            times.push(took);
-            network.restart(victim);
-            let back = network.time_until(GOAL, MemberState::Alive, &[victim]);
-            assert!(back.is_some(), "loss {loss}, round {round}: the restarted engine is not seen by all");
+            let took = network.fail_one(GOAL);
+            times.push(took.unwrap_or_else(|| panic!("loss {loss}, round {round}: not within {GOAL:?}")));
         }
         let seconds = (network.now - began) as f64 / SECOND as f64;
         let counts = network.counts;

@@ -13,6 +13,7 @@ mod gossip;
 mod health;
 mod probe;
 mod regroup;
+pub mod simulated;
 mod suspicion;
 mod table;
 

@@ -1,15 +1,20 @@
 //! A light network for a thousand membership state machines: no RPC stack, a heap of events, one seed. A message and
 //! its answer get lost independently of each other; nodes crash, stand still, come back and are cut off.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "ranks, seconds and counts here are small"
+)]
 
 use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::{Action, ProbeId, Swim, SwimConfig};
 use weir_proto::Rank;
 use weir_proto::group::{
     GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply, MemberState,
 };
-use weir_rpc::group::swim::{Action, ProbeId, Swim, SwimConfig};
 use weir_runtime::Instant;
 use weir_runtime::random::Random;
 
@@ -22,6 +27,7 @@ const SKEW: u64 = 500_000_000;
 /// Wall time at the start.
 const WALL: u64 = 1_700_000_000_000_000_000;
 
+/// A second, in the nanoseconds that the network's time has.
 pub const SECOND: u64 = 1_000_000_000;
 
 enum Event {
@@ -96,9 +102,11 @@ impl Event {
     }
 }
 
+/// A member.
 pub struct Node {
+    /// Its state machine.
     pub swim: Swim,
-    pub up: bool,
+    up: bool,
     skew: u64,
     /// Stands still until then.
     still: u64,
@@ -107,9 +115,12 @@ pub struct Node {
     side: u8,
 }
 
+/// What has happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
+    /// Steps of the simulation.
     pub events: u64,
+    /// Messages sent, with those that got lost.
     pub messages: u64,
     /// Times that a living member was declared dead in another's eyes by its own judgement or by hearsay.
     pub false_deaths: u64,
@@ -117,11 +128,16 @@ pub struct Counts {
     pub false_suspects: u64,
 }
 
+/// Members, and what is on its way between them.
 pub struct Network {
+    /// Members by rank.
     pub nodes: Vec<Node>,
+    /// Nanoseconds since the start.
     pub now: u64,
-    pub loss: f64,
+    loss: f64,
+    /// What has happened since everybody knew everybody.
     pub counts: Counts,
+    /// Where all chance comes from.
     pub random: Random,
     config: SwimConfig,
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -135,6 +151,8 @@ fn at(ns: u64) -> Instant {
 }
 
 impl Network {
+    /// Members that don't know of each other yet. `loss`: probability that a message gets lost.
+    #[must_use]
     pub fn new(members: u32, config: SwimConfig, loss: f64, seed: u64) -> Self {
         let random = Random::new(seed);
         let ranks: Vec<Rank> = (0..members).map(Rank).collect();
@@ -164,7 +182,11 @@ impl Network {
         network
     }
 
-    /// Runs for a while and lets everybody get to know everybody.
+    /// Members that know each other.
+    ///
+    /// # Panics
+    /// When they don't get to know each other within a minute.
+    #[must_use]
     pub fn settled(members: u32, loss: f64, seed: u64) -> Self {
         let mut network = Self::new(members, SwimConfig::default(), loss, seed);
         let met = network.wait(Duration::from_mins(1), Self::all_alive);
@@ -194,6 +216,7 @@ impl Network {
         self.push(time, event);
     }
 
+    /// Runs for so many nanoseconds.
     pub fn run_for(&mut self, span: u64) {
         let end = self.now + span;
         while let Some(Reverse((time, _, _))) = self.heap.peek()
@@ -298,6 +321,7 @@ impl Network {
         }
     }
 
+    /// A process ends.
     pub fn crash(&mut self, node: usize) {
         self.nodes[node].up = false;
     }
@@ -325,17 +349,20 @@ impl Network {
         }
     }
 
+    /// Mends the cut.
     pub fn heal(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.side = 0);
     }
 
     /// Whether every living node believes this of these nodes.
+    #[must_use]
     pub fn agree(&self, state: MemberState, meant: &[usize]) -> bool {
         let believed = |node: &Node| meant.iter().all(|rank| node.swim.members()[*rank].state == state);
         self.nodes.iter().filter(|node| node.up).all(believed)
     }
 
     /// Whether every node is alive for every node.
+    #[must_use]
     pub fn all_alive(&self) -> bool {
         let first = &self.nodes[0].swim;
         self.nodes.iter().all(|node| node.swim.digest() == first.digest())
@@ -345,6 +372,17 @@ impl Network {
     /// Seconds until every living node believes this; `None`: not within the limit.
     pub fn time_until(&mut self, limit: Duration, state: MemberState, meant: &[usize]) -> Option<f64> {
         self.wait(limit, |network| network.agree(state, meant))
+    }
+
+    /// Ends the process of a random member, and starts it again. Returns the seconds until every other one knew that it was
+    /// dead; `None`: that, or then that it was back, was not known to all within the limit.
+    pub fn fail_one(&mut self, limit: Duration) -> Option<f64> {
+        self.run_for(SECOND / 2 + self.random.below(SECOND));
+        let victim = self.random.below(self.nodes.len() as u64) as usize;
+        self.crash(victim);
+        let took = self.time_until(limit, MemberState::Dead, &[victim])?;
+        self.restart(victim);
+        self.time_until(limit, MemberState::Alive, &[victim]).map(|_| took)
     }
 
     /// Seconds until something is so; `None`: not within the limit.
