@@ -42,7 +42,7 @@ const SHORT_FLAGS: u8 = FLAG_SHORT | FLAG_SEALED;
 /// Whole words before the checksum, which covers these and half a one more: all of the header before it.
 const WORDS: usize = HEADER_LEN / 8 - 1;
 
-/// Names one incarnation of a context; never 0.
+/// Names one incarnation of a context, as a server, or as a client that calls a server by one name; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ClientId(u64);
 
