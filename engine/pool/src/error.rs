@@ -109,6 +109,9 @@ pub enum Failed {
     /// The client's handle is wrong.
     #[error(transparent)]
     Capability(#[from] CapabilityError),
+    /// Engines took so long that a snapshot might lack what was aggregated meanwhile.
+    #[error("{0}: engines took too long to take a snapshot together; try again when they are less busy")]
+    Late(String),
     /// A request came with the seal of an engine that isn't one.
     #[error(
         "the request is not sealed by an engine of this system; check that all engines have the same system key"
@@ -213,6 +216,7 @@ impl Failed {
             Self::Credential(_) | Self::NotSealed => Der::NO_PERM,
             Self::Capability(error) => capability_der(error),
             Self::Unreachable { .. } => Der::UNREACH,
+            Self::Late(_) => Der::TIMEDOUT,
             Self::OutOfService { .. } => Der::NVME_IO,
             Self::StaleGroup { .. } => Der::GRPVER,
             Self::Target { der, .. } | Self::Collective { der, .. } => *der,
@@ -234,6 +238,7 @@ impl Failed {
                 format!("pool {pool}")
             }
             Self::NoContainer { container, .. } => format!("container {container}"),
+            Self::Late(object) => object.clone(),
             Self::Destroyed { container, .. } => format!("container {container}"),
             Self::NoSnapshot { object, .. }
             | Self::Exists { object, .. }

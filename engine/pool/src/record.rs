@@ -26,6 +26,8 @@ pub(crate) const NAME_POOL: &[u8] = b"pool";
 pub(crate) const SCOPE_LABEL: &[u8] = b"label";
 /// Scope of the service's containers, by container.
 pub(crate) const SCOPE_CONTAINER: &[u8] = b"container";
+/// Scope of the containers whose targets may keep other snapshots than the service lists, by container.
+pub(crate) const SCOPE_UNTOLD: &[u8] = b"untold";
 /// Scope of the system's pools, by pool.
 pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
 

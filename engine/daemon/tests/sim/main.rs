@@ -14,6 +14,7 @@ mod groups;
 mod history;
 mod saturation;
 mod seeds;
+mod snapshots;
 mod tenants;
 mod workload;
 
@@ -119,6 +120,16 @@ fn a_snapshot_shows_what_was_acknowledged_before_and_nothing_later() {
         cluster.skew_clocks(Duration::from_millis(300));
         workload::snapshots(&cluster, "tank");
     });
+}
+
+#[test]
+fn a_snapshot_is_whole_or_refused_whoever_dies_meanwhile() {
+    for_each_seed(SEEDS / 10, snapshots::are_whole_or_refused);
+}
+
+#[test]
+fn a_snapshot_goes_while_an_engine_is_away() {
+    for_each_seed(2, snapshots::go_while_an_engine_is_away);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use weir_runtime::race;
 
 use super::{Container, PoolService};
 use crate::error::Failed;
-use crate::record::{self, SCOPE_CONTAINER};
+use crate::record::{self, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
 /// Longest wait for one target.
 const DESTROY_LIMIT: Duration = Duration::from_secs(5);
@@ -94,6 +94,7 @@ impl PoolService {
         let mut changes: Vec<_> =
             attributes.iter().map(|(name, _)| record::change(&scope, name, None)).collect();
         changes.push(record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), None));
+        changes.push(record::change(SCOPE_UNTOLD, container.id.0.as_bytes(), None));
         self.commit(&changes).await?;
         self.containers.borrow_mut().remove(&container.id);
         Ok(true)

@@ -107,6 +107,8 @@ pub struct PoolService {
     mapping: Semaphore,
     /// The map has changed since all targets were told.
     mapped: Notify,
+    /// Some targets may keep other snapshots of a container than the list has.
+    untold: Notify,
     stopped: Cell<bool>,
 }
 
@@ -132,6 +134,7 @@ impl PoolService {
             doomed: Notify::new(),
             mapping: Semaphore::new(1),
             mapped: Notify::new(),
+            untold: Notify::new(),
             stopped: Cell::new(false),
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
@@ -141,6 +144,7 @@ impl PoolService {
         }
         destroy::start(&service);
         devices::start(&service);
+        snapshots::start(&service);
         Ok(service)
     }
 
@@ -167,6 +171,7 @@ impl PoolService {
         self.stopped.set(true);
         self.doomed.notify_one();
         self.mapped.notify_one();
+        self.untold.notify_one();
         Ok(())
     }
 

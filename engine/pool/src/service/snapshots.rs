@@ -1,16 +1,31 @@
 //! Snapshots: epochs whose state is kept.
+//!
+//! What is listed is kept by every target that holds data of the container. So a new snapshot is listed when all of them
+//! have it, and one that goes is off the list before the first of them forgets it. A service that stops in between leaves
+//! targets that keep more than is listed. A durable mark from before the first target is told says so, and it stays until
+//! all of them were told the list.
 
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_proto::pool::{SnapshotChange, SnapshotRequest, TargetContainerUsage};
-use weir_proto::{Epoch, Rights, opcode};
-use weir_runtime::join_all;
+use weir_proto::{ContainerId, Epoch, Rights, opcode};
+use weir_runtime::{join_all, race};
+use weir_store::AttributeChange;
 
 use super::{Container, PoolService};
 use crate::error::Failed;
+use crate::record::{self, ContainerRecord, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
 /// Longest wait for one target.
-const SNAPSHOT_LIMIT: Duration = Duration::from_secs(5);
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest time from asking the first clock until every target keeps the epoch. Aggregation leaves the last five seconds
+/// alone ([`weir_store::StoreConfig::retention`]), so until then it has not passed the epoch anywhere.
+const TAKING_LIMIT: Duration = Duration::from_secs(4);
+
+/// Pause before targets that didn't answer are told again: an engine restarts in seconds.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Most snapshots of one container: their epochs travel in one message.
 const SNAPSHOTS_MAX: usize = 1024;
@@ -19,7 +34,8 @@ impl PoolService {
     /// Lists, takes or removes snapshots; returns those there are then, oldest first.
     ///
     /// # Errors
-    /// When the handle doesn't allow it, the snapshot doesn't exist, or an engine that holds data doesn't answer.
+    /// When the handle doesn't allow it, the snapshot doesn't exist, or one is taken and an engine that holds data doesn't
+    /// answer in time.
     pub async fn snapshot(&self, request: &SnapshotRequest) -> Result<Vec<Epoch>, Failed> {
         let writes = request.change != SnapshotChange::List;
         let needed = if writes { Rights::WRITE } else { Rights::READ };
@@ -44,24 +60,40 @@ impl PoolService {
                 reason: format!("a container has at most {SNAPSHOTS_MAX} snapshots; destroy one first"),
             });
         }
-        self.tell(container, &record.snapshots).await?;
-        // Every reply moved this clock past the clock of its sender.
-        let epoch = self.clock.now(self.engines.runtime().wall_ns());
-        record.snapshots.push(epoch);
-        // Durable first: a snapshot that targets keep and nobody knows would hold space for ever.
-        let before = container.record.borrow().clone();
-        self.commit_record(container, record.clone()).await?;
-        if let Err(error) = self.tell(container, &record.snapshots).await {
-            // Those that took note of it may forget it; whoever can't be told now is with the next snapshot.
-            if let Err(error) = self.tell(container, &before.snapshots).await {
-                tracing::debug!(container = %container.id, %error, "a snapshot was taken back in part");
+        self.commit(&[mark(container.id, true)]).await?;
+        let before = record.snapshots.clone();
+        let rt = self.engines.runtime();
+        let began = rt.now();
+        let told = async {
+            self.tell(container, &before).await?;
+            // Every reply moved this clock past the clock of its sender.
+            record.snapshots.push(self.clock.now(rt.wall_ns()));
+            self.tell(container, &record.snapshots).await?;
+            if rt.now().saturating_duration_since(began) > TAKING_LIMIT {
+                return Err(Failed::Late(self.object(&container.label())));
             }
-            self.commit_record(container, before).await?;
+            Ok(())
+        };
+        if let Err(error) = told.await {
+            self.take_back(container, &before).await?;
             return Err(error);
         }
-        Ok(())
+        self.commit_snapshots(container, record, false).await
     }
 
+    /// Has targets forget what not all of them know. Those that can't be told now are told in the background.
+    async fn take_back(&self, container: &Container, snapshots: &[Epoch]) -> Result<(), Failed> {
+        match self.tell(container, snapshots).await {
+            Ok(()) => self.commit(&[mark(container.id, false)]).await,
+            Err(error) => {
+                tracing::debug!(container = %container.id, %error, "a snapshot was taken back in part");
+                self.untold.notify_one();
+                Ok(())
+            }
+        }
+    }
+
+    /// It is off the list at once. Targets that are down give its space back when they are here again.
     async fn remove_snapshot(&self, container: &Container, epoch: Epoch) -> Result<(), Failed> {
         let mut record = container.record.borrow().clone();
         let object = self.object(&record.properties.label);
@@ -69,9 +101,23 @@ impl PoolService {
             return Err(Failed::NoSnapshot { object, epoch });
         };
         record.snapshots.remove(at);
-        // Targets first: the list still names what some of them may keep.
-        self.tell(container, &record.snapshots).await?;
-        self.commit_record(container, record).await
+        let left = record.snapshots.clone();
+        self.commit_snapshots(container, record, true).await?;
+        self.take_back(container, &left).await
+    }
+
+    /// Makes a new list of snapshots durable along with whether some targets have another one, then visible.
+    async fn commit_snapshots(
+        &self,
+        container: &Container,
+        record: ContainerRecord,
+        is_untold: bool,
+    ) -> Result<(), Failed> {
+        let listed =
+            record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), Some(record::encode(&record)));
+        self.commit(&[listed, mark(container.id, is_untold)]).await?;
+        *container.record.borrow_mut() = record;
+        Ok(())
     }
 
     /// Tells the snapshots to every target that holds data of the container.
@@ -98,5 +144,62 @@ impl PoolService {
             self.clock.observe(usage.now, self.engines.runtime().wall_ns())?;
         }
         Ok(())
+    }
+
+    /// Tells the list of one container to all of its targets. `false`: not all of them were told.
+    async fn tell_again(&self, id: ContainerId) -> Result<bool, Failed> {
+        let known = self.containers.borrow().get(&id).map(Rc::clone);
+        let Some(container) = known else { return Ok(true) };
+        let _permit = container.turn.acquire().await;
+        // Who destroys a container has all targets forget all of it.
+        if container.is_doomed() || self.shard.attribute(SCOPE_UNTOLD, id.0.as_bytes()).is_none() {
+            return Ok(true);
+        }
+        let listed = container.record.borrow().snapshots.clone();
+        if let Err(error) = self.tell(&container, &listed).await {
+            tracing::debug!(container = %id, %error, "not all targets know the snapshots");
+            return Ok(false);
+        }
+        self.commit(&[mark(id, false)]).await?;
+        Ok(true)
+    }
+}
+
+/// Whether targets of a container may keep other snapshots than are listed.
+fn mark(container: ContainerId, is_untold: bool) -> AttributeChange {
+    record::change(SCOPE_UNTOLD, container.0.as_bytes(), is_untold.then(Vec::new))
+}
+
+/// Starts the background work of a service. It ends with the service.
+pub(super) fn start(service: &Rc<PoolService>) {
+    let rt = service.engines.runtime().clone();
+    rt.clone().spawn(run(Rc::downgrade(service), rt));
+}
+
+async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
+    loop {
+        let Some(strong) = service.upgrade() else { return };
+        if strong.stopped.get() {
+            return;
+        }
+        let mut left = false;
+        for (name, _) in record::load_scope(&strong.shard, SCOPE_UNTOLD) {
+            // What isn't a container's name is nobody's: the service writes no other.
+            let Ok(id) = record::container_of(strong.shard.id(), &name) else { continue };
+            match strong.tell_again(id).await {
+                Ok(done) => left |= !done,
+                Err(error) => {
+                    tracing::warn!(container = %id, %error, "not all targets know the snapshots");
+                    left = true;
+                }
+            }
+        }
+        let wake = strong.untold.notified();
+        drop(strong);
+        if left {
+            race(wake, rt.sleep(RETRY_PAUSE)).await;
+        } else {
+            wake.await;
+        }
     }
 }
