@@ -133,6 +133,15 @@ fn a_snapshot_goes_while_an_engine_is_away() {
 }
 
 #[test]
+fn a_pool_that_gets_a_container_is_not_destroyed_without_force() {
+    for_each_seed(SEEDS / 10, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 1, clients: 1 });
+        cluster.create_pool("tank");
+        workload::create_while_the_pool_goes(&cluster, "tank");
+    });
+}
+
+#[test]
 fn an_engine_that_sends_requests_away_answers_its_probes() {
     for_each_seed(2, |seed| {
         let cluster = Cluster::start(seed, Shape { engines: 3, targets: 1, clients: 40 });

@@ -361,3 +361,32 @@ pub fn leases(cluster: &Cluster, pool: &str) {
     assert_eq!(destroy(cluster, pool, "left"), Ok(()));
     assert_eq!(destroy(cluster, pool, "used"), Err(Der::BUSY));
 }
+
+/// A container is created while its empty pool is destroyed: one of both is refused.
+pub fn create_while_the_pool_goes(cluster: &Cluster, pool: &str) {
+    let client = &cluster.clients[0];
+    let context = cluster.context(client, Duration::from_secs(20));
+    let name = pool.to_owned();
+    let connected = cluster.world.block_on(client, {
+        let context = context.clone();
+        async move { Pool::connect(&context, &name, ALL).await.expect("engines are up") }
+    });
+    let created = Rc::new(Cell::new(None));
+    client.handle().spawn({
+        let created = Rc::clone(&created);
+        async move {
+            let answer = Container::create(&context, &connected, properties("box", 0), false).await;
+            created.set(Some(answer.is_ok()));
+        }
+    });
+    cluster.world.run_for(Duration::from_micros(cluster.world.rng().below(400)));
+    let request = v1::PoolDestroyRequest { pool: pool.to_owned(), force: false };
+    let destroyed = cluster.manage::<_, v1::PoolDestroyResponse>(0, "Pools/Destroy", &request);
+    cluster.world.run_for(Duration::from_secs(30));
+    let created = created.get().expect("it was answered");
+    let seed = cluster.world.seed();
+    assert_ne!(created, destroyed.is_ok(), "seed {seed}: created {created}, destroyed {destroyed:?}");
+    if let Err(error) = destroyed {
+        assert_eq!(error.der, Der::BUSY, "seed {seed}: {error}");
+    }
+}

@@ -36,7 +36,7 @@ impl PoolService {
     /// Creates a container, or returns the existing one of the same label and properties.
     ///
     /// # Errors
-    /// When a property is invalid, the label is taken, or the state can't be written.
+    /// When a property is invalid, the label is taken, the state can't be written, or the pool is destroyed meanwhile.
     pub async fn create_container(
         &self,
         request: ContainerCreateRequest,
@@ -47,6 +47,8 @@ impl PoolService {
         }
         let properties = self.complete(request.properties)?;
         let _permit = self.creating.acquire().await;
+        // It may have been destroyed while this waited.
+        self.pool()?;
         let label = properties.label.clone();
         let taken = self.labels.borrow().get(&label).copied();
         if let Some(existing) = taken.and_then(|id| self.containers.borrow().get(&id).map(Rc::clone)) {
@@ -61,6 +63,7 @@ impl PoolService {
             });
         }
         let container = self.store_new(request.container, properties).await?;
+        self.pool()?;
         let info = info_of(&container, 0);
         self.insert(container);
         tracing::info!(container = %info.container, label, "container created");

@@ -168,6 +168,14 @@ impl PoolService {
                 ),
             });
         }
+        // One that is durable and not visible yet would be acknowledged, and gone.
+        if only_if_empty && self.creating.available() == 0 {
+            return Err(Failed::Busy {
+                object: format!("pool {}", self.label()),
+                reason: "gets a container at this moment; destroy that first, or force the destruction"
+                    .to_owned(),
+            });
+        }
         self.stopped.set(true);
         self.doomed.notify_one();
         self.mapped.notify_one();
