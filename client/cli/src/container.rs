@@ -290,14 +290,27 @@ async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer,
 
 async fn set_quota(arguments: ContainerQuota, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
-    let what = format!("set quota of container {container} of pool {pool} to {}", arguments.quota);
-    let request =
-        ContainerSetQuotaRequest { pool, container: container.clone(), quota_bytes: arguments.quota.0 };
+    let info = change_quota(system, &pool, &container, arguments.quota).await?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+/// Changes a container's quota.
+///
+/// # Errors
+/// When it does not exist or holds more, or the engines cannot be asked.
+pub async fn change_quota(
+    system: &System,
+    pool: &str,
+    container: &str,
+    quota: Size,
+) -> Result<ContainerInfo, CliError> {
+    let what = format!("set quota of container {container} of pool {pool} to {quota}");
+    let (pool, container) = (pool.to_owned(), container.to_owned());
+    let request = ContainerSetQuotaRequest { pool, container, quota_bytes: quota.0 };
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).set_quota(request.clone()).await)
         .await?;
-    let info = reply.container.ok_or_else(|| nameless(&container))?;
-    Ok(Answer::new(to_json(&info), describe(&info)))
+    reply.container.ok_or_else(|| nameless(&request.container))
 }
 
 fn nameless(container: &str) -> CliError {

@@ -161,13 +161,20 @@ async fn query(pool: String, system: &System) -> Result<Answer, CliError> {
 }
 
 async fn resize(arguments: PoolResize, system: &System) -> Result<Answer, CliError> {
-    let PoolResize { pool, size } = arguments;
+    let info = resize_pool(system, &arguments.pool, arguments.size).await?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+/// Changes a pool's size.
+///
+/// # Errors
+/// When it does not exist, some target holds more or has no room, or the engines cannot be asked.
+pub async fn resize_pool(system: &System, pool: &str, size: Size) -> Result<PoolInfo, CliError> {
     let what = format!("resize pool {pool} to {size}");
-    let request = PoolResizeRequest { pool: pool.clone(), size_bytes: size.0 };
+    let request = PoolResizeRequest { pool: pool.to_owned(), size_bytes: size.0 };
     let reply =
         system.call(what, async |channel| PoolsClient::new(channel).resize(request.clone()).await).await?;
-    let info = reply.pool.ok_or_else(|| nameless(&pool))?;
-    Ok(Answer::new(to_json(&info), describe(&info)))
+    reply.pool.ok_or_else(|| nameless(pool))
 }
 
 async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliError> {

@@ -89,6 +89,38 @@ fn a_system_that_was_changed_comes_up_again_as_it_is() {
 }
 
 #[test]
+fn a_manifest_that_was_changed_changes_pool_and_quota() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB", "--bare"]);
+    let manifest = system.folder().join("cluster.yaml");
+    let up = |size: &str, quota: &str, class: &str| {
+        let text = format!(
+            "apiVersion: storage.weir.dev/v1alpha1\nkind: Pool\nmetadata: {{name: tank}}\n\
+             spec: {{size: {size}, objectClass: {class}}}\n---\n\
+             apiVersion: storage.weir.dev/v1alpha1\nkind: Container\nmetadata: {{name: home}}\n\
+             spec: {{poolRef: {{name: tank}}, quota: {quota}}}\n"
+        );
+        std::fs::write(&manifest, text).expect("written");
+        system.run(&["dev", "down"]);
+        system.try_up(&["--apply", manifest.to_str().expect("plain")])
+    };
+    let is = |size: u64, quota: u64| {
+        assert_eq!(system.json(&["pool", "query", "tank"])["size_bytes"], size << 20);
+        assert_eq!(system.json(&["container", "query", "tank", "home"])["quota_bytes"], quota << 20);
+    };
+    for (size, quota) in [(200, 50), (300, 100), (300, 100), (100, 20)] {
+        up(&format!("{size}Mi"), &format!("{quota}Mi"), "SX").expect("it follows");
+        is(size, quota);
+    }
+    let error = up("200Mi", "20Mi", "S1").expect_err("a class can't be changed");
+    assert!(error.contains("class SX, not S1"), "{error}");
+    system.up(&[]);
+    is(100, 20);
+    let error = up("900Gi", "20Mi", "SX").expect_err("the device is smaller");
+    assert!(error.contains("tank") && !error.contains("other properties"), "{error}");
+    system.up(&[]);
+}
+
+#[test]
 fn a_container_is_unmounted_by_the_name_it_was_mounted_by() {
     let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
     let directory = system.folder().join("directory");

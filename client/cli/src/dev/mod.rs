@@ -1,6 +1,7 @@
 //! `weir dev`: the same engine without Kubernetes. N engines on loopback, pools and containers from the same manifests,
 //! mounts.
 
+mod apply;
 pub mod identity;
 mod manifest;
 mod settings;
@@ -314,6 +315,8 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
         .append(true)
         .open(folder.log())
         .map_err(|error| CliError::io(folder.log().display().to_string(), error))?;
+    // What earlier systems said is theirs.
+    let before = log.metadata().map_or(0, |known| known.len());
     let given = std::env::args_os().skip(1).filter(|argument| argument != "--detach" && argument != "-d");
     let mut child = Command::new(&program)
         .args(given)
@@ -345,7 +348,8 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
         }
     }
     let _ = child.wait();
-    let log = std::fs::read_to_string(folder.log()).unwrap_or_default();
+    let log = std::fs::read(folder.log()).unwrap_or_default();
+    let log = String::from_utf8_lossy(log.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default());
     let last: Vec<&str> = log.lines().rev().take(15).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
     Err(CliError::Dev(format!("the system did not come up:\n{}", last.join("\n"))))

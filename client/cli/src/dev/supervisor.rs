@@ -18,6 +18,7 @@ use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec};
 use weir_management::v1::EngineHealth;
 
+use super::apply::{APPLY_LIMIT, apply};
 use super::manifest::{Manifests, MountRequest};
 use super::settings::{Folder, Member, Running, Settings};
 use crate::error::CliError;
@@ -32,9 +33,6 @@ const READY_PAUSE: Duration = Duration::from_millis(15);
 /// engine that is not there yet costs one attempt; a look that took all its time doubles it, for a machine on which a TLS
 /// handshake takes longer.
 const READY_LOOK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
-
-/// Limit of each call that applies manifests.
-const APPLY_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long an engine may take to end by itself: it writes a checkpoint.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
@@ -204,37 +202,6 @@ async fn wait_up(plan: &Plan) -> Result<(), CliError> {
             )));
         }
         tokio::time::sleep(READY_PAUSE).await;
-    }
-}
-
-async fn apply(plan: &Plan, say: &impl Fn(&str)) -> Result<(), CliError> {
-    let system = System::open(&plan.folder.attach(), APPLY_LIMIT)?;
-    for ignored in &plan.manifests.ignored {
-        say(&format!("{ignored}: means nothing without Kubernetes, ignored"));
-    }
-    let there = if plan.defaults { pool::list_pools(&system).await? } else { Vec::new() };
-    for request in &plan.manifests.pools {
-        if there.iter().any(|info| info.label == request.label) {
-            continue;
-        }
-        let info = pool::create_pool(&system, request.clone()).await?;
-        say(&format!("pool {} of {}", info.label, crate::size::Size(info.size_bytes)));
-    }
-    for request in &plan.manifests.containers {
-        if plan.defaults && has_container(&system, &request.pool, &request.label).await? {
-            continue;
-        }
-        let info = container::create_container(&system, request.clone()).await?;
-        say(&format!("container {} in pool {}", info.label, info.pool_label));
-    }
-    Ok(())
-}
-
-async fn has_container(system: &System, pool: &str, container: &str) -> Result<bool, CliError> {
-    match container::query_container(system, pool, container).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.der() == Some(weir_proto::Der::NONEXIST) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

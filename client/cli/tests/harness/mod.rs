@@ -50,10 +50,16 @@ impl DevSystem {
 
     /// Starts the system (again).
     pub fn up(&self, arguments: &[&str]) {
+        let started = self.try_up(arguments);
+        started.unwrap_or_else(|error| panic!("weir dev up: {error}\n{}", self.logs()));
+    }
+
+    /// Starts the system, or returns what is said of why it doesn't start.
+    pub fn try_up(&self, arguments: &[&str]) -> Result<(), String> {
         let mut command = self.weir();
         command.args(["dev", "up", "--detach", "--engine"]).arg(engine()).args(arguments);
         let output = command.output().expect("weir runs");
-        assert!(output.status.success(), "weir dev up: {}\n{}", text(&output), self.logs());
+        if output.status.success() { Ok(()) } else { Err(text(&output)) }
     }
 
     /// `weir` for this system.
