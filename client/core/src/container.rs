@@ -246,21 +246,19 @@ impl Container {
         Ok(class.encode(oid, kind))
     }
 
-    /// Sets attributes; `None` deletes. All or none, if they fit a message; more are set in parts, in their order.
+    /// Sets attributes; `None` deletes. All or none.
     ///
     /// # Errors
-    /// `INVAL` when a name or value is too long; or no answer in time.
+    /// `INVAL` when a name or value is too long, or all of them are longer than
+    /// [`weir_proto::limits::SERVICE_REQUEST_MAX`]; or no answer in time.
     pub async fn set_attributes(
         &self,
         context: &Context,
         attributes: Vec<(String, Option<ByteBuf>)>,
     ) -> Result<()> {
         let question = Question::new("set attributes of", self, opcode::CONTAINER_SET_ATTRIBUTES);
-        for attributes in attribute_parts(attributes) {
-            let request = AttributeSetRequest { capability: self.state.capability.clone(), attributes };
-            context.tell(self.pool.reach(), &question, &request).await?;
-        }
-        Ok(())
+        let request = AttributeSetRequest { capability: self.state.capability.clone(), attributes };
+        context.tell(self.pool.reach(), &question, &request).await
     }
 
     /// Reads attributes: the named ones, or all when `names` is empty.
@@ -342,30 +340,6 @@ impl fmt::Display for Container {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "container {} in {}", self.properties().label, self.pool)
     }
-}
-
-/// Bytes of attributes in one request: leaves room for the handle, and for the lengths of a thousand.
-const ATTRIBUTES_LEN_MAX: usize = weir_proto::limits::INLINE_MAX * 3 / 4;
-
-/// Cuts attributes into requests that each fit a message. One that is too long is for the service to refuse.
-fn attribute_parts(attributes: Vec<(String, Option<ByteBuf>)>) -> Vec<Vec<(String, Option<ByteBuf>)>> {
-    let mut parts: Vec<Vec<_>> = vec![Vec::new()];
-    let mut bytes = 0;
-    for (name, value) in attributes {
-        // Lengths and whether there is a value take a few bytes.
-        let len = name.len() + value.as_ref().map_or(0, |value| value.len()) + 8;
-        match parts.last_mut() {
-            Some(part) if part.is_empty() || bytes + len <= ATTRIBUTES_LEN_MAX => {
-                bytes += len;
-                part.push((name, value));
-            }
-            _ => {
-                bytes = len;
-                parts.push(vec![(name, value)]);
-            }
-        }
-    }
-    parts
 }
 
 /// A random UUID (version 4) from the context's randomness, so that simulated runs repeat.

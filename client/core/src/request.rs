@@ -183,7 +183,7 @@ impl Context {
         exchange.map_err(|refusal| refusal.error)?.decode(question)
     }
 
-    /// Sends a request whose answer is empty.
+    /// Sends a request to a pool service whose answer is empty. One that is longer than a message is fetched from here.
     pub(crate) async fn tell<Q: Serialize>(
         &self,
         reach: Reach,
@@ -192,7 +192,12 @@ impl Context {
     ) -> Result<()> {
         let deadline = self.runtime().now() + self.deadline();
         let body = codec::encode(request);
-        let exchange = self.exchange(reach, question, &body, &Payload::None, deadline).await;
+        let exchange = if body.len() <= INLINE_MAX {
+            self.exchange(reach, question, &body, &Payload::None, deadline).await
+        } else {
+            let payload = Payload::Send { pieces: &[&body], len: body.len() as u64 };
+            self.exchange(reach, question, &[], &payload, deadline).await
+        };
         exchange.map(|_| ()).map_err(|refusal| refusal.error)
     }
 

@@ -63,7 +63,7 @@ fn pools_and_containers_are_found_queried_and_destroyed() {
 }
 
 #[test]
-fn attributes_that_are_more_than_a_message_holds_are_all_set_and_removed() {
+fn attributes_that_are_more_than_a_message_holds_are_set_and_removed_all_or_none() {
     let cluster = Cluster::start(12, 1, 1);
     let context = cluster.context(MINUTE);
     cluster.run(async move {
@@ -77,9 +77,14 @@ fn attributes_that_are_more_than_a_message_holds_are_all_set_and_removed() {
         let gone = (0..20).map(|number| (format!("a{number}"), None)).collect();
         container.set_attributes(&context, gone).await.expect("they are there");
         assert!(container.attributes(&context, Vec::new()).await.expect("it answers").is_empty());
-        let long = vec![("b".to_owned(), Some(vec![1; 9 << 10].into()))];
-        let refused = container.set_attributes(&context, long).await.expect_err("too long");
+        let many = (0..20_u8).map(|number| (format!("b{number:02}"), Some(value(number).into())));
+        let long = many.chain([("c".to_owned(), Some(vec![1; 9 << 10].into()))]).collect();
+        let refused = container.set_attributes(&context, long).await.expect_err("one is too long");
         assert!(refused.is(Der::INVAL), "{refused}");
+        let most = (0..120_u8).map(|number| (format!("d{number}"), Some(value(number).into()))).collect();
+        let refused = container.set_attributes(&context, most).await.expect_err("too many at once");
+        assert!(refused.is(Der::INVAL) && refused.to_string().contains("786432"), "{refused}");
+        assert!(container.attributes(&context, Vec::new()).await.expect("it answers").is_empty());
     });
 }
 

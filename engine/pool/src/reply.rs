@@ -1,14 +1,39 @@
-//! Replies that don't fit a message.
+//! Requests and replies that don't fit a message.
+//!
+//! A request that is longer than a message is pulled from the client's memory. The body of the message is empty then, which no
+//! request is by itself.
 //!
 //! When the client offered memory and the reply is longer than a message, it is pushed there: 8 bytes of length,
 //! little endian, and the reply behind them. The body of the message is then empty, which no such reply is by itself.
 
+use std::borrow::Cow;
+
 use weir_proto::Der;
-use weir_proto::limits::INLINE_MAX;
+use weir_proto::limits::{INLINE_MAX, SERVICE_REQUEST_MAX};
 use weir_rpc::{Body, Request, Status};
 
 /// Bytes of the length in front of a pushed reply.
 const LENGTH_LEN: usize = 8;
+
+/// The bytes of a request: the body of its message, or what the client offers instead.
+///
+/// # Errors
+/// With `INVAL` when the client offers more than any request may have, and when the pull fails.
+pub async fn read_request(request: &Request) -> Result<Cow<'_, [u8]>, Status> {
+    let len = request.bulk_len();
+    if !request.body().is_empty() || len == 0 {
+        return Ok(Cow::Borrowed(request.body()));
+    }
+    let size = usize::try_from(len).ok().filter(|size| *size <= SERVICE_REQUEST_MAX);
+    let Some(size) = size else {
+        let message =
+            format!("the request has {len} bytes, more than {SERVICE_REQUEST_MAX}; ask for less at once");
+        return Err(Status::new(Der::INVAL, message));
+    };
+    let mut buffer = request.alloc(size)?;
+    request.pull(0, &mut buffer, size).await?;
+    Ok(Cow::Owned(buffer.get(..size).unwrap_or_default().to_vec()))
+}
 
 /// The body of the message that answers `request` with `answer`; pushes the answer when it is long.
 ///

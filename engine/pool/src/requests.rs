@@ -16,7 +16,7 @@ use weir_rpc::{Request, Rpc, Status};
 use crate::engines::AskError;
 use crate::error::Failed;
 use crate::pools::TargetPools;
-use crate::reply::reply;
+use crate::reply::{read_request, reply};
 use crate::target::TargetPool;
 
 /// Longest wait for the keeper of the list of pools.
@@ -122,8 +122,9 @@ where
         async move {
             let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
             let pools = pools.ok_or_else(stopping)?;
+            let body = read_request(&request).await?;
             let decoded: Req =
-                codec::decode(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
+                codec::decode(&body).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
             let found = answer(pools, decoded, request.tenant()).await?;
             reply(&request, codec::encode(&found)).await
         }

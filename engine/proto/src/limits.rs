@@ -34,5 +34,9 @@ pub const LABEL_MAX: usize = 127;
 /// Longest attribute name (DAOS: `DAOS_ATTR_NAME_MAX`).
 pub const ATTRIBUTE_NAME_MAX: usize = 511;
 
-/// Longest attribute value, in bytes. Attributes travel inline.
+/// Longest attribute value, in bytes.
 pub const ATTRIBUTE_VALUE_MAX: usize = 8 * 1024;
+
+/// Longest request to a pool service, in bytes. What is beyond a message moves by RMA. Attributes are set all or none, and so
+/// many fit one record of the log with room to spare.
+pub const SERVICE_REQUEST_MAX: usize = 768 * 1024;
