@@ -121,3 +121,54 @@ fn a_system_that_is_stopped_and_started_again_has_everything() {
         assert_eq!(fs::read(mount.path(&format!("d/{number}"))).expect("read"), vec![7; number * 1000]);
     }
 }
+
+#[test]
+fn names_are_listed_while_an_engine_with_attributes_is_away() {
+    const FILES: usize = 40;
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let mount = system.mount("home", &["--engine-wait", "2"]);
+    let folders: Vec<File> = (0..12)
+        .map(|number| {
+            let path = mount.path(&format!("d{number}"));
+            fs::create_dir(&path).expect("made");
+            for file in 0..FILES {
+                fs::write(path.join(format!("f{file}")), b"text").expect("written");
+            }
+            // Whoever has it open needs no path, whose parts may be on the engine that is away.
+            File::open(path).expect("open")
+        })
+        .collect();
+    let inside = |folder: &File| format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(folder));
+    // Nothing is remembered of entries.
+    std::thread::sleep(Duration::from_millis(1500));
+    let pid = i32::try_from(system.engine_pid(1)).expect("small");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let begun = Instant::now();
+    let mut listed = 0;
+    let mut unread = 0;
+    for folder in &folders {
+        let Ok(entries) = fs::read_dir(inside(folder)) else { continue };
+        let names: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
+        // A folder whose names are on the engine that is away fails as a whole.
+        let Ok(names) = names else { continue };
+        assert_eq!(names.len(), FILES, "nothing is left out");
+        listed += 1;
+        if unread == 0 {
+            let path = std::path::Path::new(&inside(folder)).join(&names[0]);
+            let error = fs::metadata(path).expect_err("its size is not known");
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+            unread += 1;
+        }
+    }
+    let took = begun.elapsed();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+    assert!(listed > 0 && unread > 0, "{listed} of {} folders are listed", folders.len());
+    assert!(took < Duration::from_secs(60), "each waits for a few seconds: {took:?}");
+    harness::eventually("sizes are known again", Duration::from_mins(1), || {
+        let sizes = |folder: &File| -> std::io::Result<Vec<u64>> {
+            fs::read_dir(inside(folder))?.map(|entry| Ok(entry?.metadata()?.len())).collect()
+        };
+        folders.iter().all(|folder| sizes(folder).is_ok_and(|sizes| sizes == [4; FILES]))
+    });
+}

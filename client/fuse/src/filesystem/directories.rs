@@ -1,12 +1,14 @@
 //! Listing directories.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use weir_client::Context;
-use weir_dfs::{DirEntry, Kind, Stat};
+use weir_dfs::{DirEntry, Kind, Node, Stat};
 
-use super::attributes::{stamp, to_kernel};
+use super::attributes::{of_new, stamp, to_kernel};
 use super::handles::{Handle, OpenDirectory};
 use super::worker::{Fault, Served, Shared};
 use super::{GENERATION, entry_life};
@@ -17,6 +19,10 @@ const STEP: usize = 256;
 /// Attributes asked for at the same time: enough to hide the round trip, few enough to leave engines to others.
 const STATS_AT_ONCE: usize = 32;
 
+/// How long a listing waits for attributes, once: longer than an engine takes to restart. Whoever asks for those of one entry
+/// waits as for any operation.
+const STATS_LIMIT: Duration = Duration::from_secs(5);
+
 /// Offsets of the first real entry: `.` and `..` come before it.
 const DOTS: u64 = 2;
 
@@ -25,7 +31,10 @@ impl Shared {
     pub(crate) fn opendir(&self, number: u64) -> Served<u64> {
         let node = self.inode(number)?.node();
         let stream = self.dfs.open_directory(&node)?;
-        Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory { stream: Mutex::new(stream) }))))
+        Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory {
+            stream: Mutex::new(stream),
+            names_only: AtomicBool::new(false),
+        }))))
     }
 
     fn directory(&self, handle: u64) -> Served<Arc<OpenDirectory>> {
@@ -54,9 +63,14 @@ impl Shared {
                 return Ok(());
             }
         }
-        let mut at = offset.max(DOTS);
+        let first = offset.max(DOTS);
+        let mut at = first;
         loop {
-            let entries = self.entries(context, &directory, at)?;
+            let entries = match self.entries(context, &directory, at) {
+                // What was found counts; the next request meets the error.
+                Err(_) if at > first => return Ok(()),
+                entries => entries?,
+            };
             if entries.is_empty() {
                 return Ok(());
             }
@@ -70,7 +84,8 @@ impl Shared {
         }
     }
 
-    /// Fills a listing with names and attributes. Each entry that is listed is one more reference of the kernel.
+    /// Fills a listing with names and attributes. Each entry that is listed is one more reference of the kernel. Where attributes
+    /// can't be read, the kernel gets those that are known, and is to ask again before anybody sees them.
     pub(crate) fn readdirplus(
         &self,
         context: &Context,
@@ -82,6 +97,7 @@ impl Shared {
         let directory = self.directory(handle)?;
         let life = entry_life(self);
         if offset < DOTS {
+            directory.names_only.store(false, Ordering::Relaxed);
             // The kernel takes no reference on these two.
             let own = to_kernel(&super::attributes::of_new(&self.inode(number)?.node()));
             for (index, name) in [(1, "."), (2, "..")] {
@@ -92,37 +108,75 @@ impl Shared {
                 }
             }
         }
-        let mut at = offset.max(DOTS);
+        let first = offset.max(DOTS);
+        let mut at = first;
         loop {
-            let mut entries = self.entries(context, &directory, at)?;
+            let mut entries = match self.entries(context, &directory, at) {
+                Err(_) if at > first => return Ok(()),
+                entries => entries?,
+            };
             if entries.is_empty() {
                 return Ok(());
             }
             for batch in entries.chunks_mut(STATS_AT_ONCE) {
-                for entry in &mut *batch {
-                    if let Some(settled) = self.settle_known(context, &entry.node) {
-                        entry.node.record = settled.record;
-                    }
-                }
-                let stats = self.stats(context, batch)?;
+                let stats = self.stats(context, &directory, batch);
                 for (entry, stat) in batch.iter().zip(stats) {
                     at = entry.cookie + DOTS;
-                    let attributes = to_kernel(&stat);
+                    let (life, shown) = match stat {
+                        Some(stat) => (life, stat),
+                        None => (Duration::ZERO, self.last_known(&entry.node)),
+                    };
+                    let attributes = to_kernel(&shown);
                     if reply.add(attributes.ino, at, os(&entry.node.name), &life, &attributes, GENERATION) {
                         return Ok(());
                     }
                     let inode = self.inodes.found(&entry.node);
-                    inode.lock().told = Some(stamp(&stat));
+                    if let Some(stat) = stat {
+                        inode.lock().told = Some(stamp(&stat));
+                    }
                 }
             }
         }
     }
 
-    /// Attributes of listed entries, asked for at the same time.
-    fn stats(&self, context: &Context, batch: &[DirEntry]) -> Served<Vec<Stat>> {
-        let asked = batch.iter().map(|entry| self.dfs.stat_listed(context, &entry.node));
+    /// Attributes of listed entries, asked for at the same time; `None` for those that can't be read now.
+    fn stats(
+        &self,
+        context: &Context,
+        directory: &OpenDirectory,
+        batch: &mut [DirEntry],
+    ) -> Vec<Option<Stat>> {
+        if directory.names_only.load(Ordering::Relaxed) {
+            return vec![None; batch.len()];
+        }
+        for entry in &mut *batch {
+            if let Some(settled) = self.settle_known(context, &entry.node) {
+                entry.node.record = settled.record;
+            }
+        }
+        let rt = context.runtime();
+        let asked =
+            batch.iter().map(|entry| rt.timeout(STATS_LIMIT, self.dfs.stat_listed(context, &entry.node)));
         let answers = context.block_on(weir_runtime::join_all(asked));
-        Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?)
+        let stats: Vec<_> = answers.into_iter().map(|answer| answer.ok()?.ok()).collect();
+        if stats.contains(&None) {
+            directory.names_only.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "a directory is listed without the attributes of some entries: an engine with them is away"
+            );
+        }
+        stats
+    }
+
+    /// What is known of a listed inode without asking: its record, with the size that the kernel has, so that it drops nothing
+    /// that it keeps of an open file.
+    fn last_known(&self, node: &Node) -> Stat {
+        let told = self.inodes.get(node.inode_number()).and_then(|inode| inode.lock().told);
+        let stat = of_new(node);
+        match told {
+            Some(told) => Stat { size: told.size, mtime_ns: told.mtime_ns, ..stat },
+            None => stat,
+        }
     }
 
     /// The last user of a directory handle is gone.

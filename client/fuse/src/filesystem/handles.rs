@@ -1,7 +1,7 @@
 //! Open files and directories, by the number that the kernel names them with.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_dfs::{DirStream, File};
@@ -31,6 +31,8 @@ pub struct OpenFile {
 pub struct OpenDirectory {
     /// What was listed so far. Locked across requests: the kernel reads one directory handle at a time.
     pub stream: Mutex<DirStream>,
+    /// An engine with attributes of entries stays away: names are listed without asking for more of them.
+    pub names_only: AtomicBool,
 }
 
 /// What a handle stands for.
