@@ -283,9 +283,13 @@ pub async fn query_container(
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
     let what = format!("destroy container {container} of pool {pool}");
+    let known = query_container(system, &pool, &container).await;
+    let is_missing = known.is_err_and(|error| error.der() == Some(weir_proto::Der::NONEXIST));
     let request = ContainerDestroyRequest { pool, container: container.clone(), force: arguments.force };
     system.call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await).await?;
-    Ok(Answer::done(format!("Container {container} destroyed")))
+    // A repeated command succeeds; a mistyped name is to be seen.
+    let done = if is_missing { "does not exist: nothing to destroy" } else { "destroyed" };
+    Ok(Answer::done(format!("Container {container} {done}")))
 }
 
 async fn set_quota(arguments: ContainerQuota, system: &System) -> Result<Answer, CliError> {

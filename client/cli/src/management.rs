@@ -81,8 +81,14 @@ pub fn default_dev_folder() -> PathBuf {
 /// `weir dev`.
 ///
 /// # Errors
-/// When there is none.
+/// When there is none, or it is that of a system of `weir dev` which doesn't run.
 pub fn find_attach(named: Option<&Path>) -> Result<PathBuf, CliError> {
+    let path = choose_attach(named)?;
+    crate::dev::ensure_runs(&path)?;
+    Ok(path)
+}
+
+fn choose_attach(named: Option<&Path>) -> Result<PathBuf, CliError> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }

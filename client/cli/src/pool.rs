@@ -181,8 +181,12 @@ async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliE
     let PoolDestroy { pool, force } = arguments;
     let request = PoolDestroyRequest { pool: pool.clone(), force };
     let what = format!("destroy pool {pool}");
+    let is_it = |info: &PoolInfo| info.label == pool || info.uuid.eq_ignore_ascii_case(&pool);
+    let was_there = list_pools(system).await.map_or(true, |pools| pools.iter().any(is_it));
     system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
-    Ok(Answer::done(format!("Pool {pool} destroyed")))
+    // A repeated command succeeds; a mistyped name is to be seen.
+    let done = if was_there { "destroyed" } else { "does not exist: nothing to destroy" };
+    Ok(Answer::done(format!("Pool {pool} {done}")))
 }
 
 fn nameless(pool: &str) -> CliError {

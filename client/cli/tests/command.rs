@@ -37,9 +37,18 @@ fn pools_and_containers_are_made_described_and_removed() {
     let (code, error) = system.fails(&["pool", "destroy", "tank"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("home") && error.contains("objects"), "it says what is in the way: {error}");
+    assert!(system.run(&["container", "destroy", "tank", "hoem"]).contains("does not exist"));
     system.run(&["container", "destroy", "tank", "home"]);
-    system.run(&["pool", "destroy", "tank", "--force"]);
+    assert!(system.run(&["pool", "destroy", "tnak"]).contains("does not exist"));
+    assert_eq!(system.run(&["pool", "destroy", "tank", "--force"]), "Pool tank destroyed\n");
     assert_eq!(system.json(&["pool", "list"])["pools"], json!([]));
+    system.run(&["dev", "down"]);
+    // Nobody has to wait to hear it.
+    for command in [["pool", "list"].as_slice(), &["kv", "get", "tank", "home", "1", "x"]] {
+        let begun = std::time::Instant::now();
+        let (_, error) = system.fails(command);
+        assert!(error.contains("weir dev up") && begun.elapsed() < Duration::from_secs(20), "{error}");
+    }
 }
 
 #[test]

@@ -155,6 +155,30 @@ pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
     }
 }
 
+/// Refuses to ask engines that nobody has started, instead of waiting for them. An attach file that is not in a folder of
+/// `weir dev` says nothing of who runs.
+///
+/// # Errors
+/// When the folder has a system of which no process is there.
+pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
+    let Some(path) = attach.parent() else { return Ok(()) };
+    let folder = Folder(path.to_owned());
+    // What can't be read belongs to somebody else.
+    let Ok(Some(_)) = folder.settings() else { return Ok(()) };
+    let runs = match folder.running() {
+        Ok(Some(running)) => {
+            running.supervisor.is_alive() || running.members.iter().any(|member| member.process.is_alive())
+        }
+        Ok(None) => false,
+        Err(_) => true,
+    };
+    if runs {
+        return Ok(());
+    }
+    let shown = folder.0.display();
+    Err(CliError::Dev(format!("no system runs in {shown}: start it with `weir dev up --dir {shown}`")))
+}
+
 fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
     let folder = arguments.dir.folder()?;
     refuse_second(&folder)?;
