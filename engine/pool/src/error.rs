@@ -238,9 +238,9 @@ impl Failed {
                 format!("pool {pool}")
             }
             Self::NoContainer { container, .. } => format!("container {container}"),
-            Self::Late(object) => object.clone(),
             Self::Destroyed { container, .. } => format!("container {container}"),
-            Self::NoSnapshot { object, .. }
+            Self::Late(object)
+            | Self::NoSnapshot { object, .. }
             | Self::Exists { object, .. }
             | Self::Busy { object, .. }
             | Self::Invalid { object, .. }
