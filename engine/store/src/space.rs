@@ -97,14 +97,18 @@ impl Bits {
         count
     }
 
-    /// Sets bits and returns how many were clear.
-    fn set(&mut self, from: usize, to: usize) -> u64 {
-        let mut changed = 0;
+    /// Sets bits and returns how many were clear, and in how many clear quads they were.
+    fn set(&mut self, from: usize, to: usize) -> (u64, u64) {
+        let (mut changed, mut quads) = (0, 0);
         Self::for_words(from, to, |word, mask| {
-            changed += u64::from((mask & !self.0[word]).count_ones());
-            self.0[word] |= mask;
+            let before = self.0[word];
+            if mask & !before != 0 {
+                self.0[word] |= mask;
+                changed += u64::from((mask & !before).count_ones());
+                quads += quads::left(before, before | mask);
+            }
         });
-        changed
+        (changed, quads)
     }
 
     /// Clears bits and returns how many were set.
@@ -408,9 +412,7 @@ impl Space {
         Self::for_groups(run, |group, from, to| {
             let group = &mut groups[group];
             group.scatter.set(None);
-            let before = group.busy.quads(from, to);
-            let taken = group.busy.set(from, to);
-            let gone = before - group.busy.quads(from, to);
+            let (taken, gone) = group.busy.set(from, to);
             (group.free, *free) = (group.free - taken, *free - taken);
             (group.quads, *quads) = (group.quads - gone, *quads - gone);
         });
@@ -443,7 +445,7 @@ impl Space {
         self.reserve(run);
         let Self { groups, live, .. } = self;
         Self::for_groups(run, |group, from, to| {
-            *live += Rc::make_mut(&mut groups[group].live).set(from, to);
+            *live += Rc::make_mut(&mut groups[group].live).set(from, to).0;
             groups[group].dirty = true;
         });
     }

@@ -20,6 +20,12 @@ fn whole(word: u64) -> u64 {
     !(word | word >> 1 | word >> 2 | word >> 3) & FIRSTS
 }
 
+/// The quads of a word in which no bit was set before, and some are after.
+pub(super) fn left(before: u64, after: u64) -> u64 {
+    let left = whole(before) & !whole(after);
+    if left == 0 { 0 } else { u64::from(left.count_ones()) }
+}
+
 /// Which free blocks a search may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
