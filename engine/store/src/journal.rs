@@ -175,6 +175,8 @@ impl Touched {
 /// The queue of the log.
 pub(crate) struct Journal {
     pending: RefCell<VecDeque<Pending>>,
+    /// Bytes of the records that are pending.
+    pending_bytes: Cell<usize>,
     /// Number of the last record that was appended.
     last: Cell<u64>,
     /// Number of the last record that went into a batch with a place in the ring.
@@ -212,6 +214,7 @@ impl Journal {
     pub(crate) fn new(ring: Ring, incarnation: u64) -> Self {
         Self {
             pending: RefCell::default(),
+            pending_bytes: Cell::new(0),
             last: Cell::new(0),
             placed: Cell::new(0),
             durable: Cell::new(0),
@@ -302,8 +305,7 @@ impl Journal {
 
     /// Whether updates have to wait before they begin.
     pub(crate) fn is_congested(&self) -> bool {
-        let pending: usize = self.pending.borrow().iter().map(|pending| pending.bytes.len()).sum();
-        pending > PENDING_BYTES_MAX
+        self.pending_bytes.get() > PENDING_BYTES_MAX
     }
 
     /// Queues a record, whose changes are in the index already.
@@ -316,7 +318,9 @@ impl Journal {
             pending.push_back(Pending { bytes: Vec::with_capacity(BATCH_ROOM), ..Pending::default() });
         }
         if let Some(batch) = pending.back_mut() {
+            let before = batch.bytes.len();
             encode_record(edits, &mut batch.bytes);
+            self.pending_bytes.set(self.pending_bytes.get() + batch.bytes.len() - before);
             batch.records += 1;
             batch.last = number;
             batch.data += data;
@@ -393,6 +397,7 @@ impl Journal {
             return None;
         }
         let batch = pending.pop_front()?;
+        self.pending_bytes.set(self.pending_bytes.get() - batch.bytes.len());
         // The log doesn't wait for a pool that its clients fill; one batch at a time may be more than the pool has.
         let memory = |len| core.dma.try_take(len).unwrap_or_else(|| DmaBuf::new(len));
         self.placed.set(batch.last);
