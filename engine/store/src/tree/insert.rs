@@ -1,7 +1,7 @@
 //! Setting entries: neighbours go to their leaf together.
 
 use super::node::{CHILD_BYTES, Changes, Child, NODE_MAX, Node};
-use super::packed::{self, Packed, Place};
+use super::packed::{self, Packed, Place, Room};
 use super::{Body, ENTRY_MAX, Finger, Fingers, Missing, Tree};
 use crate::codec::shared_len;
 use crate::record::Edit;
@@ -160,17 +160,18 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             }
         };
         if entries.size() > NODE_MAX {
-            let middle = match at {
+            let (middle, room) = match at {
                 // Keys that arrive in order leave full nodes behind.
-                _ if at + 1 == entries.len() => at,
+                _ if at + 1 == entries.len() => (at, Room::None),
                 // A key that shares less with the others than they do is the first or the last: they would all become longer,
                 // and might not fit two nodes.
-                0 if entries.prefix().len() < prefix => 1,
-                _ => entries.middle(),
+                0 if entries.prefix().len() < prefix => (1, Room::None),
+                // Where one came, more will come, on both sides.
+                _ => (entries.middle(), Room::More),
             };
-            let right = entries.range(middle..entries.len());
+            let right = entries.range_with(middle..entries.len(), room);
             let low = separator(&entries.key(middle - 1), &right.key(0));
-            *entries = entries.range(0..middle);
+            *entries = entries.range_with(0..middle, room);
             return Some((low, changes.added(Body::Leaf(right))));
         }
         *near = at;
@@ -189,34 +190,34 @@ const GROUP: usize = 3;
 
 /// How many of these entries, the first of which comes to `at`, come there one behind the other: one at least, and of the
 /// others only as many as leave the node whole.
-fn together<'e>(entries: &Packed, edits: &[Edit<'e>], at: usize, high: High<'_>) -> usize {
-    let Some((first, rest)) = edits.split_first() else { return 0 };
-    let (mut last, mut size) = (first.key, entries.size() + edit_size(*first));
-    if !last.starts_with(entries.prefix()) {
+fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> usize {
+    let Some(first) = edits.first() else { return 0 };
+    if !first.key.starts_with(entries.prefix()) {
         return 1;
     }
-    let mut follows = |edit: &&Edit<'e>| {
-        size += edit_size(**edit);
-        let is_behind = edit.value.is_some() && size <= NODE_MAX && edit.key > last;
-        last = edit.key;
-        is_behind
-    };
+    let (mut count, mut size) = (1, entries.size() + edit_size(*first));
     // Behind all entries it belongs here if it belongs to the node, and shares what is between it and the first.
-    let is_there = |edit: &Edit<'_>| {
-        edit.key.starts_with(entries.prefix())
-            && if at < entries.len() { entries.is_above(at, edit.key) } else { high.is_above(edit.key) }
+    let is_there = |edit: &Edit<'_>| match edit.key.strip_prefix(entries.prefix()) {
+        Some(suffix) if at < entries.len() => entries.suffix(at) > suffix,
+        Some(_) => high.is_above(edit.key),
+        None => false,
     };
-    let mut count = 1;
-    for group in rest.chunks(GROUP) {
-        // They ascend: where one is, those before it are.
-        let following = group.iter().take_while(&mut follows).count();
-        let there = group[..following].iter().rposition(is_there).map_or(0, |last| last + 1);
-        count += there;
-        if there < group.len() {
-            break;
+    loop {
+        let (limit, mut ascending) = (edits.len().min(count + GROUP), count);
+        while let Some(edit) = edits[..limit].get(ascending) {
+            size += edit_size(*edit);
+            if edit.value.is_none() || size > NODE_MAX || edit.key <= edits[ascending - 1].key {
+                break;
+            }
+            ascending += 1;
+        }
+        // Where one of them is, those before it are.
+        let Some(last) = (count..ascending).rev().find(|at| is_there(&edits[*at])) else { return count };
+        count = last + 1;
+        if count < limit || count == edits.len() {
+            return count;
         }
     }
-    count
 }
 
 fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(

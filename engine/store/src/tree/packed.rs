@@ -39,6 +39,14 @@ const fn more_heap(len: usize) -> usize {
 /// Bytes before suffix and value in the heap: their two lengths.
 const LENGTHS: usize = 4;
 
+/// The lengths that stand before suffix and value.
+#[inline]
+fn lengths(stored: &[u8]) -> (usize, usize) {
+    let [low, high, value_low, value_high] = *stored.first_chunk().unwrap_or(&[0; LENGTHS]);
+    let [suffix, value] = [[low, high], [value_low, value_high]].map(u16::from_le_bytes);
+    (usize::from(suffix), usize::from(value))
+}
+
 /// An entry in the table.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -57,6 +65,15 @@ fn head(rest: &[u8]) -> u32 {
     let mut first = [0; 4];
     first[..rest.len()].copy_from_slice(rest);
     u32::from_be_bytes(first)
+}
+
+/// What a copy of entries has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// What is copied.
+    None,
+    /// As much more as an insert would make room for.
+    More,
 }
 
 /// Sorted key-value entries.
@@ -107,10 +124,8 @@ impl Packed {
     /// Where the suffix of an entry is in the heap, its length, and that of the value behind it.
     fn parts(&self, index: usize) -> (usize, usize, usize) {
         let at = self.slots[index].position as usize;
-        let lengths = self.heap[at..].first_chunk::<LENGTHS>();
-        let [low, high, value_low, value_high] = *lengths.unwrap_or(&[0; LENGTHS]);
-        let [suffix, value] = [[low, high], [value_low, value_high]].map(u16::from_le_bytes);
-        (at + LENGTHS, usize::from(suffix), usize::from(value))
+        let (suffix, value) = lengths(&self.heap[at..]);
+        (at + LENGTHS, suffix, value)
     }
 
     /// Bytes of an entry's suffix and value.
@@ -229,8 +244,14 @@ impl Packed {
     }
 
     fn append(&mut self, suffix: &[u8], value: &[u8]) -> Slot {
-        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
         self.make_room(LENGTHS + suffix.len() + value.len());
+        self.store(suffix, value)
+    }
+
+    /// As [`Packed::append`], where room has been made.
+    #[inline]
+    fn store(&mut self, suffix: &[u8], value: &[u8]) -> Slot {
+        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
         let [suffix_len, value_len] = [short(suffix.len()), short(value.len())];
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(suffix);
@@ -282,15 +303,19 @@ impl Packed {
         }
         let (before, shared) = (self.slots.len(), self.prefix);
         self.join(entries.clone().map(|(key, _)| &key[shared..]));
-        self.make_room(entries.clone().map(|(key, value)| LENGTHS + key.len() - shared + value.len()).sum());
-        let added = entries.clone().count();
+        let (mut added, mut needed) = (0, 0);
+        for (key, value) in entries.clone() {
+            added += 1;
+            needed += LENGTHS + key.len() - shared + value.len();
+        }
+        self.make_room(needed);
         if self.slots.capacity() - before < added {
             self.slots.reserve_exact(added.max(more_slots(before)));
         }
         self.slots.resize(before + added, Slot { head: 0, position: 0 });
         self.slots.copy_within(index..before, index + added);
         for (at, (key, value)) in (index..).zip(entries) {
-            self.slots[at] = self.append(&key[shared..], value);
+            self.slots[at] = self.store(&key[shared..], value);
         }
     }
 
@@ -331,11 +356,11 @@ impl Packed {
 
     /// Lays the entries out anew with a prefix of this length, which must be shared by all keys.
     fn rebuild(&mut self, prefix_len: usize) {
-        *self = self.copy_range(0..self.slots.len(), prefix_len);
+        *self = self.copy_range(0..self.slots.len(), prefix_len, Room::None);
     }
 
     /// A copy of some entries with a prefix of this length, which all their keys share.
-    fn copy_range(&self, range: core::ops::Range<usize>, prefix_len: usize) -> Self {
+    fn copy_range(&self, range: core::ops::Range<usize>, prefix_len: usize, room: Room) -> Self {
         let mut copy = Self::default();
         if range.is_empty() {
             return copy;
@@ -344,14 +369,17 @@ impl Packed {
         copy.start = self.key(range.end - 1);
         copy.start.truncate(prefix_len + self.alike_behind(range.clone(), prefix_len));
         copy.prefix = prefix_len;
-        copy.slots.reserve_exact(range.len());
+        let more =
+            |now: usize, more: fn(usize) -> usize| now + if room == Room::More { more(now) } else { 0 };
+        copy.slots.reserve_exact(more(range.len(), more_slots));
         // What the suffixes gain from a shorter prefix, or lose to a longer one.
         let gained = self.prefix().get(prefix_len..).unwrap_or_default();
         let lost = prefix_len.saturating_sub(self.prefix);
-        let len = |index: usize| LENGTHS + gained.len() + self.data_len(index) - lost;
-        copy.heap.reserve_exact(range.clone().map(len).sum());
+        let data = range.clone().map(|index| self.data_len(index)).sum::<usize>();
+        let bytes = data + range.len() * (LENGTHS + gained.len()) - range.len() * lost;
+        copy.heap.reserve_exact(more(bytes, more_heap));
         if gained.is_empty() {
-            range.for_each(|index| copy.push_shortened(self, index, lost));
+            self.slots[range].iter().for_each(|slot| copy.push_shortened(self, *slot, lost));
             return copy;
         }
         let mut joined = gained.to_vec();
@@ -366,15 +394,24 @@ impl Packed {
 
     /// Appends an entry of other ones without the first `lost` bytes of its suffix. What is left of that lies before the
     /// value there as here.
-    fn push_shortened(&mut self, other: &Self, index: usize, lost: usize) {
-        let (at, suffix, value) = other.parts(index);
-        let rest = &other.heap[at + lost..at + suffix + value];
+    fn push_shortened(&mut self, other: &Self, Slot { head: known, position: from }: Slot, lost: usize) {
+        let stored = &other.heap[from as usize..];
+        let (suffix, value) = lengths(stored);
         let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
-        let [suffix_len, value_len] = [short(suffix - lost), short(value)];
-        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
-        self.heap.extend_from_slice(rest);
-        let own = rest[..suffix - lost].get(self.alike()..).unwrap_or_default();
-        self.slots.push(Slot { head: head(own), position });
+        if lost == 0 {
+            self.heap.extend_from_slice(&stored[..LENGTHS + suffix + value]);
+        } else {
+            let [suffix_len, value_len] = [short(suffix - lost), short(value)];
+            self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
+            self.heap.extend_from_slice(&stored[LENGTHS + lost..LENGTHS + suffix + value]);
+        }
+        // Behind the same common start there is the same.
+        let head = if self.start.len() == other.start.len() {
+            known
+        } else {
+            head(stored[LENGTHS + lost..LENGTHS + suffix].get(self.alike()..).unwrap_or_default())
+        };
+        self.slots.push(Slot { head, position });
     }
 
     /// How many bytes the keys of some entries have alike behind a prefix of this length, but for a first one that ends with
@@ -388,12 +425,17 @@ impl Packed {
 
     /// A copy of some entries, with the longest prefix they share.
     pub(crate) fn range(&self, range: core::ops::Range<usize>) -> Self {
+        self.range_with(range, Room::None)
+    }
+
+    /// As [`Packed::range`], with room for others.
+    pub(super) fn range_with(&self, range: core::ops::Range<usize>, room: Room) -> Self {
         if range.is_empty() {
             return Self::default();
         }
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
         let shared = self.prefix + if range.len() > 1 { shared_len(first, last) } else { 0 };
-        self.copy_range(range, shared)
+        self.copy_range(range, shared, room)
     }
 
     /// Where to split so that both halves take about the same bytes: at least one entry on each side.
