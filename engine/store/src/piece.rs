@@ -103,9 +103,9 @@ impl Piece {
 }
 
 impl Request<'_> {
-    /// Cuts the data into the versions to be stored. Fails when an akey came with checksums for more or fewer chunks.
-    pub(crate) fn pieces(&self, inline_limit: usize) -> Result<Pieces, UpdateError> {
-        let mut pieces = Pieces::new();
+    /// Cuts the data into the versions to be stored, `pieces`. Fails when an akey came with checksums for more or fewer
+    /// chunks.
+    pub(crate) fn cut(&self, inline_limit: usize, pieces: &mut Pieces) -> Result<(), UpdateError> {
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
         let mut of_dkey = None;
@@ -148,8 +148,7 @@ impl Request<'_> {
                 }
             }
         }
-        self.deal_checksums(&mut pieces)?;
-        Ok(pieces)
+        self.deal_checksums(pieces)
     }
 
     /// Tells each piece which checksums are its own. An akey has as many as its data has chunks, or none.

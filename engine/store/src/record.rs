@@ -60,11 +60,11 @@ pub(crate) struct Draft {
     pub(crate) spelling: Vec<u8>,
 }
 
-/// Where the value of an entry begins in a draft, and where it ends. The key is between the entry before and the value.
+/// How long key and value of an entry are, which stand one behind the other.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
+    key: usize,
     value: usize,
-    end: usize,
 }
 
 /// Bytes that a draft has room for at first: the entries of a small update.
@@ -90,12 +90,12 @@ impl Draft {
         if self.bytes.capacity() == 0 {
             self.bytes.reserve(DRAFT_BYTES);
         }
-        let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value = self.bytes.len();
         encode(&mut self.bytes);
-        self.entries.push(Cut { value, end: self.bytes.len() });
-        self.bytes.len() - start
+        let value = self.bytes.len() - value;
+        self.entries.push(Cut { key: key.len(), value });
+        key.len() + value
     }
 
     /// Number of entries.
@@ -105,11 +105,12 @@ impl Draft {
 
     /// The entries as changes, in the order in which they came.
     pub(crate) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
-        let mut start = 0;
+        let mut left = self.bytes.as_slice();
         self.entries.iter().map(move |cut| {
-            let key = &self.bytes[start..cut.value];
-            start = cut.end;
-            Edit { key, value: Some(&self.bytes[cut.value..cut.end]) }
+            let (key, behind) = left.split_at(cut.key);
+            let (value, behind) = behind.split_at(cut.value);
+            left = behind;
+            Edit { key, value: Some(value) }
         })
     }
 

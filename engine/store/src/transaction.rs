@@ -213,7 +213,8 @@ impl Shard {
                 akeys,
             };
             request.check(data.bytes())?;
-            let mut pieces = request.pieces(self.core.config.inline_max())?;
+            let mut pieces = Pieces::new();
+            request.cut(self.core.config.inline_max(), &mut pieces)?;
             if !is_large(&pieces) {
                 self.seal_all(&request, &mut pieces, data.bytes())?;
             }

@@ -9,7 +9,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
-use crate::piece::{Piece, bytes_in_blocks};
+use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::record::{Draft, Edit, growth};
 use crate::route::Route;
 use crate::shard::Shard;
@@ -495,11 +495,14 @@ impl Shard {
         let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
         let bytes = data.bytes();
         request.check(bytes)?;
-        let mut pieces = request.pieces(self.core.config.inline_max())?;
+        let mut pieces = Pieces::new();
+        request.cut(self.core.config.inline_max(), &mut pieces)?;
         if !is_large(&pieces) {
             self.seal_all(&request, &mut pieces, bytes)?;
         }
-        self.core.admit().await.map_err(UpdateError::Failed)?;
+        if !self.core.has_room() || self.core.has_failed() {
+            self.core.admit().await.map_err(UpdateError::Failed)?;
+        }
         let (mut stored, mut staging) = (None, None);
         if pieces.iter().any(|piece| piece.in_blocks) {
             // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
@@ -635,10 +638,12 @@ impl Shard {
             return Err(error.into());
         }
         let mut attributes = Vec::new();
-        self.add_attributes(along, &mut attributes);
         let mut edits = SmallVec::<[Edit<'_>; 8]>::new();
-        draft.edits().for_each(|edit| edits.push(edit));
-        edits.extend(attributes.iter().map(Edit::from));
+        edits.extend(draft.edits());
+        if !along.is_empty() {
+            self.add_attributes(along, &mut attributes);
+            edits.extend(attributes.iter().map(Edit::from));
+        }
         if stored.is_some() {
             self.check_quota(id, request.container, growth(&edits) + bytes_in_blocks(pieces.0))?;
         }

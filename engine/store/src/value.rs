@@ -413,14 +413,23 @@ impl Event {
         match self {
             Self::Punch => out.put_u8(0),
             Self::Object { newest } => {
-                out.put_u8(1);
-                out.put_u64(newest);
+                let mut bytes = [1; 1 + size_of::<u64>()];
+                bytes[1..].copy_from_slice(&newest.to_le_bytes());
+                out.extend_from_slice(&bytes);
             }
             Self::Dkey => out.put_u8(DKEY),
             Self::Akey { kind, record_size, classes } => {
-                out.put_u8(if kind == Kind::Single { 3 } else { 4 });
-                out.put_varint(u64::from(record_size));
-                out.put_varint(u64::from(classes));
+                let tag = if kind == Kind::Single { 3 } else { 4 };
+                // Both are small nearly always.
+                if let (Ok(size @ ..0x80), Ok(some @ ..0x80)) =
+                    (u8::try_from(record_size), u8::try_from(classes))
+                {
+                    out.extend_from_slice(&[tag, size, some]);
+                } else {
+                    out.put_u8(tag);
+                    out.put_varint(u64::from(record_size));
+                    out.put_varint(u64::from(classes));
+                }
             }
         }
     }
