@@ -15,7 +15,7 @@ use crate::paging::{Halt, Paging};
 use crate::record::{Change, Draft, Edit, growth};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
-use crate::tree::{LEVELS_MAX, Missing, NODE_BYTES, Tree};
+use crate::tree::{Address, LEVELS_MAX, Missing, NODE_BYTES, Tree};
 use crate::value::Version;
 use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
@@ -309,34 +309,41 @@ impl Core {
         moved.sort_unstable_by_key(|run| run.block);
         let moved = &moved;
         let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
-        self.commit_edits(&edits, objects, moved)
+        self.commit_edits(&edits, objects, moved, None)
     }
 
-    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order.
+    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order. `first` is where
+    /// the index has the entry of the first one, if that is known and the entry is that of an object.
     pub(crate) fn commit_edits(
         &self,
         edits: &[Edit<'_>],
         objects: &[ObjectKey],
         moved: &[Run],
+        first: Option<Address>,
     ) -> Result<u64, Malformed> {
         let number = self.journal.next();
-        let (mut data, mut rest) = (0, edits);
+        let (mut data, mut rest, mut outcome) = (0, edits, Ok(()));
         let mut tally = Tally::default();
-        while !rest.is_empty() {
-            let mut outcome = Ok(());
-            let account = |edit: Edit<'_>, old: Option<&[u8]>| match self.account(
-                edit,
-                old,
-                Some((number, moved)),
-                &mut tally,
-            ) {
+        let mut account = |edit: Edit<'_>, old: Option<&[u8]>| {
+            if self.account_inline(edit, old, &mut tally) {
+                return;
+            }
+            match self.account(edit, old, Some((number, moved)), &mut tally) {
                 Ok(bytes) => data += bytes,
                 Err(malformed) => outcome = Err(malformed),
-            };
-            let done = self.change_index(rest, account).map_err(|_| ABSENT)?;
-            outcome?;
+            }
+        };
+        // An entry that stays as long as it was has nothing to be accounted for.
+        if let (Some(address), [edit, behind @ ..]) = (first, edits)
+            && self.tree.borrow_mut().set_at(address, *edit).map_err(|_| ABSENT)?
+        {
+            rest = behind;
+        }
+        while !rest.is_empty() {
+            let done = self.change_index(rest, &mut account).map_err(|_| ABSENT)?;
             rest = &rest[done..];
         }
+        outcome?;
         self.catalog.borrow_mut().count_tally(&mut tally);
         self.tidy_keys(edits.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key));
         self.relieve_memory();
@@ -387,6 +394,22 @@ impl Core {
             return Ok(1);
         }
         tree.put_run(edits, each)
+    }
+
+    /// As [`Core::account`], of an entry that this store has made and that is set, if it is one of an object, has no blocks, had
+    /// none, and belongs to the container that is tallied. `false`: nothing was done.
+    #[inline]
+    fn account_inline(&self, Edit { key, value }: Edit<'_>, old: Option<&[u8]>, tally: &mut Tally) -> bool {
+        let (Some(new), Some(epoch)) = (value, key::epoch_of(key)) else { return false };
+        if Version::has_blocks(new) || old.is_some_and(Version::has_blocks) {
+            return false;
+        }
+        let usage = |value: &[u8]| Usage { blocks: 0, entries: entry_bytes(key.len(), value.len()) };
+        let is_tallied = tally.add(key, old.map(usage).unwrap_or_default(), usage(new));
+        if is_tallied && epoch > self.counters.newest.get() {
+            self.counters.newest.set(epoch);
+        }
+        is_tallied
     }
 
     /// Follows a change of the index, of a key that had the value `old`, in space, catalog and transactions; the rest is

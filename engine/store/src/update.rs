@@ -68,6 +68,8 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Planned {
     /// Whether an akey was there before.
     overwrites: bool,
+    /// The first entry is that of the object, which was there before.
+    renews: bool,
     /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
     to_reach: usize,
 }
@@ -160,6 +162,7 @@ impl Request<'_> {
         };
         self.draft_object(&mut route, object, draft);
         let of_object = draft.len();
+        let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
         let (mut neighbours, dkey) = Neighbours::of_dkey(tree, &mut route, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
@@ -195,7 +198,7 @@ impl Request<'_> {
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
         draft.spelling = route.into_memory();
         let to_reach = if neighbours.point() { of_object } else { draft.len() };
-        Ok(Planned { overwrites, to_reach })
+        Ok(Planned { overwrites, renews, to_reach })
     }
 
     fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
@@ -613,16 +616,19 @@ impl Shard {
             self.check_write_above(newest, &object, scope, request.epoch)?;
             let known = self.core.lives.newest_at(tree, &object, hash, request.epoch);
             let planned = request.plan(tree, known, pieces, &mut draft)?;
-            tree.reach(draft.edits().take(planned.to_reach).map(|edit| edit.key))?;
-            Ok(planned.overwrites)
+            let entry = draft.edits().next().filter(|_| planned.renews);
+            let address = entry.and_then(|entry| self.core.lives.address(tree, (&object, hash), entry.key));
+            let to_reach = draft.edits().take(planned.to_reach).skip(usize::from(address.is_some()));
+            tree.reach(to_reach.map(|edit| edit.key))?;
+            Ok((planned, address))
         });
         let planned = planned.await;
         // The container may have gone while data was written or index nodes were read.
         if self.locate(id)? != request.container {
             return Err(UpdateError::ContainerMissing(id));
         }
-        let overwrites = match planned {
-            Ok(overwrites) => overwrites,
+        let (Planned { overwrites, renews, .. }, address) = match planned {
+            Ok(planned) => planned,
             Err(error) => {
                 drop(stored);
                 self.note_refusal(&object, scope);
@@ -649,16 +655,17 @@ impl Shard {
         }
         self.check_space(id, request.container, growth(&edits), 0)?;
         let before = self.core.tree.borrow().version();
-        let record = self.core.commit_edits(&edits, &[object], &[]).map_err(|malformed| {
+        let record = self.core.commit_edits(&edits, &[object], &[], address).map_err(|malformed| {
             self.core.fail(&malformed.to_string());
             UpdateError::from(malformed)
         })?;
         if let Some(stored) = stored {
             stored.commit(record);
         }
+        let lost = edits.first().filter(|_| renews && address.is_none()).map(|entry| entry.key);
+        self.core.lives.renew(&self.core.tree.borrow(), (&object, hash), before, request.epoch, lost);
         drop(edits);
         self.core.give_back_draft(draft);
-        self.core.lives.renew(&self.core.tree.borrow(), (&object, hash), before, request.epoch);
         self.core.timestamps.note_write_at(hashes, request.epoch);
         if overwrites {
             self.core.queue_for_aggregation(object, request.epoch);

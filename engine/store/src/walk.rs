@@ -19,7 +19,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, BELOW, EVENT, EXTENT, Path};
 use crate::spelling::Spelling;
 use crate::timestamps::mix;
-use crate::tree::{Node, Packed, Tree};
+use crate::tree::{Address, Node, Packed, Tree};
 use crate::value::{Event, Kind};
 use core::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -40,6 +40,8 @@ struct Known {
     /// The version of the tree that it was found in.
     version: u64,
     life: Life,
+    /// Where its entry was found last, if it was updated.
+    address: Option<Address>,
 }
 
 /// Lives of the objects asked for last. Each counts only as long as no entry of the index has changed.
@@ -55,14 +57,16 @@ impl Lives {
     /// the index has to be read or is damaged.
     pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
         let slot = self.slot(hash);
-        let known = slot.get().filter(|known| known.version == tree.version() && known.place == *place);
-        let found = if let Some(known) = known {
-            known.life
-        } else {
-            let path = Path::object(place.0, place.1, place.2);
-            let life = life(tree, &path, Life::ALWAYS, u64::MAX).ok()?;
-            slot.set(Some(Known { place: *place, version: tree.version(), life }));
-            life
+        let known = slot.get().filter(|known| known.place == *place);
+        let found = match known {
+            Some(known) if known.version == tree.version() => known.life,
+            _ => {
+                let path = Path::object(place.0, place.1, place.2);
+                let life = life(tree, &path, Life::ALWAYS, u64::MAX).ok()?;
+                let address = known.and_then(|known| known.address);
+                slot.set(Some(Known { place: *place, version: tree.version(), life, address }));
+                life
+            }
         };
         // From the newest event on all epochs see the same.
         found.event.is_none_or(|(at, _)| at <= epoch).then_some(found)
@@ -70,9 +74,27 @@ impl Lives {
 }
 
 impl Lives {
-    /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the present
-    /// one with no other change.
-    pub(crate) fn renew(&self, tree: &Tree, (place, hash): (&ObjectKey, u64), before: u64, epoch: u64) {
+    /// Where the entry of an object with this hash most likely is, which has the key `entry` if it is there.
+    pub(crate) fn address(
+        &self,
+        tree: &Tree,
+        (place, hash): (&ObjectKey, u64),
+        entry: &[u8],
+    ) -> Option<Address> {
+        let known = self.slot(hash).get().filter(|known| known.place == *place)?;
+        known.address.filter(|address| tree.is_at(*address, entry))
+    }
+
+    /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the
+    /// present one with no other change. Its own entry, which has the key `lost`, is looked for if there is one.
+    pub(crate) fn renew(
+        &self,
+        tree: &Tree,
+        (place, hash): (&ObjectKey, u64),
+        before: u64,
+        epoch: u64,
+        lost: Option<&[u8]>,
+    ) {
         let slot = self.slot(hash);
         let Some(mut known) = slot.get().filter(|known| known.version == before && known.place == *place)
         else {
@@ -84,6 +106,9 @@ impl Lives {
         {
             known.life.event = Some((at, Event::Object { newest: newest.max(epoch) }));
             known.version = tree.version();
+            if let Some(entry) = lost {
+                known.address = tree.address(entry);
+            }
             slot.set(Some(known));
         }
     }

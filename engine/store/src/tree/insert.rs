@@ -107,8 +107,7 @@ fn put_in_leaf<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     fingers: &mut Fingers,
     high: High<'_>,
 ) -> Split {
-    let is_pointed =
-        |finger: &Option<Finger>| finger.as_ref().is_some_and(|finger| Rc::ptr_eq(&finger.leaf, node));
+    let is_pointed = |finger: &Option<Finger>| finger.as_ref().is_some_and(|finger| finger.is_on(node));
     let pointed = fingers.iter().position(is_pointed);
     let mut near = pointed.and_then(|number| fingers[number].take()).map_or(0, |finger| finger.at);
     let owned = changes.own(node);

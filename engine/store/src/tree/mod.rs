@@ -8,6 +8,7 @@
 //! [`Missing`]: the nodes to be read and given to [`Tree::install`] before the question is asked again. A change never
 //! misses a node once [`Tree::reach`] has found the way to its key.
 
+mod address;
 mod evict;
 mod insert;
 mod node;
@@ -15,6 +16,7 @@ mod packed;
 mod scan;
 mod way;
 
+pub(crate) use address::Address;
 pub(crate) use node::{Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, Node, PageRef};
 pub(crate) use packed::Packed;
 pub(crate) use way::{Stamps, Turns, Way, half};
@@ -62,6 +64,12 @@ type Fingers = [Option<Finger>; FINGERS];
 struct Finger {
     leaf: Rc<Node>,
     at: usize,
+}
+
+impl Finger {
+    fn is_on(&self, leaf: &Rc<Node>) -> bool {
+        Rc::ptr_eq(&self.leaf, leaf)
+    }
 }
 
 #[cfg(test)]

@@ -91,6 +91,11 @@ impl Child {
         matches!(&*self.0.borrow(), Link::Resident(_))
     }
 
+    /// Whether the node is in memory, and `is` says so of it.
+    pub(super) fn resident_and(&self, is: impl FnOnce(&Node) -> bool) -> bool {
+        matches!(&*self.0.borrow(), Link::Resident(node) if is(node))
+    }
+
     /// Its place on the device, if it was written.
     pub(crate) fn page(&self) -> Option<PageRef> {
         match &*self.0.borrow() {

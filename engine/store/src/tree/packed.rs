@@ -196,6 +196,13 @@ impl Packed {
         key
     }
 
+    /// Whether an entry has this key.
+    #[inline]
+    pub(super) fn has_key(&self, index: usize, key: &[u8]) -> bool {
+        let suffix = key.strip_prefix(self.prefix());
+        suffix.is_some() && self.entry(index).map(|(found, _)| found) == suffix
+    }
+
     /// What an entry's key has behind the common start of keys; `None` of one that is the prefix alone.
     fn rest_of(&self, index: usize) -> Option<&[u8]> {
         self.suffix(index).get(self.alike()..)
@@ -324,13 +331,21 @@ impl Packed {
         self.insert(self.slots.len(), key, value);
     }
 
-    /// Replaces the value of an entry.
-    pub(crate) fn replace(&mut self, index: usize, value: &[u8]) {
+    /// Replaces the value of an entry where it is, if both have the same length.
+    pub(super) fn overwrite(&mut self, index: usize, value: &[u8]) -> bool {
         let (at, suffix, old) = self.parts(index);
         if old == value.len() {
             self.heap[at + suffix..at + suffix + old].copy_from_slice(value);
+        }
+        old == value.len()
+    }
+
+    /// Replaces the value of an entry.
+    pub(crate) fn replace(&mut self, index: usize, value: &[u8]) {
+        if self.overwrite(index, value) {
             return;
         }
+        let (at, suffix, old) = self.parts(index);
         let suffix = self.heap[at..at + suffix].to_vec();
         self.dead += LENGTHS + suffix.len() + old;
         self.slots[index] = self.append(&suffix, value);

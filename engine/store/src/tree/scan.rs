@@ -66,7 +66,7 @@ impl Tree {
     /// Puts a finger on an entry.
     pub(crate) fn point(&self, leaf: &Rc<Node>, at: usize) {
         let mut fingers = self.fingers.borrow_mut();
-        let is_known = matches!(&fingers[0], Some(finger) if Rc::ptr_eq(&finger.leaf, leaf));
+        let is_known = matches!(&fingers[0], Some(finger) if finger.is_on(leaf));
         if let Some(finger) = fingers[0].as_mut().filter(|_| is_known) {
             finger.at = at;
         } else {

@@ -51,6 +51,14 @@ pub(crate) const fn half(stamp: u64) -> u32 {
     (stamp & 0xffff_ffff) as u32
 }
 
+impl Turns {
+    /// The numbers of the children, from the root on.
+    #[inline]
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().take_while(|turn| *turn != END).map(usize::from)
+    }
+}
+
 impl Way {
     /// A way that leads nowhere.
     pub(crate) const NONE: Self = Self { stamp: 0, turns: Turns([END; TURNS_MAX]) };
@@ -92,11 +100,11 @@ impl Tree {
     #[inline]
     pub(crate) fn follow(&self, way: &Way) -> Option<Rc<Node>> {
         let mut node = Rc::clone(&self.root);
-        for turn in way.turns.0.into_iter().take_while(|turn| *turn != END) {
+        for turn in way.turns.all() {
             self.touch(&node);
             let child = match &node.body {
                 Body::Leaf(_) => return None,
-                Body::Branch(_, children) => children.get(usize::from(turn))?.node().ok()?,
+                Body::Branch(_, children) => children.get(turn)?.node().ok()?,
             };
             node = child;
         }
