@@ -209,8 +209,8 @@ struct Group {
     quads: u64,
     /// No more free blocks than this lie one behind the other.
     longest: u64,
-    /// Its empty segments and the free blocks of the others, if they were counted since it has changed.
-    scatter: Cell<Option<(u64, u64)>>,
+    /// How its free blocks are spread, if that was counted since it has changed.
+    scatter: Cell<Option<holes::OfGroup>>,
     /// Live bits changed since the last checkpoint began.
     dirty: bool,
 }

@@ -22,6 +22,20 @@ pub(crate) struct Scatter {
     pub(crate) holes: u64,
 }
 
+/// The same of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OfGroup {
+    empty: u64,
+    holes: u64,
+    /// Free blocks of the emptiest segment with at most half in use and not nothing; 0 when there is none.
+    emptiest: u64,
+}
+
+/// Whether a segment with so many free blocks is worth being emptied.
+fn is_sparse(free: u64) -> bool {
+    (SEGMENT / 2..SEGMENT).contains(&free)
+}
+
 /// Segments of a group.
 const SEGMENTS: u64 = GROUP_BLOCKS / SEGMENT;
 
@@ -49,30 +63,42 @@ impl Space {
 
     pub(crate) fn scatter(&self) -> Scatter {
         let mut scatter = Scatter { segments: self.data_end / SEGMENT, empty: 0, holes: 0 };
-        for (group, number) in self.groups.iter().zip(0..) {
-            let (empty, holes) = group.scatter.get().unwrap_or_else(|| self.scatter_of(number));
-            group.scatter.set(Some((empty, holes)));
-            (scatter.empty, scatter.holes) = (scatter.empty + empty, scatter.holes + holes);
+        for number in 0..self.groups.len() as u64 {
+            let of_group = self.scatter_of(number);
+            scatter.empty += of_group.empty;
+            scatter.holes += of_group.holes;
         }
         scatter
     }
 
-    /// Empty segments of a group, and the free blocks of the others.
-    fn scatter_of(&self, group: u64) -> (u64, u64) {
-        self.segments_of(group).fold((0, 0), |(empty, holes), (_, free)| match free {
-            SEGMENT => (empty + 1, holes),
-            free => (empty, holes + free),
+    /// How the free blocks of a group are spread, counted again if it has changed.
+    fn scatter_of(&self, number: u64) -> OfGroup {
+        let known = &self.groups[small(number)].scatter;
+        known.get().unwrap_or_else(|| {
+            let mut found = OfGroup::default();
+            for (_, free) in self.segments_of(number) {
+                match free {
+                    SEGMENT => found.empty += 1,
+                    free => found.holes += free,
+                }
+                found.emptiest = found.emptiest.max(if is_sparse(free) { free } else { 0 });
+            }
+            known.set(Some(found));
+            found
         })
     }
 
     /// The segments, the emptiest first, whose content would fit the holes of the others: at most `most` of them, at
-    /// most half in use, with at most `free_max` free blocks together.
+    /// most half in use, with at most `free_max` free blocks together. Of groups that haven't changed only so many are
+    /// looked into.
     pub(crate) fn sparse_segments(&self, most: usize, free_max: u64) -> Vec<Run> {
-        let is_sparse = |(_, free): &(Run, u64)| (SEGMENT / 2..SEGMENT).contains(free);
-        // Those without holes have none.
-        let scattered = self.groups.iter().zip(0..).filter(|(group, _)| group.scatter.get() != Some((0, 0)));
-        let mut found: Vec<(Run, u64)> =
-            scattered.flat_map(|(_, number)| self.segments_of(number)).filter(is_sparse).collect();
+        let emptiest = (0..self.groups.len() as u64).map(|number| (self.scatter_of(number).emptiest, number));
+        let mut groups: Vec<(u64, u64)> = emptiest.filter(|(free, _)| *free > 0).collect();
+        // Each of those before a group has a segment that comes before all of the group's.
+        groups.sort_unstable_by_key(|(free, number)| (core::cmp::Reverse(*free), *number));
+        groups.truncate(most);
+        let segments = groups.iter().flat_map(|(_, number)| self.segments_of(*number));
+        let mut found: Vec<(Run, u64)> = segments.filter(|(_, free)| is_sparse(*free)).collect();
         found.sort_by_key(|(segment, free)| (core::cmp::Reverse(*free), segment.block));
         found.truncate(most);
         let mut elsewhere = self.scatter().holes;
@@ -204,6 +230,33 @@ mod tests {
         }
         assert_eq!(space.allocate_in_hole(1, &mut from), None);
         assert_eq!(space.scatter(), Scatter { segments, empty: 0, holes: 0 });
+    }
+
+    #[test]
+    fn the_emptiest_segments_of_many_groups_are_the_same_as_of_all_segments() {
+        let (groups, random) = (12, weir_runtime::random::Random::new(5));
+        let mut space = Space::new(groups * GROUP_BLOCKS, 0);
+        space.allocate(groups * GROUP_BLOCKS, Purpose::Data, 64).expect("an empty region");
+        for round in 0..30 {
+            for _ in 0..20 {
+                let (segment, count) = (random.below(groups * SEGMENTS), random.between(1, SEGMENT));
+                let start = Run { block: segment * SEGMENT, count: SEGMENT };
+                if space.free_in(start) == 0 {
+                    space.release(run(start.block, count));
+                }
+            }
+            let mut sparse: Vec<(Run, u64)> =
+                (0..groups).flat_map(|group| space.segments_of(group)).collect();
+            sparse.retain(|(_, free)| is_sparse(*free));
+            sparse.sort_by_key(|(segment, free)| (core::cmp::Reverse(*free), segment.block));
+            for most in [1, 3, 8] {
+                let found = space.sparse_segments(most, u64::MAX);
+                let expected: Vec<Run> =
+                    sparse.iter().map(|(segment, _)| *segment).take(found.len()).collect();
+                assert_eq!(found, expected, "round {round}");
+                assert!(round < 3 || found.len() == most, "round {round}: only {} found", found.len());
+            }
+        }
     }
 
     #[test]
