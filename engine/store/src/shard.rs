@@ -290,10 +290,9 @@ impl Shard {
         bytes: u64,
         blocks: u64,
     ) -> Result<(), UpdateError> {
+        self.check_quota(id, number, bytes)?;
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
-        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
-        container.check_quota(bytes).map_err(|quota| UpdateError::Quota { container: id, quota })?;
         let free = pool.free();
         if bytes > free || !self.core.has_blocks(blocks) {
             // Deleted data may be waiting for aggregation.

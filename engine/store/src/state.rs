@@ -245,21 +245,25 @@ impl Core {
 
     /// Whether log and index have room for one more update.
     pub(crate) fn has_room(&self) -> bool {
-        self.dirty_blocks() <= self.dirty_blocks_max() && !self.journal.is_congested()
+        !self.is_crowded() && !self.journal.is_congested()
     }
 
-    /// Waits until log and index have room for one more update. `Err`: the store has failed.
+    /// Whether a checkpoint has to be written before more of the index changes.
+    fn is_crowded(&self) -> bool {
+        self.dirty_blocks() > self.dirty_blocks_max()
+    }
+
+    /// Waits until log and index have room for one more update. `Err`: the store takes none.
     pub(crate) async fn admit(&self) -> Result<(), String> {
         loop {
             if let Some(reason) = self.failure() {
                 return Err(reason);
             }
-            let crowded = self.dirty_blocks() > self.dirty_blocks_max();
-            if !crowded && !self.journal.is_congested() {
+            if self.has_room() {
                 return Ok(());
             }
             let progress = self.journal.progress.notified();
-            if crowded {
+            if self.is_crowded() {
                 self.checkpoints.request.notify_one();
             }
             progress.await;
