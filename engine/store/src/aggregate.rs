@@ -11,7 +11,7 @@ use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::merge::{Left, Place, merge_akey};
 use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
-use crate::state::{Core, add};
+use crate::state::{CommitError, Core, add};
 use crate::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use crate::tree::Tree;
 use core::cell::{Cell, RefCell};
@@ -167,6 +167,12 @@ impl From<String> for ChoreError {
 impl From<Malformed> for ChoreError {
     fn from(malformed: Malformed) -> Self {
         Self::Failed(malformed.to_string())
+    }
+}
+
+impl From<CommitError> for ChoreError {
+    fn from(error: CommitError) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 

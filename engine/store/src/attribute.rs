@@ -4,9 +4,11 @@
 
 use crate::catalog::entry_bytes;
 use crate::error::AttributeError;
+use crate::journal::RECORD_MAX;
 use crate::key;
 use crate::record::Change;
 use crate::shard::Shard;
+use crate::state::CommitError;
 use core::ops::ControlFlow;
 
 /// Longest scope or name, in bytes (DAOS: `DAOS_ATTR_NAME_MAX` is 511). Two of them, escaped, leave an index entry
@@ -16,7 +18,7 @@ const NAME_MAX: usize = 511;
 /// Longest value, in bytes: a quarter of the largest log record.
 const VALUE_MAX: usize = 512 * 1024;
 
-/// Most bytes of values in one batch: with names they fit one log record.
+/// Most bytes of names and values in one batch. With scopes, and what is removed, it has to fit one log record besides.
 const BATCH_MAX: usize = 1024 * 1024;
 
 /// Bytes of a piece: with the longest scope and name it fits an index entry.
@@ -76,9 +78,13 @@ impl Shard {
         if grows > 0 && !self.core.has_room_for_metadata() {
             return Err(AttributeError::NoSpace(self.id()));
         }
-        let record = self.core.commit(&entries, None).map_err(|malformed| {
-            self.core.fail(&malformed.to_string());
-            AttributeError::Failed(malformed.to_string())
+        let record = self.core.commit(&entries, None).map_err(|error| match error {
+            CommitError::TooLong { len } => {
+                let name = "the whole batch with its scopes and what it replaces".to_owned();
+                AttributeError::TooLong { name, len, limit: RECORD_MAX }
+            }
+            CommitError::Refused(reason) => AttributeError::Failed(reason),
+            CommitError::Malformed(malformed) => AttributeError::Failed(malformed.to_string()),
         })?;
         self.core.make_durable(record).await.map_err(AttributeError::Failed)
     }

@@ -67,10 +67,7 @@ impl Shard {
         let record = match planned {
             Ok((epoch, mut changes)) if !changes.is_empty() => {
                 self.add_attributes(along, &mut changes);
-                let record = self.core.commit(&changes, Some(touched)).map_err(|malformed| {
-                    self.core.fail(&malformed.to_string());
-                    UpdateError::from(malformed)
-                })?;
+                let record = self.core.commit(&changes, Some(touched))?;
                 for scope in scopes_of_punch(scope) {
                     self.core.timestamps.note_write(&touched, scope, epoch.0, false);
                 }

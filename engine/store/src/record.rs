@@ -5,6 +5,7 @@
 
 use crate::catalog::entry_bytes;
 use crate::codec::{Decoder, Encode, Malformed, shared_len};
+use crate::journal::RECORD_MAX;
 use crate::tree::ENTRY_MAX;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -147,6 +148,12 @@ const LENGTH_BYTES: usize = 2;
 /// Bytes of a change beside key and value, in nearly all cases: what it is and three lengths.
 const CHANGE_BYTES: usize = 6;
 
+/// Bytes of a change beside key and value, at most: what it is and three lengths of up to [`ENTRY_MAX`].
+pub(crate) const CHANGE_BYTES_MAX: usize = 7;
+
+/// Bytes of a record beside its changes, at most: its length and how many there are.
+const RECORD_HEAD_MAX: usize = 16;
+
 /// Appends what a change begins with: two lengths, which nearly always take a byte each.
 fn put_head(tag: u8, shared: usize, rest: usize, out: &mut Vec<u8>) {
     if let (Ok(shared @ ..0x80), Ok(rest @ ..0x80)) = (u8::try_from(shared), u8::try_from(rest)) {
@@ -187,6 +194,35 @@ pub(crate) fn encode_record(edits: &[Edit<'_>], out: &mut Vec<u8>) {
     }
     length.put_varint(len as u64);
     out.splice(start..start + LENGTH_BYTES, length);
+}
+
+/// Bytes of a number as a record stores it.
+fn varint_len(value: usize) -> usize {
+    (1 + value.checked_ilog2().unwrap_or(0) as usize / 7).max(1)
+}
+
+/// Bytes that [`encode_record`] appends.
+pub(crate) fn record_len(edits: &[Edit<'_>]) -> usize {
+    let mut previous: &[u8] = &[];
+    let mut len = varint_len(edits.len());
+    for Edit { key, value } in edits {
+        let shared = shared_len(previous, key);
+        let rest = key.len() - shared;
+        len += 1 + varint_len(shared) + varint_len(rest) + rest;
+        len += value.map_or(0, |value| varint_len(value.len()) + value.len());
+        previous = key;
+    }
+    varint_len(len) + len
+}
+
+/// The bytes of a record of these changes when they are more than [`RECORD_MAX`].
+pub(crate) fn excess_len(edits: &[Edit<'_>]) -> Option<usize> {
+    let bytes = |edit: &Edit<'_>| CHANGE_BYTES_MAX + edit.key.len() + edit.value.map_or(0, <[u8]>::len);
+    if RECORD_HEAD_MAX + edits.iter().map(bytes).sum::<usize>() <= RECORD_MAX {
+        return None;
+    }
+    // Keys may have much in common.
+    Some(record_len(edits)).filter(|len| *len > RECORD_MAX)
 }
 
 /// Reads all records of a batch.
@@ -255,7 +291,9 @@ mod tests {
             let mut bytes = Vec::new();
             for record in &records {
                 let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
+                let before = bytes.len();
                 encode_record(&edits, &mut bytes);
+                prop_assert_eq!(bytes.len() - before, record_len(&edits));
             }
             prop_assert_eq!(decode_records(&bytes), Ok(records));
         }
@@ -271,6 +309,7 @@ mod tests {
             let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
             let mut bytes = vec![0xff; before];
             encode_record(&edits, &mut bytes);
+            prop_assert_eq!(bytes.len() - before, record_len(&edits));
             prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record]));
         }
 

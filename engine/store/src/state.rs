@@ -8,11 +8,11 @@ use crate::config::StoreConfig;
 use crate::error::Location;
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
-use crate::journal::{Journal, ObjectKey};
+use crate::journal::{Journal, ObjectKey, RECORD_MAX};
 use crate::key;
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
-use crate::record::{Change, Draft, Edit, growth};
+use crate::record::{Change, Draft, Edit, excess_len, growth};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
 use crate::tree::{Address, LEVELS_MAX, Missing, NODE_BYTES, Tree};
@@ -54,6 +54,20 @@ const DIRTY_DIVISOR: usize = 4;
 /// Blocks that updates leave free on a device with this many.
 pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
     (data_blocks / RESERVE_DIVISOR).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+}
+
+/// Why changes were not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CommitError {
+    /// Nothing was changed. An open would not read such a record.
+    #[error("its changes take {len} bytes of the log, where {RECORD_MAX} fit one record; make fewer at once")]
+    TooLong { len: usize },
+    /// Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    /// The store has failed by it.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
 }
 
 /// Counters since open.
@@ -192,6 +206,11 @@ impl Core {
         self.failed.borrow().clone()
     }
 
+    /// Why the store takes no changes from anybody, if it doesn't: it has failed or is being closed.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.failure().or_else(|| self.is_stopped().then(|| "it is being closed".to_owned()))
+    }
+
     /// Whether the store takes no more changes.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.borrow().is_some()
@@ -256,7 +275,7 @@ impl Core {
     /// Waits until log and index have room for one more update. `Err`: the store takes none.
     pub(crate) async fn admit(&self) -> Result<(), String> {
         loop {
-            if let Some(reason) = self.failure() {
+            if let Some(reason) = self.refusal() {
                 return Err(reason);
             }
             if self.has_room() {
@@ -298,7 +317,7 @@ impl Core {
 
     /// Changes the index and queues the record that makes the change durable. Returns the record's number. The caller
     /// has found the way to all keys ([`Tree::reach`]) since it last let others run.
-    pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, Malformed> {
+    pub(crate) fn commit(&self, changes: &[Change], object: Option<ObjectKey>) -> Result<u64, CommitError> {
         self.commit_moving(changes, object.as_slice(), Vec::new())
     }
 
@@ -308,7 +327,7 @@ impl Core {
         changes: &[Change],
         objects: &[ObjectKey],
         mut moved: Vec<Run>,
-    ) -> Result<u64, Malformed> {
+    ) -> Result<u64, CommitError> {
         // There may be a hundred thousand: each is looked for.
         moved.sort_unstable_by_key(|run| run.block);
         let moved = &moved;
@@ -319,6 +338,27 @@ impl Core {
     /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order. `first` is where
     /// the index has the entry of the first one, if that is known and the entry is that of an object.
     pub(crate) fn commit_edits(
+        &self,
+        edits: &[Edit<'_>],
+        objects: &[ObjectKey],
+        moved: &[Run],
+        first: Option<Address>,
+    ) -> Result<u64, CommitError> {
+        if let Some(reason) = self.refusal() {
+            return Err(CommitError::Refused(reason));
+        }
+        if let Some(len) = excess_len(edits) {
+            return Err(CommitError::TooLong { len });
+        }
+        let record = self.change(edits, objects, moved, first);
+        if let Err(malformed) = &record {
+            // The index may be ahead of the log.
+            self.fail(malformed.0);
+        }
+        Ok(record?)
+    }
+
+    fn change(
         &self,
         edits: &[Edit<'_>],
         objects: &[ObjectKey],
@@ -488,7 +528,7 @@ impl Core {
     /// Makes a change of pools or containers durable.
     pub(crate) async fn change_catalog(&self, changes: &[Change]) -> Result<(), String> {
         self.ask(|tree| Ok::<_, Halt<String>>(tree.reach(changes.iter().map(Change::key))?)).await?;
-        let number = self.commit(changes, None).map_err(|malformed| malformed.to_string())?;
+        let number = self.commit(changes, None).map_err(|error| error.to_string())?;
         self.make_durable(number).await
     }
 

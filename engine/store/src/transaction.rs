@@ -21,6 +21,7 @@ use crate::punch::check_scope;
 use crate::record::{Change, Draft};
 use crate::shard::Shard;
 use crate::space::Run;
+use crate::state::CommitError;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
 use crate::update::{Data, Request, Reservation, Staging, check_epoch, is_large};
@@ -156,13 +157,7 @@ impl Shard {
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
         self.check_quota(container, number, bytes + in_blocks)?;
         self.check_space(container, number, bytes, 0)?;
-        if let Some(reason) = self.core.failure() {
-            return Err(UpdateError::Failed(reason));
-        }
-        let record = self.core.commit(&changes, None).map_err(|malformed| {
-            self.core.fail(&malformed.to_string());
-            UpdateError::from(malformed)
-        })?;
+        let record = self.core.commit(&changes, None)?;
         if !changes.is_empty() {
             for mut reservation in reservations {
                 reservation.keep();
@@ -329,9 +324,6 @@ impl Shard {
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
         }
-        if let Some(reason) = self.core.failure() {
-            return Err(TransactionError::Failed(reason));
-        }
         let record = match planned {
             None => self.core.journal.last(),
             Some((prepared, versions, changes)) => {
@@ -394,10 +386,7 @@ impl Shard {
             })
             .copied()
             .collect();
-        let record = self.core.commit_moving(changes, &objects, moved).map_err(|malformed| {
-            self.core.fail(&malformed.to_string());
-            TransactionError::Failed(malformed.to_string())
-        })?;
+        let record = self.core.commit_moving(changes, &objects, moved)?;
         for intent in &prepared.intents {
             let object = (pool, container, intent.object());
             for scope in intent.scopes() {
@@ -442,17 +431,11 @@ impl Shard {
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
         }
-        if let Some(reason) = self.core.failure() {
-            return Err(TransactionError::Failed(reason));
-        }
         let record = if changes.is_empty() {
             self.core.journal.last()
         } else {
             // Who reads the objects now is told something that only the decision makes true: it has to be durable first.
-            self.core.commit_moving(&changes, &objects, Vec::new()).map_err(|malformed| {
-                self.core.fail(&malformed.to_string());
-                TransactionError::Failed(malformed.to_string())
-            })?
+            self.core.commit_moving(&changes, &objects, Vec::new())?
         };
         self.core.make_durable(record).await.map_err(TransactionError::Failed)
     }
@@ -613,6 +596,15 @@ fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
         }
     }
     Ok(())
+}
+
+impl From<CommitError> for TransactionError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Malformed(malformed) => malformed.into(),
+            CommitError::TooLong { .. } | CommitError::Refused(_) => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 impl From<Malformed> for TransactionError {

@@ -14,7 +14,7 @@ use crate::record::{Draft, Edit, growth};
 use crate::route::Route;
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Runs};
-use crate::state::Core;
+use crate::state::{CommitError, Core};
 use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::{ENTRY_MAX, Tree};
 use crate::value::{Blocks, Event, Kind, Payload};
@@ -637,9 +637,6 @@ impl Shard {
                 return Err(error);
             }
         };
-        if let Some(reason) = self.core.failure() {
-            return Err(UpdateError::Failed(reason));
-        }
         if let Some(error) = stored.as_ref().and_then(Stored::error) {
             return Err(error.into());
         }
@@ -655,10 +652,7 @@ impl Shard {
         }
         self.check_space(id, request.container, growth(&edits), 0)?;
         let before = self.core.tree.borrow().version();
-        let record = self.core.commit_edits(&edits, &[object], &[], address).map_err(|malformed| {
-            self.core.fail(&malformed.to_string());
-            UpdateError::from(malformed)
-        })?;
+        let record = self.core.commit_edits(&edits, &[object], &[], address)?;
         if let Some(stored) = stored {
             stored.commit(record);
         }
@@ -671,6 +665,16 @@ impl Shard {
             self.core.queue_for_aggregation(object, request.epoch);
         }
         Ok(record)
+    }
+}
+
+impl From<CommitError> for UpdateError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::TooLong { .. } => Self::Invalid(error.to_string()),
+            CommitError::Refused(reason) => Self::Failed(reason),
+            CommitError::Malformed(malformed) => malformed.into(),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod pace;
 mod paging;
 mod pools;
 mod real;
+mod records;
 mod reuse;
 mod scrub;
 mod search;
