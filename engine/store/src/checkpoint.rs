@@ -202,6 +202,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         newest: core.newest_epoch(),
         known: frozen.known,
         scrub: core.scrub.position(),
+        stable: core.journal.unstable(),
     };
     write_header(core, header).await?;
     core.space.borrow_mut().release_nodes(&frozen.retired);
@@ -222,7 +223,9 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
 pub(crate) async fn renew_header(core: &Rc<Core>, known: u64) -> Result<(), MediaError> {
     let generation = core.checkpoints.generation.get() + 1;
     let incarnation = core.journal.incarnation.get();
-    write_header(core, Checkpoint { generation, incarnation, known, ..core.checkpoints.header.get() }).await
+    let stable = core.journal.unstable();
+    let present = core.checkpoints.header.get();
+    write_header(core, Checkpoint { generation, incarnation, known, stable, ..present }).await
 }
 
 async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {
@@ -236,6 +239,7 @@ async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaEr
     core.device.flush().await?;
     core.checkpoints.generation.set(header.generation);
     core.checkpoints.header.set(header);
+    core.journal.note_evidence(header.stable);
     Ok(())
 }
 

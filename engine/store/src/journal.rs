@@ -56,6 +56,10 @@ const BRIEF_MAX_NS: u64 = 250_000;
 /// next one. What they free is free that much later.
 const UNWANTED_MAX: Duration = Duration::from_millis(5);
 
+/// How long a log with nothing to write waits before it marks its last batch as stable: far longer than a client that waits
+/// for each of its updates, or a batch on a slow disk, takes to come again.
+pub(crate) const MARK_AFTER: Duration = Duration::from_millis(100);
+
 /// The ring is prepared for writing this far ahead of the next batch, in steps of as much: a batch or more, and far
 /// less than what a log holds.
 const PREPARE_STEP: u64 = 1 << 20;
@@ -185,6 +189,12 @@ pub(crate) struct Journal {
     durable: Cell<u64>,
     /// Number of the first batch that may not be stable.
     unstable: Cell<u64>,
+    /// Something on the device besides them says of the batches with lower numbers that they are stable.
+    evident: Cell<u64>,
+    /// The last batch is to be marked as stable.
+    marks: Cell<bool>,
+    /// A batch has become stable.
+    settled: Notify,
     /// Number of the last record that somebody waits for.
     wanted: Cell<u64>,
     pub(crate) ring: RefCell<Ring>,
@@ -219,6 +229,9 @@ impl Journal {
             placed: Cell::new(0),
             durable: Cell::new(0),
             unstable: Cell::new(ring.sequence),
+            evident: Cell::new(ring.sequence),
+            marks: Cell::new(false),
+            settled: Notify::new(),
             wanted: Cell::new(0),
             preparation: RefCell::new(Preparation { next: ring.position, running: None }),
             ring: RefCell::new(ring),
@@ -259,6 +272,16 @@ impl Journal {
     /// All batches that have a place in the ring are stable.
     pub(crate) fn set_stable(&self) {
         self.unstable.set(self.ring.borrow().sequence);
+    }
+
+    /// Something that was just written says that batches of numbers below this one are stable.
+    pub(crate) fn note_evidence(&self, stable: u64) {
+        self.evident.set(self.evident.get().max(stable));
+    }
+
+    /// Whether nothing but the last batch itself tells that it was stable.
+    fn is_unmarked(&self) -> bool {
+        self.evident.get() < self.unstable.get() && self.ring.borrow().used() > 0
     }
 
     /// Records that wait for a place in the ring.
@@ -388,19 +411,32 @@ impl Journal {
 
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
     fn take(&self, core: &Core) -> Option<Placed> {
-        let store = core.id;
         let mut pending = self.pending.borrow_mut();
+        let placed = self.place(core, &pending.front()?.bytes)?;
+        let batch = pending.pop_front()?;
+        self.pending_bytes.set(self.pending_bytes.get() - batch.bytes.len());
+        self.placed.set(batch.last);
+        Some(Placed { last: batch.last, records: batch.records, data: batch.data, ..placed })
+    }
+
+    /// A batch without records, which says that the one before it was stable. `None`: nobody has asked for it, something
+    /// else says so meanwhile or soon will, or there is no room.
+    fn take_mark(&self, core: &Core) -> Option<Placed> {
+        let is_due = self.marks.replace(false) && self.depth() == 0 && self.is_unmarked();
+        if is_due { self.place(core, &[]) } else { None }
+    }
+
+    /// Gives a batch of these records its place in the ring.
+    fn place(&self, core: &Core, bytes: &[u8]) -> Option<Placed> {
+        let store = core.id;
         let ring = &mut *self.ring.borrow_mut();
-        let len = BATCH_HEADER + pending.front()?.bytes.len();
+        let len = BATCH_HEADER + bytes.len();
         let padded = (len as u64).next_multiple_of(BLOCK as u64);
         if !ring.has_room(padded) {
             return None;
         }
-        let batch = pending.pop_front()?;
-        self.pending_bytes.set(self.pending_bytes.get() - batch.bytes.len());
         // The log doesn't wait for a pool that its clients fill; one batch at a time may be more than the pool has.
         let memory = |len| core.dma.try_take(len).unwrap_or_else(|| DmaBuf::new(len));
-        self.placed.set(batch.last);
         let header = |ring: &Ring, kind, len: usize| Batch {
             kind,
             sequence: ring.sequence,
@@ -423,12 +459,12 @@ impl Journal {
         let mut buffer = memory(len);
         buffer[len..].fill(0);
         buffer[..BATCH_HEADER].copy_from_slice(&batch_header(&header(ring, BatchKind::Records, len), store));
-        buffer[BATCH_HEADER..len].copy_from_slice(&batch.bytes);
+        buffer[BATCH_HEADER..len].copy_from_slice(bytes);
         let crc = seal_batch(&mut buffer[..len]);
         let position = ring.position;
         ring.previous = crc;
         ring.advance(padded);
-        Some(Placed { wrap, position, buffer, last: batch.last, records: batch.records, data: batch.data })
+        Some(Placed { wrap, position, buffer, last: self.last.get(), records: 0, data: 0 })
     }
 
     /// Waits until a record is durable. `false`: the store failed first.
@@ -538,7 +574,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         if core.journal.depth() > 0 {
             core.journal.gather(&core).await;
         }
-        let placed = core.journal.take(&core);
+        let placed = core.journal.take(&core).or_else(|| core.journal.take_mark(&core));
         let Some(placed) = placed else {
             if core.is_stopped() && core.journal.depth() == 0 {
                 return;
@@ -565,16 +601,40 @@ pub(crate) async fn run(core: Rc<Core>) {
             return;
         }
         let journal = &core.journal;
-        journal.note_time(core.rt.now() - begin);
-        journal.records.set(journal.records.get() + records);
-        journal.batches.set(journal.batches.get() + 1);
         journal.written.set(journal.written.get() + len);
         journal.set_durable(last);
         journal.set_stable();
+        if records > 0 {
+            journal.note_time(core.rt.now() - begin);
+            journal.records.set(journal.records.get() + records);
+            journal.batches.set(journal.batches.get() + 1);
+            journal.note_evidence(journal.unstable() - 1);
+            journal.settled.notify_one();
+        } else {
+            // Of a mark nothing is lost.
+            journal.note_evidence(journal.unstable());
+        }
         core.space.borrow_mut().settle(last);
         journal.wake(false);
         prepare_ahead(&core);
         core.request_checkpoint_if_due();
+    }
+}
+
+/// Has the last batch marked as stable when nothing follows it for a while: a batch that is damaged can be told from one that
+/// a crash tore by what was written behind it.
+pub(crate) async fn mark(core: Rc<Core>) {
+    let journal = &core.journal;
+    while !core.has_failed() {
+        if !journal.is_unmarked() {
+            journal.settled.notified().await;
+        }
+        let stable = journal.unstable();
+        core.rt.sleep(MARK_AFTER).await;
+        if journal.unstable() == stable && journal.depth() == 0 {
+            journal.marks.set(true);
+            journal.work.notify_one();
+        }
     }
 }
 

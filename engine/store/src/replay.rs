@@ -1,7 +1,8 @@
 //! Replaying the log after the checkpoint.
 //!
 //! The log ends at the first batch that isn't intact. Since a batch was written only after the one before was
-//! durable, an intact batch behind the end means that an acknowledged one was damaged: the store is then not opened.
+//! durable, an intact batch behind the end means that an acknowledged one was damaged, and so does a checkpoint header that
+//! tells of it: the store is then not opened.
 //! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
 //! without them it is dropped: it was not acknowledged.
 
@@ -73,6 +74,7 @@ impl Reader<'_> {
 /// The batch before the present position, not yet applied.
 struct Held {
     records: Vec<Vec<Change>>,
+    sequence: u64,
     /// Where it is in the ring.
     position: u64,
     /// The ring as it was before it.
@@ -124,14 +126,16 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
                 // A batch that is dropped takes the lost mark along: what comes next is of another incarnation, of which
                 // that mark can't be told.
                 let before = unmarked.take().unwrap_or(ring);
-                held = Some(Held { records, position: ring.position, before });
+                let (sequence, position) = (ring.sequence, ring.position);
+                held = Some(Held { records, sequence, position, before });
             }
             BatchKind::Wrap => state.advance(layout.log_len - ring.position),
         }
     }
     check_end(opening, core, &mut reader).await?;
-    let Some(Held { records, position, before }) = held else { return Ok(known - left) };
-    if data_is_intact(core, &records).await? {
+    let Some(Held { records, sequence, position, before }) = held else { return Ok(known - left) };
+    // Data of a batch that was stable is damaged, if it is: its readers are told.
+    if sequence < core.checkpoints.header.get().stable || data_is_intact(core, &records).await? {
         apply(opening, core, &records, before.position, &mut left).await?;
     } else {
         // Whoever stores the same again may bring its data to the same blocks, and a later open would believe in it then.
@@ -196,9 +200,17 @@ fn skip_lost_wrap(core: &Core, crc: u32) {
     state.advance(skipped);
 }
 
-/// Looks for intact batches behind the end of the log.
+/// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
+/// stands behind it.
 async fn check_end(opening: &Opening<'_>, core: &Core, reader: &mut Reader<'_>) -> Result<(), OpenError> {
     let ring = *core.journal.ring.borrow();
+    let stable = core.checkpoints.header.get().stable;
+    if ring.sequence < stable {
+        let offset = core.layout.log_offset + ring.position;
+        let reason =
+            format!("batch {} is damaged, while all before batch {stable} were stable", ring.sequence);
+        return Err(opening.corrupt("the log", offset, reason));
+    }
     let mut distance = 0;
     while distance <= BATCH_MAX {
         let position = (ring.position + distance) % ring.len;

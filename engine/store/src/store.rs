@@ -115,6 +115,7 @@ impl Store {
         core.counters.recovery.set(rt.now() - begin);
         let mut tasks =
             vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
+        tasks.push(rt.spawn(journal::mark(Rc::clone(&core))));
         if core.config.background {
             tasks.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
         }
@@ -423,6 +424,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         newest: 0,
         known: 0,
         scrub: ScrubPosition::default(),
+        stable: 0,
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));

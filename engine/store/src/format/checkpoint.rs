@@ -51,6 +51,8 @@ pub(crate) struct Checkpoint {
     pub(crate) known: u64,
     /// Where the scrubber is.
     pub(crate) scrub: ScrubPosition,
+    /// Log batches of lower numbers were stable when this was written; 0 in headers of earlier releases.
+    pub(crate) stable: u64,
 }
 
 /// Bytes of a key that are kept to go on with a pass of the scrubber: those that name container, object and the
@@ -110,6 +112,7 @@ impl Checkpoint {
         out.put_u64(self.known);
         out.put_u64(self.scrub.begin_ns);
         out.extend_from_slice(&self.scrub.key);
+        out.put_u64(self.stable);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -143,6 +146,7 @@ impl Checkpoint {
             newest: decoder.u64()?,
             known: decoder.u64()?,
             scrub: ScrubPosition { begin_ns: decoder.u64()?, key: decoder.array()? },
+            stable: decoder.u64()?,
         };
         if header.highest_counter() >= COUNTER_END {
             return Err(Malformed("one of its counters is impossible"));
@@ -152,8 +156,8 @@ impl Checkpoint {
 
     /// The highest of the numbers that go up by ones.
     fn highest_counter(&self) -> u64 {
-        let Self { generation, number, incarnation, log_sequence, known, .. } = *self;
-        [generation, number, incarnation, log_sequence, known].into_iter().fold(0, u64::max)
+        let Self { generation, number, incarnation, log_sequence, known, stable, .. } = *self;
+        [generation, number, incarnation, log_sequence, known, stable].into_iter().fold(0, u64::max)
     }
 
     /// Whether a store that goes on counting from here will be one that nobody opens. None got there by counting.
@@ -181,6 +185,7 @@ mod tests {
             newest: 1 << 60,
             known: 12,
             scrub: ScrubPosition::new(1 << 60, &[5; 100]),
+            stable: 45,
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));

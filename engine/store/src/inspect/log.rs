@@ -33,6 +33,8 @@ pub(super) struct LogWalk<'a> {
     ring: Ring,
     incarnation: u64,
     newest_incarnation: u64,
+    /// Batches of lower numbers were stable when the checkpoint header was written.
+    stable: u64,
     pub(super) report: LogReport,
 }
 
@@ -57,8 +59,8 @@ impl<'a> LogWalk<'a> {
             sequence: ring.sequence,
             ..LogReport::default()
         };
-        let newest_incarnation = checkpoint.incarnation;
-        Some(Self { inspector, ring, incarnation: 0, newest_incarnation, report })
+        let (newest_incarnation, stable) = (checkpoint.incarnation, checkpoint.stable);
+        Some(Self { inspector, ring, incarnation: 0, newest_incarnation, stable, report })
     }
 
     /// The intact batch at a position of the ring with its bytes behind the header.
@@ -148,9 +150,18 @@ impl<'a> LogWalk<'a> {
         true
     }
 
-    /// An intact batch of a higher number behind the end means that an acknowledged one is damaged.
+    /// A batch that the checkpoint header tells of, or an intact one of a higher number, behind the end means that an
+    /// acknowledged one is damaged.
     async fn check_end(&self, findings: &mut Findings) {
         let layout = self.inspector.layout();
+        if self.ring.sequence < self.stable {
+            let reason = format!(
+                "batch {} is damaged, while all before batch {} were stable: acknowledged changes are lost",
+                self.ring.sequence, self.stable
+            );
+            findings.damage("log batch", layout.log_offset + self.ring.position, BLOCK as u64, reason);
+            return;
+        }
         let mut distance = 0;
         while distance <= BATCH_MAX.min(self.ring.len) {
             let position = (self.ring.position + distance) % self.ring.len;
@@ -194,7 +205,8 @@ impl Inspector {
         }
         let mut report = walk.report;
         if let Some(last) = held {
-            if is_intact(self, &last.records).await {
+            // A batch that was stable isn't dropped: of its data those are told who read it.
+            if last.batch.sequence < walk.stable || is_intact(self, &last.records).await {
                 self.lay(last, &mut known, &mut overlay, findings);
             } else {
                 report.dropped = true;

@@ -8,6 +8,7 @@ mod crash;
 mod defragment;
 mod deletes;
 mod dropped;
+mod evidence;
 mod exhaustive;
 mod footprint;
 mod format;

@@ -1,0 +1,146 @@
+//! Rot in the last batch of the log: what was acknowledged doesn't go without a word once anything on the device tells of it.
+
+use crate::setup::*;
+use std::time::Duration;
+use weir_media::sim::CrashKeeps;
+use weir_store::{Depth, Inspector, OpenError, Severity, Store};
+
+const DISK: u64 = 16 << 20;
+
+/// Longer than a log without anything to write waits before it marks its last batch.
+const IDLE: Duration = Duration::from_secs(1);
+
+fn value() -> Vec<u8> {
+    pattern(77, 700)
+}
+
+/// The byte on the disk where the value stands.
+fn place_of(machine: &Machine, value: &[u8]) -> u64 {
+    let bytes = machine.disk.bytes(0, DISK as usize);
+    bytes.windows(value.len()).position(|window| window == value).expect("it is in the log") as u64
+}
+
+/// What an open says after a bit of the value in the log has flipped, and the damage that an inspection finds.
+fn open_rotten(machine: &Machine, value: &[u8]) -> (Result<std::rc::Rc<Store>, OpenError>, usize) {
+    machine.disk.rot(place_of(machine, value) + 5, 3);
+    let device = machine.device();
+    let report = machine
+        .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await });
+    let damage = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
+    (machine.try_open(quiet()), damage)
+}
+
+/// The log batch whose first block this is on is reported.
+fn assert_reported((opened, damage): (Result<std::rc::Rc<Store>, OpenError>, usize), place: u64) {
+    let Err(OpenError::Corrupt { location, .. }) = opened else { panic!("it is opened without a word") };
+    assert_eq!((location.what, location.offset / 4096), ("the log", place / 4096));
+    assert!(damage > 0, "an inspection finds nothing");
+}
+
+#[test]
+fn a_batch_that_was_stable_for_a_while_is_missed() {
+    for len in [700, 9000] {
+        let machine = Machine::new(61, DISK);
+        let (store, shard) = machine.start(quiet());
+        let (data, small) = (pattern(9, len), value());
+        let (kept, user) = (small.clone(), shard.clone());
+        machine.run(async move {
+            write(&user, 1, 1, 0, &data).await.expect("stored");
+            write(&user, 2, 2, 0, &kept).await.expect("stored");
+        });
+        let written = store.stats().device.writes;
+        machine.sleep(IDLE);
+        assert_eq!(store.stats().device.writes, written + 1, "one mark");
+        machine.sleep(IDLE);
+        assert_eq!(store.stats().device.writes, written + 1, "and no other");
+        drop((store, shard));
+        machine.crash(CrashKeeps::Nothing);
+        let place = place_of(&machine, &small);
+        assert_reported(open_rotten(&machine, &small), place);
+    }
+}
+
+#[test]
+fn a_batch_that_an_open_has_found_is_missed_by_the_next_one() {
+    let machine = Machine::new(62, DISK);
+    let (store, shard) = machine.start(quiet());
+    let small = value();
+    let kept = small.clone();
+    machine.run(async move { write(&shard, 2, 2, 0, &kept).await.expect("stored") });
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    let found = machine.run(async move { read(&shard, 2, u64::MAX, 0, 700).await.expect("read") });
+    assert!(found.0 == small, "it was shown");
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let place = place_of(&machine, &small);
+    assert_reported(open_rotten(&machine, &small), place);
+}
+
+#[test]
+fn data_of_a_batch_that_was_stable_is_reported_to_its_reader() {
+    for waits in [true, false] {
+        let machine = Machine::new(63, DISK);
+        let (store, shard) = machine.start(quiet());
+        let large = pattern(5, 9000);
+        let kept = large.clone();
+        machine.run(async move { write(&shard, 2, 2, 0, &kept).await.expect("stored") });
+        if waits {
+            machine.sleep(IDLE);
+        }
+        drop(store);
+        machine.crash(CrashKeeps::Nothing);
+        if !waits {
+            drop(machine.open(quiet()));
+            machine.crash(CrashKeeps::Nothing);
+        }
+        machine.disk.rot(place_of(&machine, &large[..4096]) + 9, 1);
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).expect("the pool");
+        let found = machine.run(async move { read(&shard, 2, u64::MAX, 0, 9000).await.map(|_| ()) });
+        assert!(matches!(found, Err(weir_store::FetchError::Corrupt { .. })), "{found:?}");
+    }
+}
+
+#[test]
+fn nothing_of_a_closed_store_stands_in_the_log_alone() {
+    let machine = Machine::new(64, DISK);
+    let (store, shard) = machine.start(quiet());
+    let small = value();
+    let kept = small.clone();
+    machine.run(async move {
+        write(&shard, 2, 2, 0, &kept).await.expect("stored");
+        store.close().await.expect("closed");
+    });
+    machine.crash(CrashKeeps::Nothing);
+    machine.disk.rot(place_of(&machine, &small) + 5, 3);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    let found = machine.run(async move { read(&shard, 2, u64::MAX, 0, 700).await.expect("read") });
+    assert!(found.0 == small, "it is in the checkpoint");
+}
+
+#[test]
+fn a_log_that_is_written_to_all_the_time_has_no_marks() {
+    let machine = Machine::new(65, DISK);
+    let (store, shard) = machine.start(quiet());
+    let handle = machine.handle();
+    let before = store.stats();
+    machine.run(async move {
+        let end = handle.now() + IDLE;
+        for epoch in 1.. {
+            write(&shard, 1, epoch, 0, &value()).await.expect("stored");
+            handle.sleep(Duration::from_millis(10)).await;
+            if handle.now() > end {
+                break;
+            }
+        }
+    });
+    let after = store.stats();
+    let (writes, batches) =
+        (after.device.writes - before.device.writes, after.commit.batches - before.commit.batches);
+    assert!(batches > 50 && after.checkpoints == before.checkpoints, "{batches} batches");
+    assert_eq!(writes, batches, "each write is a batch with records");
+}
