@@ -137,7 +137,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         {
             continue;
         }
-        if core.is_stopped() || core.has_failed() {
+        if core.has_failed() {
             return;
         }
         core.checkpoints.running.set(true);

@@ -36,6 +36,8 @@ pub(crate) async fn run(core: Rc<Core>) {
             // What is damaged was counted where it was met, and stays as it is; the rest is worked on.
             Ok(worked) => worked,
             Err(ChoreError::Page(_)) => true,
+            // A store that is being closed refuses changes, and is well.
+            Err(ChoreError::Failed(_)) if core.is_stopped() => return,
             Err(ChoreError::Failed(reason)) => return core.fail(&reason),
         };
         if worked {

@@ -204,9 +204,7 @@ pub enum PoolError {
     #[error("{0}; rebuild this target from its replicas, and replace the device if it happens again")]
     Index(String),
     /// The store has failed.
-    #[error(
-        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
-    )]
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
     Failed(String),
 }
 
@@ -334,9 +332,7 @@ pub enum UpdateError {
         quota: u64,
     },
     /// The store has failed.
-    #[error(
-        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
-    )]
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
     Failed(String),
 }
 
@@ -433,9 +429,7 @@ pub enum FetchError {
     #[error(transparent)]
     Media(#[from] MediaError),
     /// The store has failed.
-    #[error(
-        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
-    )]
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
     Failed(String),
 }
 
@@ -534,9 +528,7 @@ pub enum TransactionError {
     #[error(transparent)]
     Media(#[from] MediaError),
     /// The store has failed.
-    #[error(
-        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
-    )]
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
     Failed(String),
 }
 
@@ -611,9 +603,7 @@ pub enum AttributeError {
     #[error("pool {0} has no room for attributes on this target; delete data or grow the pool")]
     NoSpace(PoolId),
     /// The store has failed.
-    #[error(
-        "the store is read-only since its device failed: {0}; restart the engine after the device is repaired"
-    )]
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
     Failed(String),
 }
 

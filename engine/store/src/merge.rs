@@ -407,6 +407,9 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
         let begin = core.layout.data(run.block);
         for (offset, piece) in (begin..).step_by(PIECE).zip(part.chunks(PIECE)) {
             let passage = core.make_way(piece.len()).await;
+            if core.is_stopped() {
+                return Err(weir_media::MediaError::Closed { device: core.device.name().to_owned() });
+            }
             core.device.write(offset, vec![core.dma.copy_of(piece).await.into()]).await?;
             drop(passage);
         }

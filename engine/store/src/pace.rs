@@ -84,6 +84,13 @@ impl Pace {
         self.bytes.get() == 0 || self.bytes.get() + bytes <= bound
     }
 
+    /// Waits until nothing of it is under way.
+    pub(crate) async fn rest(&self) {
+        while self.bytes.get() > 0 {
+            self.ended.notified().await;
+        }
+    }
+
     fn pass(&self, bytes: usize) -> Passage {
         self.bytes.set(self.bytes.get() + bytes);
         Passage { bytes, under_way: Rc::clone(&self.bytes), ended: self.ended.clone() }

@@ -224,11 +224,12 @@ impl Core {
         self.chores.notify_waiters();
     }
 
-    /// Asks background tasks to end.
+    /// Takes no more changes and asks background tasks to end, but for those that bring to the device what was changed.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.chores.notify_waiters();
         self.chores.notify_one();
+        self.journal.progress.notify_waiters();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -32,7 +32,10 @@ const CHECKPOINT_TRIES: u64 = 20;
 /// The store of one target. Dropping it stops its background work; everything acknowledged is durable.
 pub struct Store {
     core: Rc<Core>,
+    /// Those that bring changes to the device.
     tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Those that make changes or look for damage.
+    background: RefCell<Vec<JoinHandle<()>>>,
 }
 
 impl core::fmt::Debug for Store {
@@ -48,6 +51,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.core.stop();
         self.tasks.get_mut().iter().for_each(JoinHandle::abort);
+        self.background.get_mut().iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -113,17 +117,21 @@ impl Store {
         let opening = Opening::new(&device, owner).await?;
         let core = opening.recover(rt, config).await?;
         core.counters.recovery.set(rt.now() - begin);
-        let mut tasks =
-            vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
-        tasks.push(rt.spawn(journal::mark(Rc::clone(&core))));
+        let tasks = vec![
+            rt.spawn(journal::run(Rc::clone(&core))),
+            rt.spawn(checkpoint::run(Rc::clone(&core))),
+            rt.spawn(journal::mark(Rc::clone(&core))),
+        ];
+        let mut background = Vec::new();
         if core.config.background {
-            tasks.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
+            background.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
         }
         if let Some(scrub) = core.config.scrub {
-            tasks.push(rt.spawn(crate::scrub::run(Rc::clone(&core), scrub)));
+            background.push(rt.spawn(crate::scrub::run(Rc::clone(&core), scrub)));
         }
         core.request_checkpoint_if_due();
-        Ok(Rc::new(Self { core, tasks: RefCell::new(tasks) }))
+        let (tasks, background) = (RefCell::new(tasks), RefCell::new(background));
+        Ok(Rc::new(Self { core, tasks, background }))
     }
 
     /// Identity given at format.
@@ -373,15 +381,24 @@ impl Store {
         Ok(())
     }
 
-    /// Waits for what is in flight, writes a checkpoint and stops. Later changes fail.
+    /// Takes no more changes, waits until those that were made are durable and nothing is on its way to the device, writes
+    /// a checkpoint and stops. A change that meets this is acknowledged, or fails and leaves nothing; later ones fail. What
+    /// is being read may be.
     ///
     /// # Errors
-    /// When the device fails; acknowledged state is safe in the log all the same.
+    /// When the device fails, or has no room for a checkpoint; acknowledged state is safe in the log all the same. The
+    /// store takes no changes then, either.
     pub async fn close(&self) -> Result<(), PoolError> {
         let core = &self.core;
+        core.stop();
+        let background = core::mem::take(&mut *self.background.borrow_mut());
+        background.iter().for_each(JoinHandle::abort);
+        core.space.borrow_mut().release_held();
+        // What is written for changes that are refused now goes to blocks that the next open gives to others.
+        core.writer.rest().await;
+        core.pace.rest().await;
         core.make_durable(core.journal.last()).await.map_err(PoolError::Failed)?;
         self.checkpoint().await?;
-        core.stop();
         core.fail("it was closed");
         let tasks = core::mem::take(&mut *self.tasks.borrow_mut());
         tasks.iter().for_each(JoinHandle::abort);

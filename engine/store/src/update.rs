@@ -548,6 +548,9 @@ impl Shard {
     ) -> Result<Writing, UpdateError> {
         let held = self.reserve(container, request, pieces)?;
         let parts = self.stage(pieces, data).await;
+        if let Some(reason) = self.core.refusal() {
+            return Err(UpdateError::Failed(reason));
+        }
         Ok(self.core.writer.begin(&self.core, held, parts))
     }
 

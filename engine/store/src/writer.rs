@@ -70,6 +70,10 @@ pub(crate) struct Writer {
     gathering: RefCell<Option<Rc<Group>>>,
     /// Records whose data is on the way, in ascending order.
     ahead: RefCell<VecDeque<u64>>,
+    /// Groups and transfers that have begun and not ended.
+    under_way: Cell<usize>,
+    /// The last of them has ended.
+    ended: Notify,
     /// Data of a record has come to its end.
     arrived: Notify,
     /// Why the data of a record will never be there.
@@ -197,6 +201,20 @@ impl Writer {
         }
     }
 
+    /// Waits until nothing is on its way to the device.
+    pub(crate) async fn rest(&self) {
+        while self.under_way.get() > 0 {
+            self.ended.notified().await;
+        }
+    }
+
+    fn end_one(&self) {
+        self.under_way.set(self.under_way.get() - 1);
+        if self.under_way.get() == 0 {
+            self.ended.notify_waiters();
+        }
+    }
+
     /// The data of a record has come to its end.
     fn arrive(&self, record: u64, error: Option<MediaError>) {
         if let Some(error) = error {
@@ -215,9 +233,11 @@ impl Writer {
         Rc::clone(gathering.get_or_insert_with(|| {
             let group = Rc::new(Group::with_room());
             let (core, later) = (Rc::clone(core), Rc::clone(&group));
+            self.under_way.set(self.under_way.get() + 1);
             core.rt.clone().spawn(async move {
                 core.writer.gathering.borrow_mut().take_if(|group| Rc::ptr_eq(group, &later));
                 begin(&core, &later);
+                core.writer.end_one();
             });
             group
         }))
@@ -278,6 +298,7 @@ fn begin(core: &Rc<Core>, group: &Rc<Group>) {
     }
     for Transfer { offset, slices, members, .. } in transfers {
         let write = core.device.write(offset, slices);
+        core.writer.under_way.set(core.writer.under_way.get() + 1);
         core.rt.spawn(end(Rc::clone(core), Rc::clone(group), write, members));
     }
 }
@@ -300,6 +321,7 @@ async fn end(core: Rc<Core>, group: Rc<Group>, write: IoFuture<()>, members: Vec
         }
     }
     wakers.into_iter().for_each(Waker::wake);
+    core.writer.end_one();
 }
 
 #[cfg(test)]

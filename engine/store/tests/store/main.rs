@@ -4,6 +4,7 @@
 
 mod basics;
 mod checksums;
+mod closing;
 mod crash;
 mod defragment;
 mod deletes;
