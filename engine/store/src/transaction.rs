@@ -454,27 +454,35 @@ impl Shard {
     }
 
     /// Prepared transactions that await their decision, oldest epoch first: after a restart, those whose coordinator
-    /// has to be asked. One that is missing here may have a decision that isn't durable yet: see [`Shard::decision`].
+    /// has to be asked. As of the begin of the call; durable when it returns.
     ///
     /// # Errors
-    /// When the container is missing.
-    pub fn undecided(&self, container: ContainerId) -> Result<Vec<(TransactionId, Epoch)>, TransactionError> {
+    /// When the container is missing or the store has failed.
+    pub async fn undecided(
+        &self,
+        container: ContainerId,
+    ) -> Result<Vec<(TransactionId, Epoch)>, TransactionError> {
         let number = self.locate(container)?;
-        Ok(self.core.transactions.borrow().undecided(self.number, number))
+        let undecided = self.core.transactions.borrow().undecided(self.number, number);
+        // A transaction that is missing may just have been decided.
+        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
+        Ok(undecided)
     }
 
-    /// What became of a transaction; `None` when it is undecided, unknown or forgotten. The decision may not be durable
-    /// yet, and is lost then when the power fails: whoever acts on it commits or aborts again first, which waits for that.
+    /// What became of a transaction; `None` when it is undecided, unknown or forgotten. As of the begin of the call; durable
+    /// when it returns.
     ///
     /// # Errors
-    /// When the container is missing.
-    pub fn decision(
+    /// When the container is missing or the store has failed.
+    pub async fn decision(
         &self,
         container: ContainerId,
         id: TransactionId,
     ) -> Result<Option<Decision>, TransactionError> {
         let number = self.locate(container)?;
-        Ok(self.core.transactions.borrow().decision((self.number, number, id)))
+        let decision = self.core.transactions.borrow().decision((self.number, number, id));
+        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
+        Ok(decision)
     }
 }
 

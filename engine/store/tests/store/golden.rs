@@ -248,13 +248,16 @@ async fn find_more(handle: &Handle, device: &MemoryDevice) {
     expected[499 * 3..599 * 3].fill(0);
     assert!(data == expected && sums == [[crc(&data)]]);
     drop(fetch);
-    let undecided = shard.undecided(CONTAINER).expect("found");
+    let undecided = shard.undecided(CONTAINER).await.expect("found");
     assert_eq!(undecided.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [transaction(4), transaction(5)]);
-    let committed = |number| {
-        let decision = shard.decision(CONTAINER, transaction(number)).expect("found");
-        decision.map(|decision| matches!(decision, Decision::Committed(_)))
-    };
-    assert_eq!([1, 2, 3, 4].map(committed), [Some(true), Some(false), Some(true), None]);
+    for (number, committed) in [(1, Some(true)), (2, Some(false)), (3, Some(true)), (4, None)] {
+        let decision = shard.decision(CONTAINER, transaction(number)).await.expect("found");
+        assert_eq!(
+            decision.map(|decision| matches!(decision, Decision::Committed(_))),
+            committed,
+            "{number}"
+        );
+    }
     shard.commit_transaction(CONTAINER, transaction(4)).await.expect("committed");
     shard.abort_transaction(CONTAINER, transaction(5)).await.expect("aborted");
     for (number, is_there) in [(1, true), (2, false), (3, true), (4, true), (5, false)] {

@@ -241,7 +241,7 @@ impl Cycle {
     /// Decides on a transaction that may be undecided.
     async fn conclude(&self, place: &Place) -> Option<()> {
         let Some((id, is_prepared)) = self.with(place, |pair| pair.pending)? else { return Some(()) };
-        let undecided = place.shard.undecided(CONTAINER).ok()?;
+        let undecided = place.shard.undecided(CONTAINER).await.ok()?;
         let is_undecided = undecided.iter().any(|(found, _)| *found == id);
         let has_gone = || {
             let slot = &self.known.borrow().slots[place.slot];

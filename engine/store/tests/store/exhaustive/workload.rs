@@ -118,9 +118,9 @@ pub async fn observe(store: &Store) -> Observation {
             }
         }
         for transaction in TRANSACTIONS.into_iter().filter(|_| shard.has_container(CONTAINER)) {
-            let undecided = shard.undecided(CONTAINER).expect("the container");
+            let undecided = shard.undecided(CONTAINER).await.expect("the container");
             let is_prepared = undecided.iter().any(|(found, _)| *found == transaction);
-            if let Some(decision) = shard.decision(CONTAINER, transaction).expect("the container") {
+            if let Some(decision) = shard.decision(CONTAINER, transaction).await.expect("the container") {
                 seen.insert(format!("transaction {}", transaction.0), format!("{decision:?}"));
             } else if is_prepared {
                 seen.insert(format!("transaction {}", transaction.0), "prepared".to_owned());

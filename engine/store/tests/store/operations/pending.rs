@@ -107,7 +107,7 @@ impl Trial {
             outcome @ Outcome::Refused(_) => self.settle(outcome, &pending.changes, epoch),
             Outcome::Doubtful => {
                 self.recover();
-                let undecided = self.container().shard.undecided(self.here.id).expect("the container");
+                let undecided = self.undecided(self.here.id);
                 if undecided.iter().any(|(found, _)| *found == pending.id) {
                     self.here.pending.push(pending);
                 }
@@ -159,7 +159,14 @@ impl Trial {
             self.recover();
         }
         self.unsure = None;
-        let decision = self.container().shard.decision(self.here.id, id).expect("the container");
+        let decision = loop {
+            let (shard, container) = (self.container().shard, self.here.id);
+            match self.run(async move { shard.decision(container, id).await }) {
+                Some(Ok(decision)) => break decision,
+                other => assert!(self.faulty, "{other:?}"),
+            }
+            self.recover();
+        };
         let expected = if commits { Decision::Committed(Epoch(epoch)) } else { Decision::Aborted };
         assert_eq!(decision, Some(expected));
         if commits {

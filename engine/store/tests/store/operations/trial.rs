@@ -378,6 +378,13 @@ impl Trial {
         }
     }
 
+    /// What is undecided, right after an open.
+    pub(super) fn undecided(&self, container: ContainerId) -> Vec<(TransactionId, Epoch)> {
+        let shard = self.shard.clone();
+        let undecided = self.run(async move { shard.undecided(container).await });
+        undecided.expect("a healthy disk").expect("the container")
+    }
+
     /// Power failure, restart, and a look at what is there.
     pub(super) fn recover(&mut self) {
         self.machine.crash(CrashKeeps::Any);
@@ -393,7 +400,7 @@ impl Trial {
         for content in [&self.here, &self.there] {
             let found = self.shard.snapshots(content.id).expect("the container");
             assert_eq!(found.iter().map(|epoch| epoch.0).collect::<BTreeSet<_>>(), content.snapshots);
-            let mut undecided = self.shard.undecided(content.id).expect("the container");
+            let mut undecided = self.undecided(content.id);
             undecided.retain(|(id, _)| Some(*id) != self.unsure);
             undecided.sort_unstable_by_key(|(_, epoch)| *epoch);
             let mut pending: Vec<_> = content.pending.iter().map(|of| (of.id, Epoch(of.epoch))).collect();

@@ -303,7 +303,9 @@ impl History {
         self.open.retain(|open| open.prepared.is_some());
         let mut expected: Vec<_> = self.open.iter().map(|open| (id(open.id), Epoch(open.epoch))).collect();
         expected.sort_by_key(|(id, epoch)| (*epoch, *id));
-        assert_eq!(self.shard.undecided(CONTAINER), Ok(expected));
+        let shard = self.shard.clone();
+        let undecided = self.machine.run(async move { shard.undecided(CONTAINER).await });
+        assert_eq!(undecided, Ok(expected));
     }
 
     /// Every read is what the history of those who committed says, in the order of their epochs.

@@ -134,7 +134,7 @@ fn what_is_prepared_shows_all_at_once_when_it_is_committed() {
         assert!(matches!(error, UpdateError::Undecided { transaction, .. } if transaction == id(7)));
         let whole = user.punch(CONTAINER, object(1), &PunchScope::Object, Epoch(t + 30), Conditions::NONE);
         assert!(matches!(whole.await, Err(UpdateError::Undecided { .. })));
-        assert_eq!(user.undecided(CONTAINER), Ok(vec![(id(7), Epoch(t + 10))]));
+        assert_eq!(user.undecided(CONTAINER).await, Ok(vec![(id(7), Epoch(t + 10))]));
         assert_eq!(user.commit_transaction(CONTAINER, id(7)).await, Ok(Epoch(t + 10)));
         assert_eq!(user.commit_transaction(CONTAINER, id(7)).await, Ok(Epoch(t + 10)));
         assert_eq!(look(&user, 1, "x", MAX).await, Ok(Some(b"one".to_vec())));
@@ -160,7 +160,7 @@ fn an_aborted_transaction_leaves_nothing_behind() {
         assert!(user.space().data >= 300_000);
         user.abort_transaction(CONTAINER, id(1)).await.expect("aborted");
         user.abort_transaction(CONTAINER, id(1)).await.expect("again");
-        assert_eq!(user.decision(CONTAINER, id(1)), Ok(Some(Decision::Aborted)));
+        assert_eq!(user.decision(CONTAINER, id(1)).await, Ok(Some(Decision::Aborted)));
         assert_eq!(user.commit_transaction(CONTAINER, id(1)).await, Err(TransactionError::Aborted(id(1))));
         assert_eq!(look(&user, 1, "x", MAX).await, Ok(None));
         assert_eq!(dkeys(&user, 1, MAX).await, Ok(0));
@@ -193,19 +193,22 @@ fn what_an_abort_makes_true_is_told_when_the_abort_is_durable() {
             async move { aborting.abort_transaction(CONTAINER, id(1)).await }
         });
         handle.sleep(Duration::from_micros(1)).await;
-        assert_eq!(aborting.decision(CONTAINER, id(1)), Ok(Some(Decision::Aborted)));
         look(&aborting, 1, "x", MAX).await
     });
     assert!(told.is_err(), "{told:?}");
     drop((store, shard));
     machine.crash(CrashKeeps::Nothing);
     let shard = machine.open(quiet()).pool(POOL).expect("the pool");
-    assert_eq!(shard.undecided(CONTAINER), Ok(vec![(id(1), Epoch(t + 1))]), "it may be committed yet");
+    let undecided = machine.run(async move { shard.undecided(CONTAINER).await });
+    assert_eq!(undecided, Ok(vec![(id(1), Epoch(t + 1))]), "it may be committed yet");
 }
 
 #[test]
 fn an_earlier_decision_is_told_when_it_is_durable() {
-    for (aborts, asks) in [(true, "prepare"), (true, "commit"), (false, "prepare"), (false, "abort")] {
+    let asked = ["prepare", "commit", "decision", "undecided"].map(|asks| (true, asks));
+    let asked =
+        asked.into_iter().chain(["prepare", "abort", "decision", "undecided"].map(|asks| (false, asks)));
+    for (aborts, asks) in asked {
         let (machine, store, shard, t) = start(10);
         let user = shard.clone();
         let prepare = async move |shard: &Shard| {
@@ -224,10 +227,11 @@ fn an_earlier_decision_is_told_when_it_is_durable() {
                 }
             });
             handle.sleep(Duration::from_micros(1)).await;
-            assert!(user.decision(CONTAINER, id(1)).expect("the container").is_some());
             match asks {
                 "prepare" => format!("{:?}", prepare(&user).await),
                 "commit" => format!("{:?}", user.commit_transaction(CONTAINER, id(1)).await),
+                "decision" => format!("{:?}", user.decision(CONTAINER, id(1)).await),
+                "undecided" => format!("{:?}", user.undecided(CONTAINER).await),
                 _ => format!("{:?}", user.abort_transaction(CONTAINER, id(1)).await),
             }
         });
@@ -235,11 +239,8 @@ fn an_earlier_decision_is_told_when_it_is_durable() {
         drop((store, shard));
         machine.crash(CrashKeeps::Nothing);
         let shard = machine.open(quiet()).pool(POOL).expect("the pool");
-        assert_eq!(
-            shard.undecided(CONTAINER),
-            Ok(vec![(id(1), Epoch(t))]),
-            "it may be decided otherwise yet"
-        );
+        let undecided = machine.run(async move { shard.undecided(CONTAINER).await });
+        assert_eq!(undecided, Ok(vec![(id(1), Epoch(t))]), "it may be decided otherwise yet");
     }
 }
 
@@ -267,10 +268,13 @@ fn prepared_state_and_decisions_survive_crashes_and_checkpoints() {
         let shard = store.pool(POOL).expect("the pool");
         let (user, data) = (shard.clone(), large.clone());
         machine.run(async move {
-            assert_eq!(user.undecided(CONTAINER), Ok(vec![(id(1), Epoch(t + 10)), (id(2), Epoch(t + 11))]));
+            assert_eq!(
+                user.undecided(CONTAINER).await,
+                Ok(vec![(id(1), Epoch(t + 10)), (id(2), Epoch(t + 11))])
+            );
             assert!(matches!(look(&user, 1, "x", MAX).await, Err(FetchError::Undecided { .. })));
             assert!(matches!(look(&user, 2, "gone", MAX).await, Err(FetchError::Undecided { .. })));
-            assert_eq!(user.decision(CONTAINER, id(3)), Ok(Some(Decision::Aborted)));
+            assert_eq!(user.decision(CONTAINER, id(3)).await, Ok(Some(Decision::Aborted)));
             user.commit_transaction(CONTAINER, id(1)).await.expect("committed");
             user.abort_transaction(CONTAINER, id(2)).await.expect("aborted");
             assert!(look(&user, 1, "x", MAX).await == Ok(Some(data)));
@@ -288,8 +292,8 @@ fn prepared_state_and_decisions_survive_crashes_and_checkpoints() {
         machine.run(async move {
             assert!(look(&shard, 1, "x", MAX).await == Ok(Some(data)));
             assert_eq!(look(&shard, 3, "y", MAX).await, Ok(None));
-            assert_eq!(shard.decision(CONTAINER, id(1)), Ok(Some(Decision::Committed(Epoch(t + 10)))));
-            assert_eq!(shard.decision(CONTAINER, id(2)), Ok(Some(Decision::Aborted)));
+            assert_eq!(shard.decision(CONTAINER, id(1)).await, Ok(Some(Decision::Committed(Epoch(t + 10)))));
+            assert_eq!(shard.decision(CONTAINER, id(2)).await, Ok(Some(Decision::Aborted)));
         });
     }
 }
@@ -389,7 +393,8 @@ fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everyth
         plain(&user, 1, "x", now + 1, b"2").await.expect("stored");
     });
     machine.sleep(std::time::Duration::from_secs(20));
-    assert_eq!(shard.decision(CONTAINER, id(3)), Ok(None));
+    let user = shard.clone();
+    assert_eq!(machine.run(async move { user.decision(CONTAINER, id(3)).await }), Ok(None));
     let user = shard.clone();
     let handle = machine.handle();
     machine.run(async move {

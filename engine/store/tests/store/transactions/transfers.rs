@@ -135,7 +135,7 @@ fn run(seed: u64, config: StoreConfig) {
     assert_eq!(machine.audit(&store).problems, [""; 0], "seed {seed}");
     let shard = store.pool(POOL).expect("the pool");
     machine.run(async move {
-        for (transaction, _) in shard.undecided(CONTAINER).expect("the container") {
+        for (transaction, _) in shard.undecided(CONTAINER).await.expect("the container") {
             if transaction.0.as_u128().is_multiple_of(2) {
                 shard.commit_transaction(CONTAINER, transaction).await.expect("committed");
             } else {
