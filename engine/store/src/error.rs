@@ -273,6 +273,16 @@ pub enum UpdateError {
         /// The newest epoch at which others were there.
         newest: Epoch,
     },
+    /// Prepared transactions take all the memory that they may.
+    #[error(
+        "prepared transactions hold {kept} bytes of memory, of {limit} at most; try again when some are decided, or raise index_memory"
+    )]
+    Crowded {
+        /// Bytes that they hold.
+        kept: u64,
+        /// Bytes that they may hold.
+        limit: u64,
+    },
     /// The transaction was committed or aborted before.
     #[error("transaction {transaction} was decided before: {decision:?}")]
     Decided {
@@ -645,7 +655,7 @@ impl UpdateError {
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
             Self::Checksum { .. } => Der::CSUM,
-            Self::Undecided { .. } => Der::INPROGRESS,
+            Self::Undecided { .. } | Self::Crowded { .. } => Der::INPROGRESS,
             Self::Restart { .. } => Der::TX_RESTART,
             Self::Decided { decision: Decision::Committed(_), .. } => Der::ALREADY,
             Self::Decided { decision: Decision::Aborted, .. } => Der::OP_CANCELED,

@@ -8,6 +8,7 @@
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber, TransactionTail};
+use crate::promise::{Promise, Promises};
 use crate::record::Change;
 use crate::timestamps::Scope;
 use crate::value::Version;
@@ -270,6 +271,9 @@ pub(crate) fn scopes_of_punch(scope: &PunchScope) -> Vec<Scope<'_>> {
     }
 }
 
+/// Bytes of the length before the stored form of operations.
+pub(crate) const OPERATIONS_LEN: usize = size_of::<u32>();
+
 /// The stored form of a transaction's operations.
 pub(crate) fn encode_operations(epoch: Epoch, intents: &[Intent]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -289,6 +293,8 @@ pub(crate) fn encode_operations(epoch: Epoch, intents: &[Intent]) -> Vec<u8> {
 pub(crate) struct Prepared {
     pub(crate) epoch: Epoch,
     pub(crate) intents: Vec<Intent>,
+    /// Bytes of the operations as they are stored.
+    pub(crate) bytes: usize,
 }
 
 fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
@@ -305,7 +311,7 @@ fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
     let epoch = Epoch(decoder.u64()?);
     let count = decoder.count(OPERATIONS_MAX)?;
     let intents: Result<Vec<Intent>, Malformed> = (0..count).map(|_| Intent::decode(&mut decoder)).collect();
-    Ok(Some(Prepared { epoch, intents: intents? }))
+    Ok(Some(Prepared { epoch, intents: intents?, bytes: len as usize }))
 }
 
 /// A transaction within the store.
@@ -322,8 +328,8 @@ const FIRST: Who = (Epoch(0), TransactionId(Uuid::nil()));
 struct Entry {
     /// Pieces of the operations, in their order.
     pieces: BTreeMap<u16, Vec<u8>>,
-    /// Versions to be stored.
-    versions: BTreeMap<u32, Version>,
+    /// Versions to be stored, with their bytes.
+    versions: BTreeMap<u32, (Version, usize)>,
     prepared: Option<Rc<Prepared>>,
     decision: Option<(Decision, u64)>,
 }
@@ -346,6 +352,8 @@ pub(crate) struct Transactions {
     dkeys: BTreeSet<(ObjectKey, Option<Key>, Who)>,
     /// Decisions in the order of their time.
     decided: BTreeSet<(u64, TransactionKey)>,
+    /// What commits will take.
+    pub(crate) promises: Promises,
 }
 
 impl Transactions {
@@ -373,10 +381,19 @@ impl Transactions {
                 let before = entry.prepared.take();
                 self.strike(place, before.as_deref());
             }
-            (TransactionTail::Version(number), Some(value)) => {
-                entry.versions.insert(number, Version::decode(value)?);
+            (TransactionTail::Version(number), value) => {
+                let version = value.map(Version::decode).transpose()?;
+                let version = version.map(|version| (version, value.unwrap_or_default().len()));
+                let len = |version: &(Version, usize)| Promise::of_version(version.1);
+                let owner = (place.0, place.1);
+                if let Some(gone) = entry.versions.remove(&number) {
+                    self.promises.take_back(owner, len(&gone));
+                }
+                if let Some(version) = version {
+                    self.promises.give(owner, len(&version));
+                    entry.versions.insert(number, version);
+                }
             }
-            (TransactionTail::Version(number), None) => drop(entry.versions.remove(&number)),
             (TransactionTail::Decision, value) => {
                 let decision = value.map(Decision::decode).transpose()?;
                 if let Some((_, time)) = core::mem::replace(&mut entry.decision, decision) {
@@ -392,8 +409,9 @@ impl Transactions {
     }
 
     fn register(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
-        let Some(Prepared { epoch, intents }) = prepared else { return };
+        let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
+        self.promises.give((pool, container), Promise::of_operations(prepared, *bytes));
         self.undecided.insert(((pool, container), who));
         for intent in intents {
             let object = (pool, container, intent.object());
@@ -403,8 +421,9 @@ impl Transactions {
     }
 
     fn strike(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
-        let Some(Prepared { epoch, intents }) = prepared else { return };
+        let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
+        self.promises.take_back((pool, container), Promise::of_operations(prepared, *bytes));
         self.undecided.remove(&((pool, container), who));
         for intent in intents {
             let object = (pool, container, intent.object());
@@ -418,7 +437,8 @@ impl Transactions {
     /// A transaction that awaits its decision, with the versions that it stores.
     pub(crate) fn prepared(&self, place: TransactionKey) -> Option<(Rc<Prepared>, Vec<Version>)> {
         let entry = self.entries.get(&place)?;
-        Some((Rc::clone(entry.prepared.as_ref()?), entry.versions.values().cloned().collect()))
+        let versions = entry.versions.values().map(|(version, _)| version.clone());
+        Some((Rc::clone(entry.prepared.as_ref()?), versions.collect()))
     }
 
     /// What became of a transaction, as far as it is still known.
@@ -545,7 +565,7 @@ mod tests {
     #[test]
     fn operations_survive_encoding_and_are_whole_or_not_there() {
         let bytes = encode_operations(Epoch(77), &operations());
-        let expected = Prepared { epoch: Epoch(77), intents: operations() };
+        let expected = Prepared { epoch: Epoch(77), intents: operations(), bytes: bytes.len() - 4 };
         assert_eq!(decode_operations(&bytes), Ok(Some(expected)));
         for len in 0..bytes.len() {
             assert_eq!(decode_operations(&bytes[..len]), Ok(None), "{len} bytes");
@@ -563,6 +583,9 @@ mod tests {
         assert!(table.prepared(place).is_none());
         table.follow(&keys[1], Some(second)).expect("sound");
         assert_eq!(table.undecided(1, 2), [(place.2, Epoch(77))]);
+        let promised = table.promises.of_pool(1);
+        assert!(promised > 0 && table.promises.of_container(1, 2) == promised);
+        assert_eq!([table.promises.of_pool(2), table.promises.of_container(1, 1)], [0, 0]);
         let object = (1, 2, ObjectId { hi: 3, lo: 9 });
         let (x, other) = (key_of("x"), key_of("other"));
         assert_eq!(table.meets(&object, Scope::Dkey(&x), 77, None), Some((place.2, Epoch(77))));
@@ -583,6 +606,7 @@ mod tests {
         table.follow(&decision, None).expect("sound");
         assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());
         assert!(table.objects.is_empty() && table.dkeys.is_empty());
+        assert_eq!((*table.promises.all(), table.promises.of_pool(1)), (Promise::default(), 0));
     }
 
     /// What a transaction writes: objects, and dkeys of them unless it is all of it.

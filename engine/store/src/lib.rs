@@ -36,6 +36,7 @@ mod neighbours;
 mod pace;
 mod paging;
 mod piece;
+mod promise;
 mod punch;
 mod query;
 mod read;

@@ -264,9 +264,15 @@ impl Shard {
             total: pool.size,
             data: used.data(),
             metadata: used.metadata(),
-            free: pool.free(),
+            promised: self.promised(),
+            free: pool.free().saturating_sub(self.promised()),
             containers,
         }
+    }
+
+    /// Bytes of the pool's share that its prepared transactions take when they are committed.
+    fn promised(&self) -> u64 {
+        self.core.transactions.borrow().promises.of_pool(self.number)
     }
 
     /// Checks what is to be stored against the quota of its container: what others have stored meanwhile counts, too.
@@ -279,6 +285,8 @@ impl Shard {
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
         let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
+        let promised = self.core.transactions.borrow().promises.of_container(self.number, number);
+        let bytes = bytes.saturating_add(promised);
         container.check_quota(bytes).map_err(|quota| UpdateError::Quota { container: id, quota })
     }
 
@@ -293,7 +301,7 @@ impl Shard {
         self.check_quota(id, number, bytes)?;
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
-        let free = pool.free();
+        let free = pool.free().saturating_sub(self.promised());
         if bytes > free || !self.core.has_blocks(blocks) {
             // Deleted data may be waiting for aggregation.
             self.core.chores.notify_one();

@@ -30,7 +30,7 @@ use weir_runtime::sync::Notify;
 const ABSENT: Malformed = Malformed("a node that a change needs isn't in memory");
 
 /// Blocks that a node takes at most.
-const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
+pub(crate) const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
 
 /// Part of the data region that updates leave free, so that checkpoints, punches and reclaim always have blocks to
 /// write to: a checkpoint needs new places for all dirty nodes before the old ones are free.
@@ -292,18 +292,25 @@ impl Core {
 
     /// Whether updates may take this many more blocks.
     pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
-        self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), self.dirty_blocks())
+        let kept = self.dirty_blocks() + self.promised_blocks();
+        self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), kept)
+    }
+
+    /// Blocks of index nodes that prepared transactions need when they are committed.
+    fn promised_blocks(&self) -> u64 {
+        self.transactions.borrow().promises.all().blocks()
     }
 
     /// Whether small changes of metadata may still be made on a device that is full for updates.
     pub(crate) fn has_room_for_metadata(&self) -> bool {
-        self.space.borrow().node_room() >= self.reserve_blocks() / 2 + self.dirty_blocks()
+        let kept = self.reserve_blocks() / 2 + self.dirty_blocks() + self.promised_blocks();
+        self.space.borrow().node_room() >= kept
     }
 
     /// Whether a delete may still make these changes: aggregation, which gives back what deletes take, and the checkpoints
     /// that it needs must have room behind them, too. `Err`: nodes on the way to the keys are missing.
     pub(crate) fn has_room_for_delete(&self, changes: &[Change]) -> Result<bool, Missing> {
-        let kept = self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks();
+        let kept = self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks();
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
         let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
         // A node that changes goes to another place, and may be split.

@@ -95,6 +95,8 @@ pub struct PoolSpace {
     pub data: u64,
     /// Bytes of keys and inline values, with the index around them.
     pub metadata: u64,
+    /// Bytes that prepared transactions take when they are committed.
+    pub promised: u64,
     /// What updates can still take.
     pub free: u64,
     /// Use of each container, those being destroyed included.

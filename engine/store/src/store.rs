@@ -210,7 +210,8 @@ impl Store {
     pub async fn resize_pool(&self, pool: PoolId, size: u64) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         let (number, mut state) = self.find(pool)?;
-        let used = state.used().total().saturating_add(state.reserved);
+        let promised = self.core.transactions.borrow().promises.of_pool(number);
+        let used = state.used().total().saturating_add(state.reserved).saturating_add(promised);
         if size < used {
             return Err(PoolError::InUse { pool, asked: size, used });
         }

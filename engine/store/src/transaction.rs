@@ -10,15 +10,16 @@ use crate::catalog::entry_bytes;
 use crate::codec::Malformed;
 use crate::error::{TransactionError, UpdateError};
 use crate::intents::{
-    Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, PIECE, Prepared, TransactionId,
-    TransactionKey, encode_operations, scopes_of_punch,
+    Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, OPERATIONS_MAX, PIECE, Prepared,
+    TransactionId, TransactionKey, encode_operations, scopes_of_punch,
 };
-use crate::journal::ObjectKey;
+use crate::journal::{ObjectKey, RECORD_MAX};
 use crate::key::{self, ContainerNumber, TransactionTail};
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
+use crate::promise::{DECISION_MAX, Promise};
 use crate::punch::check_scope;
-use crate::record::{Change, Draft};
+use crate::record::{Change, Draft, Edit, growth, record_len};
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::state::CommitError;
@@ -41,6 +42,12 @@ const VERSIONS_MAX: usize = 2 * EXTENTS_MAX;
 
 /// Most keys that the punches of a transaction name: each is looked up at prepare, which can't be divided.
 const PUNCHED_MAX: usize = 2048;
+
+/// Part of the index memory that prepared transactions may take: what they write is kept in memory until the decision.
+const KEPT_DIVISOR: usize = 4;
+
+/// Least memory of prepared transactions, in bytes: some of the largest.
+const KEPT_BYTES_MIN: usize = 8 << 20;
 
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
 /// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
@@ -128,20 +135,20 @@ impl Shard {
         let (staged, reservations) = self.stage_operations(container, place, epoch, operations).await?;
         let planned = self.core.ask(|tree| {
             if self.is_prepared(place, epoch)? {
-                return Ok(Vec::new());
+                return Ok((Vec::new(), Promise::default()));
             }
             self.check_conflicts(place, epoch, operations)?;
             self.check_effects(tree, number, epoch, operations, &staged)?;
-            let changes = prepare_changes(place, epoch, operations, &staged)?;
+            let (changes, promise) = prepare_changes(place, epoch, operations, &staged)?;
             tree.reach(changes.iter().map(Change::key))?;
-            Ok(changes)
+            Ok((changes, promise))
         });
-        let planned: Result<Vec<Change>, UpdateError> = planned.await;
+        let planned: Result<(Vec<Change>, Promise), UpdateError> = planned.await;
         if self.locate(container)? != number {
             return Err(UpdateError::ContainerMissing(container));
         }
-        let changes = match planned {
-            Ok(changes) => changes,
+        let (changes, promise) = match planned {
+            Ok(planned) => planned,
             Err(error) => {
                 // What was found must be durable before anybody is told.
                 self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
@@ -152,11 +159,12 @@ impl Shard {
             Change::Put { key, value } => entry_bytes(key.len(), value.len()),
             Change::Remove { .. } => 0,
         });
-        // A commit puts as much into the place of it, before this goes.
-        let bytes = bytes.sum::<u64>() * 2;
+        // A commit puts its own entries into the place of these, before they go.
+        let bytes = bytes.sum::<u64>() + promise.bytes();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
         self.check_quota(container, number, bytes + in_blocks)?;
-        self.check_space(container, number, bytes, 0)?;
+        self.check_space(container, number, bytes, promise.blocks())?;
+        self.check_promise(&promise)?;
         let record = self.core.commit(&changes, None)?;
         if !changes.is_empty() {
             for mut reservation in reservations {
@@ -165,6 +173,20 @@ impl Shard {
         }
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)
+    }
+
+    /// Refuses a transaction whose commit wouldn't fit one record of the log, or for which there is no memory.
+    fn check_promise(&self, promise: &Promise) -> Result<(), UpdateError> {
+        if promise.record_len() > RECORD_MAX as u64 {
+            let text = format!("all that a transaction stores fits one log record of {RECORD_MAX} bytes");
+            return Err(UpdateError::Invalid(text));
+        }
+        let limit = (self.core.config.index_bytes / KEPT_DIVISOR).max(KEPT_BYTES_MIN) as u64;
+        let kept = self.core.transactions.borrow().promises.all().kept;
+        if kept + promise.kept > limit {
+            return Err(UpdateError::Crowded { kept, limit });
+        }
+        Ok(())
     }
 
     /// Whether a transaction is prepared already. Fails when it was decided.
@@ -377,6 +399,11 @@ impl Shard {
         versions: &[Version],
         changes: &[Change],
     ) -> Result<u64, TransactionError> {
+        debug_assert!(
+            keeps_promise(prepared, versions, changes),
+            "transaction {} takes more than was promised to it",
+            place.2
+        );
         let objects = objects_of(place, prepared);
         let moved: Vec<Run> = versions
             .iter()
@@ -492,13 +519,24 @@ fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<
     objects.collect::<BTreeSet<ObjectKey>>().into_iter().collect()
 }
 
+/// Whether a commit takes no more of the log and the pool than was reserved for it.
+fn keeps_promise(prepared: &Prepared, versions: &[Version], changes: &[Change]) -> bool {
+    let mut promise = Promise::of_operations(prepared, prepared.bytes);
+    for version in versions {
+        promise += Promise::of_version(version.encode().len());
+    }
+    let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
+    let decision = entry_bytes(DECISION_MAX, 0);
+    record_len(&edits) as u64 <= promise.record_len() && growth(&edits) <= promise.entries() + decision
+}
+
 /// The entries of a prepared transaction.
 fn prepare_changes(
     place: TransactionKey,
     epoch: Epoch,
     operations: &[Operation<'_>],
     staged: &[Pieces],
-) -> Result<Vec<Change>, UpdateError> {
+) -> Result<(Vec<Change>, Promise), UpdateError> {
     let intents: Vec<Intent> =
         operations.iter().zip(staged).map(|(operation, pieces)| intent(operation, pieces)).collect();
     let bytes = encode_operations(epoch, &intents);
@@ -522,7 +560,15 @@ fn prepare_changes(
         put(TransactionTail::Version(number), value)
     });
     // The operations come last: a transaction whose operations are whole has all its versions.
-    Ok(versions.chain(encoded).collect())
+    let changes: Vec<Change> = versions.chain(encoded).collect();
+    let prepared = Prepared { epoch, intents, bytes: bytes.len() - OPERATIONS_LEN };
+    let mut promise = Promise::of_operations(&prepared, prepared.bytes);
+    for change in &changes[..staged.iter().map(Pieces::len).sum()] {
+        if let Change::Put { value, .. } = change {
+            promise += Promise::of_version(value.len());
+        }
+    }
+    Ok((changes, promise))
 }
 
 fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {

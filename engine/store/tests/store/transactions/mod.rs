@@ -2,6 +2,7 @@
 //! order of the epochs.
 
 mod histories;
+mod room;
 mod transfers;
 
 use crate::setup::*;

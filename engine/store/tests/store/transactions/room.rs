@@ -1,0 +1,177 @@
+//! What prepared transactions will take when they are committed is theirs from the prepare on.
+
+use super::*;
+
+/// A dkey and an akey that the index spells with two bytes for each of theirs.
+fn zeros() -> weir_proto::Key {
+    weir_proto::Key::new(&[0; 1024]).expect("a key")
+}
+
+/// Extents whose entries are far larger in their place than as those of a transaction.
+fn scattered(number: u64, data: &[u8]) -> Operation<'_> {
+    let extents: Vec<(u64, u64)> = (0..data.len() as u64).map(|at| (2 * at, 1)).collect();
+    let mut akey = array("a", 1, &extents);
+    akey.akey = zeros();
+    Operation::Update {
+        object: object(number),
+        dkey: zeros(),
+        conditions: Conditions::NONE,
+        akeys: vec![akey],
+        data: Data::Borrowed(data),
+    }
+}
+
+/// Fills what is left with plain values.
+async fn fill(shard: &Shard, t: u64) {
+    for len in [60_000, 3000, 100] {
+        for number in 0..100_000 {
+            match plain(shard, 1_000_000 + number, "x", t + number, &pattern(number, len)).await {
+                Ok(_) => {}
+                Err(UpdateError::NoSpace { .. } | UpdateError::Fragmented(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pool_has_room_for_what_was_prepared_and_an_abort_or_restart_changes_nothing_of_it() {
+    let (machine, store, shard, t) = start(31);
+    let (user, opened) = (shard.clone(), Rc::clone(&store));
+    let before = shard.space().free;
+    machine.run(async move {
+        opened.resize_pool(POOL, user.space().total.min(24 << 20)).await.expect("smaller");
+        let (data, begin) = (vec![7; 1000], user.space().free);
+        for number in 1..=2 {
+            user.prepare(CONTAINER, id(number), Epoch(t + 1), &[scattered(number as u64, &data)])
+                .await
+                .expect("prepared");
+        }
+        let promised = begin - user.space().free;
+        assert!(promised > 8 << 20, "{promised} bytes for 2000 entries of 4 KiB");
+        assert!(opened.resize_pool(POOL, begin - promised).await.is_err(), "what is promised is in use");
+        user.abort_transaction(CONTAINER, id(2)).await.expect("aborted");
+        let left = user.space().free;
+        assert!(begin - left < promised * 51 / 100, "{left} of {begin} are free");
+    });
+    let free = shard.space().free;
+    drop((store, shard));
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    let shard = store.pool(POOL).expect("the pool");
+    assert_eq!(shard.space().free, free, "of {before}");
+    let (user, handle) = (shard.clone(), machine.handle());
+    machine.run(async move {
+        fill(&user, t).await;
+        let data = vec![7; 1000];
+        let late = user.prepare(CONTAINER, id(3), Epoch(handle.wall_ns()), &[scattered(3, &data)]).await;
+        assert!(matches!(late, Err(UpdateError::NoSpace { .. })), "{late:?}");
+        user.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+        let space = user.space();
+        assert!(space.data + space.metadata <= space.total, "{space:?}");
+    });
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
+fn a_quota_has_room_for_what_was_prepared() {
+    let (machine, _store, shard, t) = start(32);
+    machine.run(async move {
+        shard.set_quota(CONTAINER, 9 << 20).await.expect("set");
+        let data = vec![7; 1000];
+        shard.prepare(CONTAINER, id(1), Epoch(t + 1), &[scattered(1, &data)]).await.expect("prepared");
+        let second = shard.prepare(CONTAINER, id(2), Epoch(t + 1), &[scattered(2, &data)]).await;
+        assert!(matches!(second, Err(UpdateError::Quota { .. })), "{second:?}");
+        let plainly = plain(&shard, 5, "x", t + 2, &pattern(1, 4 << 20)).await;
+        assert!(matches!(plainly, Err(UpdateError::Quota { .. })), "{plainly:?}");
+        shard.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+    });
+}
+
+#[test]
+fn all_that_was_prepared_can_be_committed_on_a_device_that_was_filled_meanwhile() {
+    for restarts in [false, true] {
+        let machine = Machine::new(33, 24 << 20);
+        machine.format();
+        let mut store = machine.open(quiet());
+        let (opened, handle) = (Rc::clone(&store), machine.handle());
+        let count = machine.run(async move {
+            let shard = opened.create_pool(POOL, opened.space().capacity).await.expect("space");
+            shard.create_container(CONTAINER).await.expect("a container");
+            let t = handle.wall_ns();
+            let mut count = 0u64;
+            // Each in a part of the index of its own.
+            for number in 0..100_000 {
+                let data = pattern(number, 3000);
+                let dkeys: Vec<String> = (0..8).map(|dkey| format!("{dkey}")).collect();
+                let operations: Vec<_> = dkeys.iter().map(|dkey| store_value(number, dkey, &data)).collect();
+                match shard
+                    .prepare(CONTAINER, id(u128::from(number) + 1), Epoch(t + number), &operations)
+                    .await
+                {
+                    Ok(()) => count += 1,
+                    Err(UpdateError::NoSpace { .. } | UpdateError::Crowded { .. }) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            fill(&shard, t).await;
+            count
+        });
+        assert!(count > 20, "only {count} were prepared");
+        if restarts {
+            drop(store);
+            machine.crash(CrashKeeps::Nothing);
+            store = machine.open(quiet());
+        }
+        let (opened, shard) = (Rc::clone(&store), store.pool(POOL).expect("the pool"));
+        machine.run(async move {
+            for number in 1..=count {
+                let id = id(u128::from(number));
+                shard.commit_transaction(CONTAINER, id).await.expect("committed");
+                if number % 16 == 0 {
+                    opened.checkpoint().await.expect("a checkpoint");
+                }
+            }
+            opened.checkpoint().await.expect("a checkpoint");
+        });
+        assert_eq!(machine.audit(&store).problems, [""; 0]);
+    }
+}
+
+#[test]
+fn prepared_transactions_take_a_part_of_the_memory_and_no_more() {
+    let machine = Machine::new(34, 256 << 20);
+    let (_store, shard) = machine.start(cramped());
+    let t = machine.handle().wall_ns();
+    machine.run(async move {
+        let data = pattern(1, 1000 * 1000);
+        let extents: Vec<(u64, u64)> = (0..1000).map(|at| (2000 * at, 1000)).collect();
+        let mut refused = None;
+        for number in 1..=12 {
+            let operations: Vec<_> = (0..4usize)
+                .map(|part| Operation::Update {
+                    object: object(number),
+                    dkey: key(&format!("{part}")),
+                    conditions: Conditions::NONE,
+                    akeys: vec![array("a", 1, &extents[part * 250..][..250])],
+                    data: Data::Borrowed(&data[part * 250_000..][..250_000]),
+                })
+                .collect();
+            let id = id(u128::from(number));
+            if let Err(error) = shard.prepare(CONTAINER, id, Epoch(t + number), &operations).await {
+                refused.get_or_insert((number, error));
+            }
+        }
+        let (first, error) = refused.expect("they are too many");
+        assert!(
+            matches!(error, UpdateError::Crowded { .. }) && (6..=10).contains(&first),
+            "{first}: {error}"
+        );
+        assert_eq!(error.der(), Der::INPROGRESS);
+        shard.abort_transaction(CONTAINER, id(1)).await.expect("aborted");
+        shard
+            .prepare(CONTAINER, id(99), Epoch(t + 99), &[store_value(99, "x", b"v")])
+            .await
+            .expect("room again");
+    });
+}
