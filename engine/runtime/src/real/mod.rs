@@ -246,17 +246,20 @@ impl Executor {
                     return value;
                 }
             }
-            idle_turns = if progress { 0 } else { (idle_turns + 1) % IDLE_TURNS_PER_READING };
-            if idle_turns != 0 {
-                continue;
-            }
-            core.clock.set(Reading::Unread);
             if progress {
+                idle_turns = 0;
+                core.clock.set(Reading::Unread);
                 core.learn(core::mem::take(&mut lull));
                 continue;
             }
+            idle_turns = idle_turns % IDLE_TURNS_PER_READING + 1;
+            if idle_turns != 1 {
+                continue;
+            }
             // This reading serves the next turns too: it is younger than anything which they find, but for a fraction
-            // of a microsecond, and what has just arrived need not wait for the clock.
+            // of a microsecond. It is made as soon as there is nothing to do, so that what comes next finds it: a lone
+            // message need not wait for the clock.
+            core.clock.set(Reading::Unread);
             let now = core.now();
             if now - *lull.since.get_or_insert(now) >= core.patience(lull) {
                 lull = Lull { since: None, slept: core.sleep() || lull.slept };
