@@ -1,6 +1,7 @@
 //! The door to time, randomness and tasks.
 
 use crate::instant::Instant;
+use crate::reading::Readings;
 use crate::task::{Task, TaskId};
 use crate::timer::TimerId;
 use core::cell::RefCell;
@@ -45,12 +46,9 @@ pub enum NoSources {
 
 pub(crate) trait Backend {
     fn now(&self) -> Instant;
-    fn wall_ns(&self) -> u64;
 
-    /// Both of the same moment.
-    fn times(&self) -> (Instant, u64) {
-        (self.now(), self.wall_ns())
-    }
+    /// Monotonic time, and wall time in nanoseconds, of the same moment.
+    fn times(&self) -> (Instant, u64);
 
     fn random_u64(&self) -> u64;
     fn spawn(&self, task: Task) -> TaskId;
@@ -73,6 +71,7 @@ pub(crate) trait Backend {
 #[derive(Clone)]
 pub struct Handle {
     backend: Rc<dyn Backend>,
+    readings: Rc<Readings>,
 }
 
 impl core::fmt::Debug for Handle {
@@ -92,29 +91,29 @@ pub struct Elapsed;
 pub struct Aborted;
 
 impl Handle {
-    pub(crate) fn new(backend: Rc<dyn Backend>) -> Self {
-        Self { backend }
+    pub(crate) fn new(backend: Rc<dyn Backend>, readings: Rc<Readings>) -> Self {
+        Self { backend, readings }
     }
 
     /// Monotonic time.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Instant {
-        self.backend.now()
+        self.readings.now().unwrap_or_else(|| self.backend.now())
     }
 
     /// Wall time in nanoseconds since 1970-01-01; may step.
     #[must_use]
     #[inline]
     pub fn wall_ns(&self) -> u64 {
-        self.backend.wall_ns()
+        self.times().1
     }
 
     /// Monotonic and wall time of the same moment: see [`Self::now`] and [`Self::wall_ns`].
     #[must_use]
     #[inline]
     pub fn times(&self) -> (Instant, u64) {
-        self.backend.times()
+        self.readings.times().unwrap_or_else(|| self.backend.times())
     }
 
     /// 64 random bits.

@@ -10,6 +10,7 @@ pub mod combine;
 mod handle;
 mod instant;
 pub mod random;
+mod reading;
 pub mod real;
 pub mod sim;
 pub mod sync;

@@ -11,6 +11,7 @@ pub use remote::{ExecutorGone, Remote};
 use crate::handle::{Backend, EventSource, Handle, NoSources, SourceId};
 use crate::instant::Instant;
 use crate::random::Random;
+use crate::reading::{Reading, Readings, Wall};
 use crate::task::{Task, TaskId, TaskTable};
 use crate::timer::{TimerId, Timers};
 use crate::waker::{RunQueue, TaskWaker};
@@ -103,32 +104,11 @@ struct Core {
     main_ready: Cell<bool>,
     /// Tasks that may still be polled in place: none unless a source is being polled, and no task.
     in_place: Cell<usize>,
-    /// What the clock says to whom it runs now. A message asks for the time at every floor on its way from source to
-    /// task, and reading the clock is a good part of what it costs.
-    clock: Cell<Reading>,
-    /// How far the wall clock is ahead of the monotonic one, and until when that is taken for true.
-    wall: Cell<Wall>,
+    /// What the clocks say to whom it runs now.
+    readings: Rc<Readings>,
     /// How many expect something soon, and what was learned of such waits.
     attending: Cell<u32>,
     vigil: Cell<Vigil>,
-}
-
-/// What the clock says during a turn, or a few polls of one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    /// Nothing is polled: the clock is read each time.
-    Outside,
-    /// Nobody has asked yet.
-    Unread,
-    /// What it said at the first question.
-    At(Instant),
-}
-
-/// The wall clock in terms of the monotonic one.
-#[derive(Clone, Copy, Default)]
-struct Wall {
-    ahead: u64,
-    until: Instant,
 }
 
 /// A time without anything to do.
@@ -189,8 +169,7 @@ impl Executor {
             sleeps: Cell::default(),
             main_ready: Cell::new(false),
             in_place: Cell::new(0),
-            clock: Cell::new(Reading::Outside),
-            wall: Cell::default(),
+            readings: Rc::default(),
             attending: Cell::new(0),
             vigil: Cell::default(),
         };
@@ -200,7 +179,7 @@ impl Executor {
     /// The door to this executor for code that runs on it.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle::new(Rc::clone(&self.core) as Rc<dyn Backend>)
+        Handle::new(Rc::clone(&self.core) as Rc<dyn Backend>, Rc::clone(&self.core.readings))
     }
 
     /// The door to this executor for other threads.
@@ -234,7 +213,7 @@ impl Executor {
         // The clock is not read while there is something to do.
         let mut lull = Lull::default();
         let mut idle_turns = 0;
-        core.clock.set(Reading::Unread);
+        core.readings.clock.set(Reading::Unread);
         loop {
             let mut progress = core.turn();
             if core.main_ready.get() {
@@ -242,13 +221,13 @@ impl Executor {
                 progress = true;
                 flag.begin();
                 if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    core.clock.set(Reading::Outside);
+                    core.readings.clock.set(Reading::Outside);
                     return value;
                 }
             }
             if progress {
                 idle_turns = 0;
-                core.clock.set(Reading::Unread);
+                core.readings.clock.set(Reading::Unread);
                 core.learn(core::mem::take(&mut lull));
                 continue;
             }
@@ -259,7 +238,7 @@ impl Executor {
             // This reading serves the next turns too: it is younger than anything which they find, but for a fraction
             // of a microsecond. It is made as soon as there is nothing to do, so that what comes next finds it: a lone
             // message need not wait for the clock.
-            core.clock.set(Reading::Unread);
+            core.readings.clock.set(Reading::Unread);
             let now = core.now();
             if now - *lull.since.get_or_insert(now) >= core.patience(lull) {
                 lull = Lull { since: None, slept: core.sleep() || lull.slept };
@@ -295,7 +274,7 @@ impl Core {
     fn read_anew(&self, reading: Reading) -> Instant {
         let now = self.read_clock();
         if reading == Reading::Unread {
-            self.clock.set(Reading::At(now));
+            self.readings.clock.set(Reading::At(now));
         }
         now
     }
@@ -307,7 +286,7 @@ impl Core {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ahead = nanos(since.unwrap_or_default()).wrapping_sub(self.read_clock().as_nanos());
         let wall = Wall { ahead, until: now + WALL_AGE_MAX };
-        self.wall.set(wall);
+        self.readings.wall.set(wall);
         wall
     }
 
@@ -328,7 +307,7 @@ impl Core {
                 self.run(id);
             }
             if polls % POLLS_PER_READING == 0 {
-                self.clock.set(Reading::Unread);
+                self.readings.clock.set(Reading::Unread);
             }
         }
         progress
@@ -396,14 +375,14 @@ impl Core {
             if source.poll() {
                 // What another source has done may have taken long; the last reading is for its own tasks.
                 if progress {
-                    self.clock.set(Reading::Unread);
+                    self.readings.clock.set(Reading::Unread);
                 }
                 progress = true;
             }
             index += 1;
         }
         if self.in_place.replace(0) == 0 {
-            self.clock.set(Reading::Unread);
+            self.readings.clock.set(Reading::Unread);
         }
         progress
     }
@@ -418,7 +397,7 @@ impl Core {
                 None => {}
             }
         }
-        let handle = Handle::new(Rc::clone(self) as Rc<dyn Backend>);
+        let handle = Handle::new(Rc::clone(self) as Rc<dyn Backend>, Rc::clone(&self.readings));
         for job in jobs {
             job(&handle);
         }
@@ -429,7 +408,7 @@ impl Core {
     fn sleep(&self) -> bool {
         let before = self.now();
         self.sleep_until_ready();
-        self.clock.set(Reading::Unread);
+        self.readings.clock.set(Reading::Unread);
         // A source whose bytes keep coming has its descriptor ready long before there is anything to hand out.
         self.attending.get() == 0 || self.now() - before >= self.options.spin
     }
@@ -472,19 +451,15 @@ impl Core {
 
 impl Backend for Core {
     fn now(&self) -> Instant {
-        match self.clock.get() {
+        match self.readings.clock.get() {
             Reading::At(now) => now,
             other => self.read_anew(other),
         }
     }
 
-    fn wall_ns(&self) -> u64 {
-        self.times().1
-    }
-
     fn times(&self) -> (Instant, u64) {
         let now = self.now();
-        let wall = self.wall.get();
+        let wall = self.readings.wall.get();
         let wall = if now < wall.until { wall } else { self.read_wall(now) };
         (now, wall.ahead.wrapping_add(now.as_nanos()))
     }

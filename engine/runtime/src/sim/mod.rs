@@ -392,7 +392,9 @@ impl Inner {
 /// A handle of one incarnation of a node.
 pub(crate) fn handle(inner: &Rc<Inner>, node: NodeId) -> Handle {
     let incarnation = inner.nodes.borrow()[node.0].incarnation;
-    Handle::new(Rc::new(NodeBackend::new(Rc::clone(inner), node, incarnation)) as Rc<dyn Backend>)
+    // Virtual time is known to the world only, which every question goes to.
+    let backend = Rc::new(NodeBackend::new(Rc::clone(inner), node, incarnation));
+    Handle::new(backend as Rc<dyn Backend>, Rc::default())
 }
 
 #[cfg(test)]

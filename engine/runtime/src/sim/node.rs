@@ -102,9 +102,9 @@ impl Backend for NodeBackend {
         Instant::from_nanos(self.inner.now.get())
     }
 
-    fn wall_ns(&self) -> u64 {
+    fn times(&self) -> (Instant, u64) {
         let skew = self.inner.nodes.borrow()[self.node.0].skew_ns;
-        (super::WALL_START_NS + self.inner.now.get()).saturating_add_signed(skew)
+        (self.now(), (super::WALL_START_NS + self.inner.now.get()).saturating_add_signed(skew))
     }
 
     fn random_u64(&self) -> u64 {

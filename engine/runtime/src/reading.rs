@@ -1,0 +1,53 @@
+//! What the clocks said last, for whom an executor runs now.
+//!
+//! A message asks for the time at every floor on its way from source to task, and reading the clock is a good part of what it
+//! costs. One reading serves a turn, or a few polls of one, and lies where handles see it without asking their executor.
+
+use crate::instant::Instant;
+use core::cell::Cell;
+
+/// What the clock says during a turn, or a few polls of one.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Reading {
+    /// Nothing is polled, or time is virtual: the clock is read each time.
+    #[default]
+    Outside,
+    /// Nobody has asked yet.
+    Unread,
+    /// What it said at the first question.
+    At(Instant),
+}
+
+/// The wall clock in terms of the monotonic one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wall {
+    /// How far it is ahead, in nanoseconds.
+    pub(crate) ahead: u64,
+    /// Until when that is taken for true.
+    pub(crate) until: Instant,
+}
+
+/// The last readings of both clocks.
+#[derive(Default)]
+pub(crate) struct Readings {
+    pub(crate) clock: Cell<Reading>,
+    pub(crate) wall: Cell<Wall>,
+}
+
+impl Readings {
+    /// Monotonic time, where it is known.
+    #[inline]
+    pub(crate) fn now(&self) -> Option<Instant> {
+        match self.clock.get() {
+            Reading::At(now) => Some(now),
+            Reading::Outside | Reading::Unread => None,
+        }
+    }
+
+    /// Monotonic and wall time, where both are known.
+    #[inline]
+    pub(crate) fn times(&self) -> Option<(Instant, u64)> {
+        let (now, wall) = (self.now()?, self.wall.get());
+        (now < wall.until).then(|| (now, wall.ahead.wrapping_add(now.as_nanos())))
+    }
+}
