@@ -102,6 +102,20 @@ impl Message {
         Self { source: self.source.clone(), place: self.place.clone(), offset, len }
     }
 
+    /// Its length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whoever sent it is not known any more.
     pub(crate) fn disown(&mut self) {
         self.source = Source::Unknown;

@@ -39,7 +39,7 @@ impl LibfabricEndpoint {
 
     /// Whether an operation to this peer makes sense.
     fn reachable(&self, peer: PeerId) -> Result<(), FabricError> {
-        self.alive(self.core.peers.borrow().get(peer).ok_or(FabricError::UnknownPeer)?)
+        self.core.peers.borrow().get(peer).map_or(Err(FabricError::UnknownPeer), |peer| self.alive(peer))
     }
 
     /// Whether the peer's process is still there, where that can be seen.
@@ -97,7 +97,7 @@ impl LibfabricEndpoint {
         let core = &self.core;
         // Nothing that is called while they are borrowed comes back to the peers.
         let peers = core.peers.borrow();
-        let peer = peers.get(to).ok_or(FabricError::UnknownPeer)?;
+        let Some(peer) = peers.get(to) else { return Err(FabricError::UnknownPeer) };
         self.alive(peer)?;
         if len > core.capabilities.inject || !peer.waiting.is_empty() || peer.has_moved() {
             return Ok(None);
