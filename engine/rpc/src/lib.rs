@@ -383,6 +383,13 @@ impl Inner {
         company: usize,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
+        if key.is_none()
+            && greeting.is_empty()
+            && segments.is_empty()
+            && let Some(note) = header.encode_note(body)
+        {
+            return self.dispatch(to, context, &[&note], note.len(), company);
+        }
         let head = header.encode_shortest();
         if key.is_none() && greeting.is_empty() && segments.is_empty() {
             // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.

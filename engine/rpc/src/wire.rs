@@ -234,21 +234,40 @@ impl Header {
     /// before all of them are in the cache.
     #[inline]
     fn encode_as(&self, short: bool) -> Encoded {
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let flags = flag(self.greeting, FLAG_GREETING)
-            | flag(self.resend, FLAG_RESEND)
-            | flag(self.sealed, FLAG_SEALED)
-            | flag(short, FLAG_SHORT);
-        let first = u64::from(u32::from_le_bytes(MAGIC))
-            | u64::from(self.version) << 32
-            | (self.kind as u64) << 48
-            | u64::from(flags) << 56;
+        let first = self.first_word(short);
         if short {
             let (words, last) = self.encode_short(first);
             Encoded::new(&words, last)
         } else {
             self.encode_full(first)
         }
+    }
+
+    /// The first word of either form.
+    #[inline]
+    fn first_word(&self, short: bool) -> u64 {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let flags = flag(self.greeting, FLAG_GREETING)
+            | flag(self.resend, FLAG_RESEND)
+            | flag(self.sealed, FLAG_SEALED)
+            | flag(short, FLAG_SHORT);
+        u64::from(u32::from_le_bytes(MAGIC))
+            | u64::from(self.version) << 32
+            | (self.kind as u64) << 48
+            | u64::from(flags) << 56
+    }
+
+    /// A whole message of this header and a small body, put together once. `None`: it takes the long form, or more room.
+    #[inline]
+    pub(crate) fn encode_note(&self, body: &[u8]) -> Option<Note> {
+        if body.len() > NOTE_MAX - SHORT_LEN || !self.fits_short() {
+            return None;
+        }
+        let mut bytes = [0u8; NOTE_MAX];
+        let (words, last) = self.encode_short(self.first_word(true));
+        put_words(&mut bytes, &words, last);
+        bytes[SHORT_LEN..SHORT_LEN + body.len()].copy_from_slice(body);
+        Some(Note { bytes, len: SHORT_LEN + body.len() })
     }
 
     #[inline(never)]
@@ -273,13 +292,37 @@ impl Encoded {
     #[inline]
     fn new<const WORDS: usize>(words: &[u64; WORDS], last: u32) -> Self {
         let mut bytes = [0u8; HEADER_LEN];
-        let sum = weir_fabric::crc32c_of_words(words, last);
-        let end = u64::from(last) | u64::from(sum) << 32;
-        let (places, _) = bytes.as_chunks_mut::<8>();
-        for (place, word) in places.iter_mut().zip(words.iter().chain([&end])) {
-            *place = word.to_le_bytes();
-        }
+        put_words(&mut bytes, words, last);
         Self { bytes, len: 8 * WORDS + 8 }
+    }
+}
+
+/// Puts words, half a word, and the checksum of all these at the beginning of a message.
+#[inline]
+fn put_words<const WORDS: usize, const LEN: usize>(bytes: &mut [u8; LEN], words: &[u64; WORDS], last: u32) {
+    let sum = weir_fabric::crc32c_of_words(words, last);
+    let end = u64::from(last) | u64::from(sum) << 32;
+    let (places, _) = bytes.as_chunks_mut::<8>();
+    for (place, word) in places.iter_mut().zip(words.iter().chain([&end])) {
+        *place = word.to_le_bytes();
+    }
+}
+
+/// Longest message that is put together in one piece: two cache lines hold a small request.
+const NOTE_MAX: usize = 128;
+
+/// A short header and what stands behind it.
+pub(crate) struct Note {
+    bytes: [u8; NOTE_MAX],
+    len: usize,
+}
+
+impl Deref for Note {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
