@@ -35,6 +35,12 @@ impl Entry {
 pub(crate) struct Entries(pub(crate) VecDeque<(u64, Entry)>);
 
 impl Entries {
+    /// Whether a request would come behind all others.
+    #[inline]
+    pub(crate) fn is_newest(&self, request: u64) -> bool {
+        self.0.back().is_none_or(|(newest, _)| *newest < request)
+    }
+
     pub(crate) fn at(&self, request: u64) -> Result<usize, usize> {
         // Nearly all that come are the newest.
         match self.0.back() {

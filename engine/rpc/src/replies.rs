@@ -93,6 +93,16 @@ impl Client {
         usize::from(self.running == 0)
     }
 
+    /// Forgets what it has finished with. Returns how many bytes went.
+    #[inline]
+    fn forget_acked(&mut self) -> usize {
+        let before = self.bytes;
+        while let Some(entry) = self.entries.take_finished(self.acked) {
+            self.bytes -= entry.weight();
+        }
+        before - self.bytes
+    }
+
     /// Forgets its oldest replies until no more than `share` bytes of them are left. Returns how many bytes went.
     fn forget_replies(&mut self, share: usize) -> usize {
         let finished = |(request, entry): &(u64, Entry)| match entry {
@@ -187,11 +197,6 @@ impl Clients {
     /// Whose client this is, and what its messages are sealed with.
     pub(crate) fn seal(&self, id: ClientId) -> Option<(TenantId, SealKey)> {
         self.known.get(id)?.session.map(|session| (session.tenant, session.seal))
-    }
-
-    /// Requests of a client that are running.
-    pub(crate) fn running(&self, id: ClientId) -> usize {
-        self.known.get(id).map_or(0, |client| client.running)
     }
 
     /// Asks `next` for a client's place in its queue of those that are sent away, with the number of clients that share the
@@ -371,32 +376,36 @@ impl Clients {
 
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
-        let Some(client) = self.known.get_mut(id) else { return Admission::Stale };
+        self.begin_among(id, request, acked).0
+    }
+
+    /// The same, with how many others of the client run. What the client has finished with is forgotten when a request ends,
+    /// behind its reply, where nobody waits for that; before one that is not the newest, whose place depends on it.
+    pub(crate) fn begin_among(&mut self, id: ClientId, request: u64, acked: u64) -> (Admission, usize) {
+        let Some(client) = self.known.get_mut(id) else { return (Admission::Stale, 0) };
         client.acked = client.acked.max(acked);
-        let before = client.bytes;
-        let acked = client.acked;
-        while let Some(entry) = client.entries.take_finished(acked) {
-            client.bytes -= entry.weight();
-        }
-        self.bytes -= before - client.bytes;
+        let others = client.running;
         if request < client.acked {
-            Admission::Stale
-        } else {
-            match client.entries.at(request) {
-                Ok(at) => match &client.entries.0[at].1 {
-                    Entry::Running => Admission::Running,
-                    Entry::Finished(..) => Admission::Finished,
-                },
-                Err(_) if request < client.floor => Admission::Forgotten,
-                Err(at) if at > DEPTH_MAX && client.entries.0.len() - at > DEPTH_MAX => Admission::Forgotten,
-                Err(at) => {
-                    client.entries.insert(at, request);
-                    client.running += 1;
-                    self.busy += usize::from(client.running == 1);
-                    Admission::New
-                }
-            }
+            return (Admission::Stale, others);
         }
+        if !client.entries.is_newest(request) {
+            self.bytes -= client.forget_acked();
+        }
+        let at = match client.entries.at(request) {
+            Ok(at) => {
+                let is_running = matches!(client.entries.0[at].1, Entry::Running);
+                return (if is_running { Admission::Running } else { Admission::Finished }, others);
+            }
+            Err(_) if request < client.floor => return (Admission::Forgotten, others),
+            Err(at) if at > DEPTH_MAX && client.entries.0.len() - at > DEPTH_MAX => {
+                return (Admission::Forgotten, others);
+            }
+            Err(at) => at,
+        };
+        client.entries.insert(at, request);
+        client.running += 1;
+        self.busy += usize::from(others == 0);
+        (Admission::New, others)
     }
 
     /// Whether a request is being executed.
@@ -416,6 +425,7 @@ impl Clients {
     /// Remembers the outcome of a request.
     pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(id) else { return };
+        self.bytes -= client.forget_acked();
         if request < client.acked {
             if let Some(Entry::Running) = client.entries.remove(request) {
                 self.busy = self.busy.saturating_sub(client.ended());
@@ -451,6 +461,7 @@ impl Clients {
     /// Keeps within the limit, with some room to spare, because it looks at everything: hardly any server ever comes to this.
     /// Replies of those go who have most, so that who has everything remembered costs nobody else a reply.
     fn shrink(&mut self) {
+        self.bytes -= self.known.values_mut().map(Client::forget_acked).sum::<usize>();
         let sizes = self.known.iter().map(|(_, client)| client.bytes).filter(|bytes| *bytes > 0).collect();
         let share = share_of(self.limit - self.limit / SPARED, sizes);
         for client in self.known.values_mut().filter(|client| client.bytes > share) {
@@ -501,7 +512,40 @@ mod tests {
         assert_eq!(clients.finished(id, 1), Some(&finished(3)));
         assert_eq!(clients.begin(id, 2, 2), Admission::New);
         assert_eq!(clients.begin(id, 1, 1), Admission::Stale);
-        assert_eq!(clients.bytes, 0);
+        clients.finish(id, 2, finished(0));
+        assert_eq!(clients.bytes, REPLY_OVERHEAD, "the first one is forgotten");
+    }
+
+    #[test]
+    fn what_a_client_has_finished_with_is_forgotten_before_anybody_loses_a_reply() {
+        let (mut clients, done) = met(10 * REPLY_OVERHEAD);
+        let other = ClientId::new(6);
+        clients.meet(other, PeerId(2), None, Instant::default(), OWNER).expect("room");
+        for request in 1..=5 {
+            assert_eq!(clients.begin(done, request, 1), Admission::New);
+            clients.finish(done, request, finished(0));
+        }
+        // It takes its time with the next one.
+        assert_eq!(clients.begin_among(done, 6, 6), (Admission::New, 0));
+        for request in 1..=7 {
+            assert_eq!(clients.begin(other, request, 1), Admission::New);
+            clients.finish(other, request, finished(0));
+        }
+        assert!((1..=7).all(|request| clients.begin(other, request, 1) == Admission::Finished));
+        assert_eq!(clients.bytes, 7 * REPLY_OVERHEAD);
+    }
+
+    #[test]
+    fn a_late_request_is_placed_among_those_that_its_client_has_not_finished_with() {
+        let (mut clients, id) = met(usize::MAX);
+        let newest = 8 * DEPTH_MAX as u64;
+        for request in (2..=newest).step_by(2) {
+            assert_eq!(clients.begin(id, request, 1), Admission::New);
+            clients.finish(id, request, finished(0));
+        }
+        let middle = newest / 2 + 1;
+        assert_eq!(clients.begin(id, middle, 1), Admission::Forgotten);
+        assert_eq!(clients.begin(id, middle, middle - 8), Admission::New, "one of the oldest now");
     }
 
     #[test]
@@ -512,7 +556,7 @@ mod tests {
         assert_eq!(clients.begin(id, 6, 1), Admission::New);
         clients.bar(id, 6);
         assert!(clients.is_running(id, 6) && !clients.is_running(id, 5));
-        assert_eq!(clients.running(id), 1);
+        assert_eq!(clients.begin_among(id, 7, 1), (Admission::New, 1));
     }
 
     #[test]

@@ -411,9 +411,9 @@ impl Inner {
     /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
     /// be.
     fn admit(&self, header: &Header, peer: PeerId, urgent: bool, now: Instant) -> Option<usize> {
-        let admission = self.clients.borrow_mut().begin(header.client, header.request, header.acked);
+        let (admission, others) =
+            self.clients.borrow_mut().begin_among(header.client, header.request, header.acked);
         if admission == Admission::New {
-            let others = self.clients.borrow().running(header.client).saturating_sub(1);
             let within = others < self.config.running_per_client;
             if urgent && within || self.has_room(header, others) {
                 return Some(others);
