@@ -12,6 +12,7 @@ use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
+use core::cell::Cell;
 use core::pin::Pin;
 use core::time::Duration;
 use std::borrow::Cow;
@@ -29,6 +30,8 @@ struct Ticket<'a> {
     inner: &'a Inner,
     state: &'a PeerState,
     id: u64,
+    /// Its reply was taken, and nothing more is expected.
+    answered: Cell<bool>,
 }
 
 impl<'a> Ticket<'a> {
@@ -36,19 +39,27 @@ impl<'a> Ticket<'a> {
         let id = inner.next_request.get();
         inner.next_request.set(id + 1);
         state.outstanding.borrow_mut().begin(id);
-        Self { inner, state, id }
+        Self { inner, state, id, answered: Cell::new(false) }
     }
 
     /// Waits for the answer.
     fn wait(&self) -> Wait<'_> {
         self.inner.pending.wait(self.inner, self.id)
     }
+
+    /// Takes the reply that has come.
+    fn take_reply(&self) -> Option<Reply> {
+        self.answered.set(true);
+        self.inner.pending.take_reply(self.id)
+    }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.state.outstanding.borrow_mut().end(self.id);
-        self.inner.pending.forget(self.id);
+        if !self.answered.get() {
+            self.inner.pending.forget(self.id);
+        }
     }
 }
 
@@ -219,7 +230,7 @@ fn attempt_all(
                         exposed.outlast(credit).await;
                     }
                     // It is there: nobody else takes it.
-                    return inner.pending.take_reply(ticket.id).ok_or(RpcError::Closed);
+                    return ticket.take_reply().ok_or(RpcError::Closed);
                 }
                 Next::Failed(error) => {
                     exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;

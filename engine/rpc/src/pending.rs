@@ -83,14 +83,8 @@ impl Pending {
     /// Expects the answer to a request until it is due, anew when it was expected before. `entry` is made where it stays.
     #[inline]
     fn expect(&self, request: u64, due: Instant, entry: impl FnOnce() -> Entry) {
-        {
-            let entries = &mut self.table.borrow_mut().entries;
-            // An entry lets go of nothing that comes back here.
-            if entries.get(request).is_some() {
-                entries.discard(request);
-            }
-            entries.insert_with(request, entry);
-        }
+        // An entry that is replaced lets go of nothing that comes back here.
+        self.table.borrow_mut().entries.replace_with(request, entry);
         if due < self.watch.get() {
             self.watch.set(due);
             self.wake_watcher();
@@ -178,13 +172,14 @@ impl Pending {
         }
     }
 
-    /// Takes the reply that has come. What else comes until it is forgotten, nobody takes.
+    /// Takes the reply that has come; nothing more is expected.
     #[inline]
     pub(crate) fn take_reply(&self, request: u64) -> Option<Reply> {
-        match self.table.borrow_mut().entries.get_mut(request)?.outcome.as_mut()? {
-            Outcome::Reply(reply) => Some(reply.take()),
+        let taken = self.table.borrow_mut().entries.discard_with(request, |entry| match &mut entry.outcome {
+            Some(Outcome::Reply(reply)) => Some(reply.take()),
             _ => None,
-        }
+        });
+        taken.flatten()
     }
 
     /// Waits for the answer that is expected, until it is due. It stays where it is until it is taken.

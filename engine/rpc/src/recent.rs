@@ -68,6 +68,22 @@ impl<T> Recent<T> {
         true
     }
 
+    /// Puts an entry, made where it stays, in the place of the one that there may be.
+    #[inline]
+    pub(crate) fn replace_with(&mut self, number: u64, entry: impl FnOnce() -> T) {
+        let place = self.place(number);
+        match self.places.get_mut(place) {
+            Some(free @ None) if self.others.is_empty() => {
+                *free = Some((number, entry()));
+                self.len += 1;
+            }
+            _ => {
+                self.discard(number);
+                self.insert_with(number, entry);
+            }
+        }
+    }
+
     fn is_taken(&self, number: u64) -> bool {
         self.places.get(self.place(number)).is_none_or(Option::is_some)
     }
@@ -84,16 +100,24 @@ impl<T> Recent<T> {
 
     /// Drops an entry where it is. Returns whether there was one.
     pub(crate) fn discard(&mut self, number: u64) -> bool {
+        self.discard_with(number, |_| ()).is_some()
+    }
+
+    /// Drops an entry where it is, behind a last look at it. `None`: there is none.
+    #[inline]
+    pub(crate) fn discard_with<R>(&mut self, number: u64, look: impl FnOnce(&mut T) -> R) -> Option<R> {
         let place = self.place(number);
-        let found = match self.places.get_mut(place) {
-            Some(slot) if slot.as_ref().is_some_and(|(known, _)| *known == number) => {
+        let seen = match self.places.get_mut(place) {
+            Some(slot @ Some(_)) if slot.as_ref().is_some_and(|(known, _)| *known == number) => {
+                let seen = slot.as_mut().map(|(_, entry)| look(entry));
                 *slot = None;
-                true
+                seen
             }
-            _ => !self.others.is_empty() && self.others.remove(&number).is_some(),
+            _ if self.others.is_empty() => None,
+            _ => self.others.remove(&number).map(|mut entry| look(&mut entry)),
         };
-        self.len -= usize::from(found);
-        found
+        self.len -= usize::from(seen.is_some());
+        seen
     }
 
     /// All entries, in no order that means anything.
@@ -134,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_an_ordered_map_holds(steps in prop::collection::vec((0..3u8, 0..6000u64), 0..400)) {
+        fn it_holds_what_an_ordered_map_holds(steps in prop::collection::vec((0..4u8, 0..6000u64), 0..400)) {
             let mut map = Recent::new(7);
             let mut model = BTreeMap::new();
             for (at, (what, number)) in steps.into_iter().enumerate() {
@@ -145,7 +169,11 @@ mod tests {
                         prop_assert_eq!(map.insert_with(number, || at), !model.contains_key(&number));
                         model.entry(number).or_insert(at);
                     }
-                    1 => prop_assert_eq!(map.discard(number), model.remove(&number).is_some()),
+                    1 => {
+                        map.replace_with(number, || at);
+                        model.insert(number, at);
+                    }
+                    2 => prop_assert_eq!(map.discard(number), model.remove(&number).is_some()),
                     _ => prop_assert_eq!(map.get_mut(number).map(|entry| *entry), model.get(&number).copied()),
                 }
                 prop_assert_eq!((map.get(number), map.len()), (model.get(&number), model.len()));

@@ -77,7 +77,8 @@ impl Request {
     ) -> Self {
         let parts = inner.spare_requests.take(|place| {
             place.header = Asked::new(header);
-            place.message = core::mem::take(message);
+            // What was there is empty.
+            core::mem::swap(&mut place.message, message);
             place.body = layout.body.clone();
             place.deadline = deadline;
         });
