@@ -77,6 +77,7 @@ struct Lent<'a>(Option<Exposed<'a>>);
 
 impl<'a> Lent<'a> {
     /// Exposes memory, where there is any.
+    #[inline]
     fn lend(
         &mut self,
         inner: &'a Rc<Inner>,
@@ -120,8 +121,6 @@ impl<'a> Lent<'a> {
 
 /// What to do after a try.
 enum Next {
-    /// Take the reply.
-    Replied,
     Failed(RpcError),
     /// Try again after a pause; `None`: after the growing one.
     Again(Option<Duration>, Cow<'static, str>),
@@ -221,17 +220,20 @@ fn attempt_all(
             };
             let begin = |session| course.begin(&state, session, &ticket, &letter, &exposed, now);
             let next = match session.and_then(begin) {
-                Ok(session) => course.end(&state, &session, &letter, ticket.id, ticket.wait().await),
+                Ok(session) => match ticket.wait().await {
+                    Ok(Arrived::Reply) => {
+                        state.heard.set(inner.rt.now());
+                        if !exposed.settle(inner, ticket.id) {
+                            exposed.outlast(credit).await;
+                        }
+                        // It is there: nobody else takes it.
+                        return ticket.take_reply().ok_or(RpcError::Closed);
+                    }
+                    arrived => course.end(&state, &session, &letter, ticket.id, arrived),
+                },
                 Err(next) => next,
             };
             match next {
-                Next::Replied => {
-                    if !exposed.settle(inner, ticket.id) {
-                        exposed.outlast(credit).await;
-                    }
-                    // It is there: nobody else takes it.
-                    return ticket.take_reply().ok_or(RpcError::Closed);
-                }
                 Next::Failed(error) => {
                     exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;
                     return Err(tally.failed(error));
@@ -397,7 +399,8 @@ impl<'a> Course<'a> {
         Ok(session)
     }
 
-    /// Ends a try with what has arrived.
+    /// Ends a try when something else has arrived than a reply, or nothing.
+    #[inline(never)]
     fn end(
         &mut self,
         state: &PeerState,
@@ -406,26 +409,8 @@ impl<'a> Course<'a> {
         request: u64,
         arrived: Result<Arrived, NoAnswer>,
     ) -> Next {
-        let inner = self.inner;
-        if arrived == Ok(Arrived::Reply) {
-            state.heard.set(inner.rt.now());
-            return Next::Replied;
-        }
-        let outcome = arrived.and_then(|_| inner.pending.take(request).ok_or(NoAnswer::Closed));
-        self.heed(state, session, letter.options.retry, outcome)
-    }
-
-    /// What to do when something else has come than a reply, or nothing.
-    #[inline(never)]
-    fn heed(
-        &mut self,
-        state: &PeerState,
-        session: &Rc<Session>,
-        retry: Retry,
-        outcome: Result<Outcome, NoAnswer>,
-    ) -> Next {
-        let inner = self.inner;
-        match outcome {
+        let (inner, retry) = (self.inner, letter.options.retry);
+        match arrived.and_then(|_| inner.pending.take(request).ok_or(NoAnswer::Closed)) {
             Ok(Outcome::Answer(answer)) => {
                 state.heard.set(inner.rt.now());
                 self.silent.0 = 0;

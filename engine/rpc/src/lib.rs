@@ -391,16 +391,10 @@ impl Inner {
             return self.dispatch(to, context, &[&note], note.len(), company);
         }
         let head = header.encode_shortest();
-        if key.is_none() && greeting.is_empty() && segments.is_empty() {
-            // Most messages are a header and a body; each part that isn't there would cost a copy of nothing.
-            let parts: [&[u8]; 2] = [&head, body];
-            let len = head.len() + body.len();
-            return self.dispatch(to, context, &parts[..=usize::from(!body.is_empty())], len, company);
-        }
         self.transmit_all(to, context, [&head, greeting, segments, body], key, company)
     }
 
-    /// Sends a message that is more than a header and a body.
+    /// Sends a message that is more than a short header and a small body.
     #[inline(never)]
     fn transmit_all(
         &self,

@@ -151,10 +151,13 @@ impl Drop for Expected<'_> {
 }
 
 impl Inner {
+    #[inline]
     pub(crate) fn peer_state(&self, peer: &Peer) -> Rc<PeerState> {
-        if let Some(state) = peer.known(self.id) {
-            return state;
-        }
+        peer.known(self.id).unwrap_or_else(|| self.find_state(peer))
+    }
+
+    #[inline(never)]
+    fn find_state(&self, peer: &Peer) -> Rc<PeerState> {
         let known = self.servers.borrow().get(peer);
         let state = known.unwrap_or_else(|| self.meet_server(peer));
         peer.learn(self.id, &state);
