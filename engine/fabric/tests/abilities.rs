@@ -7,7 +7,8 @@ use inbox::listen;
 use std::sync::mpsc;
 use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, AuthKey, FabricError, LOOPBACK, Options, Protocol, Source, Wait, open, providers,
+    Ability, Access, AuthKey, FabricError, LOOPBACK, Message, Options, Protocol, Source, Wait, open,
+    providers,
 };
 use weir_runtime::real::Executor;
 
@@ -119,7 +120,7 @@ fn small_messages_get_through_with_and_without_a_completion() {
                     arrived
                         .unwrap_or_else(|_| panic!("{provider} without {without:?}: {size} bytes got lost"));
                 }
-                let total: usize = inbox.messages.borrow().iter().map(|message| message.len()).sum();
+                let total: usize = inbox.messages.borrow().iter().map(Message::len).sum();
                 assert_eq!(total, 64 + 1 + 128 + 129 + 512 + 513 + 5000);
             });
         }

@@ -48,9 +48,11 @@ impl<'a> Ticket<'a> {
     }
 
     /// Takes the reply that has come.
-    fn take_reply(&self) -> Option<Reply> {
+    fn take_reply(&self) -> Result<Reply, RpcError> {
+        self.state.heard.set(self.inner.rt.now());
         self.answered.set(true);
-        self.inner.pending.take_reply(self.id)
+        // It is there: nobody else takes it.
+        self.inner.pending.take_reply(self.id).ok_or(RpcError::Closed)
     }
 }
 
@@ -183,8 +185,7 @@ fn attempt_all(
 ) -> impl Future<Output = Result<Reply, RpcError>> {
     async move {
         let (start, mut wall) = inner.rt.times();
-        let mut now = start;
-        let deadline = options.deadline;
+        let (mut now, deadline) = (start, options.deadline);
         if body.len() > INLINE_MAX {
             return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
         }
@@ -222,12 +223,10 @@ fn attempt_all(
             let next = match session.and_then(begin) {
                 Ok(session) => match ticket.wait().await {
                     Ok(Arrived::Reply) => {
-                        state.heard.set(inner.rt.now());
                         if !exposed.settle(inner, ticket.id) {
                             exposed.outlast(credit).await;
                         }
-                        // It is there: nobody else takes it.
-                        return ticket.take_reply().ok_or(RpcError::Closed);
+                        return ticket.take_reply();
                     }
                     arrived => course.end(&state, &session, &letter, ticket.id, arrived),
                 },
@@ -249,12 +248,11 @@ fn attempt_all(
                 }
             }
         }
-        let (tries, last) = (course.tries, course.last.into_owned());
         exposed.give_up(None, credit).await;
-        if tries == 0 {
-            return Err(tally.failed(RpcError::Unreachable { peer: to.clone(), reason: last }));
-        }
-        Err(timed_out(tries, last))
+        Err(match (course.tries, course.last.into_owned()) {
+            (0, reason) => tally.failed(RpcError::Unreachable { peer: to.clone(), reason }),
+            (tries, last) => timed_out(tries, last),
+        })
     }
 }
 
