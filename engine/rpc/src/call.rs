@@ -47,9 +47,14 @@ impl<'a> Ticket<'a> {
         self.inner.pending.wait(self.inner, self.id)
     }
 
+    /// A reply has come. For what is returned see [`Exposed::settle`].
+    fn replied(&self, exposed: &mut Lent<'_>) -> bool {
+        self.state.heard.set(self.inner.rt.now());
+        exposed.0.as_mut().is_none_or(|exposed| exposed.settle(self.inner.pending.replied_by(self.id)))
+    }
+
     /// Takes the reply that has come.
     fn take_reply(&self) -> Result<Reply, RpcError> {
-        self.state.heard.set(self.inner.rt.now());
         self.answered.set(true);
         // It is there: nobody else takes it.
         self.inner.pending.take_reply(self.id).ok_or(RpcError::Closed)
@@ -92,11 +97,6 @@ impl<'a> Lent<'a> {
             self.0 = Some(Exposed::new(inner, state, request, bulk, deadline)?);
         }
         Ok(())
-    }
-
-    /// A reply has come: see [`Exposed::settle`].
-    fn settle(&mut self, inner: &Inner, request: u64) -> bool {
-        self.0.as_mut().is_none_or(|exposed| exposed.settle(inner.pending.replied_by(request)))
     }
 
     /// See [`Exposed::outlast`]; that takes no credit. Boxed, because hardly any call ends with this.
@@ -223,7 +223,7 @@ fn attempt_all(
             let next = match session.and_then(begin) {
                 Ok(session) => match ticket.wait().await {
                     Ok(Arrived::Reply) => {
-                        if !exposed.settle(inner, ticket.id) {
+                        if !ticket.replied(&mut exposed) {
                             exposed.outlast(credit).await;
                         }
                         return ticket.take_reply();
