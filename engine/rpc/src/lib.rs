@@ -7,6 +7,7 @@
 mod accesses;
 mod bulk;
 mod call;
+mod clients;
 mod config;
 mod desk;
 mod entries;
@@ -48,6 +49,7 @@ pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
 use accesses::Ledger;
+use clients::Clients;
 use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
@@ -58,7 +60,6 @@ use pending::Pending;
 use proof::{Ring, Strangers};
 use quota::Quota;
 use register::Register;
-use replies::Clients;
 use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};

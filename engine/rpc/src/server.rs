@@ -2,12 +2,13 @@
 
 use crate::accesses::Accesses;
 use crate::bulk::WITHDRAWAL_GRACE;
+use crate::clients::{ServedSession, Stranger};
 use crate::desk::{Counter, Handler};
 use crate::entries::Finished;
 use crate::error::Status;
 use crate::load::PAUSE_MAX;
 use crate::metrics::{add, sub};
-use crate::replies::{Admission, ServedSession, Stranger};
+use crate::replies::Admission;
 use crate::request::Request;
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;

@@ -1,0 +1,411 @@
+//! The clients that a server knows: where they are, whose they are, and what was agreed on with them.
+
+use crate::entries::Entries;
+use crate::id_map::IdMap;
+use crate::load::PAUSE_MAX;
+use crate::register::Register;
+use crate::seal::{Nonce, SealKey};
+use crate::wire::ClientId;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use weir_fabric::{Address, PeerId};
+use weir_proto::TenantId;
+use weir_runtime::Instant;
+use weir_runtime::sync::Semaphore;
+
+/// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
+const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
+
+/// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
+const CLIENTS_MAX: usize = 65_536;
+
+/// How many clients a tenant may have remembered for each place that is still free. One tenant alone then gets sixteen of
+/// seventeen places, which are more than the paper's largest run, and however many the others have, there is room for
+/// another one.
+const TENANT_SHARE: usize = 16;
+
+/// How often idle clients are looked for, at most.
+const PRUNE_EVERY: Duration = Duration::from_mins(1);
+
+/// Time that an answer to a message which brings about nothing uses up of a client's allowance: a repeat, a request that has
+/// expired or that nobody serves. A client with all its credits asks a hundred times a second in this way, after half a
+/// second of silence; twenty thousand cost a server some hundredths of its time.
+const ANSWER_GAP: Duration = Duration::from_micros(50);
+
+/// How far a client may be ahead of its allowance.
+const ANSWER_AHEAD: Duration = Duration::from_secs(1);
+
+/// What a server has agreed on with a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServedSession {
+    /// Whose client it is.
+    pub(crate) tenant: TenantId,
+    /// What its messages, and those to it, are sealed with.
+    pub(crate) seal: SealKey,
+    /// Number of the hello that opened it.
+    pub(crate) hello: u64,
+    /// The client's part of the key.
+    pub(crate) theirs: Nonce,
+    /// This side's part of it.
+    pub(crate) ours: Nonce,
+}
+
+pub(crate) struct Client {
+    peer: PeerId,
+    /// Whose client it is.
+    tenant: TenantId,
+    session: Option<ServedSession>,
+    /// Requests below this that are not in `entries` were executed and their replies forgotten, or never came.
+    pub(crate) floor: u64,
+    /// What it said its address is. A context keeps its address for life, so whoever comes with the same id from
+    /// elsewhere is somebody else.
+    address: Option<Address>,
+    /// The provider has named it as a sender. It doesn't when the client's packets come from another address than the
+    /// one it listens at.
+    named: bool,
+    heard: Instant,
+    pub(crate) acked: u64,
+    /// Who of its requests may start the next transfer; see [`crate::pace`].
+    pace: Semaphore,
+    /// When its next request that is sent away may come.
+    slot: Instant,
+    /// Until when its allowance of answers that bring about nothing is used up.
+    answered: Instant,
+    /// Entries that are running.
+    pub(crate) running: usize,
+    /// Bytes of the others.
+    pub(crate) bytes: usize,
+    pub(crate) entries: Entries,
+}
+
+/// Why a message is not taken as its client's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stranger {
+    /// Another context has this id.
+    Impostor,
+    /// No more clients can be remembered.
+    NoRoom,
+    /// The hello was seen before, or an older one than the last.
+    Replay,
+}
+
+/// Clients by their ids, and what is remembered of them. How their requests are: [`crate::replies`].
+pub(crate) struct Clients {
+    pub(crate) known: Register<ClientId, Client>,
+    /// The same by where they are.
+    places: BTreeSet<(PeerId, ClientId)>,
+    /// How many of them each tenant has.
+    tenants: IdMap<TenantId, usize>,
+    /// Clients with a running request.
+    pub(crate) busy: usize,
+    /// Requests that finished so far.
+    pub(crate) serial: u64,
+    pub(crate) bytes: usize,
+    pub(crate) limit: usize,
+    pruned: Instant,
+}
+
+impl Clients {
+    pub(crate) fn new(limit: usize, seed: u64) -> Self {
+        Self {
+            known: Register::new(seed),
+            places: BTreeSet::new(),
+            tenants: IdMap::with_hasher(seed.into()),
+            busy: 0,
+            serial: 0,
+            bytes: 0,
+            limit,
+            pruned: Instant::default(),
+        }
+    }
+
+    /// Where a client is.
+    pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
+        self.known.get(client).map(|client| client.peer)
+    }
+
+    /// What paces transfers with a client.
+    pub(crate) fn pace(&self, client: ClientId) -> Option<Semaphore> {
+        self.known.get(client).map(|client| client.pace.clone())
+    }
+
+    /// Whose client this is, and what its messages are sealed with.
+    pub(crate) fn seal(&self, id: ClientId) -> Option<(TenantId, SealKey)> {
+        self.known.get(id)?.session.map(|session| (session.tenant, session.seal))
+    }
+
+    /// Asks `next` for a client's place in its queue of those that are sent away, with the number of clients that share the
+    /// server.
+    pub(crate) fn stay_away(
+        &mut self,
+        id: ClientId,
+        next: impl FnOnce(&mut Instant, usize) -> Duration,
+    ) -> Duration {
+        let busy = self.busy;
+        self.known.get_mut(id).map_or(PAUSE_MAX, |client| next(&mut client.slot, busy))
+    }
+
+    /// Whether a client may have one more answer to a message that brings about nothing.
+    pub(crate) fn may_answer(&mut self, id: ClientId, now: Instant) -> bool {
+        let Some(client) = self.known.get_mut(id) else { return false };
+        let may = client.answered < now + ANSWER_AHEAD;
+        if may {
+            client.answered = client.answered.max(now) + ANSWER_GAP;
+        }
+        may
+    }
+
+    /// Clients remembered, and bytes of replies.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.known.len(), self.bytes)
+    }
+
+    /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
+    /// stands, when the hello is merely a repeat.
+    pub(crate) fn open(&mut self, id: ClientId, session: ServedSession) -> Result<Nonce, Stranger> {
+        let Some(client) = self.known.get_mut(id) else { return Err(Stranger::NoRoom) };
+        match &client.session {
+            Some(known) if known.tenant != session.tenant => return Err(Stranger::Impostor),
+            Some(known) if known.hello == session.hello && known.theirs == session.theirs => {
+                return Ok(known.ours);
+            }
+            Some(known) if known.hello >= session.hello => return Err(Stranger::Replay),
+            _ => client.session = Some(session),
+        }
+        Ok(session.ours)
+    }
+
+    /// The provider named this client as a message's sender.
+    pub(crate) fn name(&mut self, id: ClientId) {
+        if let Some(client) = self.known.get_mut(id) {
+            client.named = true;
+        }
+    }
+
+    /// Where a client is that the provider can't name.
+    pub(crate) fn unnamed(&self, id: ClientId) -> Option<PeerId> {
+        self.known.get(id).filter(|client| !client.named).map(|client| client.peer)
+    }
+
+    /// Notes that a client was heard which the provider names, and named before, as this peer.
+    pub(crate) fn comes_again(&mut self, id: ClientId, peer: PeerId, now: Instant) -> bool {
+        let Some(client) = self.known.get_mut(id) else { return false };
+        let same = client.named && client.peer == peer;
+        if same {
+            client.heard = now;
+        }
+        same
+    }
+
+    /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
+    pub(crate) fn meet(
+        &mut self,
+        id: ClientId,
+        peer: PeerId,
+        address: Option<&Address>,
+        now: Instant,
+        tenant: TenantId,
+    ) -> Result<Vec<PeerId>, Stranger> {
+        if let Some(client) = self.known.get_mut(id) {
+            if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
+                return Err(Stranger::Impostor);
+            }
+            if client.peer != peer {
+                self.places.remove(&(client.peer, id));
+                self.places.insert((peer, id));
+            }
+            client.peer = peer;
+            client.heard = now;
+            client.address = client.address.take().or_else(|| address.cloned());
+            return Ok(Vec::new());
+        }
+        let forgotten = self.prune(now);
+        let free = CLIENTS_MAX.saturating_sub(self.known.len());
+        let others = self.tenants.entry(tenant).or_default();
+        if *others >= TENANT_SHARE * free {
+            return Err(Stranger::NoRoom);
+        }
+        *others += 1;
+        self.places.insert((peer, id));
+        let address = address.cloned();
+        self.known.insert(
+            id,
+            Client {
+                peer,
+                tenant,
+                session: None,
+                floor: 0,
+                address,
+                named: false,
+                heard: now,
+                acked: 0,
+                pace: Semaphore::new(1),
+                slot: Instant::default(),
+                answered: Instant::default(),
+                running: 0,
+                bytes: 0,
+                entries: Entries::default(),
+            },
+        );
+        Ok(forgotten)
+    }
+
+    fn prune(&mut self, now: Instant) -> Vec<PeerId> {
+        if now - self.pruned < PRUNE_EVERY {
+            return Vec::new();
+        }
+        self.pruned = now;
+        let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
+        let gone: Vec<ClientId> =
+            self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
+        let mut peers = Vec::new();
+        for id in gone {
+            let Some(client) = self.known.remove(id) else { continue };
+            self.bytes -= client.bytes;
+            self.places.remove(&(client.peer, id));
+            if let Some(count) = self.tenants.get_mut(&client.tenant) {
+                *count = count.saturating_sub(1);
+            }
+            peers.push(client.peer);
+        }
+        self.tenants.retain(|_, count| *count > 0);
+        peers.retain(|peer| !self.has(*peer));
+        peers
+    }
+
+    /// Those that are at a peer.
+    fn at(&self, peer: PeerId) -> impl Iterator<Item = ClientId> {
+        let (first, last) = (ClientId::new(0), ClientId::new(u64::MAX));
+        self.places.range((peer, first)..=(peer, last)).map(|(_, id)| *id)
+    }
+
+    /// Whether any client is at a peer.
+    pub(crate) fn has(&self, peer: PeerId) -> bool {
+        self.at(peer).next().is_some()
+    }
+
+    /// The address that a client at this peer has said it has.
+    pub(crate) fn address_at(&self, peer: PeerId) -> Option<Address> {
+        self.at(peer).find_map(|id| self.known.get(id)?.address.clone())
+    }
+
+    /// Another peer stands for the address of all clients that were at one.
+    pub(crate) fn move_all(&mut self, before: PeerId, now: PeerId) {
+        let moved: Vec<ClientId> = self.at(before).collect();
+        for id in moved {
+            self.places.remove(&(before, id));
+            self.places.insert((now, id));
+            if let Some(client) = self.known.get_mut(id) {
+                client.peer = now;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::entries::Finished;
+    use proptest::prelude::*;
+
+    pub(crate) const OWNER: TenantId = TenantId(3);
+
+    /// One client, known to a server with room for this many bytes of replies.
+    pub(crate) fn met(limit: usize) -> (Clients, ClientId) {
+        let (mut clients, id) = (Clients::new(limit, 7), ClientId::new(5));
+        clients.meet(id, PeerId(1), None, Instant::default(), OWNER).expect("room");
+        (clients, id)
+    }
+
+    #[test]
+    fn a_tenant_with_more_clients_than_there_is_room_for_keeps_none_of_anothers_out() {
+        let mut clients = Clients::new(1, 7);
+        let now = Instant::default() + PRUNE_EVERY;
+        let mut meet = |id: u64, tenant: u64, now: Instant| {
+            clients.meet(ClientId::new(id), PeerId(id), None, now, TenantId(tenant)).is_ok()
+        };
+        let flood = (1..=70_000).filter(|id| meet(*id, 1, now)).count();
+        assert!((53_248..CLIENTS_MAX).contains(&flood), "{flood}");
+        let others = (100_000..104_000).filter(|id| meet(*id, 2, now)).count();
+        assert!(others > 3_000, "{others}");
+        assert!(meet(200_000, 3, now) && !meet(200_001, 1, now) && !meet(200_002, 2, now));
+        let late = now + CLIENT_IDLE_MAX * 2;
+        assert!(meet(200_003, 1, late), "those that fell silent are forgotten");
+        assert_eq!(clients.tenants.values().sum::<usize>(), clients.known.len());
+    }
+
+    #[test]
+    fn a_client_keeps_its_address_and_may_change_its_entry() {
+        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
+        let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
+        let now = Instant::default();
+        clients.meet(id, PeerId(1), Some(&own), now, OWNER).expect("room");
+        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Err(Stranger::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now, OWNER), Err(Stranger::Impostor));
+        assert_eq!(clients.peer(id), Some(PeerId(1)));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now, OWNER), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Ok(Vec::new()));
+        assert_eq!(clients.peer(id), Some(PeerId(2)));
+    }
+
+    #[test]
+    fn silent_clients_are_forgotten_but_not_while_a_request_of_theirs_runs() {
+        let (mut clients, id) = met(10_000);
+        clients.begin(id, 1, 1);
+        let late = Instant::default() + CLIENT_IDLE_MAX * 2;
+        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), None, late, OWNER), Ok(Vec::new()));
+        clients.finish(id, 1, Finished { status: 0, body: vec![0] });
+        let later = late + PRUNE_EVERY;
+        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later, OWNER), Ok(vec![PeerId(1)]));
+        assert_eq!((clients.peer(id), clients.bytes), (None, 0));
+    }
+
+    #[test]
+    fn a_peer_is_given_up_only_when_nobody_is_there_any_more() {
+        let (mut clients, _) = met(10_000);
+        let now = Instant::default();
+        for (id, peer) in [(6, 1), (7, 2), (8, 2), (9, 3)] {
+            clients.meet(ClientId::new(id), PeerId(peer), None, now, OWNER).expect("room");
+        }
+        let late = now + CLIENT_IDLE_MAX * 2;
+        clients.meet(ClientId::new(6), PeerId(1), None, late, OWNER).expect("known");
+        let mut gone = clients.meet(ClientId::new(10), PeerId(4), None, late, OWNER).expect("room");
+        gone.sort_unstable();
+        gone.dedup();
+        assert_eq!(gone, [PeerId(2), PeerId(3)]);
+        assert_eq!(clients.size().0, 2);
+    }
+
+    #[test]
+    fn clients_go_on_where_another_peer_stands_for_their_address() {
+        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
+        let own = Address::from_bytes(b"own").expect("short");
+        clients.meet(id, PeerId(1), Some(&own), Instant::default(), OWNER).expect("room");
+        assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
+        clients.move_all(PeerId(1), PeerId(2));
+        assert_eq!(clients.peer(id), Some(PeerId(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn clients_are_found_by_where_they_are_wherever_they_came_from(
+            steps in prop::collection::vec((0..4u8, 1..12u64, 0..6u64), 0..120)
+        ) {
+            let (mut clients, mut now) = (Clients::new(1, 7), Instant::default());
+            for (what, id, place) in steps {
+                let address = Address::from_bytes(&[1, u8::try_from(id).expect("small")]);
+                now += Duration::from_secs(place);
+                match what {
+                    0 | 1 => drop(clients.meet(ClientId::new(id), PeerId(place), address.as_ref(), now, OWNER)),
+                    2 => clients.move_all(PeerId(id % 6), PeerId(place)),
+                    _ => now += CLIENT_IDLE_MAX,
+                }
+                for peer in (0..6).map(PeerId) {
+                    let there = clients.known.iter().any(|(_, client)| client.peer == peer);
+                    prop_assert_eq!((clients.has(peer), clients.address_at(peer).is_some()), (there, there));
+                }
+                prop_assert_eq!(clients.places.len(), clients.known.len());
+            }
+        }
+    }
+}
