@@ -1,0 +1,165 @@
+//! Memory for transfers, mapped on huge pages where the system gives them.
+//!
+//! Whoever moves data between processes or to a device without a copy has the kernel find and hold each page of it.
+//! On huge pages that is one look for 2 MiB instead of 512. The pools of fabric and media take their memory here.
+#![expect(unsafe_code, reason = "memory is mapped and unmapped")]
+
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Bytes of a huge page: what one entry of the last but one level of page tables maps, on x86-64 and on arm64 with pages
+/// of 4 KiB.
+pub const HUGE: usize = 2 << 20;
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// Whole pages of zeros, unmapped when dropped. The system gives them as they are touched: a huge page at a time where it
+/// has one, page by page where it has none, where the administrator forbids them
+/// (`/sys/kernel/mm/transparent_hugepage/enabled`), and where the control group has no room for a whole one.
+///
+/// A process that forks shares them until one of both writes; the kernel then copies page by page, so that the copy is on
+/// small pages.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    /// At least `len` bytes. They begin at a multiple of [`HUGE`] where they are that long, else at a page. `None` when the
+    /// system gives none, or none are asked for.
+    #[must_use]
+    pub fn new(len: usize) -> Option<Self> {
+        let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0)?;
+        if len < HUGE {
+            return Self::of_pages(len);
+        }
+        let mapping = Self::of_pages(len.checked_add(HUGE - PAGE)?)?.aligned(len);
+        // Without huge pages in the kernel it is refused, and plain pages do.
+        // SAFETY: within the mapping, and no content changes by this advice.
+        let _ = unsafe { madvise(mapping.start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        Some(mapping)
+    }
+
+    fn of_pages(len: usize) -> Option<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the system chooses an address where nothing is.
+        let start = unsafe { mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) }.ok()?;
+        Some(Self { start: NonNull::new(start.cast())?, len })
+    }
+
+    /// The `len` bytes from the first multiple of [`HUGE`] on, which it has. What is before and behind them is unmapped.
+    fn aligned(self, len: usize) -> Self {
+        let whole = core::mem::ManuallyDrop::new(self);
+        let before = whole.start.addr().get().wrapping_neg() % HUGE;
+        // SAFETY: the caller's mapping is `HUGE - PAGE` longer than `len`, and `before` no more than that.
+        let (start, end) = unsafe { (whole.start.add(before), whole.start.add(before + len)) };
+        // SAFETY: the edges of the mapping, which nobody has seen.
+        unsafe {
+            unmap(whole.start, before);
+            unmap(end, whole.len - before - len);
+        }
+        Self { start, len }
+    }
+
+    /// Where it begins. The bytes are initialised, and nobody else's as long as the mapping lives.
+    #[must_use]
+    pub const fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes of it, whole pages.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives up the mapping: it stays until [`Mapping::from_start`] makes one of it again.
+    #[must_use]
+    pub fn into_start(self) -> NonNull<u8> {
+        core::mem::ManuallyDrop::new(self).start
+    }
+
+    /// The mapping of `len` bytes that [`Mapping::into_start`] gave up.
+    ///
+    /// # Safety
+    /// It must have been made with the same length, and be given back once only.
+    #[must_use]
+    pub unsafe fn from_start(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len: len.next_multiple_of(PAGE) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: its own pages, which nobody uses any more.
+        unsafe { unmap(self.start, self.len) };
+    }
+}
+
+/// # Safety
+/// The pages must be the caller's, and used by nobody any more.
+unsafe fn unmap(start: NonNull<u8>, len: usize) {
+    if len > 0 {
+        // SAFETY: passed on to the caller. Failure would mean that they are not mapped, or that the system has no memory to
+        // note a gap, and then they stay.
+        let _ = unsafe { munmap(start.as_ptr().cast::<c_void>(), len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the process has anything mapped at this address.
+    fn is_mapped(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the process's mappings");
+        maps.lines().any(|line| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16).expect("an address");
+            range.is_some_and(|(start, end)| (number(start)..number(end)).contains(&address))
+        })
+    }
+
+    /// Held by each test, so that no other one maps anything at an address that was given up.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn whole_pages_of_zeros_are_mapped_where_huge_ones_begin_and_go_again() {
+        let _alone = ALONE.lock();
+        assert!(Mapping::new(0).is_none() && Mapping::new(usize::MAX - PAGE).is_none());
+        for (len, pages) in [(1, PAGE), (HUGE, HUGE), (HUGE + 1, HUGE + PAGE), (3 * HUGE, 3 * HUGE)] {
+            let mapping = Mapping::new(len).expect("memory");
+            assert_eq!(mapping.len(), pages);
+            let start = mapping.start();
+            let address = start.addr().get();
+            assert!(address.is_multiple_of(if len < HUGE { PAGE } else { HUGE }));
+            // SAFETY: the mapping's bytes, used by nobody else.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), pages) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(7);
+            let last = address + pages - 1;
+            // SAFETY: given up just now, with this length.
+            let mapping = unsafe { Mapping::from_start(mapping.into_start(), len) };
+            assert!(is_mapped(address) && is_mapped(last));
+            drop(mapping);
+            assert!(!is_mapped(address) && !is_mapped(last), "{len} bytes stay mapped");
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_takes_no_memory() {
+        let _alone = ALONE.lock();
+        let mapping = Mapping::new(64 * HUGE).expect("addresses");
+        // SAFETY: the first byte of the mapping.
+        unsafe { mapping.start().write(1) };
+        let resident = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").expect("the process's memory");
+            pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
+        };
+        assert!(resident() < 32 * HUGE, "{} bytes are resident", resident());
+    }
+}
