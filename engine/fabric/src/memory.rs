@@ -6,6 +6,7 @@
 
 use crate::error::FabricError;
 use crate::pool::PoolInner;
+use crate::region::Piece;
 use core::any::Any;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
@@ -14,14 +15,40 @@ use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
 use std::cell::{OnceCell, RefCell};
 use std::rc::{Rc, Weak};
+use weir_memory::Mapping;
 
 /// Alignment of pooled memory: the page size, which is what `O_DIRECT` and registration want.
 pub(crate) const PAGE: usize = 4096;
 
-/// One allocation of whole pages, zeroed once.
+/// Where memory comes from, and goes when it is dropped.
+enum Home {
+    Heap(NonNull<u8>, Layout),
+    Mapped(Mapping),
+    Shared(Piece),
+}
+
+impl Home {
+    fn place(&self) -> (NonNull<u8>, usize) {
+        match self {
+            Self::Heap(ptr, layout) => (*ptr, layout.size()),
+            Self::Mapped(mapping) => (mapping.start(), mapping.len()),
+            Self::Shared(piece) => (piece.start(), piece.len()),
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Self::Heap(ptr, layout) = self {
+            // SAFETY: allocated with this layout in `Chunk::allocate`, and freed only here.
+            unsafe { std::alloc::dealloc(ptr.as_ptr(), *layout) };
+        }
+    }
+}
+
+/// One allocation of whole pages, initialised once.
 pub(crate) struct Chunk {
-    ptr: NonNull<u8>,
-    layout: Layout,
+    home: Home,
     /// A lasting local registration, where the provider needs one.
     registration: OnceCell<Rc<dyn Any>>,
     /// Registrations for peers that serve again.
@@ -40,16 +67,30 @@ pub(crate) struct Kept {
 const KEPT_MAX: usize = 4;
 
 impl Chunk {
-    /// `None` when the system has no memory left or the size overflows.
+    fn new(home: Home) -> Self {
+        Self { home, registration: OnceCell::new(), kept: RefCell::default() }
+    }
+
+    /// Zeroed memory of the heap. `None` when the system has no memory left or the size overflows.
     pub(crate) fn allocate(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1).checked_next_multiple_of(PAGE)?, PAGE).ok()?;
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Self { ptr, layout, registration: OnceCell::new(), kept: RefCell::default() })
+        Some(Self::new(Home::Heap(ptr, layout)))
+    }
+
+    /// Zeros in huge pages of its own. `None` as above.
+    pub(crate) fn map(len: usize) -> Option<Self> {
+        Mapping::new(len).map(|mapping| Self::new(Home::Mapped(mapping)))
+    }
+
+    /// A part of a huge page, with anything in it.
+    pub(crate) fn of(piece: Piece) -> Self {
+        Self::new(Home::Shared(piece))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.home.place().1
     }
 
     /// Ends the registrations that are kept.
@@ -60,11 +101,9 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // Registrations are closed before their memory goes.
+        // Registrations are closed before their memory goes, which it does behind this.
         self.forget_kept();
         drop(self.registration.take());
-        // SAFETY: allocated with this layout in `allocate`, and freed only here.
-        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) };
     }
 }
 
@@ -82,7 +121,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn pooled(chunk: Chunk, pool: Weak<PoolInner>) -> Rc<Self> {
-        let (ptr, len) = (chunk.ptr, chunk.len());
+        let (ptr, len) = chunk.home.place();
         Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
     }
 

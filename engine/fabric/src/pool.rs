@@ -2,8 +2,10 @@
 
 use crate::error::FabricError;
 use crate::memory::{Buffer, Chunk, Memory, PAGE};
+use crate::region::Regions;
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
+use weir_memory::HUGE;
 
 /// Default bound of a pool: eight of the largest payloads (8 MiB each) in flight.
 pub const POOL_BYTES_DEFAULT: usize = 64 << 20;
@@ -19,6 +21,8 @@ pub(crate) struct PoolInner {
     /// Bytes that lie in `free`.
     cached: Cell<usize>,
     free: RefCell<[Vec<Chunk>; CLASSES]>,
+    /// Where it takes memory for more than messages, unless it is on plain pages.
+    regions: Option<Regions>,
 }
 
 /// Page-aligned buffers, bounded in total. Cheap to clone: clones are the same pool.
@@ -35,11 +39,23 @@ fn class(len: usize) -> Option<(usize, usize)> {
 }
 
 impl BufferPool {
-    /// A pool that hands out and keeps at most `limit` bytes.
+    /// A pool that hands out and keeps at most `limit` bytes, on huge pages what is large enough for RMA. Those are no more
+    /// than the limit, too; what finds no room on them because they are in pieces is on plain ones.
     #[must_use]
     pub fn new(limit: usize) -> Self {
+        Self::of(limit, Some(Regions::within(limit)))
+    }
+
+    /// The same on plain pages: for many pools of which each holds little.
+    #[must_use]
+    pub(crate) fn of_plain_pages(limit: usize) -> Self {
+        Self::of(limit, None)
+    }
+
+    fn of(limit: usize, regions: Option<Regions>) -> Self {
         let free = RefCell::new(core::array::from_fn(|_| Vec::new()));
-        Self { inner: Rc::new(PoolInner { limit, used: Cell::new(0), cached: Cell::new(0), free }) }
+        let (used, cached) = (Cell::new(0), Cell::new(0));
+        Self { inner: Rc::new(PoolInner { limit, used, cached, free, regions }) }
     }
 
     /// A buffer of exactly this length. Its content is undefined (zero, or what an earlier user left).
@@ -62,7 +78,7 @@ impl BufferPool {
             chunk
         } else {
             inner.trim(size);
-            Chunk::allocate(size).ok_or_else(none)?
+            inner.fresh(size).ok_or_else(none)?
         };
         inner.used.set(inner.used.get() + size);
         Ok(Buffer::new(Memory::pooled(chunk, Rc::downgrade(inner)), len))
@@ -89,6 +105,15 @@ impl BufferPool {
 }
 
 impl PoolInner {
+    /// Memory from the system; `None` when it has none left.
+    fn fresh(&self, size: usize) -> Option<Chunk> {
+        let Some(regions) = &self.regions else { return Chunk::allocate(size) };
+        if size > HUGE {
+            return Chunk::map(size);
+        }
+        regions.take(size).map(Chunk::of).or_else(|| Chunk::allocate(size))
+    }
+
     /// Frees cached memory, largest first, until `more` bytes can be allocated within the limit.
     fn trim(&self, more: usize) {
         let over = |this: &Self| this.used.get() + this.cached.get() + more > this.limit;
@@ -126,6 +151,36 @@ mod tests {
         drop(small);
         assert_eq!(pool.used(), 0);
         assert!(pool.alloc(60_000).is_ok());
+    }
+
+    #[test]
+    fn buffers_for_rma_share_huge_pages_which_go_when_others_need_the_room() {
+        let pool = BufferPool::new(2 * HUGE);
+        let bytes = |pool: &BufferPool| pool.inner.regions.as_ref().map(Regions::bytes);
+        let small = pool.alloc(PAGE).expect("within the limit");
+        assert_eq!(bytes(&pool), Some(0), "messages are on plain pages");
+        let large = [HUGE / 2, HUGE / 4, HUGE / 4].map(|len| pool.alloc(len).expect("within the limit"));
+        assert_eq!((bytes(&pool), pool.used()), (Some(HUGE), HUGE + PAGE));
+        drop((small, large));
+        assert_eq!((bytes(&pool), pool.used()), (Some(HUGE), 0), "kept for the next ones");
+        let mut whole = pool.alloc(2 * HUGE).expect("nobody has anything");
+        assert_eq!(bytes(&pool), Some(0));
+        drop(pool);
+        whole.fill(7);
+        let plain = BufferPool::of_plain_pages(2 * HUGE);
+        assert!(plain.alloc(HUGE).is_ok() && plain.alloc(2 * HUGE).is_ok());
+        assert_eq!(bytes(&plain), None);
+    }
+
+    #[test]
+    fn what_finds_no_room_on_huge_pages_is_on_plain_ones() {
+        let pool = BufferPool::new(HUGE);
+        let parts: Vec<_> = (0..16).map(|_| pool.alloc(HUGE / 16).expect("within the limit")).collect();
+        // Every other one is given back and goes, for the sake of a larger one, which fits into none of the gaps.
+        let kept: Vec<_> = parts.into_iter().step_by(2).collect();
+        let mut large = pool.alloc(HUGE / 2).expect("half of the limit is free");
+        large.fill(7);
+        assert_eq!((pool.used(), kept.len()), (HUGE, 8));
     }
 
     #[test]

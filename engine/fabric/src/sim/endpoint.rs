@@ -211,7 +211,7 @@ impl SimEndpoint {
             max_message: MESSAGE_MAX,
             max_transfer: TRANSFER_MAX,
         };
-        let pool = BufferPool::new(POOL_BYTES_DEFAULT);
+        let pool = BufferPool::of_plain_pages(POOL_BYTES_DEFAULT);
         Rc::new(Self { network: Rc::clone(network), state, capabilities, pool })
     }
 
