@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use weir_fabric::{Options, open};
+use weir_fabric::{Endpoint, FabricError, Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
@@ -126,6 +126,7 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     let rt = executor.handle();
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port))
         .map_err(|error| failed("fabric server", &error))?;
+    touch(&*endpoint).map_err(|error| failed("fabric server", &error))?;
     let _kept: Box<dyn core::any::Any> = if mode == Mode::Bare.name() {
         bare::serve(&endpoint)?
     } else {
@@ -134,6 +135,14 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     println!("ready");
     std::io::stdout().flush().map_err(|error| failed("fabric server", &error))?;
     executor.block_on(core::future::pending())
+}
+
+/// Writes to the memory that transfers are going to take from the endpoint's pool. What nobody has written to is a single
+/// page of zeros for the kernel, which stays in the nearest cache, and copies of it are no transfers.
+fn touch(endpoint: &dyn Endpoint) -> Result<(), FabricError> {
+    let buffers: Result<Vec<_>, _> = (0..2 * TRANSFERS).map(|_| endpoint.buffers().alloc(LARGE)).collect();
+    buffers?.iter_mut().for_each(|buffer| buffer.fill(7));
+    Ok(())
 }
 
 /// A server process; killed when dropped.

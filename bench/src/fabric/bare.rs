@@ -14,7 +14,7 @@ use weir_runtime::sync::Notify;
 
 use super::pin::Seats;
 use super::{
-    IN_FLIGHT, LARGE, Mode, SMALL, SPAN, START_SECONDS, Server, Side, TRANSFERS, What, failed, rate,
+    IN_FLIGHT, LARGE, Mode, SMALL, SPAN, START_SECONDS, Server, Side, TRANSFERS, What, failed, rate, touch,
 };
 use crate::report::BenchError;
 
@@ -105,6 +105,7 @@ impl Bare {
         let without = if delivery { Vec::new() } else { vec![Ability::Delivery] };
         let options = Options { without, ..Options::near(provider, "127.0.0.1", server.1) };
         let endpoint = open(&rt, &options).map_err(|error| trouble(&error))?;
+        touch(&*endpoint).map_err(|error| trouble(&error))?;
         let mirror = Rc::new(Mirror::default());
         let weak = Rc::downgrade(&mirror);
         endpoint.set_sink(weak);

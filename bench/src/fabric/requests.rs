@@ -13,7 +13,7 @@ use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
 use super::pin::{Seats, pin};
-use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate};
+use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate, touch};
 use crate::report::BenchError;
 
 /// Operation that answers with nothing.
@@ -97,6 +97,7 @@ impl Requests {
         let rt = executor.handle();
         let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", server.1))
             .map_err(|error| failed("endpoint", &error))?;
+        touch(&*endpoint).map_err(|error| failed("endpoint", &error))?;
         let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
         let to = Peer::new("127.0.0.1", server.1);
         let side = Self { executor, rt, rpc, to, trouble: RefCell::default(), server, seats };
