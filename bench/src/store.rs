@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use weir_media::file::FileDevice;
-use weir_media::{BLOCK, Device, DmaBuf, Slice};
+use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
 use weir_runtime::real::Executor;
 use weir_runtime::{Handle, join_all};
 use weir_store::{Shard, Store, StoreConfig};
@@ -44,15 +44,26 @@ fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
     BenchError::Command { command: what.to_owned(), output: error.to_string() }
 }
 
-/// The raw device: writes of `len` bytes, each batch of `width` followed by one flush, and reads of them.
+/// Memory for what is read from a raw device, of the kind that a store has for its own: on huge pages, and kept at hand by
+/// the kernel.
+fn read_memory(device: &Rc<dyn Device>) -> DmaPool {
+    let pool = DmaPool::new(StoreConfig::default().dma_bytes);
+    device.register(&pool);
+    pool
+}
+
+/// The raw device: writes of `len` bytes, each batch of `width` followed by one flush, and reads of them. What is written
+/// lies where a store's updates do: on huge pages that the kernel doesn't keep at hand.
 async fn raw(
     handle: &Handle,
-    device: &Rc<dyn Device>,
+    (device, pool): (&Rc<dyn Device>, &DmaPool),
     count: u64,
     width: u64,
     len: usize,
 ) -> Option<(f64, f64)> {
-    let data = Slice::from(DmaBuf::new(len));
+    let mut data = DmaPool::new(len).take(len).await;
+    data.fill(0);
+    let data = Slice::from(data);
     let begin = Instant::now();
     for batch in 0..count / width {
         let write = |at: u64| device.write((batch * width + at) * len as u64, vec![data.clone()]);
@@ -62,9 +73,9 @@ async fn raw(
     }
     let writes = float(count) / begin.elapsed().as_secs_f64();
     let reads = rate(handle, count, width, |worker| {
-        let device = Rc::clone(device);
+        let (device, pool) = (Rc::clone(device), pool.clone());
         async move {
-            let mut buffer = DmaBuf::new(len);
+            let mut buffer = pool.take(len).await;
             for at in (worker..count).step_by(usize::try_from(width).unwrap_or(1)) {
                 match device.read(at * len as u64, buffer).await {
                     Ok(read) => buffer = read,
@@ -198,13 +209,14 @@ async fn beside_raw(
 ) -> Result<[Own; 2], BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = used_file(handle, raw_path).await?;
+    let pool = read_memory(&device);
     let (store, shard) = new_store(handle, used_file(handle, path).await?, StoreConfig::default()).await?;
     let floors =
         [floor(&device, TINY.len).await.ok_or_else(none)?, floor(&device, SMALL.len).await.ok_or_else(none)?];
-    let raw_small = raw(handle, &device, OPERATIONS, WIDTH, BLOCK).await.ok_or_else(none)?;
+    let raw_small = raw(handle, (&device, &pool), OPERATIONS, WIDTH, BLOCK).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
-    let raw_large = raw(handle, &device, LARGE, LARGE_WIDTH, 1 << 20).await.ok_or_else(none)?;
+    let raw_large = raw(handle, (&device, &pool), LARGE, LARGE_WIDTH, 1 << 20).await.ok_or_else(none)?;
     let large = rates(handle, &store, &shard, &BIG, report).await?;
     let (writes, reads) =
         (("raw 4 KiB writes + flush per 32", raw_small.0), ("raw 4 KiB reads", raw_small.1));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 use weir_media::file::FileDevice;
-use weir_media::{BLOCK, Device, DmaBuf, Slice};
+use weir_media::{Device, DmaPool, Slice};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::{Handle, join_all};
@@ -97,7 +97,11 @@ impl Load {
         width: u64,
         len: usize,
     ) -> Option<Self> {
-        let data = Slice::from(DmaBuf::new(len.next_multiple_of(BLOCK))).part(0..len)?;
+        // On huge pages, as what the fabric has received is.
+        let pool = DmaPool::new(len);
+        let mut data = pool.try_take(len)?;
+        data.fill(0);
+        let data = Slice::from(data).part(0..len)?;
         let akey = Key::new(b"data").ok()?;
         let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
         let none = Conditions::NONE;
