@@ -49,7 +49,7 @@ impl Deref for DmaBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `memory` points to `capacity >= len` bytes that were initialised by `alloc_zeroed`, and this value
+        // SAFETY: `memory` points to `capacity >= len` bytes that are initialised (zeros of `alloc_zeroed` or of a mapping), and this value
         // owns them.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }

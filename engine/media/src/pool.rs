@@ -2,14 +2,16 @@
 //!
 //! A pool takes its memory in chunks, never more of them than its limit needs, and hands out parts whose lengths are
 //! powers of two (a buddy allocator in each chunk). Because the chunks stay where they are, a device can have the kernel
-//! keep their pages at hand ([`crate::Device::register`]).
+//! keep their pages at hand ([`crate::Device::register`]). They lie on huge pages where the system gives them, and parts
+//! are handed out where others are already, so that few of those are touched.
 
-use crate::buffer::{DmaBuf, allocate, release, round_up};
+use crate::buffer::{DmaBuf, round_up};
 use crate::device::BLOCK;
 use core::cell::{Cell, RefCell};
 use core::ptr::NonNull;
 use core::task::{Poll, Waker};
 use std::rc::Rc;
+use weir_memory::Mapping;
 
 /// Order of a whole chunk: its length is [`BLOCK`] times two to this power.
 const CHUNK_ORDER: u8 = 11;
@@ -35,8 +37,15 @@ pub(crate) struct Source {
     pub(crate) give_back: unsafe fn(NonNull<u8>, usize),
 }
 
-/// The process's own memory, zeroed.
-const HEAP: Source = Source { take: |len| Some(allocate(len)), give_back: release };
+/// Mappings of the process's own.
+const MAPPED: Source = Source { take: |len| Mapping::new(len).map(Mapping::into_start), give_back: unmap };
+
+/// # Safety
+/// `memory` must come from [`MAPPED`] with the same length and must not be used again.
+unsafe fn unmap(memory: NonNull<u8>, len: usize) {
+    // SAFETY: passed on to the caller.
+    drop(unsafe { Mapping::from_start(memory, len) });
+}
 
 /// A pool's memory and who waits for it.
 pub(crate) struct PoolState {
@@ -166,7 +175,7 @@ impl DmaPool {
     /// 8 MiB.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self::of(limit, HEAP)
+        Self::of(limit, MAPPED)
     }
 
     /// A pool with memory of another kind.
