@@ -49,8 +49,8 @@ impl Deref for DmaBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `memory` points to `capacity >= len` bytes that are initialised (zeros of `alloc_zeroed` or of a mapping), and this value
-        // owns them.
+        // SAFETY: `memory` points to `capacity >= len` bytes that are initialised (zeros of `alloc_zeroed` or of a mapping),
+        // and this value owns them.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 }
