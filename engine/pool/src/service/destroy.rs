@@ -1,22 +1,18 @@
 //! Destroying containers: marked at once, forgotten by every target in the background.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{ContainerDestroyRequest, TargetContainer};
 use weir_proto::{Rights, opcode};
-use weir_runtime::race;
 
-use super::{Container, PoolService};
+use super::{Container, PoolService, background};
 use crate::error::Failed;
 use crate::record::{self, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
 /// Longest wait for one target.
 const DESTROY_LIMIT: Duration = Duration::from_secs(5);
-
-/// Pause before targets that didn't answer are asked again: an engine restarts in seconds.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl PoolService {
     /// Destroys a container. It is gone at once; its space returns in the background, on targets that are down when
@@ -101,34 +97,23 @@ impl PoolService {
     }
 }
 
-/// Starts the background work of a service. It ends with the service.
+/// Starts to forget destroyed containers in the background.
 pub(super) fn start(service: &Rc<PoolService>) {
-    let rt = service.engines.runtime().clone();
-    rt.clone().spawn(run(Rc::downgrade(service), rt));
-}
-
-async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
-    loop {
-        let Some(strong) = service.upgrade() else { return };
-        if strong.stopped.get() {
-            return;
-        }
-        let mut left = false;
-        for container in strong.doomed_containers() {
-            match strong.reap(&container).await {
-                Ok(done) => left |= !done,
-                Err(error) => {
-                    tracing::warn!(container = %container.id, %error, "a destroyed container is not forgotten yet");
-                    left = true;
+    background::start(
+        service,
+        |service| &service.doomed,
+        async |service: &PoolService| {
+            let mut left = false;
+            for container in service.doomed_containers() {
+                match service.reap(&container).await {
+                    Ok(done) => left |= !done,
+                    Err(error) => {
+                        tracing::warn!(container = %container.id, %error, "a destroyed container is not forgotten yet");
+                        left = true;
+                    }
                 }
             }
-        }
-        let wake = strong.doomed.notified();
-        drop(strong);
-        if left {
-            race(wake, rt.sleep(RETRY_PAUSE)).await;
-        } else {
-            wake.await;
-        }
-    }
+            left
+        },
+    );
 }

@@ -8,13 +8,11 @@ use weir_proto::{Rank, opcode};
 use weir_runtime::race;
 
 use super::PoolService;
+use super::background::RETRY_PAUSE;
 use crate::error::Failed;
 
 /// Longest wait for all targets to take a map over: a write to the log of each.
 const MAP_LIMIT: Duration = Duration::from_secs(5);
-
-/// Pause before targets that didn't take a map over are told again: an engine restarts in seconds.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl PoolService {
     /// Takes note of what a target says of its device. One that can't be used is down in a new version of the map; one that

@@ -5,6 +5,7 @@
 //! the seam for replication: a batch is what a log of several replicas would carry.
 
 mod attributes;
+mod background;
 mod containers;
 mod destroy;
 mod devices;

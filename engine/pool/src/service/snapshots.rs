@@ -5,15 +5,15 @@
 //! targets that keep more than is listed. A durable mark from before the first target is told says so, and it stays until
 //! all of them were told the list.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::pool::{SnapshotChange, SnapshotRequest, TargetContainerUsage};
 use weir_proto::{ContainerId, Epoch, Rights, opcode};
-use weir_runtime::{join_all, race};
+use weir_runtime::join_all;
 use weir_store::AttributeChange;
 
-use super::{Container, PoolService};
+use super::{Container, PoolService, background};
 use crate::error::Failed;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
@@ -23,9 +23,6 @@ const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time from asking the first clock until every target keeps the epoch. Aggregation leaves the last five seconds
 /// alone ([`weir_store::StoreConfig::retention`]), so until then it has not passed the epoch anywhere.
 const TAKING_LIMIT: Duration = Duration::from_secs(4);
-
-/// Pause before targets that didn't answer are told again: an engine restarts in seconds.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Most snapshots of one container: their epochs travel in one message.
 const SNAPSHOTS_MAX: usize = 1024;
@@ -170,36 +167,25 @@ fn mark(container: ContainerId, is_untold: bool) -> AttributeChange {
     record::change(SCOPE_UNTOLD, container.0.as_bytes(), is_untold.then(Vec::new))
 }
 
-/// Starts the background work of a service. It ends with the service.
+/// Starts to tell lists of snapshots in the background.
 pub(super) fn start(service: &Rc<PoolService>) {
-    let rt = service.engines.runtime().clone();
-    rt.clone().spawn(run(Rc::downgrade(service), rt));
-}
-
-async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
-    loop {
-        let Some(strong) = service.upgrade() else { return };
-        if strong.stopped.get() {
-            return;
-        }
-        let mut left = false;
-        for (name, _) in record::load_scope(&strong.shard, SCOPE_UNTOLD) {
-            // What isn't a container's name is nobody's: the service writes no other.
-            let Ok(id) = record::container_of(strong.shard.id(), &name) else { continue };
-            match strong.tell_again(id).await {
-                Ok(done) => left |= !done,
-                Err(error) => {
-                    tracing::warn!(container = %id, %error, "not all targets know the snapshots");
-                    left = true;
+    background::start(
+        service,
+        |service| &service.untold,
+        async |service: &PoolService| {
+            let mut left = false;
+            for (name, _) in record::load_scope(&service.shard, SCOPE_UNTOLD) {
+                // What isn't a container's name is nobody's: the service writes no other.
+                let Ok(id) = record::container_of(service.shard.id(), &name) else { continue };
+                match service.tell_again(id).await {
+                    Ok(done) => left |= !done,
+                    Err(error) => {
+                        tracing::warn!(container = %id, %error, "not all targets know the snapshots");
+                        left = true;
+                    }
                 }
             }
-        }
-        let wake = strong.untold.notified();
-        drop(strong);
-        if left {
-            race(wake, rt.sleep(RETRY_PAUSE)).await;
-        } else {
-            wake.await;
-        }
-    }
+            left
+        },
+    );
 }
