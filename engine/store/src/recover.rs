@@ -220,6 +220,8 @@ impl<'a> Opening<'a> {
         core.scrub.set_position(checkpoint.scrub);
         self.load_index(&core, &checkpoint).await?;
         let known = crate::replay::replay(&self, &core).await?;
+        // A process that was killed may have left what was found in the drive's cache.
+        self.device.flush().await?;
         core.journal.set_stable();
         core.space.borrow_mut().finish_recovery();
         core.timestamps.set_floor(core.newest_epoch().max(rt.wall_ns()));

@@ -2,7 +2,7 @@
 
 use crate::setup::*;
 use std::time::Duration;
-use weir_media::sim::CrashKeeps;
+use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_store::{Depth, Inspector, OpenError, Severity, Store};
 
 const DISK: u64 = 16 << 20;
@@ -143,4 +143,38 @@ fn a_log_that_is_written_to_all_the_time_has_no_marks() {
         (after.device.writes - before.device.writes, after.commit.batches - before.commit.batches);
     assert!(batches > 50 && after.checkpoints == before.checkpoints, "{batches} batches");
     assert_eq!(writes, batches, "each write is a batch with records");
+}
+
+/// A process dies before the flush of a batch, and the power fails while the next one opens the store. Whatever the disk has of
+/// the batch then, of its data and of what the open has written: nobody was told of the change, and all others are there.
+#[test]
+fn an_open_says_of_nothing_that_it_is_stable_before_it_is() {
+    let endless = Duration::from_hours(1);
+    let slow = SimDiskOptions { flush_min: endless, flush_max: endless, ..SimDiskOptions::default() };
+    for seed in 0..60 {
+        let machine = Machine::new(seed, DISK);
+        let (_store, shard) = machine.start(quiet());
+        let user = shard.clone();
+        machine.run(async move { write(&user, 1, 1, 0, &value()).await.expect("stored") });
+        machine.disk.set_options(slow.clone());
+        let last = machine.handle().spawn(async move { write(&shard, 2, 2, 0, &pattern(5, 9000)).await });
+        machine.sleep(Duration::from_millis(5));
+        machine.world.crash(&machine.node);
+        machine.world.restart(&machine.node);
+        drop(last);
+        machine.disk.set_options(SimDiskOptions::default());
+        let (handle, device) = (machine.handle(), machine.device());
+        machine.disk.halt_at(machine.disk.operations() + seed % 5);
+        let opening = async move { Store::open(&handle, device, &owner(), quiet()).await.map(drop) };
+        let opened = machine.world.try_block_on(&machine.node, Duration::from_secs(1), opening);
+        assert!(opened.is_err() || seed % 5 == 4, "seed {seed}: it takes four operations");
+        machine.crash(CrashKeeps::Any);
+        let store = machine.open(quiet());
+        let shard = store.pool(POOL).expect("the pool");
+        machine.run(async move {
+            assert!(read(&shard, 1, u64::MAX, 0, 700).await.expect("read").0 == value());
+            let (found, present) = read(&shard, 2, u64::MAX, 0, 9000).await.expect("whole or not there");
+            assert!(present.is_empty() || found == pattern(5, 9000), "seed {seed}");
+        });
+    }
 }
