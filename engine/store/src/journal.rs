@@ -251,6 +251,11 @@ impl Journal {
         }
     }
 
+    /// Has the queue's task end, where the store is stopped and nothing is pending.
+    pub(crate) fn end(&self) {
+        self.work.notify_one();
+    }
+
     /// Number that the next record gets.
     pub(crate) fn next(&self) -> u64 {
         self.last.get() + 1
@@ -554,7 +559,7 @@ fn prepare_ahead(core: &Rc<Core>) {
 }
 
 /// Waits until no preparation is under way where a batch goes.
-async fn await_preparation(core: &Core, batch: core::ops::Range<u64>) {
+pub(crate) async fn await_preparation(core: &Core, batch: core::ops::Range<u64>) {
     let running = {
         let mut preparation = core.journal.preparation.borrow_mut();
         let meets =

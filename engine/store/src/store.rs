@@ -34,7 +34,7 @@ pub struct Store {
     core: Rc<Core>,
     /// Those that bring changes to the device.
     tasks: RefCell<Vec<JoinHandle<()>>>,
-    /// Those that make changes or look for damage.
+    /// Those that make changes, look for damage, or note what was stable.
     background: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -117,12 +117,9 @@ impl Store {
         let opening = Opening::new(&device, owner).await?;
         let core = opening.recover(rt, config).await?;
         core.counters.recovery.set(rt.now() - begin);
-        let tasks = vec![
-            rt.spawn(journal::run(Rc::clone(&core))),
-            rt.spawn(checkpoint::run(Rc::clone(&core))),
-            rt.spawn(journal::mark(Rc::clone(&core))),
-        ];
-        let mut background = Vec::new();
+        let tasks =
+            vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
+        let mut background = vec![rt.spawn(journal::mark(Rc::clone(&core)))];
         if core.config.background {
             background.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
         }
@@ -401,8 +398,15 @@ impl Store {
         core.make_durable(core.journal.last()).await.map_err(PoolError::Failed)?;
         self.checkpoint().await?;
         core.fail("it was closed");
+        // What these have begun meanwhile comes to its end, too.
+        core.journal.end();
+        core.checkpoints.request.notify_one();
         let tasks = core::mem::take(&mut *self.tasks.borrow_mut());
-        tasks.iter().for_each(JoinHandle::abort);
+        for task in tasks {
+            // It has ended, however.
+            let _ = task.await;
+        }
+        journal::await_preparation(core, 0..u64::MAX).await;
         Ok(())
     }
 }

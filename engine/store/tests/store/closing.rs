@@ -122,3 +122,23 @@ fn a_close_waits_for_the_data_of_a_change_that_it_refuses() {
         assert!(matches!(late.await, Ok(Err(UpdateError::Failed(_)))), "it was refused");
     });
 }
+
+#[test]
+fn a_close_that_meets_a_checkpoint_leaves_none_under_way() {
+    for seed in 0..40 {
+        let machine = Machine::new(seed, 64 << 20);
+        let (store, shard) = machine.start(quiet());
+        let (handle, opened) = (machine.handle(), Rc::clone(&store));
+        machine.run(async move {
+            for epoch in 1..200 {
+                write(&shard, epoch, epoch, 0, &pattern(epoch, 3000)).await.expect("stored");
+            }
+            let (running, rt) = (Rc::clone(&opened), handle.clone());
+            let other = rt.spawn(async move { running.checkpoint().await });
+            handle.sleep(Duration::from_micros(Random::new(seed).below(1000))).await;
+            opened.close().await.expect("closed");
+            assert_eq!(opened.stats().device.in_flight, 0, "seed {seed}: something is on its way");
+            drop(other);
+        });
+    }
+}
