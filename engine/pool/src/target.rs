@@ -385,20 +385,21 @@ fn quota_of(grant: Option<u64>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use weir_fabric::sim::Fabric;
     use weir_media::memory::MemoryDevice;
     use weir_proto::capability::{PoolSecret, SystemKey};
     use weir_proto::group::EngineInfo;
     use weir_proto::{Rank, TargetIndex, TenantId};
     use weir_rpc::{Rpc, RpcConfig};
-    use weir_runtime::sim::World;
+    use weir_runtime::sim::{Node, World};
     use weir_runtime::{Handle, LocalBoxFuture, join_all};
     use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
     use super::*;
 
-    const POOL: PoolId = PoolId(uuid::Uuid::from_u128(7));
+    pub(crate) const POOL: PoolId = PoolId(uuid::Uuid::from_u128(7));
+    pub(crate) const SECRET: PoolSecret = PoolSecret([3; 32]);
 
     async fn store(rt: &Handle) -> Rc<Store> {
         let owner = Owner { system: "weir".to_owned(), rank: Rank(0), target: TargetIndex(0) };
@@ -408,13 +409,10 @@ mod tests {
         Store::open(rt, device, &owner, StoreConfig::default()).await.expect("it was formatted")
     }
 
-    #[test]
-    fn a_map_and_a_size_that_come_together_are_both_stored() {
-        let world = World::new(1);
-        let node = world.node("engine");
-        let endpoint = Fabric::new(&world).endpoint(&node, Some(100));
-        let rt = node.handle();
-        world.block_on(&node, async move {
+    /// A pool of no targets on the only engine that there is.
+    pub(crate) fn lone_pool(world: &World, node: &Node) -> (Rc<Store>, Rc<Engines>, Rc<TargetPool>) {
+        let (endpoint, rt) = (Fabric::new(world).endpoint(node, Some(100)), node.handle());
+        world.block_on(node, async move {
             let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
             let info = EngineInfo {
                 rank: Rank(0),
@@ -425,10 +423,11 @@ mod tests {
             };
             let own = (Rank(0), TargetIndex(0));
             let engines = Engines::new(rt.clone(), rpc, SystemKey([1; 32]), own, vec![info].into());
+            let engines = engines.expect("a good list");
             let record = PoolRecord {
                 pool: POOL,
                 label: "tank".to_owned(),
-                secret: PoolSecret([3; 32]),
+                secret: SECRET,
                 size: 16 << 20,
                 service: Rank(0),
                 map: PoolMap { version: 1, targets: Vec::new() },
@@ -437,7 +436,17 @@ mod tests {
             };
             let store = store(&rt).await;
             let shard = store.create_pool(POOL, 16 << 20).await.expect("there is room");
-            let pool = TargetPool::new(record, shard, engines.expect("a good list"), Rc::default());
+            let pool = TargetPool::new(record, shard, Rc::clone(&engines), Rc::default());
+            (store, engines, pool)
+        })
+    }
+
+    #[test]
+    fn a_map_and_a_size_that_come_together_are_both_stored() {
+        let world = World::new(1);
+        let node = world.node("engine");
+        let (_store, _engines, pool) = lone_pool(&world, &node);
+        world.block_on(&node, async move {
             let map = PoolMap { version: 2, targets: Vec::new() };
             let changes: [LocalBoxFuture<'_, _>; 2] =
                 [Box::pin(pool.set_map(map)), Box::pin(pool.set_size(32 << 20))];

@@ -52,7 +52,7 @@ impl PoolService {
     pub async fn set_attributes(&self, request: AttributeSetRequest) -> Result<(), Failed> {
         let container = self.authorize_container(&request.capability, Rights::WRITE)?;
         let invalid = |reason: String| Failed::Invalid { object: self.object(&container.label()), reason };
-        let _permit = container.turn.acquire().await;
+        let _turn = self.turn_of(&container).await?;
         let mut names: Vec<String> = self.attributes_of(container.id).into_keys().collect();
         let scope = record::scope_attributes(container.id);
         let mut changes = Vec::with_capacity(request.attributes.len());

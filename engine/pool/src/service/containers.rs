@@ -265,7 +265,7 @@ impl PoolService {
                 "1 to {ALLOCATE_MAX} object ids are allocated at once, not {count}"
             )));
         }
-        let _permit = container.turn.acquire().await;
+        let _turn = self.turn_of(&container).await?;
         let first = container.next_oid.get();
         let end = first
             .checked_add(count)

@@ -11,6 +11,8 @@ mod destroy;
 mod devices;
 mod quota;
 mod snapshots;
+#[cfg(test)]
+mod tests;
 
 pub use containers::CHUNK_SIZE_DEFAULT;
 pub(crate) use containers::check_class;
@@ -274,6 +276,18 @@ impl PoolService {
         }
         drop(handles);
         Ok(container)
+    }
+
+    /// Waits for the turn to change a container.
+    ///
+    /// # Errors
+    /// When it was destroyed, maybe by who had the turn before: nothing takes back what is changed of it from then on.
+    async fn turn_of(&self, container: &Container) -> Result<impl Sized, Failed> {
+        let turn = container.turn.acquire().await;
+        if container.is_doomed() {
+            return Err(Failed::Destroyed { pool: self.label(), container: container.id });
+        }
+        Ok(turn)
     }
 
     /// State and space of the pool.

@@ -41,10 +41,7 @@ impl PoolService {
             object: format!("pool {}", pool.label),
             reason: format!("target {} of rank {from} is not one of its targets", request.index),
         })?;
-        let _permit = container.turn.acquire().await;
-        if container.is_doomed() {
-            return Err(gone());
-        }
+        let _turn = self.turn_of(&container).await?;
         let mut grants = container.record.borrow().grants.clone();
         let quota = container.record.borrow().properties.quota;
         let granted = self.share(&container, quota, target, request, &mut grants).await;
@@ -153,7 +150,7 @@ impl PoolService {
         let container = self.find(name)?;
         let object = self.object(&container.label());
         {
-            let _permit = container.turn.acquire().await;
+            let _turn = self.turn_of(&container).await?;
             let mut record = container.record.borrow().clone();
             let before = record.properties.quota;
             let lowers = quota > 0 && (before == 0 || quota < before);

@@ -37,7 +37,7 @@ impl PoolService {
         let writes = request.change != SnapshotChange::List;
         let needed = if writes { Rights::WRITE } else { Rights::READ };
         let container = self.authorize_container(&request.capability, needed)?;
-        let _permit = container.turn.acquire().await;
+        let _turn = self.turn_of(&container).await?;
         match request.change {
             SnapshotChange::List => {}
             SnapshotChange::Create => self.take_snapshot(&container).await?,

@@ -1,0 +1,74 @@
+//! The service of a pool on its own.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weir_proto::pool::{
+    AttributeSetRequest, ContainerCreateRequest, ContainerProperties, ContainerType, SnapshotChange,
+    SnapshotRequest,
+};
+use weir_proto::{Capability, ContainerId, Der, Rights, TenantId};
+use weir_runtime::sim::World;
+use weir_runtime::{LocalBoxFuture, join_all};
+
+use super::PoolService;
+use crate::error::Failed;
+use crate::record;
+use crate::spread::Spread;
+use crate::target::tests::{POOL, SECRET, lone_pool};
+
+const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(9));
+
+fn properties() -> ContainerProperties {
+    ContainerProperties {
+        label: "box".to_owned(),
+        kind: ContainerType::Object,
+        quota: 1 << 20,
+        object_class: String::new(),
+        chunk_size: 0,
+        uid: 0,
+        gid: 0,
+        mode: 0,
+        attributes: BTreeMap::new(),
+    }
+}
+
+#[test]
+fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
+    let world = World::new(1);
+    let node = world.node("engine");
+    let (_store, engines, pool) = lone_pool(&world, &node);
+    world.block_on(&node, async move {
+        let spread = Spread::start(&engines, |_| false);
+        let service = PoolService::open(&pool, engines, spread, Rc::default()).expect("a new pool");
+        let rights = Rights::READ.union(Rights::WRITE);
+        let capability = Capability::issue(&SECRET, TenantId::SYSTEM, POOL, Some(CONTAINER), rights, 5);
+        let (container, properties) = (CONTAINER, properties());
+        let request =
+            ContainerCreateRequest { capability: capability.clone(), container, properties, exclusive: true };
+        service.create_container(request, true).await.expect("there is none");
+        let known = service.find("box").expect("it was created");
+        let turn = known.turn.acquire().await;
+        let attributes = vec![("a".to_owned(), Some(vec![1].into()))];
+        let set = AttributeSetRequest { capability: capability.clone(), attributes };
+        let snapshot = SnapshotRequest { capability: capability.clone(), change: SnapshotChange::Create };
+        // All have found it when the first has its turn.
+        let changes: [LocalBoxFuture<'_, Result<(), Failed>>; 6] = [
+            Box::pin(service.destroy_by_name("box", true)),
+            Box::pin(async { service.snapshot(&snapshot).await.map(drop) }),
+            Box::pin(service.set_attributes(set)),
+            Box::pin(async { service.allocate_oids(&capability, 5).await.map(drop) }),
+            Box::pin(async { service.set_quota_by_name("box", 2 << 20).await.map(drop) }),
+            Box::pin(async {
+                drop(turn);
+                Ok(())
+            }),
+        ];
+        let ends: Vec<_> = join_all(changes).await;
+        assert!(ends[0].is_ok() && ends[5].is_ok());
+        for end in &ends[1..5] {
+            assert_eq!(end.as_ref().map_err(Failed::der), Err(Der::CONT_NONEXIST));
+        }
+        assert!(record::load_scope(pool.shard(), &record::scope_attributes(CONTAINER)).is_empty());
+    });
+}
