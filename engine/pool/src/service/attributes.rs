@@ -45,36 +45,45 @@ impl PoolService {
         entries.into_iter().filter_map(text).collect()
     }
 
-    /// Sets and deletes attributes, all or none.
+    /// Sets and deletes attributes, all or none. Of one that is named more than once the last value counts.
     ///
     /// # Errors
     /// When the handle doesn't allow writing, or a name or value is too long.
     pub async fn set_attributes(&self, request: AttributeSetRequest) -> Result<(), Failed> {
         let container = self.authorize_container(&request.capability, Rights::WRITE)?;
         let invalid = |reason: String| Failed::Invalid { object: self.object(&container.label()), reason };
-        let _turn = self.turn_of(&container).await?;
-        let mut names: Vec<String> = self.attributes_of(container.id).into_keys().collect();
-        let scope = record::scope_attributes(container.id);
-        let mut changes = Vec::with_capacity(request.attributes.len());
+        let mut wanted = BTreeMap::new();
         for (name, value) in request.attributes {
             check(&name, value.as_ref()).map_err(invalid)?;
-            changes.push(record::change(&scope, name.as_bytes(), value.map(ByteBuf::into_vec)));
-            names.push(name);
+            wanted.insert(name, value);
         }
-        names.sort_unstable();
-        names.dedup();
-        check_count(names.len()).map_err(invalid)?;
-        self.commit(&changes).await
+        let _turn = self.turn_of(&container).await?;
+        let known = self.attributes_of(container.id);
+        let others = known.keys().filter(|name| !wanted.contains_key(*name)).count();
+        check_count(others + wanted.len()).map_err(invalid)?;
+        let scope = record::scope_attributes(container.id);
+        let change = |(name, value): (String, Option<ByteBuf>)| {
+            record::change(&scope, name.as_bytes(), value.map(ByteBuf::into_vec))
+        };
+        self.commit(&wanted.into_iter().map(change).collect::<Vec<_>>()).await
     }
 
     /// Reads attributes: those named, or all.
     ///
     /// # Errors
-    /// When the handle is not valid any more.
+    /// When the handle is not valid any more, or more are named than a container keeps.
     pub fn get_attributes(&self, capability: &Capability, names: &[String]) -> Result<Attributes, Failed> {
         let container = self.authorize_container(capability, Rights::READ)?;
         if names.is_empty() {
             return Ok(Attributes { attributes: self.attributes_of(container.id) });
+        }
+        if names.len() > ATTRIBUTES_MAX {
+            return Err(Failed::Invalid {
+                object: self.object(&container.label()),
+                reason: format!(
+                    "at most {ATTRIBUTES_MAX} attributes are read at once; name fewer, or none for all"
+                ),
+            });
         }
         let scope = record::scope_attributes(container.id);
         let value = |name: &String| {

@@ -8,13 +8,15 @@ use weir_proto::pool::{
     SnapshotRequest,
 };
 use weir_proto::{Capability, ContainerId, Der, Rights, TenantId};
-use weir_runtime::sim::World;
+use weir_runtime::sim::{Node, World};
 use weir_runtime::{LocalBoxFuture, join_all};
+use weir_store::Store;
 
 use super::PoolService;
 use crate::error::Failed;
 use crate::record;
 use crate::spread::Spread;
+use crate::target::TargetPool;
 use crate::target::tests::{POOL, SECRET, lone_pool};
 
 const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(9));
@@ -33,20 +35,63 @@ fn properties() -> ContainerProperties {
     }
 }
 
-#[test]
-fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
+/// A service on an engine of its own with one container, and a handle on that.
+struct Stage {
+    world: World,
+    node: Node,
+    store: Rc<Store>,
+    pool: Rc<TargetPool>,
+    service: Rc<PoolService>,
+    capability: Capability,
+}
+
+fn stage() -> Stage {
     let world = World::new(1);
     let node = world.node("engine");
-    let (_store, engines, pool) = lone_pool(&world, &node);
-    world.block_on(&node, async move {
+    let (store, engines, pool) = lone_pool(&world, &node);
+    let rights = Rights::READ.union(Rights::WRITE);
+    let capability = Capability::issue(&SECRET, TenantId::SYSTEM, POOL, Some(CONTAINER), rights, 5);
+    let (container, properties) = (CONTAINER, properties());
+    let request =
+        ContainerCreateRequest { capability: capability.clone(), container, properties, exclusive: true };
+    let of = Rc::clone(&pool);
+    let service = world.block_on(&node, async move {
         let spread = Spread::start(&engines, |_| false);
-        let service = PoolService::open(&pool, engines, spread, Rc::default()).expect("a new pool");
-        let rights = Rights::READ.union(Rights::WRITE);
-        let capability = Capability::issue(&SECRET, TenantId::SYSTEM, POOL, Some(CONTAINER), rights, 5);
-        let (container, properties) = (CONTAINER, properties());
-        let request =
-            ContainerCreateRequest { capability: capability.clone(), container, properties, exclusive: true };
+        let service = PoolService::open(&of, engines, spread, Rc::default()).expect("a new pool");
         service.create_container(request, true).await.expect("there is none");
+        service
+    });
+    Stage { world, node, store, pool, service, capability }
+}
+
+#[test]
+fn an_attribute_that_is_named_again_and_again_is_stored_once() {
+    let Stage { world, node, store, pool: _pool, service, capability } = stage();
+    world.block_on(&node, async move {
+        let value = |number: u16| Some(number.to_le_bytes().to_vec().into());
+        let many = (0..2000).map(|number| ("a".to_owned(), value(number))).collect();
+        let before = store.stats().commit.log_written;
+        let set = AttributeSetRequest { capability: capability.clone(), attributes: many };
+        service.set_attributes(set).await.expect("one attribute");
+        let written = store.stats().commit.log_written - before;
+        assert!(written <= 4096, "{written} bytes of the log");
+        let found = service.get_attributes(&capability, &[]).expect("the handle is good");
+        assert_eq!(
+            found.attributes.into_iter().collect::<Vec<_>>(),
+            [("a".to_owned(), value(1999).unwrap())]
+        );
+        let names = |count: usize| vec!["a".to_owned(); count];
+        let found = service.get_attributes(&capability, &names(1024)).expect("as many as there may be");
+        assert_eq!(found.attributes.len(), 1);
+        let refused = service.get_attributes(&capability, &names(1025)).map(|_| ());
+        assert_eq!(refused.map_err(|error| error.der()), Err(Der::INVAL));
+    });
+}
+
+#[test]
+fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
+    let Stage { world, node, store: _store, pool, service, capability } = stage();
+    world.block_on(&node, async move {
         let known = service.find("box").expect("it was created");
         let turn = known.turn.acquire().await;
         let attributes = vec![("a".to_owned(), Some(vec![1].into()))];
