@@ -245,11 +245,12 @@ impl<'a> Exposed<'a> {
     /// provider counts accesses, which are short. Else this goes on in the background.
     pub(crate) async fn withdraw(mut self) {
         let foreign = self.exposures.iter().any(Exposure::is_foreign);
-        let Some(mut withdrawal) = self.end() else { return };
-        if foreign || withdrawal.untold.is_empty() {
+        self.withdrawal = self.end().map(Box::new);
+        if let Some(withdrawal) = &mut self.withdrawal
+            && (foreign || withdrawal.untold.is_empty())
+        {
             withdrawal.wait().await;
-        } else {
-            self.leave(withdrawal);
+            self.withdrawal = None;
         }
     }
 
@@ -285,7 +286,7 @@ impl<'a> Exposed<'a> {
 }
 
 impl Drop for Exposed<'_> {
-    /// The call was dropped before it ended.
+    /// Nobody waits for what is left to find out: the call was dropped, or goes on without.
     fn drop(&mut self) {
         let begun = self.withdrawal.take().map(|withdrawal| *withdrawal);
         if let Some(withdrawal) = begun.or_else(|| self.end()) {

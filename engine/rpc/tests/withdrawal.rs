@@ -266,6 +266,32 @@ fn a_call_past_its_deadline_that_waits_for_the_last_access_has_given_its_credit_
     drop(server);
 }
 
+/// A call that has failed at its deadline waits for what is under way, and is dropped meanwhile.
+#[test]
+fn a_call_that_is_dropped_while_it_waits_for_the_last_access_gives_no_memory_back_before() {
+    for nic in SAFE {
+        let Stage { world, fabric, node, client, server, .. } = stage(nic, 13);
+        let rt = node.handle();
+        let intact = world.block_on(&node, async move {
+            let warm = CallOptions::within(&rt, Duration::from_secs(1));
+            assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
+            fabric.configure(|config| config.per_mebibyte = Duration::from_millis(400));
+            let mut buffer = client.alloc(LEN).expect("memory");
+            buffer.fill(0);
+            let at = buffer.as_ptr() as usize;
+            let options = CallOptions::within(&rt, Duration::from_millis(300)).once();
+            let to = peer();
+            let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);
+            race(call, rt.sleep(Duration::from_millis(320))).await;
+            let (buffer, _) = reuse(&client, &rt, buffer, at).await;
+            rt.sleep(Duration::from_secs(10)).await;
+            buffer.iter().all(|byte| *byte == OWNER_BYTE)
+        });
+        assert!(intact, "{nic:?}");
+        drop(server);
+    }
+}
+
 #[test]
 fn a_server_that_is_gone_can_not_be_asked_and_the_memory_waits_out_the_bound() {
     let Stage { world, fabric, server_node, node, client, server } = stage(SOFTWARE, 4);
