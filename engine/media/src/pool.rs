@@ -235,12 +235,19 @@ impl DmaPool {
         Some(DmaBuf::of_pool(memory, capacity, len, Rc::clone(&self.state)))
     }
 
-    /// Like [`DmaPool::try_take`], waiting until there is room.
+    /// Like [`DmaPool::try_take`], waiting until there is room. Where the system gives the pool no memory, it is of the heap.
+    ///
+    /// # Panics
+    /// When the heap has none either.
     pub async fn take(&self, len: usize) -> DmaBuf {
         let mut has_waited = false;
         core::future::poll_fn(|cx| {
             if let Some(buffer) = self.try_take(len) {
                 return Poll::Ready(buffer);
+            }
+            if self.used() == 0 {
+                // Nothing will come back that could be waited for.
+                return Poll::Ready(DmaBuf::new(len));
             }
             if !core::mem::replace(&mut has_waited, true) {
                 self.state.waits.set(self.state.waits.get() + 1);
@@ -280,6 +287,7 @@ impl core::fmt::Debug for DmaPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::task::Context;
     use weir_runtime::random::Random;
 
     #[test]
@@ -292,6 +300,16 @@ mod tests {
         drop(first);
         assert_eq!(pool.used(), 0);
         assert_eq!(pool.try_take(4 * BLOCK).expect("room again").as_ptr().addr(), address);
+    }
+
+    #[test]
+    fn nobody_waits_for_memory_that_the_system_does_not_give() {
+        for len in [BLOCK, 2 * CHUNK] {
+            let pool = DmaPool::of(4 * CHUNK, Source { take: |_| None, give_back: |_, _| {} });
+            let taken = core::pin::pin!(pool.take(len)).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(taken, Poll::Ready(buffer) if buffer.len() == len));
+            assert_eq!((pool.used(), pool.waits()), (0, 0));
+        }
     }
 
     #[test]
