@@ -155,6 +155,11 @@ impl Shard {
                 return Err(error);
             }
         };
+        if changes.is_empty() {
+            // Another request has prepared it meanwhile.
+            drop(staging);
+            return self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed);
+        }
         let bytes = changes.iter().map(|change| match change {
             Change::Put { key, value } => entry_bytes(key.len(), value.len()),
             Change::Remove { .. } => 0,
@@ -166,10 +171,8 @@ impl Shard {
         self.check_space(container, number, bytes, promise.blocks())?;
         self.check_promise(&promise)?;
         let record = self.core.commit(&changes, None)?;
-        if !changes.is_empty() {
-            for mut reservation in reservations {
-                reservation.keep();
-            }
+        for mut reservation in reservations {
+            reservation.keep();
         }
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)

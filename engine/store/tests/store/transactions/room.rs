@@ -1,6 +1,7 @@
 //! What prepared transactions will take when they are committed is theirs from the prepare on.
 
 use super::*;
+use weir_runtime::join_all;
 
 /// A dkey and an akey that the index spells with two bytes for each of theirs.
 fn zeros() -> weir_proto::Key {
@@ -85,6 +86,21 @@ fn a_quota_has_room_for_what_was_prepared() {
         let plainly = plain(&shard, 5, "x", t + 2, &pattern(1, 4 << 20)).await;
         assert!(matches!(plainly, Err(UpdateError::Quota { .. })), "{plainly:?}");
         shard.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+    });
+}
+
+#[test]
+fn two_requests_that_prepare_the_same_need_room_for_one() {
+    let (machine, _store, shard, t) = start(35);
+    machine.run(async move {
+        shard.set_quota(CONTAINER, 300_000).await.expect("set");
+        let data = pattern(1, 200_000);
+        let operations = [store_value(1, "x", &data)];
+        let prepare = || shard.prepare(CONTAINER, id(1), Epoch(t + 1), &operations);
+        let both = join_all([prepare(), prepare()]).await;
+        assert!(both.iter().all(Result::is_ok), "{both:?}");
+        shard.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+        assert_eq!(look(&shard, 1, "x", MAX).await.expect("read"), Some(data));
     });
 }
 
