@@ -9,7 +9,7 @@ use weir_runtime::{Handle, race};
 use super::PoolService;
 
 /// Pause before engines that didn't answer are asked again: one restarts in seconds.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts work that says whether something of it is left. It is done at once, when it is asked for, and after a pause while
 /// something is left; it ends with the service.

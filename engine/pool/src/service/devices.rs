@@ -1,14 +1,12 @@
 //! Targets whose devices can't be used: out of the map, and back in it.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::pool::{DeviceNotice, TargetPoolMap, TargetState};
 use weir_proto::{Rank, opcode};
-use weir_runtime::race;
 
-use super::PoolService;
-use super::background::RETRY_PAUSE;
+use super::{PoolService, background};
 use crate::error::Failed;
 
 /// Longest wait for all targets to take a map over: a write to the log of each.
@@ -61,31 +59,15 @@ impl PoolService {
     }
 }
 
-/// Starts the background work of a service. It ends with the service.
+/// Starts to tell maps in the background. The first one came with the pool; a later one may not have reached everybody before
+/// a restart.
 pub(super) fn start(service: &Rc<PoolService>) {
-    let rt = service.engines.runtime().clone();
-    rt.clone().spawn(run(Rc::downgrade(service), rt));
-}
-
-async fn run(service: Weak<PoolService>, rt: weir_runtime::Handle) {
-    // A map that changed before a restart may not have reached everybody.
-    let mut told =
-        service.upgrade().is_none_or(|service| service.pool().is_ok_and(|pool| pool.map.version == 1));
-    loop {
-        let Some(strong) = service.upgrade() else { return };
-        if strong.stopped.get() {
-            return;
-        }
-        let wake = strong.mapped.notified();
-        if !told {
-            told = strong.spread_map().await.unwrap_or(false);
-        }
-        drop(strong);
-        if told {
-            wake.await;
-            told = false;
-        } else {
-            race(wake, rt.sleep(RETRY_PAUSE)).await;
-        }
-    }
+    background::start(
+        service,
+        |service| &service.mapped,
+        async |service: &PoolService| {
+            let is_first = service.pool().is_ok_and(|pool| pool.map.version == 1);
+            !is_first && !service.spread_map().await.unwrap_or(false)
+        },
+    );
 }
