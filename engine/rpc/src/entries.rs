@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
 pub(crate) const REPLY_OVERHEAD: usize = 128;
 
+/// Entries whose room stays when they have gone: more than a client that keeps to its credits ever has.
+const ROOM_KEPT: usize = 1024;
+
 /// A finished request's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finished {
@@ -87,6 +90,15 @@ impl Entries {
     pub(crate) fn remove(&mut self, request: u64) -> Option<Entry> {
         let at = self.at(request).ok()?;
         self.0.remove(at).map(|(_, entry)| entry)
+    }
+
+    /// Gives room back that many have had and few need: what is counted against the limit are entries.
+    #[inline]
+    pub(crate) fn trim(&mut self) {
+        let (len, room) = (self.0.len(), self.0.capacity());
+        if room > ROOM_KEPT && len < room / 4 {
+            self.0.shrink_to(ROOM_KEPT.max(2 * len));
+        }
     }
 
     /// Takes the first one, if it is finished and below this.

@@ -26,6 +26,7 @@ impl Client {
         while let Some(entry) = self.entries.take_finished(self.acked) {
             self.bytes -= entry.weight();
         }
+        self.entries.trim();
         before - self.bytes
     }
 
@@ -270,6 +271,37 @@ mod tests {
         assert_eq!(clients.begin(id, 1000, 1), Admission::Finished);
         assert_eq!(clients.begin(id, 1, 1), Admission::Forgotten, "executed once, long ago");
         assert_eq!(clients.begin(id, 1001, 1), Admission::New);
+    }
+
+    #[test]
+    fn replies_that_are_forgotten_leave_no_room_behind() {
+        let (mut clients, id) = met(40_000 * REPLY_OVERHEAD);
+        let room = |clients: &Clients| clients.known.get(id).map_or(0, |client| client.entries.0.capacity());
+        for begin in [0, 100_000] {
+            // More than fit, so that the oldest have to go.
+            for request in begin + 1..=begin + 50_000 {
+                assert_eq!(clients.begin(id, request, begin + 1), Admission::New);
+                clients.finish(id, request, finished(0));
+            }
+            assert!(room(&clients) > 30_000);
+            assert_eq!(clients.begin(id, begin + 60_000, begin + 60_000), Admission::New);
+            clients.finish(id, begin + 60_000, finished(0));
+            assert!(clients.bytes == REPLY_OVERHEAD && room(&clients) <= 1024, "{}", room(&clients));
+        }
+        // Nor do those that go because others need the memory.
+        for request in 200_000..240_000 {
+            assert_eq!(clients.begin(id, request, 200_000), Admission::New);
+            clients.finish(id, request, finished(0));
+        }
+        assert!(room(&clients) > 30_000);
+        for other in (10..18).map(ClientId::new) {
+            clients.meet(other, PeerId(2), None, Instant::default(), OWNER).expect("room");
+            for request in 1..=10 {
+                assert_eq!(clients.begin(other, request, 1), Admission::New);
+                clients.finish(other, request, finished(999 * REPLY_OVERHEAD));
+            }
+        }
+        assert!(room(&clients) < 20_000, "{}", room(&clients));
     }
 
     #[test]
