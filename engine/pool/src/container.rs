@@ -115,6 +115,8 @@ pub struct TargetContainer {
     pub(crate) grant: Cell<Option<u64>>,
     /// One request for a greater grant at a time.
     pub(crate) asking: Semaphore,
+    /// What the service says is taken over one behind the other, in the order in which it comes.
+    pub(crate) setting: Semaphore,
     /// Counts what the service said of the grant unasked.
     pub(crate) told: Cell<u64>,
     /// Until then a greater grant is not asked for again, since it was refused.
@@ -135,6 +137,7 @@ impl TargetContainer {
             used_at: Cell::new(None),
             grant: Cell::new(grant),
             asking: Semaphore::new(1),
+            setting: Semaphore::new(1),
             told: Cell::new(0),
             refused_until: Cell::new(None),
         }

@@ -269,9 +269,12 @@ impl TargetPool {
         let told = container.told.get();
         let used = self.used(container.id);
         match self.ask_grant(container.id, used, wanted.saturating_add(OVERHEAD)).await {
-            // The service changed the grant while its answer was under way: which came first is not known.
-            Ok(_) if container.told.get() != told => Ok(true),
             Ok(state) => {
+                let _turn = container.setting.acquire().await;
+                if container.told.get() != told {
+                    // The service changed the grant while its answer was under way: which came first is not known.
+                    return Ok(true);
+                }
                 let larger = state.grant.is_none() || state.grant > before;
                 self.set_grant(container, state.grant).await?;
                 Ok(larger)
@@ -315,6 +318,7 @@ impl TargetPool {
         }
         if let Some(container) = known {
             container.told.set(container.told.get() + 1);
+            let _turn = container.setting.acquire().await;
             let grant = state.grant.map(|grant| grant.max(self.used(state.container)));
             self.set_grant(&container, grant).await?;
             if self.shard.snapshots(state.container)? != state.snapshots {
@@ -386,11 +390,13 @@ fn quota_of(grant: Option<u64>) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use core::task::{Context, Waker};
+
     use weir_fabric::sim::Fabric;
     use weir_media::memory::MemoryDevice;
     use weir_proto::capability::{PoolSecret, SystemKey};
     use weir_proto::group::EngineInfo;
-    use weir_proto::{Rank, TargetIndex, TenantId};
+    use weir_proto::{Epoch, Rank, TargetIndex, TenantId};
     use weir_rpc::{Rpc, RpcConfig};
     use weir_runtime::sim::{Node, World};
     use weir_runtime::{Handle, LocalBoxFuture, join_all};
@@ -439,6 +445,40 @@ pub(crate) mod tests {
             let pool = TargetPool::new(record, shard, Rc::clone(&engines), Rc::default());
             (store, engines, pool)
         })
+    }
+
+    #[test]
+    fn what_a_service_says_later_counts_though_what_it_said_before_is_held_up() {
+        const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(9));
+        let world = World::new(1);
+        let node = world.node("engine");
+        let (_store, engines, pool) = lone_pool(&world, &node);
+        world.block_on(&node, async move {
+            pool.shard.create_container(CONTAINER).await.expect("there is none");
+            let known = Rc::new(TargetContainer::new(CONTAINER, "box".to_owned(), None));
+            pool.containers.borrow_mut().insert(CONTAINER, known);
+            let state = |snapshots: &[u64]| TargetContainerState {
+                pool: POOL,
+                container: CONTAINER,
+                label: "box".to_owned(),
+                grant: None,
+                snapshots: snapshots.iter().copied().map(Epoch).collect(),
+            };
+            let context = &mut Context::from_waker(Waker::noop());
+            // So much waits for the log that changes are held up.
+            let value = Some(vec![7; 500_000]);
+            let long = |name: u8| [record::change(b"long", &[name], value.clone())];
+            let many: Vec<_> = (0..12).map(long).collect();
+            let mut many: Vec<_> =
+                many.iter().map(|one| Box::pin(pool.shard.change_attributes(one))).collect();
+            assert!(many.iter_mut().all(|one| one.as_mut().poll(context).is_pending()));
+            let mut earlier = Box::pin(pool.set_container(state(&[1])));
+            assert!(earlier.as_mut().poll(context).is_pending());
+            engines.runtime().sleep(Duration::from_secs(1)).await;
+            let later = Box::pin(pool.set_container(state(&[1, 2])));
+            assert!(join_all([later, earlier]).await.iter().all(Result::is_ok));
+            assert_eq!(pool.shard.snapshots(CONTAINER).expect("it is there"), [Epoch(1), Epoch(2)]);
+        });
     }
 
     #[test]
