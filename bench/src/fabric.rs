@@ -9,7 +9,6 @@ mod bare;
 mod flood;
 #[cfg(feature = "mercury")]
 mod mercury;
-mod pin;
 mod requests;
 mod threads;
 
@@ -27,8 +26,8 @@ use weir_fabric::{Endpoint, FabricError, Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
+use crate::pin::{self, Seats};
 use crate::report::{BenchError, Report};
-use pin::Seats;
 
 /// Bytes of a small request.
 const SMALL: usize = 64;

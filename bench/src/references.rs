@@ -38,7 +38,8 @@ pub struct Own {
     pub fetches: f64,
 }
 
-/// Runs the libraries: operations, updates in a batch, and rounds of fetches. `None` when the program wasn't built.
+/// Runs the libraries: keys that are fetched, updates in a batch, and rounds of fetches; for each size the bytes of a value and
+/// the updates that are measured. `None` when the program wasn't built.
 ///
 /// # Errors
 /// When the program fails.
@@ -46,14 +47,14 @@ pub fn run(
     program: &Path,
     scratch: &Path,
     load: [u64; 3],
-    sizes: &[usize],
+    sizes: &[(usize, u64)],
 ) -> Result<Option<Vec<Figures>>, BenchError> {
     if !program.exists() {
         return Ok(None);
     }
     let mut command = Command::new(program);
     command.arg(scratch).args(load.map(|number| number.to_string()));
-    command.args(sizes.iter().map(ToString::to_string));
+    command.args(sizes.iter().map(|(bytes, updates)| format!("{bytes}:{updates}")));
     let failed = |output: String| BenchError::Command { command: program.display().to_string(), output };
     let output = command.output().map_err(BenchError::file("start", program))?;
     if !output.status.success() {
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_program_that_was_not_built_is_no_failure() {
-        let none = run(Path::new("/nonexistent"), Path::new("/tmp"), [1; 3], &[64]);
+        let none = run(Path::new("/nonexistent"), Path::new("/tmp"), [1; 3], &[(64, 1)]);
         assert!(matches!(none, Ok(None)));
     }
 }

@@ -20,21 +20,29 @@ use weir_runtime::{Handle, join_all};
 use weir_store::{Shard, Store, StoreConfig};
 
 use self::load::{Load, float, new_store, rate};
+use crate::pin;
 use crate::references::{self, Own};
 use crate::report::{BenchError, Report};
 
 /// Size of the store's file: the working set with room to spare.
 const FILE_BYTES: u64 = 1 << 30;
-/// Updates of each size.
+/// Extents that are stored before updates are measured, and fetched. The other libraries have as many.
 const OPERATIONS: u64 = 8192;
+/// Updates of 64 B that are measured, a third of a second of them: neither what is touched for the first time nor one stall
+/// of the disk decides.
+const TINY_UPDATES: u64 = 8 * OPERATIONS;
 /// Rounds of fetches over what was stored, behind one that isn't counted. The other libraries have as many.
 const ROUNDS: u64 = 16;
 /// Room for all values of 4 KiB, 32 MiB, and as much again for those that compete for a place.
 const CACHE_BYTES: usize = 64 << 20;
 /// Updates in flight at once.
 const WIDTH: u64 = 32;
-/// Batches of updates that a store is compared with which does nothing but write them.
-const BATCHES: u64 = 256;
+/// Cores that are tried for the thread that is measured.
+const SEATS_MAX: usize = 16;
+/// How often each of them is: the disk is slower now and then.
+const SEAT_ROUNDS: usize = 3;
+/// Batches of updates by which they are compared.
+const SEAT_BATCHES: u64 = 128;
 /// Extents of a mebibyte.
 const LARGE: u64 = 256;
 /// Large extents in flight at once.
@@ -102,17 +110,39 @@ async fn used_file(handle: &Handle, path: &Path) -> Result<Rc<dyn Device>, Bench
     Ok(Rc::new(device))
 }
 
-/// The most updates of `len` bytes in a second that any store could make durable here, 32 together: their bytes alone, one
-/// behind the other, in one write and one flush.
-async fn floor(device: &Rc<dyn Device>, len: usize) -> Option<f64> {
+/// The most updates of a size in a second that any store could make durable here, 32 together: their bytes alone, one
+/// behind the other, in one write and one flush. As many as are measured of the store.
+async fn floor(device: &Rc<dyn Device>, size: &Size) -> Option<f64> {
+    floor_of(device, size.len, size.updates / WIDTH).await
+}
+
+/// As [`floor`], of so many batches of values of `len` bytes.
+async fn floor_of(device: &Rc<dyn Device>, len: usize, batches: u64) -> Option<f64> {
     let data = Slice::from(DmaBuf::new(usize::try_from(WIDTH).ok()? * len));
     let bytes = data.len() as u64;
     let begin = Instant::now();
-    for batch in 0..BATCHES {
+    for batch in 0..batches {
         device.write(batch * bytes, vec![data.clone()]).await.ok()?;
         device.flush().await.ok()?;
     }
-    Some(float(BATCHES * WIDTH) / begin.elapsed().as_secs_f64())
+    Some(float(batches * WIDTH) / begin.elapsed().as_secs_f64())
+}
+
+/// Binds this thread to the core from which the disk makes most updates durable, as an operator would a target's, and returns
+/// how many, and how many from the worst core: where one core takes all of the disk's interrupts, a thread elsewhere has to be
+/// woken from there each time. Otherwise chance would decide. The libraries run where the system puts them.
+async fn take_seat(device: &Rc<dyn Device>) -> Option<(f64, f64)> {
+    let mut seats = vec![0.0_f64; pin::count().min(SEATS_MAX)];
+    for _ in 0..SEAT_ROUNDS {
+        for (at, best) in seats.iter_mut().enumerate() {
+            pin::pin(at);
+            *best = best.max(floor_of(device, TINY.len, SEAT_BATCHES).await?);
+        }
+    }
+    let worst = seats.iter().copied().fold(f64::INFINITY, f64::min);
+    let (at, best) = seats.into_iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    pin::pin(at);
+    Some((best, worst))
 }
 
 /// What an operation costs beside time.
@@ -153,7 +183,10 @@ fn report_cost(report: &mut Report, size: &str, cost: &Cost, bytes: usize) {
 struct Size {
     name: &'static str,
     first: u64,
+    /// Extents that are fetched.
     count: u64,
+    /// Updates that are measured, of dkeys of their own behind those, once the others are stored. 0: it is those that are.
+    updates: u64,
     width: u64,
     len: usize,
     /// Rounds of fetches before those that are counted.
@@ -161,27 +194,37 @@ struct Size {
     rounds: u64,
 }
 
+impl Size {
+    /// Bytes of a value, and updates that are measured.
+    const fn counted(&self) -> (usize, u64) {
+        (self.len, self.updates)
+    }
+}
+
 const TINY: Size = Size {
     name: "64 B",
     first: 1 << 32,
     count: OPERATIONS,
+    updates: TINY_UPDATES,
     width: WIDTH,
     len: 64,
     warm_up: 1,
     rounds: ROUNDS,
 };
-const SMALL: Size = Size { name: "4 KiB", first: 2 << 32, len: BLOCK, ..TINY };
+const SMALL: Size = Size { name: "4 KiB", first: 2 << 32, updates: OPERATIONS, len: BLOCK, ..TINY };
 const BIG: Size = Size {
     name: "1 MiB",
     first: 3 << 32,
     count: LARGE,
+    updates: 0,
     width: LARGE_WIDTH,
     len: 1 << 20,
     warm_up: 0,
     rounds: 1,
 };
 
-/// Updates and fetches of one size in a second, with a row for what an update costs.
+/// Updates and fetches of one size in a second, with a row for what an update costs. The small updates that count come behind
+/// others and the fetches: the store is warm then, as it is in use.
 async fn rates(
     handle: &Handle,
     store: &Store,
@@ -190,15 +233,23 @@ async fn rates(
     report: &mut Report,
 ) -> Result<(f64, f64), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
-    let load = Load::new(handle, shard, size.first, size.count, size.width, size.len).ok_or_else(none)?;
-    let before = costs(store);
-    let updates = load.updates(0).await.ok_or_else(none)?;
-    let cost = Cost::between(before, costs(store), float(size.count));
-    report_cost(report, size.name, &cost, size.len);
+    let load = |first, count| Load::new(handle, shard, first, count, size.width, size.len).ok_or_else(none);
+    let stored = load(size.first, size.count)?;
+    let mut before = costs(store);
+    let mut updates = stored.updates(0).await.ok_or_else(none)?;
+    let mut cost = Cost::between(before, costs(store), float(size.count));
     if size.warm_up > 0 {
-        load.fetches(size.warm_up).await.ok_or_else(none)?;
+        stored.fetches(size.warm_up).await.ok_or_else(none)?;
     }
-    Ok((updates, load.fetches(size.rounds).await.ok_or_else(none)?))
+    let fetches = stored.fetches(size.rounds).await.ok_or_else(none)?;
+    if size.updates > 0 {
+        let measured = load(size.first + size.count, size.updates)?;
+        before = costs(store);
+        updates = measured.updates(size.count).await.ok_or_else(none)?;
+        cost = Cost::between(before, costs(store), float(size.updates));
+    }
+    report_cost(report, size.name, &cost, size.len);
+    Ok((updates, fetches))
 }
 
 /// The rows of updates and fetches beside the raw device.
@@ -210,9 +261,12 @@ async fn beside_raw(
     let none = || failed("a transfer", &"an operation failed");
     let device = used_file(handle, raw_path).await?;
     let pool = read_memory(&device);
+    let (best, worst) = take_seat(&device).await.ok_or_else(none)?;
+    let seats = ("raw: from the best core", best);
+    report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
     let (store, shard) = new_store(handle, used_file(handle, path).await?, StoreConfig::default()).await?;
     let floors =
-        [floor(&device, TINY.len).await.ok_or_else(none)?, floor(&device, SMALL.len).await.ok_or_else(none)?];
+        [floor(&device, &TINY).await.ok_or_else(none)?, floor(&device, &SMALL).await.ok_or_else(none)?];
     let raw_small = raw(handle, (&device, &pool), OPERATIONS, WIDTH, BLOCK).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
@@ -282,9 +336,16 @@ pub fn measure(
     let file = |name: &str| Scratch(scratch.join(name));
     if wanted("rates") {
         let (raw, store) = (file("raw"), file("store"));
-        let own = executor.block_on(beside_raw(&handle, [&raw.0, &store.0], report))?;
+        let own = executor.block_on(beside_raw(&handle, [&raw.0, &store.0], report));
+        pin::release();
         drop((raw, store));
-        match references::run(references, scratch, [OPERATIONS, WIDTH, ROUNDS], &[TINY.len, SMALL.len])? {
+        let own = own?;
+        match references::run(
+            references,
+            scratch,
+            [OPERATIONS, WIDTH, ROUNDS],
+            &[&TINY, &SMALL].map(Size::counted),
+        )? {
             Some(libraries) => references::compare(report, &own, &libraries),
             None => eprintln!("{} was not built: other libraries are not measured", references.display()),
         }

@@ -2,7 +2,9 @@
 //! under, and prints what they reach as JSON.
 //!
 //! Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that of a
-//! multiplication, so that neighbours in time aren't neighbours in the key space. One thread puts `width` updates into each
+//! multiplication, so that neighbours in time aren't neighbours in the key space. First those are stored that will be fetched;
+//! behind the fetches the updates that are measured, of other keys: the database is warm then, and they are many enough for
+//! single stalls of the disk not to decide. One thread puts `width` updates into each
 //! durable (fsync or fdatasync) group: in RocksDB single writes and then one sync of its log, in LMDB and redb one
 //! transaction. That spares the libraries what the store does for its callers, who know nothing of each other; so RocksDB
 //! is measured a second time with `width` threads ("RocksDB's writers"), each of which waits for its own updates.
@@ -12,6 +14,8 @@
 //! each fetch of the store sees what is newest when it begins.
 
 use std::hint::black_box;
+use std::iter::StepBy;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -48,7 +52,10 @@ const FIRST_KEY: u64 = 1 << 32;
 
 /// The load.
 struct Load {
-    operations: u64,
+    /// Keys that are stored first, and fetched.
+    keys: u64,
+    /// Updates of further keys that are measured.
+    updates: u64,
     /// Updates in a batch.
     width: u64,
     /// Rounds of fetches that are counted.
@@ -57,9 +64,13 @@ struct Load {
 }
 
 impl Load {
-    /// The key of an operation.
-    const fn key(&self, number: u64) -> u64 {
-        FIRST_KEY + number.wrapping_mul(0x9e37_79b9) % self.operations
+    /// The key of an operation: the fetched ones come first, the others behind them.
+    fn key(&self, number: u64) -> u64 {
+        let place = |number: u64, count: u64| number.wrapping_mul(0x9e37_79b9) % count;
+        match number.checked_sub(self.keys) {
+            None => FIRST_KEY + place(number, self.keys),
+            Some(number) => FIRST_KEY + self.keys + place(number, self.updates),
+        }
     }
 
     /// Fetches all values once.
@@ -69,7 +80,7 @@ impl Load {
         into: &mut [u8],
         fetch: &mut impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
     ) -> Result<(), Failure> {
-        for number in 0..self.operations {
+        for number in 0..self.keys {
             let len = fetch(self.key(number), into)?;
             black_box(&*into);
             if len != self.value.len() {
@@ -79,53 +90,59 @@ impl Load {
         Ok(())
     }
 
-    /// Stores all values in groups, one after another.
+    /// Stores values in groups, one after another.
     fn in_groups(
         &self,
+        numbers: Range<u64>,
         mut update: impl FnMut(&mut dyn Iterator<Item = u64>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        for first in (0..self.operations).step_by(usize::try_from(self.width)?) {
-            let last = (first + self.width).min(self.operations);
+        for first in numbers.clone().step_by(usize::try_from(self.width)?) {
+            let last = (first + self.width).min(numbers.end);
             update(&mut (first..last).map(|number| self.key(number)))?;
         }
         Ok(())
     }
 
-    /// Stores all values from `width` threads, each its own share, one after another.
+    /// Stores values from `width` threads, each its own share, one after another.
     fn in_threads<E: std::error::Error + Send + Sync + 'static>(
         &self,
+        numbers: Range<u64>,
         update: impl Fn(u64) -> Result<(), E> + Sync,
     ) -> Result<(), Failure> {
-        let share = |writer| (writer..self.operations).step_by(usize::try_from(self.width).unwrap_or(1));
+        let step = usize::try_from(self.width).unwrap_or(1);
+        let share = |writer| (numbers.start + writer..numbers.end).step_by(step);
         let update = &update;
         std::thread::scope(|scope| {
-            let write = |writer| move || share(writer).try_for_each(|number| update(self.key(number)));
-            let writers: Vec<_> = (0..self.width).map(|writer| scope.spawn(write(writer))).collect();
+            let write = |numbers: StepBy<Range<u64>>| {
+                move || numbers.into_iter().try_for_each(|number| update(self.key(number)))
+            };
+            let writers: Vec<_> = (0..self.width).map(|writer| scope.spawn(write(share(writer)))).collect();
             writers
                 .into_iter()
                 .try_for_each(|writer| Ok(writer.join().map_err(|_| "a writer panicked")??))
         })
     }
 
-    /// Figures of a library from how it stores all values and how it fetches one.
+    /// Figures of a library from how it stores values and how it fetches one.
     fn run(
         &self,
         engine: &'static str,
-        store: impl FnOnce() -> Result<(), Failure>,
+        store: impl Fn(Range<u64>) -> Result<(), Failure>,
         mut fetch: impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
     ) -> Result<Figures, Failure> {
-        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
-        store()?;
-        let (seconds, cpu, written) =
-            (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
+        store(0..self.keys)?;
         let mut into = vec![0; self.value.len()];
         self.round(engine, &mut into, &mut fetch)?;
         let begin = Instant::now();
         for _ in 0..self.rounds {
             self.round(engine, &mut into, &mut fetch)?;
         }
-        let fetches = float(self.operations * self.rounds) / begin.elapsed().as_secs_f64();
-        let count = float(self.operations);
+        let fetches = float(self.keys * self.rounds) / begin.elapsed().as_secs_f64();
+        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
+        store(self.keys..self.keys + self.updates)?;
+        let (seconds, cpu, written) =
+            (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
+        let count = float(self.updates);
         Ok(Figures {
             engine,
             value_bytes: self.value.len(),
@@ -182,7 +199,7 @@ fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(database.flush_wal(true)?)
     };
-    let store = || load.in_groups(update);
+    let store = |numbers| load.in_groups(numbers, update);
     load.run("RocksDB", store, |key, into| {
         Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
     })
@@ -193,7 +210,8 @@ fn with_rocksdb_writers(folder: &Path, load: &Load) -> Result<Figures, Failure> 
     let database = open_rocksdb(folder)?;
     let mut synced = rocksdb::WriteOptions::default();
     synced.set_sync(true);
-    let store = || load.in_threads(|key| database.put_opt(key.to_be_bytes(), &load.value, &synced));
+    let store =
+        |numbers| load.in_threads(numbers, |key| database.put_opt(key.to_be_bytes(), &load.value, &synced));
     load.run("RocksDB's writers", store, |key, into| {
         Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
     })
@@ -216,7 +234,7 @@ fn with_lmdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    let store = || load.in_groups(update);
+    let store = |numbers| load.in_groups(numbers, update);
     load.run("LMDB", store, |key, into| {
         let transaction = environment.read_txn()?;
         Ok(copy_out(database.get(&transaction, &key.to_be_bytes())?, into))
@@ -236,7 +254,7 @@ fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
         }
         Ok(transaction.commit()?)
     };
-    let store = || load.in_groups(update);
+    let store = |numbers| load.in_groups(numbers, update);
     load.run("redb", store, |key, into| {
         let transaction = database.begin_read()?;
         let table = transaction.open_table(TABLE)?;
@@ -246,12 +264,12 @@ fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
 
 fn measure(
     scratch: &Path,
-    [operations, width, rounds]: [u64; 3],
-    sizes: &[usize],
+    [keys, width, rounds]: [u64; 3],
+    sizes: &[(usize, u64)],
 ) -> Result<Vec<Figures>, Failure> {
     let mut all = Vec::new();
-    for &bytes in sizes {
-        let load = Load { operations, width, rounds, value: vec![7; bytes] };
+    for &(bytes, updates) in sizes {
+        let load = Load { keys, updates, width, rounds, value: vec![7; bytes] };
         let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 4] =
             [with_rocksdb, with_rocksdb_writers, with_lmdb, with_redb];
         for (number, engine) in engines.into_iter().enumerate() {
@@ -267,11 +285,16 @@ fn measure(
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [scratch, operations, width, rounds, sizes @ ..] = arguments.as_slice() else {
-        return Err("usage: weir-bench-references SCRATCH OPERATIONS WIDTH ROUNDS VALUE_BYTES…".into());
+    let usage = "usage: weir-bench-references SCRATCH KEYS WIDTH ROUNDS VALUE_BYTES:UPDATES…";
+    let [scratch, keys, width, rounds, sizes @ ..] = arguments.as_slice() else {
+        return Err(usage.into());
     };
-    let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
-    let load = [operations.parse()?, width.parse()?, rounds.parse()?];
+    let size = |size: &String| {
+        let (bytes, updates) = size.split_once(':').ok_or(usage)?;
+        Ok::<_, Failure>((bytes.parse()?, updates.parse()?))
+    };
+    let sizes = sizes.iter().map(size).collect::<Result<Vec<(usize, u64)>, _>>()?;
+    let load = [keys.parse()?, width.parse()?, rounds.parse()?];
     let figures = measure(&PathBuf::from(scratch), load, &sizes)?;
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())

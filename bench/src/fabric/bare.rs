@@ -12,10 +12,10 @@ use weir_fabric::{Options, open};
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
 
-use super::pin::Seats;
 use super::{
     IN_FLIGHT, LARGE, Mode, SMALL, SPAN, START_SECONDS, Server, Side, TRANSFERS, What, failed, rate, touch,
 };
+use crate::pin::Seats;
 use crate::report::BenchError;
 
 fn trouble(error: &FabricError) -> BenchError {

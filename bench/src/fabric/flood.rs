@@ -14,9 +14,9 @@ use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
-use super::pin::Seats;
 use super::requests::{EMPTY, Requests};
 use super::{Mode, SMALL, failed};
+use crate::pin::Seats;
 use crate::report::{BenchError, Report};
 
 /// Processes of the flood.

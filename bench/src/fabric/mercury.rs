@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use weir_fabric::mercury::{Load, ReferenceLoop};
 
-use super::pin::Seats;
 use super::requests::Requests;
 use super::{IN_FLIGHT, Mode, Pair, SPAN, Server, Side, TRANSFERS, What, failed};
+use crate::pin::Seats;
 use crate::report::{BenchError, Report};
 
 /// Time to wake a server before a turn.

@@ -12,8 +12,8 @@ use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError}
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
-use super::pin::{Seats, pin};
 use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate, touch};
+use crate::pin::{Seats, pin};
 use crate::report::BenchError;
 
 /// Operation that answers with nothing.

@@ -1,4 +1,4 @@
-//! Each side of a pair on a core of its own.
+//! On which core what is measured runs: each side of a pair on one of its own, a store where its disk is close.
 
 use std::sync::OnceLock;
 
@@ -6,16 +6,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Which cores a client and its server run on, counted among those of this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seats {
-    pub(super) client: usize,
-    pub(super) server: usize,
+pub struct Seats {
+    pub client: usize,
+    pub server: usize,
 }
 
 impl Seats {
     /// Where all sit, unless it matters who does the work that is measured.
-    pub(super) const USUAL: Self = Self { client: 0, server: 1 };
+    pub const USUAL: Self = Self { client: 0, server: 1 };
     /// The server where a client usually is.
-    pub(super) const CROSSED: Self = Self { client: 1, server: 0 };
+    pub const CROSSED: Self = Self { client: 1, server: 0 };
 }
 
 /// The cores that this process was started on.
@@ -24,9 +24,14 @@ fn allowed() -> Option<&'static CpuSet> {
     ALLOWED.get_or_init(|| sched_getaffinity(None).ok()).as_ref()
 }
 
+/// How many cores the process was started on; 1 where that isn't known.
+pub fn count() -> usize {
+    allowed().map_or(1, |allowed| (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).count())
+}
+
 /// Binds the calling thread, and what it starts from now on, to the `at`th of the process' cores. Without as many it stays
 /// where it is, and so it does where the system refuses: then figures are only less exact.
-pub(super) fn pin(at: usize) {
+pub fn pin(at: usize) {
     let Some(allowed) = allowed() else { return };
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(at) else { return };
     let mut only = CpuSet::new();
@@ -35,7 +40,7 @@ pub(super) fn pin(at: usize) {
 }
 
 /// Lets the calling thread run on all of the process' cores again.
-pub(super) fn release() {
+pub fn release() {
     if let Some(allowed) = allowed() {
         let _ = sched_setaffinity(None, allowed);
     }
