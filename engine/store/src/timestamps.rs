@@ -6,6 +6,7 @@
 
 use crate::journal::ObjectKey;
 use core::cell::Cell;
+use weir_media::prefetch;
 use weir_proto::Key;
 
 /// Slots for dkeys: with 100,000 reads a second, a transaction that takes a millisecond meets a foreign read in its
@@ -53,6 +54,14 @@ impl<const SLOTS: usize> Table<SLOTS> {
         let newest = &self.0[kind as usize][Self::slot(hash)];
         if newest.get() < epoch {
             newest.set(epoch);
+        }
+    }
+
+    /// Has the processor bring close what a write looks at and changes.
+    fn expect_write(&self, hash: u64) {
+        let slot = Self::slot(hash);
+        for kind in LIMITS_OF_WRITES.into_iter().chain([Kind::Write]) {
+            prefetch(&self.0[kind as usize][slot..=slot]);
         }
     }
 
@@ -170,6 +179,11 @@ impl Timestamps {
     fn note_dkey(&self, (object, dkey): (u64, u64), epoch: u64, kind: Kind) {
         self.any.raise(object, kind, epoch);
         self.dkeys.raise(dkey, kind, epoch);
+    }
+
+    /// Something below a dkey with this hash is about to be written outside of transactions.
+    pub(crate) fn expect_write_at(&self, dkey: u64) {
+        self.dkeys.expect_write(dkey);
     }
 
     /// A transaction of this epoch reads.

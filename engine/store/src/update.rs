@@ -141,6 +141,12 @@ impl Request<'_> {
         (self.pool, self.container, self.object)
     }
 
+    /// The hashes of its object and of its dkey.
+    fn hashes(&self) -> (u64, u64) {
+        let object = hash_object(&self.place());
+        (object, hash_key(object, self.dkey))
+    }
+
     pub(crate) fn path(&self) -> Path {
         Path::object(self.pool, self.container, self.object)
     }
@@ -496,6 +502,8 @@ impl Shard {
         let pool = self.number;
         let epoch = clock().0;
         let mut request = Request { pool, container: number, object, dkey, epoch, conditions, akeys };
+        let hashes = request.hashes();
+        self.core.timestamps.expect_write_at(hashes.1);
         let bytes = data.bytes();
         request.check(bytes)?;
         let mut pieces = Pieces::new();
@@ -521,7 +529,8 @@ impl Shard {
             });
         }
         let pieces = (&pieces[..], data.bytes());
-        let record = self.commit_update(container, &mut request, clock, pieces, stored, along).await?;
+        let by_clock = (&mut request, hashes, clock);
+        let record = self.commit_update(container, by_clock, pieces, stored, along).await?;
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
         Ok(Epoch(request.epoch))
@@ -601,16 +610,14 @@ impl Shard {
     async fn commit_update(
         &self,
         id: ContainerId,
-        request: &mut Request<'_>,
-        clock: &dyn Fn() -> Epoch,
+        (request, hashes, clock): (&mut Request<'_>, (u64, u64), &dyn Fn() -> Epoch),
         pieces: (&[Piece], &[u8]),
         stored: Option<Stored>,
         along: &[AttributeChange],
     ) -> Result<u64, UpdateError> {
         let mut draft = self.core.take_draft();
         let (object, scope) = (request.place(), Scope::Dkey(request.dkey));
-        let hash = hash_object(&object);
-        let hashes = (hash, hash_key(hash, request.dkey));
+        let hash = hashes.0;
         let planned = self.core.ask(|tree| {
             // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
             request.epoch = clock().0;

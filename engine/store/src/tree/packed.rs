@@ -169,6 +169,14 @@ impl Packed {
         Some((suffix, rest.get(..usize::from(value))?))
     }
 
+    /// Has the processor bring close what a search goes through, of which each step would wait for the one before, and where an
+    /// insert appends what it stores.
+    pub(crate) fn expect_search(&self) {
+        prefetch(&self.start);
+        prefetch(&self.slots);
+        prefetch(&self.heap[self.heap.len().saturating_sub(1)..]);
+    }
+
     /// Has the processor bring an entry close, and those that were stored together with it.
     pub(crate) fn expect(&self, index: usize) {
         if let Some(position) = self.position(index) {
