@@ -35,9 +35,7 @@ impl<'t> Neighbours<'t> {
     ) -> Result<(Self, Life), Fault> {
         let len = route.path().len();
         let (leaf, has_all) = tree.leaf_of(route.event(epoch), len)?;
-        if let Some(entries) = leaf.entries() {
-            entries.expect_search();
-        }
+        leaf.expect_change();
         let mut neighbours = Self { tree, leaf, at: 0, has_all, is_empty: false };
         let life = neighbours.life(route, above, epoch)?;
         neighbours.is_empty = has_all && !neighbours.begins_with(route.path());

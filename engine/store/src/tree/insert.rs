@@ -7,8 +7,8 @@ use crate::codec::shared_len;
 use crate::record::Edit;
 use std::rc::Rc;
 
-/// The right part of a split node with its lowest key.
-type Split = Option<(Vec<u8>, Rc<Node>)>;
+/// The right part of a split node with its lowest key. It is rare and apart: what is passed up after each change is a word.
+type Split = Option<Box<(Vec<u8>, Rc<Node>)>>;
 
 /// Entries to be set, the first ones already.
 struct Run<'a, F> {
@@ -64,7 +64,7 @@ impl Tree {
         let split = put(&mut self.root, &mut run, &mut self.changes, self.fingers.get_mut(), High(None))?;
         let done = run.done;
         self.len = self.len.saturating_add(added);
-        if let Some((separator, right)) = split {
+        if let Some((separator, right)) = split.map(|split| *split) {
             let mut keys = Packed::default();
             keys.push(b"", b"");
             keys.push(&separator, b"");
@@ -171,7 +171,7 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             let right = entries.range_with(middle..entries.len(), room);
             let low = separator(&entries.key(middle - 1), &right.key(0));
             *entries = entries.range_with(0..middle, room);
-            return Some((low, changes.added(Body::Leaf(right))));
+            return Some(Box::new((low, changes.added(Body::Leaf(right)))));
         }
         *near = at;
         hint = at + 1;
@@ -232,7 +232,7 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     trail.note(at);
     let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
     let split = put(child, run, changes, fingers, high.of_child(keys, at))?;
-    let Some((low, right)) = split else { return Ok(None) };
+    let Some((low, right)) = split.map(|split| *split) else { return Ok(None) };
     keys.insert(at + 1, &low, b"");
     children.insert(at + 1, Child::resident(right));
     if keys.size() + children.len() * CHILD_BYTES <= NODE_MAX {
@@ -245,5 +245,5 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     right.insert(0, b"", b"");
     *keys = keys.range(0..middle);
     let right = Body::Branch(right, children.split_off(middle));
-    Ok(Some((low, changes.added(right))))
+    Ok(Some(Box::new((low, changes.added(right)))))
 }

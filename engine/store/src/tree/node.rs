@@ -3,6 +3,7 @@
 use super::packed::Packed;
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
+use weir_media::prefetch;
 
 /// Most bytes of a node on the device, its header included: four blocks hold at least two entries of the largest
 /// size, and one device read fetches it.
@@ -240,6 +241,14 @@ impl Node {
         let (used, spared) = (Cell::new(0), Cell::new(u64::MAX));
         let (trail, stamp) = (Trail::default(), Cell::new(0));
         Rc::new(Self { home, body, charge, used, spared, trail, stamp })
+    }
+
+    /// Has the processor bring close what a look at a leaf and a change behind it touch first.
+    pub(crate) fn expect_change(&self) {
+        prefetch(core::slice::from_ref(&*self.home));
+        if let Body::Leaf(entries) = &self.body {
+            entries.expect_search();
+        }
     }
 
     pub(crate) fn is_dirty(&self) -> bool {

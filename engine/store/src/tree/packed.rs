@@ -219,6 +219,13 @@ impl Packed {
     /// Whether an entry's key is above all that begin with these bytes.
     pub(super) fn is_beyond(&self, index: usize, start: &[u8]) -> bool {
         let is_beyond = |bytes: &[u8], start: &[u8]| bytes > start && !bytes.starts_with(start);
+        // Heads that differ tell without the heap, which is far away.
+        let rest = start.strip_prefix(self.start.as_slice()).filter(|rest| rest.len() >= size_of::<u32>());
+        if let Some((slot, wanted)) = self.slots.get(index).zip(rest.map(head))
+            && slot.head != wanted
+        {
+            return slot.head > wanted;
+        }
         match start.strip_prefix(self.prefix()) {
             Some(start) => is_beyond(self.suffix(index), start),
             None => is_beyond(self.prefix(), start),
@@ -274,9 +281,9 @@ impl Packed {
         Slot { head: head(suffix.get(self.alike()..).unwrap_or_default()), position }
     }
 
-    /// Whether the last entry, and so any, has more than the prefix.
+    /// Whether any entry has more than the prefix: of several, only the first has not.
     fn has_suffixes(&self) -> bool {
-        self.entry(self.slots.len().wrapping_sub(1)).is_some_and(|(last, _)| !last.is_empty())
+        self.slots.len() > 1 || self.entry(0).is_some_and(|(only, _)| !only.is_empty())
     }
 
     /// Makes the common start one of these suffixes, too.
