@@ -45,8 +45,12 @@ impl<'t> Neighbours<'t> {
     /// Whether the key of the present entry begins so.
     fn begins_with(&self, start: &[u8]) -> bool {
         let Some(entries) = self.leaf.entries() else { return true };
-        let Some((suffix, _)) = entries.entry(self.at) else { return false };
-        start.strip_prefix(entries.prefix()).is_none_or(|start| suffix.starts_with(start))
+        let begins =
+            |start: &[u8]| entries.entry(self.at).is_some_and(|(suffix, _)| suffix.starts_with(start));
+        match start.strip_prefix(entries.prefix()) {
+            Some(start) => entries.may_begin(self.at, start) && begins(start),
+            None => self.at < entries.len(),
+        }
     }
 
     /// The life at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
@@ -65,7 +69,8 @@ impl<'t> Neighbours<'t> {
         let start = from.get(..from.len().checked_sub(size_of::<u64>())?)?;
         let mut events = Events::below(above);
         let mut at = entries.first_near(from, self.at);
-        while let Some((suffix, value)) = entries.entry(at) {
+        while entries.may_begin(at, start) {
+            let Some((suffix, value)) = entries.entry(at) else { break };
             let Some(epoch) = suffix.strip_prefix(start) else { break };
             let (epoch, event) = (key::epoch_from(epoch).ok()?, Event::decode(value).ok()?);
             if events.tell(epoch.0, event).is_break() {

@@ -196,10 +196,10 @@ fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> 
     }
     let (mut count, mut size) = (1, entries.size() + edit_size(*first));
     // Behind all entries it belongs here if it belongs to the node, and shares what is between it and the first.
-    let is_there = |edit: &Edit<'_>| match edit.key.strip_prefix(entries.prefix()) {
-        Some(suffix) if at < entries.len() => entries.suffix(at) > suffix,
-        Some(_) => high.is_above(edit.key),
-        None => false,
+    let is_there = |edit: &Edit<'_>| match edit.key.starts_with(entries.prefix()) {
+        true if at < entries.len() => entries.is_above(at, edit.key),
+        true => high.is_above(edit.key),
+        false => false,
     };
     loop {
         let (limit, mut ascending) = (edits.len().min(count + GROUP), count);

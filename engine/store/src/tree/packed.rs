@@ -6,6 +6,7 @@ pub(super) use search::Place;
 
 use super::node::NODE_MAX;
 use crate::codec::shared_len;
+use core::cmp::Ordering;
 use weir_media::prefetch;
 
 /// Bytes that an entry takes beyond its key suffix and value: two lengths in the heap and a position. On the device
@@ -219,12 +220,9 @@ impl Packed {
     /// Whether an entry's key is above all that begin with these bytes.
     pub(super) fn is_beyond(&self, index: usize, start: &[u8]) -> bool {
         let is_beyond = |bytes: &[u8], start: &[u8]| bytes > start && !bytes.starts_with(start);
-        // Heads that differ tell without the heap, which is far away.
-        let rest = start.strip_prefix(self.start.as_slice()).filter(|rest| rest.len() >= size_of::<u32>());
-        if let Some((slot, wanted)) = self.slots.get(index).zip(rest.map(head))
-            && slot.head != wanted
-        {
-            return slot.head > wanted;
+        let is_telling = start.len() >= self.start.len() + size_of::<u32>();
+        if let Some(order) = self.order_of_heads(index, start).filter(|_| is_telling) {
+            return order == Ordering::Greater;
         }
         match start.strip_prefix(self.prefix()) {
             Some(start) => is_beyond(self.suffix(index), start),
@@ -232,8 +230,28 @@ impl Packed {
         }
     }
 
+    /// How an entry's key compares with another one, if their heads tell: that spares a look at the heap, which is far from
+    /// the processor.
+    #[inline]
+    fn order_of_heads(&self, index: usize, key: &[u8]) -> Option<Ordering> {
+        let rest = key.strip_prefix(self.start.as_slice())?;
+        Some(self.slots.get(index)?.head.cmp(&head(rest))).filter(|order| order.is_ne())
+    }
+
+    /// Whether an entry's suffix may begin so, as far as its head tells, as in [`Packed::order_of_heads`].
+    #[inline]
+    pub(crate) fn may_begin(&self, index: usize, suffix: &[u8]) -> bool {
+        let Some(slot) = self.slots.get(index) else { return false };
+        let Some(rest) = suffix.strip_prefix(&self.start[self.prefix..]) else { return true };
+        let hidden = 32 - 8 * rest.len().min(size_of::<u32>());
+        (slot.head ^ head(rest)).checked_shr(u32::try_from(hidden).unwrap_or(0)).unwrap_or(0) == 0
+    }
+
     /// Whether an entry's key is above this one.
     pub(super) fn is_above(&self, index: usize, key: &[u8]) -> bool {
+        if let Some(order) = self.order_of_heads(index, key) {
+            return order == Ordering::Greater;
+        }
         match key.strip_prefix(self.prefix()) {
             Some(suffix) => self.suffix(index) > suffix,
             None => self.prefix() > key,
@@ -588,6 +606,9 @@ mod tests {
                     for start in [&key[..], &behind, &key[..key.len() / 2], &[1], &[]] {
                         let beyond = packed.key(at).as_slice() > start && !key.starts_with(start);
                         prop_assert_eq!(packed.is_beyond(at, start), beyond);
+                        if let Some(start) = start.strip_prefix(packed.prefix()) {
+                            prop_assert!(packed.may_begin(at, start) || !packed.suffix(at).starts_with(start));
+                        }
                     }
                     if let Some((next, _)) = next {
                         prop_assert_eq!(packed.is_above(at + 1, &behind), behind < *next);
