@@ -6,6 +6,7 @@
 //! the machine does meets both.
 
 mod bare;
+mod cores;
 mod flood;
 #[cfg(feature = "mercury")]
 mod mercury;
@@ -85,6 +86,11 @@ enum What {
     Read,
     /// A MiB to client memory.
     Write,
+    /// A small one, and then a MiB of client memory: what a request for the transfer takes, and its answer. A request is
+    /// nothing else anyway.
+    AskedRead,
+    /// The same to client memory.
+    AskedWrite,
     /// The same, [`TRANSFERS`] at a time.
     Reads,
     /// The same, [`TRANSFERS`] at a time.
@@ -127,7 +133,7 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
         .map_err(|error| failed("fabric server", &error))?;
     touch(&*endpoint).map_err(|error| failed("fabric server", &error))?;
     let _kept: Box<dyn core::any::Any> = if mode == Mode::Bare.name() {
-        bare::serve(&endpoint)?
+        bare::serve(&rt, &endpoint)?
     } else {
         Box::new(requests::serve(rt, endpoint, mode == Mode::Sealed.name()))
     };
@@ -283,6 +289,7 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
     let name = |what: &str| format!("fabric {provider}: {what}");
     let goal = |text: &'static str| is_native(provider).then_some(text);
     let alone = Pair::measure(&plain, &bare, What::Alone)?;
+    cores::measure(report, provider);
     alone.time(report, &name("RPC 64 B, round trip"), "bare endpoint", goal("<= 1.3"));
     if let Some(pingpong) = pingpong(provider) {
         let reference = ("fi_pingpong", 1e6 / pingpong);
@@ -311,6 +318,8 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
         (What::Read, "1 MiB client to server", &bare, "bare read", goal),
         (What::Write, "1 MiB server to client", &delivered, "bare write that has arrived", goal),
         (What::Write, "1 MiB server to client, sent", &bare, "bare write that was sent", None),
+        (What::AskedRead, "1 MiB client to server, asked", &bare, "bare round trip and read", None),
+        (What::AskedWrite, "1 MiB server to client, asked", &delivered, "bare round trip and write", None),
         (What::Reads, "1 MiB client to server, 4 in flight", &bare, "bare reads", goal),
         (
             What::Writes,

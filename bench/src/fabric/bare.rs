@@ -9,6 +9,7 @@ use weir_fabric::{
     Ability, Access, Address, Endpoint, Exposure, FabricError, Message, PeerId, RemoteRegion, Sink, Source,
 };
 use weir_fabric::{Options, open};
+use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 use weir_runtime::sync::Notify;
 
@@ -48,8 +49,9 @@ impl Sink for Echo {
     fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
 }
 
-/// What a server process of this side keeps.
-pub(super) fn serve(endpoint: &Rc<dyn Endpoint>) -> Result<Box<dyn core::any::Any>, BenchError> {
+/// What a server process of this side keeps. It stays awake while its memory is read, as an RPC server does: the next message
+/// would wake it for longer than that took.
+pub(super) fn serve(rt: &Handle, endpoint: &Rc<dyn Endpoint>) -> Result<Box<dyn core::any::Any>, BenchError> {
     let mut exposures = Vec::new();
     for access in [Access::Read, Access::Write] {
         for _ in 0..TRANSFERS {
@@ -62,7 +64,7 @@ pub(super) fn serve(endpoint: &Rc<dyn Endpoint>) -> Result<Box<dyn core::any::An
     let echo = Rc::new(Echo { endpoint: Rc::downgrade(endpoint), regions, _exposures: exposures });
     let weak = Rc::downgrade(&echo);
     endpoint.set_sink(weak);
-    Ok(Box::new((echo, Rc::clone(endpoint))))
+    Ok(Box::new((echo, Rc::clone(endpoint), rt.attend())))
 }
 
 /// Takes what the echo server sends back.
@@ -196,6 +198,20 @@ impl Side for Bare {
                 What::Together => self.echoes().await,
                 What::Read => rate(1, |worker| self.read(worker)).await,
                 What::Write => rate(1, |worker| self.write(worker)).await,
+                What::AskedRead => {
+                    rate(1, |worker| async move {
+                        self.ping().await;
+                        self.read(worker).await;
+                    })
+                    .await
+                }
+                What::AskedWrite => {
+                    rate(1, |worker| async move {
+                        self.ping().await;
+                        self.write(worker).await;
+                    })
+                    .await
+                }
                 What::Reads => rate(TRANSFERS, |worker| self.read(worker)).await,
                 What::Writes => rate(TRANSFERS, |worker| self.write(worker)).await,
             }

@@ -42,8 +42,8 @@ impl Side for Alone {
         let (load, width) = match what {
             What::Alone => (Load::Empty, 1),
             What::Together => (Load::Empty, IN_FLIGHT),
-            What::Read => (Load::Pull, 1),
-            What::Write => (Load::Push, 1),
+            What::Read | What::AskedRead => (Load::Pull, 1),
+            What::Write | What::AskedWrite => (Load::Push, 1),
             What::Reads => (Load::Pull, TRANSFERS),
             What::Writes => (Load::Push, TRANSFERS),
         };

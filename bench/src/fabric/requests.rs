@@ -142,8 +142,8 @@ impl Side for Requests {
             match what {
                 What::Alone => rate(1, |_| self.call(EMPTY)).await,
                 What::Together => rate_of_tasks(&self.rt, &self.rpc, &self.to).await,
-                What::Read => rate(1, |_| self.call(PULL)).await,
-                What::Write => rate(1, |_| self.call(PUSH)).await,
+                What::Read | What::AskedRead => rate(1, |_| self.call(PULL)).await,
+                What::Write | What::AskedWrite => rate(1, |_| self.call(PUSH)).await,
                 What::Reads => rate(TRANSFERS, |_| self.call(PULL)).await,
                 What::Writes => rate(TRANSFERS, |_| self.call(PUSH)).await,
             }
