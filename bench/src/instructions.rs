@@ -10,6 +10,7 @@ use std::rc::Rc;
 use weir_fabric::{Ability, Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
 use crate::fabric::{failed, free_port};
@@ -17,6 +18,9 @@ use crate::report::{BenchError, Report};
 
 /// Operation that answers with nothing.
 const EMPTY: u16 = 0x7f01;
+
+/// Requests under way at once, where it is several.
+const IN_FLIGHT: u32 = 16;
 
 /// What is different about the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,14 +33,17 @@ enum Variant {
     Addressed,
     /// Completions name senders by the provider's numbers, not ours.
     Numbered,
+    /// Several are under way at once.
+    Together,
 }
 
 impl Variant {
-    const ALL: [(Self, &'static str); 4] = [
+    const ALL: [(Self, &'static str); 5] = [
         (Self::Plain, "plain"),
         (Self::Sealed, "sealed"),
         (Self::Addressed, "addressed"),
         (Self::Numbered, "numbered"),
+        (Self::Together, "together"),
     ];
 
     fn name(self) -> &'static str {
@@ -59,7 +66,7 @@ pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
     let without = match variant {
         Variant::Addressed => vec![Ability::Source],
         Variant::Numbered => vec![Ability::AvUserId],
-        Variant::Plain | Variant::Sealed => Vec::new(),
+        Variant::Plain | Variant::Sealed | Variant::Together => Vec::new(),
     };
     let config = RpcConfig {
         keys: (variant == Variant::Sealed).then_some(Keys::System(SystemKey([7; 32]))),
@@ -74,13 +81,20 @@ pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
     let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
     let client = Rpc::new(rt.clone(), endpoint, config);
     let to = Peer::new("127.0.0.1", port);
-    executor.block_on(async {
-        for _ in 0..count {
+    let ask = async |requests: u32| {
+        for _ in 0..requests {
             let options = CallOptions::within(&rt, Duration::from_secs(20));
             let reply = client.call(&to, EMPTY, &[7; 64], None, options).await;
             reply.map_err(|error| failed("a request", &error))?;
         }
         Ok(())
+    };
+    executor.block_on(async {
+        if variant != Variant::Together {
+            return ask(count).await;
+        }
+        let askers = (0..IN_FLIGHT).map(|_| ask(count / IN_FLIGHT));
+        join_all(askers).await.into_iter().collect()
     })
 }
 
@@ -185,6 +199,7 @@ pub fn measure(report: &mut Report, providers: &[String]) {
             (Variant::Sealed, "authenticated"),
             (Variant::Addressed, "with an address in each message"),
             (Variant::Numbered, "senders by the provider's number"),
+            (Variant::Together, "16 in flight"),
         ] {
             if let Some(cost) = cost(variant) {
                 report.beside(&name(what), cost, "", ("plain", plain), None);
