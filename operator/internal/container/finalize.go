@@ -2,18 +2,14 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
-	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -21,33 +17,8 @@ import (
 // blockedInterval is how often open handles, which nobody can watch, are looked at.
 const blockedInterval = 5 * time.Second
 
-// finalize lets the container go; under deletionPolicy Delete, after the engines destroyed it. The DeletionBlocked
-// condition says what it waits for.
-func (r *Reconciler) finalize(ctx context.Context, container *v1alpha1.Container) (reconcile.Result, error) {
-	if !lifecycle.Held(container) {
-		return reconcile.Result{}, nil
-	}
-	if container.Status.UUID == "" {
-		// The cache may lag behind what was written when the container was made, a moment before the deletion.
-		if err := r.live.Get(ctx, client.ObjectKeyFromObject(container), container); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	base := container.DeepCopy()
-	container.Status.ObservedGeneration = container.Generation
-	blocked, err := r.blocker(ctx, container)
-	if err != nil {
-		r.reporter.Failed(ctx, container, &container.Status.Conditions, err)
-		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, container, base))
-	}
-	if blocked != nil {
-		r.reporter.Blocked(ctx, container, &container.Status.Conditions, *blocked)
-		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, container, base)
-	}
-	return reconcile.Result{}, lifecycle.Release(ctx, r.client, container)
-}
-
-// blocker destroys the container if it may, and returns what stands in the way, nil for nothing.
+// blocker lets the container go; under deletionPolicy Delete, after the engines destroyed it. It returns what stands in the
+// way, nil for nothing.
 func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container) (*status.Condition, error) {
 	if container.Spec.DeletionPolicy != v1alpha1.DeletionDelete || container.Status.UUID == "" {
 		return nil, nil // nothing blocks: the engines keep the container, or never had it

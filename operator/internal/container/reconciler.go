@@ -4,7 +4,6 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -58,13 +57,27 @@ type Reconciler struct {
 	live     client.Reader
 	engines  Connector
 	reporter *status.Reporter
+	course   lifecycle.Course[*v1alpha1.Container]
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	return &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+	r.course = lifecycle.Course[*v1alpha1.Container]{
+		Client: c, Live: live, Reporter: r.reporter,
+		New:      func() *v1alpha1.Container { return &v1alpha1.Container{} },
+		Status:   statusOf,
+		Converge: r.converge, Blocker: r.blocker, BlockedInterval: blockedInterval,
+	}
+	return r
+}
+
+func statusOf(container *v1alpha1.Container) lifecycle.Status {
+	return lifecycle.Status{
+		ObservedGeneration: &container.Status.ObservedGeneration, Conditions: &container.Status.Conditions, Made: container.Status.UUID != "",
+	}
 }
 
 // SetupWithManager registers the controller.
@@ -83,30 +96,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile moves one Container towards its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	var container v1alpha1.Container
-	if err := r.client.Get(ctx, request.NamespacedName, &container); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if !container.DeletionTimestamp.IsZero() {
-		return r.finalize(ctx, &container)
-	}
-	if err := lifecycle.Hold(ctx, r.client, &container); err != nil {
-		return reconcile.Result{}, err
-	}
-	base := container.DeepCopy()
-	after, err := r.converge(ctx, &container)
-	if err != nil {
-		r.reporter.Failed(ctx, &container, &container.Status.Conditions, err)
-	}
-	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &container, base)); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.course.Reconcile(ctx, request)
 }
 
 // converge brings the container in the engines in line with the spec, writes the status and says when to look again.
 func (r *Reconciler) converge(ctx context.Context, container *v1alpha1.Container) (time.Duration, error) {
-	container.Status.ObservedGeneration = container.Generation
 	r.report(ctx, container, status.Of(v1alpha1.ConditionDeletionBlocked, false, v1alpha1.ReasonNotDeleting, "the Container is not being deleted"))
 	var pool v1alpha1.Pool
 	err := r.client.Get(ctx, poolKey(container), &pool)

@@ -1,4 +1,5 @@
-// Package lifecycle writes the two things that a controller writes to its own objects: the finalizer, and the status.
+// Package lifecycle has what the controllers of all kinds do alike with their own objects: it writes finalizer and status,
+// and leads an object from the one to the other.
 package lifecycle
 
 import (
@@ -12,8 +13,8 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 )
 
-// Hold puts our finalizer on an object, which comes before anything is made for it, so that nothing is left behind.
-func Hold(ctx context.Context, c client.Client, obj client.Object) error {
+// hold puts our finalizer on an object, which comes before anything is made for it, so that nothing is left behind.
+func hold(ctx context.Context, c client.Client, obj client.Object) error {
 	base, ok := obj.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.AddFinalizer(obj, v1alpha1.Finalizer) {
 		return nil
@@ -24,11 +25,11 @@ func Hold(ctx context.Context, c client.Client, obj client.Object) error {
 	return nil
 }
 
-// Held tells whether our finalizer is on an object.
-func Held(obj client.Object) bool { return controllerutil.ContainsFinalizer(obj, v1alpha1.Finalizer) }
+// held tells whether our finalizer is on an object.
+func held(obj client.Object) bool { return controllerutil.ContainsFinalizer(obj, v1alpha1.Finalizer) }
 
-// Release takes our finalizer off an object. That the object is gone is as good.
-func Release(ctx context.Context, c client.Client, obj client.Object) error {
+// release takes our finalizer off an object. That the object is gone is as good.
+func release(ctx context.Context, c client.Client, obj client.Object) error {
 	base, ok := obj.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.RemoveFinalizer(obj, v1alpha1.Finalizer) {
 		return nil
@@ -44,8 +45,8 @@ func exactly(base client.Object) client.Patch {
 	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }
 
-// PatchStatus writes the status of obj if it differs from that of base, the object as it was read.
-func PatchStatus(ctx context.Context, c client.Client, obj, base client.Object) error {
+// patchStatus writes the status of obj if it differs from that of base, the object as it was read.
+func patchStatus(ctx context.Context, c client.Client, obj, base client.Object) error {
 	if equality.Semantic.DeepEqual(obj, base) {
 		return nil
 	}

@@ -2,17 +2,14 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
-	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -20,33 +17,8 @@ import (
 // blockedInterval is how often containers without a Container object, which nobody can watch, are looked at.
 const blockedInterval = 5 * time.Second
 
-// finalize lets the pool go: after its containers and, under deletionPolicy Delete, after the engines destroyed it. The
-// DeletionBlocked condition says what it waits for.
-func (r *Reconciler) finalize(ctx context.Context, pool *v1alpha1.Pool) (reconcile.Result, error) {
-	if !lifecycle.Held(pool) {
-		return reconcile.Result{}, nil
-	}
-	if pool.Status.UUID == "" {
-		// The cache may lag behind what was written when the pool was made, a moment before the deletion.
-		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pool), pool); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	base := pool.DeepCopy()
-	pool.Status.ObservedGeneration = pool.Generation
-	blocked, err := r.blocker(ctx, pool)
-	if err != nil {
-		r.reporter.Failed(ctx, pool, &pool.Status.Conditions, err)
-		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, pool, base))
-	}
-	if blocked != nil {
-		r.reporter.Blocked(ctx, pool, &pool.Status.Conditions, *blocked)
-		return reconcile.Result{RequeueAfter: blockedInterval}, lifecycle.PatchStatus(ctx, r.client, pool, base)
-	}
-	return reconcile.Result{}, lifecycle.Release(ctx, r.client, pool)
-}
-
-// blocker destroys the pool if it may, and returns what stands in the way, nil for nothing.
+// blocker lets the pool go after its containers and, under deletionPolicy Delete, after the engines destroyed it. It returns
+// what stands in the way, nil for nothing.
 func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.Condition, error) {
 	blocked := func(reason, message string) (*status.Condition, error) {
 		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)

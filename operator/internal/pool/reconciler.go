@@ -3,7 +3,6 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -53,13 +52,27 @@ type Reconciler struct {
 	live     client.Reader
 	engines  Connector
 	reporter *status.Reporter
+	course   lifecycle.Course[*v1alpha1.Pool]
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	return &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+	r.course = lifecycle.Course[*v1alpha1.Pool]{
+		Client: c, Live: live, Reporter: r.reporter,
+		New:      func() *v1alpha1.Pool { return &v1alpha1.Pool{} },
+		Status:   statusOf,
+		Converge: r.converge, Blocker: r.blocker, BlockedInterval: blockedInterval,
+	}
+	return r
+}
+
+func statusOf(pool *v1alpha1.Pool) lifecycle.Status {
+	return lifecycle.Status{
+		ObservedGeneration: &pool.Status.ObservedGeneration, Conditions: &pool.Status.Conditions, Made: pool.Status.UUID != "",
+	}
 }
 
 // SetupWithManager registers the controller.
@@ -79,30 +92,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile moves one Pool towards its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	var pool v1alpha1.Pool
-	if err := r.client.Get(ctx, request.NamespacedName, &pool); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if !pool.DeletionTimestamp.IsZero() {
-		return r.finalize(ctx, &pool)
-	}
-	if err := lifecycle.Hold(ctx, r.client, &pool); err != nil {
-		return reconcile.Result{}, err
-	}
-	base := pool.DeepCopy()
-	after, err := r.converge(ctx, &pool)
-	if err != nil {
-		r.reporter.Failed(ctx, &pool, &pool.Status.Conditions, err)
-	}
-	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &pool, base)); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.course.Reconcile(ctx, request)
 }
 
 // converge brings the pool in the engines in line with the spec, writes the status and says when to look again.
 func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Duration, error) {
-	pool.Status.ObservedGeneration = pool.Generation
 	r.report(ctx, pool, status.Of(v1alpha1.ConditionDeletionBlocked, false, v1alpha1.ReasonNotDeleting, "the Pool is not being deleted"))
 	var cluster v1alpha1.StorageCluster
 	err := r.client.Get(ctx, clusterKey(pool), &cluster)

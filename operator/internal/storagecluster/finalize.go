@@ -2,7 +2,6 @@ package storagecluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,11 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
-	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -24,29 +21,18 @@ import (
 // escape is what to do when a node that a deletion waits for never comes back.
 const escape = "; if a node is gone for good, set spec.deletionPolicy to Retain to delete the StorageCluster without erasing its data"
 
-// finalize lets the cluster go: after its pools, with its data erased under deletionPolicy Delete. Everything that it
-// waits for comes by watch, and the DeletionBlocked condition says what that is.
-func (r *Reconciler) finalize(ctx context.Context, cluster *v1alpha1.StorageCluster) (reconcile.Result, error) {
-	if !lifecycle.Held(cluster) {
-		return reconcile.Result{}, nil
-	}
-	base := cluster.DeepCopy()
-	cluster.Status.ObservedGeneration = cluster.Generation
+// end lets the cluster go: after its pools, with its data erased under deletionPolicy Delete. It returns what that waits for,
+// nil for nothing.
+func (r *Reconciler) end(ctx context.Context, cluster *v1alpha1.StorageCluster) (*status.Condition, error) {
 	blocked, err := r.blockers(ctx, cluster)
-	if err != nil {
-		r.reporter.Failed(ctx, cluster, &cluster.Status.Conditions, err)
-		return reconcile.Result{}, errors.Join(err, lifecycle.PatchStatus(ctx, r.client, cluster, base))
-	}
-	if blocked != nil {
-		r.reporter.Blocked(ctx, cluster, &cluster.Status.Conditions, *blocked)
-		// A Pool, a pod or a Job that goes, or comes to its end, starts the next look.
-		return reconcile.Result{}, lifecycle.PatchStatus(ctx, r.client, cluster, base)
+	if blocked != nil || err != nil {
+		return blocked, err
 	}
 	if err := r.deleteLasting(ctx, cluster); err != nil {
-		return reconcile.Result{}, err
+		return nil, err
 	}
 	r.engines.Forget(client.ObjectKeyFromObject(cluster))
-	return reconcile.Result{}, lifecycle.Release(ctx, r.client, cluster)
+	return nil, nil // nothing blocks
 }
 
 // blockers does what can be done towards the deletion and returns what it has to wait for, nil for nothing.

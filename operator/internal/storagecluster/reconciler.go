@@ -4,7 +4,6 @@ package storagecluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -80,13 +79,14 @@ type Reconciler struct {
 	reporter *status.Reporter
 	clock    clock.PassiveClock
 	config   Config
+	course   lifecycle.Course[*v1alpha1.StorageCluster]
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache, which holds only what the operator made.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock, config Config) *Reconciler {
-	return &Reconciler{
+	r := &Reconciler{
 		client:   c,
 		live:     live,
 		engines:  engines,
@@ -94,6 +94,17 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 		clock:    passive,
 		config:   config,
 	}
+	r.course = lifecycle.Course[*v1alpha1.StorageCluster]{
+		Client: c, Reporter: r.reporter,
+		New:      func() *v1alpha1.StorageCluster { return &v1alpha1.StorageCluster{} },
+		Status:   statusOf,
+		Converge: r.converge, Blocker: r.end, // what blocks comes by watch: a Pool, a pod or a Job that goes, or ends
+	}
+	return r
+}
+
+func statusOf(cluster *v1alpha1.StorageCluster) lifecycle.Status {
+	return lifecycle.Status{ObservedGeneration: &cluster.Status.ObservedGeneration, Conditions: &cluster.Status.Conditions}
 }
 
 // SetupWithManager registers the controller.
@@ -119,33 +130,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile moves one StorageCluster towards its spec.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	var cluster v1alpha1.StorageCluster
-	if err := r.client.Get(ctx, request.NamespacedName, &cluster); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	if !cluster.DeletionTimestamp.IsZero() {
-		return r.finalize(ctx, &cluster)
-	}
-	if err := lifecycle.Hold(ctx, r.client, &cluster); err != nil {
-		return reconcile.Result{}, err
-	}
-	base := cluster.DeepCopy()
-	cluster.Status.ObservedGeneration = cluster.Generation
-	after, err := r.converge(ctx, &cluster)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return reconcile.Result{}, nil // the cluster's own deletion comes next
-	}
-	if err != nil {
-		r.reporter.Failed(ctx, &cluster, &cluster.Status.Conditions, err)
-	}
-	if err := errors.Join(err, lifecycle.PatchStatus(ctx, r.client, &cluster, base)); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.course.Reconcile(ctx, request)
 }
 
-// converge makes the objects of the cluster, writes its state into the status and says when to look again.
+// converge makes the cluster so and says when to look again.
 func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageCluster) (time.Duration, error) {
+	after, err := r.makeSo(ctx, cluster)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return 0, nil // the cluster's own deletion comes next
+	}
+	return after, err
+}
+
+// makeSo makes the objects of the cluster, writes its state into the status and says when to look again.
+func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluster) (time.Duration, error) {
 	credentials, err := r.ensureCredentials(ctx, cluster)
 	if err != nil {
 		return 0, err

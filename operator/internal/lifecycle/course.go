@@ -1,0 +1,104 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"weir.dev/weir/operator/internal/status"
+)
+
+// Object is one of the operator's own kinds.
+type Object[T any] interface {
+	client.Object
+	DeepCopy() T
+}
+
+// Course is how objects of one kind come to be as their spec wants, and how they go. Both ends are the same for all kinds:
+// the finalizer before anything is made, and off it when nothing is left; the status written where it has changed.
+type Course[T Object[T]] struct {
+	// Client reads and writes the objects.
+	Client client.Client
+	// Live reads past the cache, which may lag behind what was written a moment before a deletion. nil: what is made for an
+	// object is found without its status.
+	Live client.Reader
+	// Reporter writes their conditions.
+	Reporter *status.Reporter
+	// New makes an empty object.
+	New func() T
+	// Status is what every status has, and whether it says that something was made for the object.
+	Status func(T) Status
+	// Converge brings the world in line with an object's spec, writes its status and says when to look again.
+	Converge func(context.Context, T) (time.Duration, error)
+	// Blocker does what can be done towards a deletion, and returns what that has to wait for, nil for nothing.
+	Blocker func(context.Context, T) (*status.Condition, error)
+	// BlockedInterval is how often to look at what blocks a deletion; 0 where watches tell of it.
+	BlockedInterval time.Duration
+}
+
+// Status is what the statuses of all kinds have.
+type Status struct {
+	ObservedGeneration *int64
+	Conditions         *[]metav1.Condition
+	Made               bool
+}
+
+// Reconcile moves one object towards its spec, or its end.
+func (c *Course[T]) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	obj := c.New()
+	if err := c.Client.Get(ctx, request.NamespacedName, obj); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !obj.GetDeletionTimestamp().IsZero() {
+		return c.finalize(ctx, obj)
+	}
+	if err := hold(ctx, c.Client, obj); err != nil {
+		return reconcile.Result{}, err
+	}
+	base := c.begin(obj)
+	after, err := c.Converge(ctx, obj)
+	if err != nil {
+		c.Reporter.Failed(ctx, obj, c.Status(obj).Conditions, err)
+	}
+	if err := errors.Join(err, patchStatus(ctx, c.Client, obj, base)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// finalize lets an object go when nothing blocks that any more. The DeletionBlocked condition says what it waits for.
+func (c *Course[T]) finalize(ctx context.Context, obj T) (reconcile.Result, error) {
+	if !held(obj) {
+		return reconcile.Result{}, nil
+	}
+	if c.Live != nil && !c.Status(obj).Made {
+		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	base := c.begin(obj)
+	blocked, err := c.Blocker(ctx, obj)
+	switch {
+	case err != nil:
+		c.Reporter.Failed(ctx, obj, c.Status(obj).Conditions, err)
+	case blocked != nil:
+		c.Reporter.Blocked(ctx, obj, c.Status(obj).Conditions, *blocked)
+	default:
+		return reconcile.Result{}, release(ctx, c.Client, obj)
+	}
+	if err := errors.Join(err, patchStatus(ctx, c.Client, obj, base)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: c.BlockedInterval}, nil
+}
+
+// begin notes which generation of an object is dealt with, and returns the object as it was.
+func (c *Course[T]) begin(obj T) T {
+	base := obj.DeepCopy()
+	*c.Status(obj).ObservedGeneration = obj.GetGeneration()
+	return base
+}
