@@ -2,76 +2,81 @@
 
 use core::cell::Cell;
 
+/// A struct of plain counters of one thread, which can be listed by name.
+#[macro_export]
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What an endpoint has done since it was opened. What ends in `_max` is the greatest value that there was, all else
-        /// a count.
+    ($(#[$about:meta])* $vis:vis struct $counters:ident { $($(#[$doc:meta])* $name:ident),* $(,)? }) => {
+        $(#[$about])*
         #[derive(Default, Debug)]
-        pub struct FabricCounters {
-            $($(#[$doc])* pub $name: Cell<u64>,)*
+        $vis struct $counters {
+            $($(#[$doc])* pub $name: ::core::cell::Cell<u64>,)*
         }
 
-        impl FabricCounters {
+        impl $counters {
             /// Every counter by name.
             #[must_use]
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.get()),)*]
+            pub fn all(&self) -> ::std::vec::Vec<(&'static str, u64)> {
+                ::std::vec![$((stringify!($name), self.$name.get()),)*]
             }
         }
     };
 }
 
 counters! {
-    /// Messages handed to the provider.
-    messages_sent,
-    /// Bytes of them.
-    bytes_sent,
-    /// Messages handed to the sink.
-    messages_received,
-    /// Bytes of them.
-    bytes_received,
-    /// Sends that failed after they were accepted.
-    sends_failed,
-    /// Times that the provider had no room and an operation was queued.
-    eagain,
-    /// Messages whose sender was not known.
-    unknown_sources,
-    /// Most messages that had arrived and waited to be handed to the sink at a time.
-    intake_max,
-    /// Messages dropped because more waited of their senders than any has under way.
-    intake_dropped,
-    /// Messages copied out because few slabs were left.
-    slab_copies,
-    /// Slabs posted, first time and again.
-    slab_posts,
-    /// Reads of remote memory that completed.
-    reads,
-    /// Bytes of them.
-    bytes_read,
-    /// Writes of remote memory that completed.
-    writes,
-    /// Bytes of them.
-    bytes_written,
-    /// Reads and writes that failed.
-    transfers_failed,
-    /// Memory exposed to peers.
-    exposures,
-    /// Registrations that the provider made for that.
-    registrations,
-    /// Exposures that found a registration which serves again.
-    mr_hits,
-    /// Kept registrations that ended because their memory was freed, moved or discarded.
-    mr_stale,
-    /// Doorbells rung at sleeping peers.
-    doorbells,
-    /// Messages that the endpoint sent itself, to see whether it still receives.
-    probes,
-    /// Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock.
-    reopened,
-    /// Peers inserted.
-    peers_inserted,
-    /// Peers given up.
-    peers_removed,
+    /// What an endpoint has done since it was opened. What ends in `_max` is the greatest value that there was, all else
+    /// a count.
+    pub struct FabricCounters {
+        /// Messages handed to the provider.
+        messages_sent,
+        /// Bytes of them.
+        bytes_sent,
+        /// Messages handed to the sink.
+        messages_received,
+        /// Bytes of them.
+        bytes_received,
+        /// Sends that failed after they were accepted.
+        sends_failed,
+        /// Times that the provider had no room and an operation was queued.
+        eagain,
+        /// Messages whose sender was not known.
+        unknown_sources,
+        /// Most messages that had arrived and waited to be handed to the sink at a time.
+        intake_max,
+        /// Messages dropped because more waited of their senders than any has under way.
+        intake_dropped,
+        /// Messages copied out because few slabs were left.
+        slab_copies,
+        /// Slabs posted, first time and again.
+        slab_posts,
+        /// Reads of remote memory that completed.
+        reads,
+        /// Bytes of them.
+        bytes_read,
+        /// Writes of remote memory that completed.
+        writes,
+        /// Bytes of them.
+        bytes_written,
+        /// Reads and writes that failed.
+        transfers_failed,
+        /// Memory exposed to peers.
+        exposures,
+        /// Registrations that the provider made for that.
+        registrations,
+        /// Exposures that found a registration which serves again.
+        mr_hits,
+        /// Kept registrations that ended because their memory was freed, moved or discarded.
+        mr_stale,
+        /// Doorbells rung at sleeping peers.
+        doorbells,
+        /// Messages that the endpoint sent itself, to see whether it still receives.
+        probes,
+        /// Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock.
+        reopened,
+        /// Peers inserted.
+        peers_inserted,
+        /// Peers given up.
+        peers_removed,
+    }
 }
 
 /// Raises the greatest value that there was.
