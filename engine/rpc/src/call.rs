@@ -1,12 +1,13 @@
 //! One call, from credit to reply.
 
 use crate::bulk::{Bulk, Exposed};
-use crate::config::{CallOptions, Priority, Retry};
+use crate::config::{CallOptions, Retry};
 use crate::error::{RpcError, Status};
 use crate::load::PAUSE_MAX;
 use crate::metrics::add;
 use crate::peer::Peer;
 use crate::pending::{Arrived, NoAnswer, Wait};
+use crate::plain::{Plain, Sent};
 use crate::proof::Proof;
 use crate::quota::{Class, LaneId, Permit, Quota};
 use crate::session::{PeerState, Session};
@@ -14,6 +15,7 @@ use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
 use core::cell::Cell;
 use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -26,16 +28,17 @@ use weir_runtime::{Elapsed, Instant};
 const SILENT_TRIES_MAX: u32 = 2;
 
 /// The request id of a call; it counts as unfinished until this is dropped.
-struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     inner: &'a Inner,
-    state: &'a PeerState,
-    id: u64,
+    pub(crate) state: Rc<PeerState>,
+    pub(crate) id: u64,
     /// Its reply was taken, and nothing more is expected.
     answered: Cell<bool>,
 }
 
 impl<'a> Ticket<'a> {
-    fn new(inner: &'a Inner, state: &'a PeerState) -> Self {
+    #[inline]
+    pub(crate) fn new(inner: &'a Inner, state: Rc<PeerState>) -> Self {
         let id = inner.next_request.get();
         inner.next_request.set(id + 1);
         state.outstanding.borrow_mut().begin(id);
@@ -45,6 +48,17 @@ impl<'a> Ticket<'a> {
     /// Waits for the answer.
     fn wait(&self) -> Wait<'_> {
         self.inner.pending.wait(self.inner, self.id)
+    }
+
+    /// Takes the reply when it has come. `None`: [`Ticket::wait`] tells at once what has come in its place.
+    #[inline]
+    pub(crate) fn poll_reply(&self, cx: &Context<'_>) -> Poll<Option<Reply>> {
+        let polled = self.inner.pending.poll_reply(self.inner, self.id, cx);
+        if let Poll::Ready(Some(_)) = polled {
+            self.state.heard.set(self.inner.rt.now());
+            self.answered.set(true);
+        }
+        polled
     }
 
     /// A reply has come. For what is returned see [`Exposed::settle`].
@@ -62,6 +76,7 @@ impl<'a> Ticket<'a> {
 }
 
 impl Drop for Ticket<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.state.outstanding.borrow_mut().end(self.id);
         if !self.answered.get() {
@@ -71,12 +86,36 @@ impl Drop for Ticket<'_> {
 }
 
 /// What goes out on every try of a call.
-struct Letter<'a> {
-    opcode: u16,
-    body: &'a [u8],
-    options: CallOptions,
+pub(crate) struct Letter<'a> {
+    pub(crate) opcode: u16,
+    pub(crate) body: &'a [u8],
+    pub(crate) options: CallOptions,
     /// The deadline on the wall clock.
-    wall_deadline: u64,
+    pub(crate) wall_deadline: u64,
+}
+
+impl<'a> Letter<'a> {
+    /// What goes out of a call that is made at this time by either clock.
+    #[inline]
+    pub(crate) fn new(
+        inner: &Inner,
+        opcode: u16,
+        body: &'a [u8],
+        options: CallOptions,
+        (now, wall): (Instant, u64),
+    ) -> Self {
+        let wall_deadline = inner.no_earlier(wall).saturating_add(options.deadline.nanos_since(now));
+        Self { opcode, body, options, wall_deadline }
+    }
+
+    /// When a try that is made now counts as lost, of one that waits for so long.
+    #[inline]
+    pub(crate) fn due(&self, now: Instant, wait: Duration) -> Instant {
+        match self.options.retry {
+            Retry::Idempotent => self.options.deadline.min(now + wait),
+            Retry::Never => self.options.deadline,
+        }
+    }
 }
 
 /// The memory that a call exposes, where it does.
@@ -148,7 +187,19 @@ impl Tally<'_> {
     }
 }
 
-/// A call that is counted.
+/// What a call asks for.
+pub(crate) struct Asked<'a> {
+    pub(crate) inner: &'a Rc<Inner>,
+    pub(crate) to: &'a Peer,
+    pub(crate) opcode: u16,
+    pub(crate) body: &'a [u8],
+    pub(crate) options: CallOptions,
+    tally: Tally<'a>,
+}
+
+/// A call that is counted. One that lends no memory goes the plain way first.
+#[inline]
+#[expect(clippy::manual_async_fn, reason = "an async fn copies its arguments once more when it begins")]
 pub(crate) fn call(
     inner: &Rc<Inner>,
     to: &Peer,
@@ -157,70 +208,102 @@ pub(crate) fn call(
     bulk: Option<Bulk<'_>>,
     options: CallOptions,
 ) -> impl Future<Output = Result<Reply, RpcError>> {
-    add(&inner.metrics.calls, 1);
-    attempt_all(inner, to, opcode, body, bulk, options, Tally(Some(inner)))
+    async move {
+        add(&inner.metrics.calls, 1);
+        let bulk = bulk.filter(|bulk| !bulk.is_empty());
+        let asked = Asked { inner, to, opcode, body, options, tally: Tally(Some(inner)) };
+        let mut sent = None;
+        if bulk.is_none() {
+            match Plain::new(&asked).await {
+                Ok(reply) => return Ok(reply),
+                Err(unanswered) => sent = unanswered,
+            }
+        }
+        // Boxed: a call is moved to where it is awaited, and what hardly any call needs is most of it.
+        match sent {
+            Some(sent) => Box::pin(asked.go_on(sent)).await,
+            None => Box::pin(asked.go(bulk)).await,
+        }
+    }
 }
 
 /// A call that this context makes for itself.
-pub(crate) fn call_uncounted(
+pub(crate) async fn call_uncounted(
     inner: &Rc<Inner>,
     to: &Peer,
     opcode: u16,
     body: &[u8],
     options: CallOptions,
-) -> impl Future<Output = Result<Reply, RpcError>> {
-    attempt_all(inner, to, opcode, body, None, options, Tally(None))
+) -> Result<Reply, RpcError> {
+    Asked { inner, to, opcode, body, options, tally: Tally(None) }.go(None).await
 }
 
-/// The reply moves only once on its way to the caller: who waits is told that it has come, and takes it last.
-#[expect(clippy::manual_async_fn, reason = "an async fn copies its arguments once more when it begins")]
-fn attempt_all(
-    inner: &Rc<Inner>,
-    to: &Peer,
-    opcode: u16,
-    body: &[u8],
-    bulk: Option<Bulk<'_>>,
-    options: CallOptions,
-    tally: Tally<'_>,
-) -> impl Future<Output = Result<Reply, RpcError>> {
-    async move {
-        let (start, mut wall) = inner.rt.times();
-        let (mut now, deadline) = (start, options.deadline);
+impl Asked<'_> {
+    /// From the beginning.
+    async fn go(&self, bulk: Option<Bulk<'_>>) -> Result<Reply, RpcError> {
+        let Self { inner, opcode, body, options, .. } = *self;
+        let start = inner.rt.now();
         if body.len() > INLINE_MAX {
-            return Err(tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
+            return Err(self.tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
         }
-        let state = inner.peer_state(to);
-        let timed_out = |tries: u32, last: String| {
-            let waited = inner.rt.now() - start;
-            tally.failed(RpcError::TimedOut { peer: to.clone(), opcode, waited, tries, last })
-        };
-        let class = if options.priority == Priority::Urgent { Class::Urgent } else { Class::Normal };
-        let bulk = bulk.filter(|bulk| !bulk.is_empty());
-        // Nearly always there is a credit, and no memory.
-        let at_once = bulk.is_none() && opcode != REQUEST_WITHDRAW;
-        let mut credit = if at_once { inner.requests.try_acquire(state.place.lane(), class) } else { None };
-        let mut _exposing = None;
-        if credit.is_none() {
-            let leave = inner.leave(&state, opcode, class, deadline, bulk.is_some()).await;
-            (_exposing, credit) = leave.map_err(|waited_for| timed_out(0, waited_for.to_owned()))?;
-            (now, wall) = inner.rt.times();
-        }
-        let ticket = Ticket::new(inner, &state);
+        let state = inner.peer_state(self.to);
+        let class = Class::of(options.priority);
+        let leave = inner.leave(&state, opcode, class, options.deadline, bulk.is_some()).await;
+        let (_exposing, credit) =
+            leave.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
+        let ticket = Ticket::new(inner, state);
         let mut exposed = Lent(None);
-        exposed.lend(inner, &state, ticket.id, bulk, deadline).map_err(|error| tally.failed(error.into()))?;
-        let wall_deadline = inner.no_earlier(wall).saturating_add(deadline.nanos_since(now));
-        let letter = Letter { opcode, body, options, wall_deadline };
-        let mut course = Course::new(inner);
-        while now < deadline {
-            let session = if let Some(session) = state.session() {
-                Ok(session)
-            } else {
-                let made = course.contact(&state, deadline).await;
-                now = inner.rt.now();
-                made
+        let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, options.deadline);
+        lent.map_err(|error| self.tally.failed(error.into()))?;
+        let letter = Letter::new(inner, opcode, body, options, inner.rt.times());
+        self.attempt_all(&ticket, &letter, exposed, credit, Course::new(inner, start), None).await
+    }
+
+    /// From the first try on, which was made and has no reply.
+    async fn go_on(&self, sent: Sent<'_>) -> Result<Reply, RpcError> {
+        let Sent { ticket, session, credit, wall_deadline, at, refused } = sent;
+        let letter = Letter { opcode: self.opcode, body: self.body, options: self.options, wall_deadline };
+        let mut course = Course::new(self.inner, at);
+        course.silent.1 = at;
+        let first = if let Some(error) = refused {
+            Err(course.refused(&ticket.state, &session, *error))
+        } else {
+            course.tries = 1;
+            Ok(session)
+        };
+        self.attempt_all(&ticket, &letter, Lent(None), Some(credit), course, Some(first)).await
+    }
+
+    /// Tries until there is a reply, or the deadline. `first`: what came of a try that was made. The reply moves only once on
+    /// its way to the caller: who waits is told that it has come, and takes it last.
+    async fn attempt_all(
+        &self,
+        ticket: &Ticket<'_>,
+        letter: &Letter<'_>,
+        mut exposed: Lent<'_>,
+        mut credit: Option<Permit>,
+        mut course: Course<'_>,
+        mut first: Option<Result<Rc<Session>, Next>>,
+    ) -> Result<Reply, RpcError> {
+        let (inner, state, tally) = (self.inner, &ticket.state, &self.tally);
+        let (class, deadline) = (Class::of(self.options.priority), self.options.deadline);
+        let mut now = inner.rt.now();
+        loop {
+            let tried = match first.take() {
+                Some(first) => first,
+                None if now >= deadline => break,
+                None => {
+                    let session = if let Some(session) = state.session() {
+                        Ok(session)
+                    } else {
+                        let made = course.contact(state, deadline).await;
+                        now = inner.rt.now();
+                        made
+                    };
+                    session.and_then(|session| course.begin(session, ticket, letter, &exposed, now))
+                }
             };
-            let begin = |session| course.begin(&state, session, &ticket, &letter, &exposed, now);
-            let next = match session.and_then(begin) {
+            let next = match tried {
                 Ok(session) => match ticket.wait().await {
                     Ok(Arrived::Reply) => {
                         if !ticket.replied(&mut exposed) {
@@ -228,7 +311,7 @@ fn attempt_all(
                         }
                         return ticket.take_reply();
                     }
-                    arrived => course.end(&state, &session, &letter, ticket.id, arrived),
+                    arrived => course.end(state, &session, letter, ticket.id, arrived),
                 },
                 Err(next) => next,
             };
@@ -242,7 +325,8 @@ fn attempt_all(
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
                         course.rest(pause, deadline).await;
-                        credit = inner.credit(&state, opcode, class.again(), deadline).await.unwrap_or(None);
+                        credit =
+                            inner.credit(state, self.opcode, class.again(), deadline).await.unwrap_or(None);
                     }
                     now = inner.rt.now();
                 }
@@ -250,13 +334,47 @@ fn attempt_all(
         }
         exposed.give_up(None, credit).await;
         Err(match (course.tries, course.last.into_owned()) {
-            (0, reason) => tally.failed(RpcError::Unreachable { peer: to.clone(), reason }),
-            (tries, last) => timed_out(tries, last),
+            (0, reason) => tally.failed(RpcError::Unreachable { peer: self.to.clone(), reason }),
+            (tries, last) => self.timed_out(course.start, tries, last),
         })
+    }
+
+    fn timed_out(&self, start: Instant, tries: u32, last: String) -> RpcError {
+        let (peer, waited) = (self.to.clone(), self.inner.rt.now() - start);
+        self.tally.failed(RpcError::TimedOut { peer, opcode: self.opcode, waited, tries, last })
     }
 }
 
 impl Inner {
+    /// Sends a request to the server that there is contact with.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        ticket: &Ticket<'_>,
+        session: &Session,
+        letter: &Letter<'_>,
+        exposed: Option<&Exposed<'_>>,
+        resend: bool,
+        now: Instant,
+    ) -> Result<(), FabricError> {
+        let state = &ticket.state;
+        let mut header = Header::new(Kind::Request, session.version, state.client, ticket.id, self.epoch());
+        header.resend = resend;
+        header.greeting = resend || self.config.greet_always || state.wants_greeting(now);
+        header.opcode = letter.opcode;
+        header.segments = exposed.map_or(0, Exposed::count);
+        header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
+        header.deadline = letter.wall_deadline;
+        header.acked = state.acked(ticket.id);
+        header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
+        let address = header.greeting.then(|| self.endpoint.address());
+        let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
+        let key = session.key.as_ref();
+        let company = state.outstanding.borrow().len();
+        let segments = exposed.map_or(&[][..], Exposed::descriptors);
+        self.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
+    }
+
     /// Waits for leave to expose memory, where the call has some, and then to send the request: `Err` says for which of them
     /// until the deadline.
     async fn leave(
@@ -319,14 +437,16 @@ struct Course<'a> {
     wait: Duration,
     backoff: Duration,
     last: Cow<'static, str>,
+    start: Instant,
 }
 
 impl<'a> Course<'a> {
-    fn new(inner: &'a Inner) -> Self {
+    fn new(inner: &'a Inner, start: Instant) -> Self {
         let config = &inner.config;
         let last = Cow::Borrowed("no contact was made");
         Self {
             inner,
+            start,
             tries: 0,
             silent: (0, Instant::default()),
             spoke: None,
@@ -360,34 +480,22 @@ impl<'a> Course<'a> {
     /// Begins a try: sends the request, from when on its answer is expected.
     fn begin(
         &mut self,
-        state: &Rc<PeerState>,
         session: Rc<Session>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
         exposed: &Lent<'_>,
         now: Instant,
     ) -> Result<Rc<Session>, Next> {
-        let inner = self.inner;
+        let (inner, state, exposed) = (self.inner, &ticket.state, exposed.0.as_ref());
         if self.silent.0 == 0 {
             self.silent.1 = now;
         }
-        let until = match letter.options.retry {
-            Retry::Idempotent => letter.options.deadline.min(now + self.wait),
-            Retry::Never => letter.options.deadline,
-        };
-        inner.expect(ticket.id, session.id, state, || Proof::Session(Rc::clone(&session)), until);
-        if let Err(error) = self.post(state, &session, ticket, letter, exposed, now) {
-            return Err(match error {
-                FabricError::UnknownPeer
-                | FabricError::NoBuffers { .. }
-                | FabricError::Unreachable { .. } => {
-                    inner.disconnect(state, &session);
-                    Next::Again(None, error.to_string().into())
-                }
-                error => Next::Failed(error.into()),
-            });
+        let due = letter.due(now, self.wait);
+        inner.expect(ticket.id, session.id, state, || Proof::Session(Rc::clone(&session)), due, None);
+        if let Err(error) = inner.post(ticket, &session, letter, exposed, self.tries > 0, now) {
+            return Err(self.refused(state, &session, error));
         }
-        if let Some(exposed) = &exposed.0 {
+        if let Some(exposed) = exposed {
             exposed.sent_to(session.server);
         }
         if self.tries > 0 {
@@ -395,6 +503,17 @@ impl<'a> Course<'a> {
         }
         self.tries += 1;
         Ok(session)
+    }
+
+    /// What to do when a request could not be sent.
+    fn refused(&self, state: &PeerState, session: &Rc<Session>, error: FabricError) -> Next {
+        match error {
+            FabricError::UnknownPeer | FabricError::NoBuffers { .. } | FabricError::Unreachable { .. } => {
+                self.inner.disconnect(state, session);
+                Next::Again(None, error.to_string().into())
+            }
+            error => Next::Failed(error.into()),
+        }
     }
 
     /// Ends a try when something else has arrived than a reply, or nothing.
@@ -452,33 +571,6 @@ impl<'a> Course<'a> {
                 reason: format!("{reason}; whether the request was executed is unknown"),
             }),
         }
-    }
-
-    fn post(
-        &self,
-        state: &PeerState,
-        session: &Session,
-        ticket: &Ticket<'_>,
-        letter: &Letter<'_>,
-        exposed: &Lent<'_>,
-        now: Instant,
-    ) -> Result<(), FabricError> {
-        let inner = self.inner;
-        let mut header = Header::new(Kind::Request, session.version, state.client, ticket.id, inner.epoch());
-        header.resend = self.tries > 0;
-        header.greeting = header.resend || inner.config.greet_always || state.wants_greeting(now);
-        header.opcode = letter.opcode;
-        header.segments = exposed.0.as_ref().map_or(0, Exposed::count);
-        header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
-        header.deadline = letter.wall_deadline;
-        header.acked = state.acked(ticket.id);
-        header.tenant = inner.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        let address = header.greeting.then(|| inner.endpoint.address());
-        let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
-        let key = session.key.as_ref();
-        let company = state.outstanding.borrow().len();
-        let segments = exposed.0.as_ref().map_or(&[][..], Exposed::descriptors);
-        inner.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
     }
 
     /// What to do after an answer that is no reply.

@@ -21,6 +21,7 @@ mod pace;
 mod peer;
 mod pending;
 mod pieces;
+mod plain;
 mod proof;
 mod quota;
 mod recent;
@@ -219,6 +220,7 @@ impl Rpc {
     ///
     /// # Errors
     /// See [`RpcError`].
+    #[inline]
     pub fn call(
         &self,
         to: &Peer,

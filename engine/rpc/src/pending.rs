@@ -80,11 +80,20 @@ impl Pending {
         }
     }
 
-    /// Expects the answer to a request until it is due, anew when it was expected before. `entry` is made where it stays.
+    /// Expects the answer to a request until it is due, anew when it was expected before. `entry` is made where it stays, with
+    /// the waker of `waiting`.
     #[inline]
-    fn expect(&self, request: u64, due: Instant, entry: impl FnOnce() -> Entry) {
+    fn expect(
+        &self,
+        request: u64,
+        due: Instant,
+        entry: impl FnOnce(Option<Waker>) -> Entry,
+        waiting: Option<&Context<'_>>,
+    ) {
+        let Table { entries, spare, .. } = &mut *self.table.borrow_mut();
+        let waker = waiting.map(|cx| waker_of(spare, cx));
         // An entry that is replaced lets go of nothing that comes back here.
-        self.table.borrow_mut().entries.replace_with(request, entry);
+        entries.replace_with(request, || entry(waker));
         if due < self.watch.get() {
             self.watch.set(due);
             self.wake_watcher();
@@ -182,6 +191,29 @@ impl Pending {
         taken.flatten()
     }
 
+    /// Takes the reply to a request when it has come: nothing more is expected then. `None`: [`Pending::wait`] tells at once
+    /// what there is in its place.
+    #[inline]
+    pub(crate) fn poll_reply(&self, inner: &Inner, request: u64, cx: &Context<'_>) -> Poll<Option<Reply>> {
+        let Table { entries, spare, closed } = &mut *self.table.borrow_mut();
+        let Some(entry) = entries.get_mut(request).filter(|_| !*closed) else { return Poll::Ready(None) };
+        match &mut entry.outcome {
+            Some(Outcome::Reply(reply)) => {
+                let reply = reply.take();
+                entries.discard(request);
+                Poll::Ready(Some(reply))
+            }
+            None if inner.rt.now() < entry.due => {
+                match &mut entry.waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(waker_of(spare, cx)),
+                }
+                Poll::Pending
+            }
+            _ => Poll::Ready(None),
+        }
+    }
+
     /// Waits for the answer that is expected, until it is due. It stays where it is until it is taken.
     pub(crate) fn wait<'a>(&'a self, inner: &'a Inner, request: u64) -> Wait<'a> {
         Wait { pending: self, inner, request }
@@ -220,7 +252,7 @@ impl Pending {
 
 impl Inner {
     /// Expects the answer to a request until it is due, anew when it was expected before. `proof` makes what shows that it is
-    /// genuine where that stays.
+    /// genuine where that stays. `waiting`: who is to be woken, where that is known already.
     #[inline]
     pub(crate) fn expect(
         &self,
@@ -229,13 +261,14 @@ impl Inner {
         state: &Rc<PeerState>,
         proof: impl FnOnce() -> Proof,
         due: Instant,
+        waiting: Option<&Context<'_>>,
     ) {
         if !self.pending.watched.replace(true) {
             self.start_watch();
         }
         let entry =
-            || Entry { peer, state: Rc::clone(state), proof: proof(), due, outcome: None, waker: None };
-        self.pending.expect(request, due, entry);
+            |waker| Entry { peer, state: Rc::clone(state), proof: proof(), due, outcome: None, waker };
+        self.pending.expect(request, due, entry, waiting);
     }
 
     /// Starts the task that looks after waits which are due.

@@ -4,6 +4,7 @@
 //! single request to another; urgent requests go first, then those that are tried again, then the rest. Urgent ones may
 //! also use a small reserve, because membership has to be known just when everything else is stuck.
 
+use crate::config::Priority;
 use core::cell::RefCell;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -30,6 +31,14 @@ pub(crate) enum Class {
 }
 
 impl Class {
+    /// Of a call's first try.
+    pub(crate) const fn of(priority: Priority) -> Self {
+        match priority {
+            Priority::Urgent => Self::Urgent,
+            Priority::Normal => Self::Normal,
+        }
+    }
+
     /// Of the same request when it is sent again.
     pub(crate) const fn again(self) -> Self {
         match self {

@@ -268,7 +268,7 @@ impl Inner {
         header.greeting = true;
         header.body_len = body.len().try_into().unwrap_or(0);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        self.expect(request, id, state, || Proof::Hello(nonce), until);
+        self.expect(request, id, state, || Proof::Hello(nonce), until, None);
         let _expected = Expected { inner: self, request };
         let address = self.endpoint.address();
         let key = self.ring.as_ref().map(Ring::own_hello);
