@@ -72,7 +72,7 @@ use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
-use wire::{Header, Kind, Layout};
+use wire::{Header, Kind, Layout, NOTE_MAX};
 
 /// What became of a message that expects an answer.
 enum Outcome {
@@ -386,12 +386,11 @@ impl Inner {
         company: usize,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
-        if key.is_none()
-            && greeting.is_empty()
-            && segments.is_empty()
-            && let Some(note) = header.encode_note(body)
-        {
-            return self.dispatch(to, context, &[&note], note.len(), company);
+        if key.is_none() && greeting.is_empty() && segments.is_empty() {
+            let mut note = [0; NOTE_MAX];
+            if let Some(note) = header.encode_note(body, &mut note).and_then(|len| note.get(..len)) {
+                return self.dispatch(to, context, &[note], note.len(), company);
+            }
         }
         let head = header.encode_shortest();
         self.transmit_all(to, context, [&head, greeting, segments, body], key, company)

@@ -257,17 +257,17 @@ impl Header {
             | u64::from(flags) << 56
     }
 
-    /// A whole message of this header and a small body, put together once. `None`: it takes the long form, or more room.
+    /// Puts a whole message of this header and a small body together, once. Returns its length; `None`: it takes the long form,
+    /// or more room.
     #[inline]
-    pub(crate) fn encode_note(&self, body: &[u8]) -> Option<Note> {
+    pub(crate) fn encode_note(&self, body: &[u8], note: &mut [u8; NOTE_MAX]) -> Option<usize> {
         if body.len() > NOTE_MAX - SHORT_LEN || !self.fits_short() {
             return None;
         }
-        let mut bytes = [0u8; NOTE_MAX];
         let (words, last) = self.encode_short(self.first_word(true));
-        put_words(&mut bytes, &words, last);
-        bytes[SHORT_LEN..SHORT_LEN + body.len()].copy_from_slice(body);
-        Some(Note { bytes, len: SHORT_LEN + body.len() })
+        put_words(note, &words, last);
+        note[SHORT_LEN..SHORT_LEN + body.len()].copy_from_slice(body);
+        Some(SHORT_LEN + body.len())
     }
 
     #[inline(never)]
@@ -309,22 +309,7 @@ fn put_words<const WORDS: usize, const LEN: usize>(bytes: &mut [u8; LEN], words:
 }
 
 /// Longest message that is put together in one piece: two cache lines hold a small request.
-const NOTE_MAX: usize = 128;
-
-/// A short header and what stands behind it.
-pub(crate) struct Note {
-    bytes: [u8; NOTE_MAX],
-    len: usize,
-}
-
-impl Deref for Note {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
+pub(crate) const NOTE_MAX: usize = 128;
 
 impl Deref for Encoded {
     type Target = [u8];
