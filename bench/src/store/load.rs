@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 use weir_media::file::FileDevice;
-use weir_media::{Device, DmaPool, Slice};
+use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::{Handle, join_all};
@@ -84,6 +84,8 @@ pub struct Load {
     pub width: u64,
     len: usize,
     data: Slice,
+    /// Memory for what is fetched, `len` bytes for each worker.
+    into: Rc<RefCell<Vec<DmaBuf>>>,
     update: Rc<[AkeyUpdate; 1]>,
     fetch: Rc<[AkeyFetch; 1]>,
 }
@@ -97,11 +99,15 @@ impl Load {
         width: u64,
         len: usize,
     ) -> Option<Self> {
-        // On huge pages, as what the fabric has received is.
-        let pool = DmaPool::new(len);
-        let mut data = pool.try_take(len)?;
-        data.fill(0);
-        let data = Slice::from(data).part(0..len)?;
+        // On huge pages, as memory for the fabric is, and touched before anything is measured.
+        let pool = DmaPool::new(usize::try_from(width + 1).ok()? * len.next_multiple_of(BLOCK));
+        let touched = || {
+            let mut memory = pool.try_take(len)?;
+            memory.fill(0);
+            Some(memory)
+        };
+        let data = Slice::from(touched()?).part(0..len)?;
+        let into = (0..width).map(|_| touched()).collect::<Option<Vec<_>>>()?;
         let akey = Key::new(b"data").ok()?;
         let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
         let none = Conditions::NONE;
@@ -115,6 +121,7 @@ impl Load {
             width,
             len,
             data,
+            into: Rc::new(RefCell::new(into)),
             update: Rc::new([update]),
             fetch: Rc::new([fetch]),
         })
@@ -179,12 +186,13 @@ impl Load {
         rate(&self.handle, end, self.width, |_| {
             let (load, next) = (self.clone(), Rc::clone(&next));
             async move {
-                let mut into = vec![0; load.len];
+                let Some(mut into) = load.into.borrow_mut().pop() else { return false };
                 let mut all = true;
                 while next.get() < end {
                     let number = next.replace(next.get() + 1) % load.count;
                     all &= load.fetch_one(number, &mut into).await;
                 }
+                load.into.borrow_mut().push(into);
                 all
             }
         })
