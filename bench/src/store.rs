@@ -2,6 +2,7 @@
 
 mod counts;
 mod keys;
+mod large;
 mod latency;
 mod load;
 mod memory;
@@ -43,10 +44,6 @@ const SEATS_MAX: usize = 16;
 const SEAT_ROUNDS: usize = 3;
 /// Batches of updates by which they are compared.
 const SEAT_BATCHES: u64 = 128;
-/// Extents of a mebibyte.
-const LARGE: u64 = 256;
-/// Large extents in flight at once.
-const LARGE_WIDTH: u64 = 4;
 
 fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
     BenchError::Command { command: what.to_owned(), output: error.to_string() }
@@ -60,40 +57,53 @@ fn read_memory(device: &Rc<dyn Device>) -> DmaPool {
     pool
 }
 
-/// The raw device: writes of `len` bytes, each batch of `width` followed by one flush, and reads of them. What is written
-/// lies where a store's updates do: on huge pages that the kernel doesn't keep at hand.
-async fn raw(
-    handle: &Handle,
-    (device, pool): (&Rc<dyn Device>, &DmaPool),
-    count: u64,
+/// The raw device: transfers of `len` bytes, `width` in flight.
+struct Raw<'a> {
+    handle: &'a Handle,
+    device: &'a Rc<dyn Device>,
+    /// For reads.
+    pool: &'a DmaPool,
     width: u64,
     len: usize,
-) -> Option<(f64, f64)> {
-    let mut data = DmaPool::new(len).take(len).await;
-    data.fill(0);
-    let data = Slice::from(data);
-    let begin = Instant::now();
-    for batch in 0..count / width {
-        let write = |at: u64| device.write((batch * width + at) * len as u64, vec![data.clone()]);
-        if join_all((0..width).map(write)).await.iter().any(Result::is_err) || device.flush().await.is_err() {
-            return None;
-        }
-    }
-    let writes = float(count) / begin.elapsed().as_secs_f64();
-    let reads = rate(handle, count, width, |worker| {
-        let (device, pool) = (Rc::clone(device), pool.clone());
-        async move {
-            let mut buffer = pool.take(len).await;
-            for at in (worker..count).step_by(usize::try_from(width).unwrap_or(1)) {
-                match device.read(at * len as u64, buffer).await {
-                    Ok(read) => buffer = read,
-                    Err(_) => return false,
-                }
+}
+
+impl Raw<'_> {
+    /// Writes `count` times from the block of number `begin` on, each batch of `width` followed by one flush; writes per
+    /// second. What is written lies where a store's updates do: on huge pages that the kernel doesn't keep at hand.
+    async fn writes(&self, begin: u64, count: u64) -> Option<f64> {
+        let mut data = DmaPool::new(self.len).take(self.len).await;
+        data.fill(0);
+        let data = Slice::from(data);
+        let started = Instant::now();
+        for batch in 0..count / self.width {
+            let first = begin + batch * self.width;
+            let write = |at: u64| self.device.write((first + at) * self.len as u64, vec![data.clone()]);
+            let written = join_all((0..self.width).map(write)).await;
+            if written.iter().any(Result::is_err) || self.device.flush().await.is_err() {
+                return None;
             }
-            true
         }
-    });
-    Some((writes, reads.await?))
+        Some(float(count) / started.elapsed().as_secs_f64())
+    }
+
+    /// Reads what was written; reads per second.
+    async fn reads(&self, begin: u64, count: u64) -> Option<f64> {
+        let (width, len) = (self.width, self.len);
+        rate(self.handle, count, width, |worker| {
+            let (device, pool) = (Rc::clone(self.device), self.pool.clone());
+            async move {
+                let mut buffer = pool.take(len).await;
+                for at in (worker..count).step_by(usize::try_from(width).unwrap_or(1)) {
+                    match device.read((begin + at) * len as u64, buffer).await {
+                        Ok(read) => buffer = read,
+                        Err(_) => return false,
+                    }
+                }
+                true
+            }
+        })
+        .await
+    }
 }
 
 /// Bytes that are prepared at once.
@@ -101,9 +111,9 @@ const PREPARED: u64 = 1 << 20;
 
 /// A new file that has been written once, as that of a store that has been in use for a while has: on the first write to
 /// a block a file system notes in its journal that it is in use, which belongs to its own figures, and to nobody's here.
-async fn used_file(handle: &Handle, path: &Path) -> Result<Rc<dyn Device>, BenchError> {
-    let device = FileDevice::create(handle, path, FILE_BYTES).map_err(|error| failed("create", &error))?;
-    for offset in (0..FILE_BYTES).step_by(usize::try_from(PREPARED).unwrap_or(1)) {
+async fn used_file(handle: &Handle, path: &Path, bytes: u64) -> Result<Rc<dyn Device>, BenchError> {
+    let device = FileDevice::create(handle, path, bytes).map_err(|error| failed("create", &error))?;
+    for offset in (0..bytes).step_by(usize::try_from(PREPARED).unwrap_or(1)) {
         device.prepare(offset, PREPARED).await.map_err(|error| failed("prepare", &error))?;
     }
     device.flush().await.map_err(|error| failed("flush", &error))?;
@@ -185,7 +195,7 @@ struct Size {
     first: u64,
     /// Extents that are fetched.
     count: u64,
-    /// Updates that are measured, of dkeys of their own behind those, once the others are stored. 0: it is those that are.
+    /// Updates that are measured, of dkeys of their own behind those, once the others are stored.
     updates: u64,
     width: u64,
     len: usize,
@@ -212,16 +222,6 @@ const TINY: Size = Size {
     rounds: ROUNDS,
 };
 const SMALL: Size = Size { name: "4 KiB", first: 2 << 32, updates: OPERATIONS, len: BLOCK, ..TINY };
-const BIG: Size = Size {
-    name: "1 MiB",
-    first: 3 << 32,
-    count: LARGE,
-    updates: 0,
-    width: LARGE_WIDTH,
-    len: 1 << 20,
-    warm_up: 0,
-    rounds: 1,
-};
 
 /// Updates and fetches of one size in a second, with a row for what an update costs. The small updates that count come behind
 /// others and the fetches: the store is warm then, as it is in use.
@@ -235,19 +235,13 @@ async fn rates(
     let none = || failed("a transfer", &"an operation failed");
     let load = |first, count| Load::new(handle, shard, first, count, size.width, size.len).ok_or_else(none);
     let stored = load(size.first, size.count)?;
-    let mut before = costs(store);
-    let mut updates = stored.updates(0).await.ok_or_else(none)?;
-    let mut cost = Cost::between(before, costs(store), float(size.count));
-    if size.warm_up > 0 {
-        stored.fetches(size.warm_up).await.ok_or_else(none)?;
-    }
+    stored.updates(0).await.ok_or_else(none)?;
+    stored.fetches(size.warm_up).await.ok_or_else(none)?;
     let fetches = stored.fetches(size.rounds).await.ok_or_else(none)?;
-    if size.updates > 0 {
-        let measured = load(size.first + size.count, size.updates)?;
-        before = costs(store);
-        updates = measured.updates(size.count).await.ok_or_else(none)?;
-        cost = Cost::between(before, costs(store), float(size.updates));
-    }
+    let measured = load(size.first + size.count, size.updates)?;
+    let before = costs(store);
+    let updates = measured.updates(size.count).await.ok_or_else(none)?;
+    let cost = Cost::between(before, costs(store), float(size.updates));
     report_cost(report, size.name, &cost, size.len);
     Ok((updates, fetches))
 }
@@ -259,29 +253,25 @@ async fn beside_raw(
     report: &mut Report,
 ) -> Result<[Own; 2], BenchError> {
     let none = || failed("a transfer", &"an operation failed");
-    let device = used_file(handle, raw_path).await?;
+    let device = used_file(handle, raw_path, FILE_BYTES).await?;
     let pool = read_memory(&device);
     let (best, worst) = take_seat(&device).await.ok_or_else(none)?;
     let seats = ("raw: from the best core", best);
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
-    let (store, shard) = new_store(handle, used_file(handle, path).await?, StoreConfig::default()).await?;
+    let (store, shard) =
+        new_store(handle, used_file(handle, path, FILE_BYTES).await?, StoreConfig::default()).await?;
     let floors =
         [floor(&device, &TINY).await.ok_or_else(none)?, floor(&device, &SMALL).await.ok_or_else(none)?];
-    let raw_small = raw(handle, (&device, &pool), OPERATIONS, WIDTH, BLOCK).await.ok_or_else(none)?;
+    let raw = Raw { handle, device: &device, pool: &pool, width: WIDTH, len: BLOCK };
+    let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
+    let raw_reads = raw.reads(0, OPERATIONS).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
-    let raw_large = raw(handle, (&device, &pool), LARGE, LARGE_WIDTH, 1 << 20).await.ok_or_else(none)?;
-    let large = rates(handle, &store, &shard, &BIG, report).await?;
-    let (writes, reads) =
-        (("raw 4 KiB writes + flush per 32", raw_small.0), ("raw 4 KiB reads", raw_small.1));
+    let (writes, reads) = (("raw 4 KiB writes + flush per 32", raw_writes), ("raw 4 KiB reads", raw_reads));
     report.beside("store: update 64 B, 32 in flight", tiny.0, "op/s", writes, None);
     report.beside("store: update 4 KiB, 32 in flight", small.0, "op/s", writes, None);
     report.beside("store: fetch 64 B", tiny.1, "op/s", reads, None);
     report.beside("store: fetch 4 KiB", small.1, "op/s", reads, None);
-    let goal = Some("at least 0.95 of raw");
-    let writes = ("raw 1 MiB writes + flush per 4", raw_large.0);
-    report.beside("store: update 1 MiB", large.0, "MiB/s", writes, goal);
-    report.beside("store: fetch 1 MiB", large.1, "MiB/s", ("raw 1 MiB reads", raw_large.1), goal);
     let memory = float(store.index_memory() as u64) / float(store.stats().entries.max(1));
     report.figure("store: index memory per entry", memory, "B", None);
     store.close().await.map_err(|error| failed("close", &error))?;
@@ -349,6 +339,10 @@ pub fn measure(
             Some(libraries) => references::compare(report, &own, &libraries),
             None => eprintln!("{} was not built: other libraries are not measured", references.display()),
         }
+    }
+    if wanted("large") {
+        let (raw, store) = (file("raw-large"), file("store-large"));
+        executor.block_on(large::measure(&handle, [&raw.0, &store.0], report))?;
     }
     if wanted("latency") {
         let store = file("store-latency");
