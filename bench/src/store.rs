@@ -86,15 +86,15 @@ impl Raw<'_> {
         Some(float(count) / started.elapsed().as_secs_f64())
     }
 
-    /// Reads what was written; reads per second.
-    async fn reads(&self, begin: u64, count: u64) -> Option<f64> {
+    /// Reads what was written, `rounds` times; reads per second.
+    async fn reads(&self, begin: u64, count: u64, rounds: u64) -> Option<f64> {
         let (width, len) = (self.width, self.len);
-        rate(self.handle, count, width, |worker| {
+        rate(self.handle, count * rounds, width, |worker| {
             let (device, pool) = (Rc::clone(self.device), self.pool.clone());
             async move {
                 let mut buffer = pool.take(len).await;
-                for at in (worker..count).step_by(usize::try_from(width).unwrap_or(1)) {
-                    match device.read((begin + at) * len as u64, buffer).await {
+                for at in (worker..count * rounds).step_by(usize::try_from(width).unwrap_or(1)) {
+                    match device.read((begin + at % count) * len as u64, buffer).await {
                         Ok(read) => buffer = read,
                         Err(_) => return false,
                     }
@@ -264,7 +264,7 @@ async fn beside_raw(
         [floor(&device, &TINY).await.ok_or_else(none)?, floor(&device, &SMALL).await.ok_or_else(none)?];
     let raw = Raw { handle, device: &device, pool: &pool, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
-    let raw_reads = raw.reads(0, OPERATIONS).await.ok_or_else(none)?;
+    let raw_reads = raw.reads(0, OPERATIONS, 1).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
     let (writes, reads) = (("raw 4 KiB writes + flush per 32", raw_writes), ("raw 4 KiB reads", raw_reads));

@@ -16,8 +16,11 @@ use crate::report::{BenchError, Report};
 const LEN: usize = 1 << 20;
 /// Size of each file: what all turns store, and room to spare.
 const FILE_BYTES: u64 = 2 << 30;
-/// Extents of a turn: some 10 ms of writes, 20 ms of reads.
+/// Extents of a turn: some 10 ms of writes.
 const COUNT: u64 = 64;
+/// Rounds of reads over them, some 70 ms: the last ones in flight are compared with their checksums while the device has
+/// nothing to do, and are few of them all.
+const ROUNDS: u64 = 4;
 /// Turns of each side; the first pair isn't counted: memory is touched in it for the first time.
 const TURNS: u64 = 12;
 /// In flight at once.
@@ -56,13 +59,13 @@ impl Sides {
         if number.is_multiple_of(2) {
             let writes = raw.writes(begin, COUNT).await?;
             let (updates, cost) = updates().await?;
-            let reads = raw.reads(begin, COUNT).await?;
-            return Some(Pair { updates, writes, fetches: load.fetches(1).await?, reads, cost });
+            let reads = raw.reads(begin, COUNT, ROUNDS).await?;
+            return Some(Pair { updates, writes, fetches: load.fetches(ROUNDS).await?, reads, cost });
         }
         let (updates, cost) = updates().await?;
         let writes = raw.writes(begin, COUNT).await?;
-        let fetches = load.fetches(1).await?;
-        Some(Pair { updates, writes, fetches, reads: raw.reads(begin, COUNT).await?, cost })
+        let fetches = load.fetches(ROUNDS).await?;
+        Some(Pair { updates, writes, fetches, reads: raw.reads(begin, COUNT, ROUNDS).await?, cost })
     }
 }
 
