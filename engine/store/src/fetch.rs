@@ -451,6 +451,7 @@ impl Shard {
         if self.is_seen(&place) {
             return Ok(());
         }
+        self.core.writer.note_reader();
         self.core.make_durable(self.core.journal.touched(&place)).await.map_err(FetchError::Failed)
     }
 

@@ -402,8 +402,12 @@ impl Journal {
         (1..BRIEF_MAX_NS).contains(&self.mean_ns.get())
     }
 
-    fn note_time(&self, time: Duration) {
+    /// A batch that began before large data was there (`is_ahead`) tells nothing of others.
+    fn note_time(&self, time: Duration, is_ahead: bool) {
         self.latency.borrow_mut().record(time);
+        if is_ahead {
+            return;
+        }
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mean = self.mean_ns.get();
         self.mean_ns.set(if mean == 0 { time } else { mean - mean / 8 + time / 8 });
@@ -421,6 +425,7 @@ impl Journal {
         let batch = pending.pop_front()?;
         self.pending_bytes.set(self.pending_bytes.get() - batch.bytes.len());
         self.placed.set(batch.last);
+        core.writer.note_batch(batch.has_small);
         Some(Placed { last: batch.last, records: batch.records, data: batch.data, ..placed })
     }
 
@@ -596,6 +601,7 @@ pub(crate) async fn run(core: Rc<Core>) {
             continue;
         };
         let (last, records, len) = (placed.last, placed.records, placed.buffer.len() as u64);
+        let is_ahead = core.writer.awaits_large(last);
         let begin = core.rt.now();
         await_preparation(&core, placed.position..placed.position + len).await;
         if let Some((end, _)) = &placed.wrap {
@@ -610,7 +616,7 @@ pub(crate) async fn run(core: Rc<Core>) {
         journal.set_durable(last);
         journal.set_stable();
         if records > 0 {
-            journal.note_time(core.rt.now() - begin);
+            journal.note_time(core.rt.now() - begin, is_ahead);
             journal.records.set(journal.records.get() + records);
             journal.batches.set(journal.batches.get() + 1);
             journal.note_evidence(journal.unstable() - 1);
@@ -651,7 +657,8 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
         return core.device.write_stable(batch.0, batch.1).await;
     }
     // The data and the flush go their ways without this thread, which meets their ends awake if they come soon.
-    let _attention = core.journal.is_brief().then(|| core.rt.attend());
+    let attend = || core.journal.is_brief().then(|| core.rt.attend());
+    let mut attention = if core.writer.awaits_large(placed.last) { None } else { attend() };
     let wrap = placed.wrap.map(|(end, buffer)| core.device.write(offset + end, vec![buffer.into()]));
     let batch = core.device.write(batch.0, batch.1);
     if let Some(wrap) = wrap {
@@ -659,7 +666,10 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     }
     batch.await?;
     core.writer.written(placed.last).await?;
-    core.device.flush().await
+    attention = attention.or_else(attend);
+    let flushed = core.device.flush().await;
+    drop(attention);
+    flushed
 }
 
 #[cfg(test)]

@@ -250,7 +250,8 @@ impl Shard {
                 return Err(UpdateError::Invalid(text));
             }
             if pieces.iter().any(|piece| piece.in_blocks) {
-                reservations.push(self.write_blocks(container, &request, &mut pieces, data).await?);
+                let writing = self.write_blocks(container, &request, &mut pieces, data).await?;
+                reservations.push(writing.end().await?);
             }
             staged.push(pieces);
         }

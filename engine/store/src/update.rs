@@ -1,4 +1,4 @@
-//! Updates: data first, then one record that commits index changes and references.
+//! Updates: data, and beside it or behind it one record that commits index changes and references.
 
 use crate::attribute::AttributeChange;
 use crate::checksum::Checksums;
@@ -521,11 +521,12 @@ impl Shard {
                 request.epoch = clock().0;
                 self.check_now(&request, &pieces, bytes).await?;
             }
-            stored = Some(if is_large(&pieces) {
-                staging = Some(Staging::new(&self.core));
-                Stored::Written(self.write_blocks(container, &request, &mut pieces, &data).await?)
+            staging = is_large(&pieces).then(|| Staging::new(&self.core));
+            let writing = self.write_blocks(container, &request, &mut pieces, &data).await?;
+            stored = Some(if staging.is_some() && !self.core.writer.hurries() {
+                Stored::Written(writing.end().await?)
             } else {
-                Stored::Writing(self.begin_blocks(container, &request, &mut pieces, &data).await?)
+                Stored::Writing(writing)
             });
         }
         let pieces = (&pieces[..], data.bytes());
@@ -563,16 +564,16 @@ impl Shard {
         Ok(self.core.writer.begin(&self.core, held, parts))
     }
 
-    /// Writes what doesn't go inline. Large data is compared with its checksums while the device has it already, and others
-    /// run in between: nothing refers to the blocks yet, which stay reserved until the device is done with them, whatever
-    /// comes of the update.
+    /// Begins to write what doesn't go inline. Large data is compared with its checksums while the device has it already, and
+    /// others run in between: nothing refers to the blocks yet, which stay reserved until the device is done with them,
+    /// whatever comes of the update.
     pub(crate) async fn write_blocks(
         &self,
         container: ContainerId,
         request: &Request<'_>,
         pieces: &mut [Piece],
         data: &Data<'_>,
-    ) -> Result<Reservation, UpdateError> {
+    ) -> Result<Writing, UpdateError> {
         let writing = self.begin_blocks(container, request, pieces, data).await?;
         if is_large(pieces) {
             let (regular_only, mut sealed) = (!self.core.keeps_all_checksums(), 0);
@@ -586,7 +587,7 @@ impl Shard {
                 piece.describe();
             }
         }
-        Ok(writing.end().await?)
+        Ok(writing)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.

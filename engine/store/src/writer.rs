@@ -8,8 +8,9 @@
 //! record is in the log, and does no harm when the update is refused or given up meanwhile; but the blocks stay reserved
 //! until the device is done with them.
 //!
-//! A small update commits while its data is on the way, so that its record is written beside the data and not behind it.
-//! Nothing is told to anybody before one flush behind both, and a checkpoint with such a record waits for the data, too.
+//! An update commits while its data is on the way, so that its record is written beside the data and not behind it: a small
+//! one always, a large one where nobody small would have to wait for its data. Nothing is told to anybody before one flush
+//! behind both, and a checkpoint with such a record waits for the data, too.
 
 use crate::state::Core;
 use crate::update::Reservation;
@@ -28,6 +29,14 @@ const TRANSFER_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are worth a transfer of their own: the device takes some 30 µs for them, about what it costs to begin one
 /// more, and updates of 4 KiB take longer to compute. So those behind them don't wait for it, nor it for them.
 pub(crate) const READY_BYTES: usize = 64 << 10;
+
+/// Batches of the log without a record of anything small, and that no reader has waited for, from which on large values
+/// commit while their data is on the way: what is small and comes then waits for that, as readers of what is written to do,
+/// but not for the data of large values that follow.
+const LARGE_BATCHES_MIN: u32 = 4;
+
+/// How often the transfer of a large value is tried again that fails after its record: without it the store fails.
+const TRIES_MORE: u32 = 3;
 
 /// Most pieces of memory in one transfer: as many blocks as make the bytes above. Systems take 1024 (`IOV_MAX`).
 const TRANSFER_SLICES_MAX: usize = 256;
@@ -76,6 +85,8 @@ pub(crate) struct Writer {
     ended: Notify,
     /// Data of a record has come to its end.
     arrived: Notify,
+    /// Batches of the log since the last one that somebody waited for but those who store large values.
+    large_batches: Cell<u32>,
     /// Why the data of a record will never be there.
     lost: RefCell<Option<MediaError>>,
 }
@@ -201,6 +212,26 @@ impl Writer {
         }
     }
 
+    /// Whether a batch up to this record has large values only, and the data of some is on the way.
+    pub(crate) fn awaits_large(&self, record: u64) -> bool {
+        self.large_batches.get() > 0 && self.ahead.borrow().front().is_some_and(|first| *first <= record)
+    }
+
+    /// Takes note of a batch of the log, and whether it has records of anything small.
+    pub(crate) fn note_batch(&self, has_small: bool) {
+        self.large_batches.set(if has_small { 0 } else { self.large_batches.get().saturating_add(1) });
+    }
+
+    /// Takes note of a reader who waits for the log.
+    pub(crate) fn note_reader(&self) {
+        self.large_batches.set(0);
+    }
+
+    /// Whether large values commit while their data is on the way.
+    pub(crate) fn hurries(&self) -> bool {
+        self.large_batches.get() >= LARGE_BATCHES_MIN
+    }
+
     /// Waits until nothing is on its way to the device.
     pub(crate) async fn rest(&self) {
         while self.under_way.get() > 0 {
@@ -296,16 +327,32 @@ fn begin(core: &Rc<Core>, group: &Rc<Group>) {
             members[*number].left += 1;
         }
     }
+    let is_large = group.bytes.get() >= READY_BYTES && group.members.borrow().len() == 1;
     for Transfer { offset, slices, members, .. } in transfers {
+        let again = is_large.then(|| (offset, slices.iter().cloned().collect()));
         let write = core.device.write(offset, slices);
         core.writer.under_way.set(core.writer.under_way.get() + 1);
-        core.rt.spawn(end(Rc::clone(core), Rc::clone(group), write, members));
+        core.rt.spawn(end(Rc::clone(core), Rc::clone(group), write, again, members));
     }
 }
 
-/// Waits for a transfer and tells its members.
-async fn end(core: Rc<Core>, group: Rc<Group>, write: IoFuture<()>, members: Vec<usize>) {
-    let result = write.await;
+/// Waits for a transfer and tells its members. `again` says how to try it once more.
+async fn end(
+    core: Rc<Core>,
+    group: Rc<Group>,
+    write: IoFuture<()>,
+    again: Option<(u64, Slices)>,
+    members: Vec<usize>,
+) {
+    let mut result = write.await;
+    if let Some((offset, slices)) = again {
+        let has_record = || members.iter().any(|number| group.members.borrow()[*number].record.is_some());
+        let mut left = TRIES_MORE;
+        while result.is_err() && left > 0 && has_record() {
+            result = core.device.write(offset, slices.to_vec()).await;
+            left -= 1;
+        }
+    }
     let mut wakers = Vec::with_capacity(members.len());
     for number in members {
         let member = &mut group.members.borrow_mut()[number];

@@ -1,13 +1,14 @@
 //! Updates whose data goes to the device together.
 
 use crate::setup::*;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use weir_media::BLOCK;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_proto::object::Conditions;
 use weir_proto::{Epoch, Key};
-use weir_runtime::join_all;
+use weir_runtime::{Handle, join_all};
 use weir_store::{Data, Shard, Store, UpdateError};
 
 const DISK: u64 = 32 << 20;
@@ -291,4 +292,152 @@ fn large_values_share_a_flush_and_nothing_small_waits_for_them() {
         assert!(took < transfer + transfer / 2, "{took:?}");
         assert!(join_all(tasks).await.into_iter().all(|stored| stored == Ok(true)));
     });
+}
+
+/// Bytes of a large value.
+const LARGE: usize = 100_000;
+
+/// Large values one by one, until they commit while their data is on the way.
+async fn store_some_large(shard: &Shard) {
+    for number in 0..8 {
+        write(shard, number, 1 + number, 0, &pattern(number, LARGE)).await.expect("stored");
+    }
+}
+
+/// How long a value of so many bytes takes to be stored.
+async fn time_of(handle: &Handle, shard: &Shard, epoch: u64, len: usize) -> Duration {
+    let begin = handle.now();
+    write(shard, epoch, epoch, 0, &pattern(epoch, len)).await.expect("stored");
+    handle.now() - begin
+}
+
+#[test]
+fn a_record_is_written_beside_large_data_unless_others_waited_for_the_log_lately() {
+    let machine = Machine::new(48, DISK);
+    let (store, shard) = machine.start(quiet());
+    let user = shard.clone();
+    machine.run(async move { store_some_large(&user).await });
+    let (transfer, flush) = (Duration::from_millis(1), Duration::from_micros(10));
+    machine.disk.set_options(even(transfer, flush));
+    let (handle, before) = (machine.handle(), store.stats().device);
+    let (user, seen) = (shard.clone(), Rc::clone(&store));
+    machine.run(async move {
+        let took = time_of(&handle, &user, 50, LARGE).await;
+        assert!(took < transfer + transfer / 2, "{took:?}");
+        let after = seen.stats().device;
+        assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (2, 1));
+        time_of(&handle, &user, 51, 10).await;
+        let took = time_of(&handle, &user, 52, LARGE).await;
+        assert!(took >= transfer * 2, "what is small would wait for its data: {took:?}");
+        for epoch in 60..64 {
+            time_of(&handle, &user, epoch, LARGE).await;
+        }
+        let (late, writer) = (handle.clone(), user.clone());
+        let large = handle.spawn(async move { time_of(&late, &writer, 70, LARGE).await });
+        handle.sleep(transfer / 2).await;
+        // Of the same object.
+        read(&user, 50, u64::MAX, 0, 10).await.expect("read");
+        assert!(large.await.expect("it runs to its end") < transfer + transfer / 2);
+        let took = time_of(&handle, &user, 71, LARGE).await;
+        assert!(took >= transfer * 2, "a reader would wait for its data: {took:?}");
+    });
+    let (_store, shard) = reopen(&machine, store);
+    machine.run(async move {
+        for number in [50, 52] {
+            let (found, _) = read(&shard, number, u64::MAX, 0, LARGE as u64).await.expect("read");
+            assert!(found == pattern(number, LARGE));
+        }
+    });
+}
+
+#[test]
+fn large_values_are_there_after_a_power_failure_if_they_were_acknowledged_and_else_as_a_whole_or_not() {
+    let (mut open, mut early) = (0, 0);
+    for seed in 0..120 {
+        let machine = Machine::new(seed, DISK);
+        let (store, shard) = machine.start(quiet());
+        let user = shard.clone();
+        machine.run(async move { store_some_large(&user).await });
+        if seed % 2 == 0 {
+            machine.disk.set_options(stalling());
+        }
+        let (handle, opened) = (machine.handle(), Rc::clone(&store));
+        let stored = machine.run(async move {
+            let tasks: Vec<_> = (0..8u64)
+                .map(|number| {
+                    let (shard, late) = (shard.clone(), handle.clone());
+                    let update = async move {
+                        late.sleep(Duration::from_micros(50 * (number % 3))).await;
+                        write(&shard, 20 + number, 20 + number, 0, &pattern(20 + number, LARGE)).await.is_ok()
+                    };
+                    handle.spawn(update)
+                })
+                .collect();
+            if seed % 3 == 0 {
+                // What it stores of the index has its data.
+                opened.checkpoint().await.expect("a healthy disk");
+            }
+            handle.sleep(Duration::from_micros(40 * (seed % 30))).await;
+            tasks.iter().map(weir_runtime::JoinHandle::is_finished).collect::<Vec<_>>()
+        });
+        let keeps = [CrashKeeps::Nothing, CrashKeeps::Everything, CrashKeeps::Any][seed as usize % 3];
+        drop(store);
+        machine.crash(keeps);
+        let store = machine.open(quiet());
+        assert_eq!(machine.audit(&store).problems, [""; 0], "seed {seed}");
+        let shard = store.pool(POOL).expect("the pool");
+        let there = machine.run(async move {
+            let mut there = Vec::new();
+            for number in 20..28 {
+                let (found, present) =
+                    read(&shard, number, u64::MAX, 0, LARGE as u64).await.expect("a value or nothing");
+                assert!(present.is_empty() || found == pattern(number, LARGE), "seed {seed}");
+                there.push(!present.is_empty());
+            }
+            there
+        });
+        for (stored, there) in stored.into_iter().zip(there) {
+            assert!(there || !stored, "seed {seed}: an acknowledged value is lost");
+            open += u32::from(!stored);
+            early += u32::from(!stored && there);
+        }
+    }
+    assert!(open > 0 && early > 0, "{open} of them were open, {early} of these are there");
+}
+
+#[test]
+fn large_data_that_fails_behind_its_record_is_written_again() {
+    for errs_on in [false, true] {
+        let machine = Machine::new(49, DISK);
+        let (store, shard) = machine.start(quiet());
+        let user = shard.clone();
+        machine.run(async move { store_some_large(&user).await });
+        machine.disk.set_options(SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() });
+        let (disk, user) = (machine.disk.clone(), shard.clone());
+        let stored = machine.run(async move {
+            let value = pattern(20, LARGE);
+            let update = [summed(array("data", 1, &[(0, LARGE as u64)]), &value)];
+            let asked = Cell::new(0);
+            let clock = || {
+                // It is asked again when the update commits: its data is on the way then, and its record isn't.
+                if asked.replace(asked.get() + 1) > 0 && !errs_on {
+                    disk.set_options(SimDiskOptions::default());
+                }
+                Epoch(20)
+            };
+            let (dkey, none, data) = (Key::from_u64(20), Conditions::NONE, Data::Borrowed(&value));
+            user.update_by_clock(CONTAINER, ARRAY, &dkey, &clock, none, &update, data, &[]).await.is_ok()
+        });
+        assert_eq!(stored, !errs_on);
+        if !errs_on {
+            assert_eq!(store.stats().device.errors, 1, "one transfer failed");
+        }
+        machine.disk.set_options(SimDiskOptions::default());
+        let (_store, shard) = reopen(&machine, store);
+        machine.run(async move {
+            let (found, present) = read(&shard, 20, u64::MAX, 0, LARGE as u64).await.expect("read");
+            assert_eq!(present.is_empty(), errs_on);
+            assert!(errs_on || found == pattern(20, LARGE));
+        });
+    }
 }
