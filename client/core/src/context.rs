@@ -82,6 +82,8 @@ struct Inner {
     attach: Attach,
     options: ContextOptions,
     deadline: Cell<Duration>,
+    /// When all operations together are given up.
+    limit: Cell<Option<Instant>>,
     peers: RefCell<HashMap<(Rank, u32), Peer>>,
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
     /// When a newer map was asked for because a target is out of service.
@@ -142,6 +144,7 @@ impl Context {
             rpc,
             attach: attach.clone(),
             deadline: Cell::new(options.deadline),
+            limit: Cell::default(),
             options,
             peers: RefCell::default(),
             maps: RefCell::default(),
@@ -195,6 +198,19 @@ impl Context {
     /// Changes how long operations that start from now on are tried.
     pub fn set_deadline(&self, deadline: Duration) {
         self.0.deadline.set(deadline);
+    }
+
+    /// Gives operations that start from now on this long together, and none longer than [`Context::deadline`]; `None`:
+    /// each has that for itself.
+    pub fn set_limit(&self, together: Option<Duration>) {
+        let now = self.runtime().now();
+        self.0.limit.set(together.map(|together| now + together));
+    }
+
+    /// When an operation that starts now is given up.
+    pub(crate) fn until(&self) -> Instant {
+        let until = self.runtime().now() + self.deadline();
+        self.0.limit.get().map_or(until, |limit| limit.min(until))
     }
 
     /// What the context has sent so far.

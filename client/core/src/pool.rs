@@ -7,6 +7,7 @@ use weir_proto::capability::Credential;
 use weir_proto::opcode;
 use weir_proto::pool::{ConnectReply, ConnectRequest, PoolMap, PoolQueryReply, PoolRequest};
 use weir_proto::{Capability, Der, PoolId, Rank, Rights};
+use weir_runtime::Instant;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -77,7 +78,8 @@ impl Pool {
                 ),
             })
         };
-        let mut reply = context.ask_any(&question, &body).await?;
+        let deadline = context.until();
+        let mut reply = context.ask_any(&question, &body, deadline).await?;
         // An engine that points elsewhere knows who runs the service; that one answers for itself.
         for _ in 0..SERVICE_HOPS_MAX {
             match reply {
@@ -88,7 +90,7 @@ impl Pool {
                     return Ok(Self(Arc::new(state)));
                 }
                 ConnectReply::Elsewhere { service } => {
-                    reply = context.ask(Reach::Rank(service), &question, &body).await?;
+                    reply = context.ask(Reach::Rank(service), &question, &body, deadline).await?;
                 }
             }
         }
@@ -135,8 +137,14 @@ impl Pool {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn query(&self, context: &Context) -> Result<PoolQueryReply> {
+        self.query_until(context, context.until()).await
+    }
+
+    /// As [`Pool::query`], for an operation that is given up then.
+    pub(crate) async fn query_until(&self, context: &Context, deadline: Instant) -> Result<PoolQueryReply> {
         let question = Question::new("query", self, opcode::POOL_QUERY);
-        let reply: PoolQueryReply = context.ask_encoded(self.reach(), &question, &self.request()).await?;
+        let body = || weir_proto::codec::encode(&self.request());
+        let reply: PoolQueryReply = context.ask(self.reach(), &question, &body, deadline).await?;
         context.learn_map(self.id(), &reply.map);
         Ok(reply)
     }

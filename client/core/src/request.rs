@@ -167,7 +167,7 @@ impl Context {
         question: &Question<'_>,
         request: &Q,
     ) -> Result<A> {
-        self.ask(reach, question, &|| codec::encode(request)).await
+        self.ask(reach, question, &|| codec::encode(request), self.until()).await
     }
 
     /// Sends what `body` makes and decodes the answer.
@@ -176,8 +176,8 @@ impl Context {
         reach: Reach,
         question: &Question<'_>,
         body: &dyn Fn() -> Vec<u8>,
+        deadline: Instant,
     ) -> Result<A> {
-        let deadline = self.runtime().now() + self.deadline();
         let payload = Payload::LongReply(SERVICE_REPLY);
         let exchange = self.exchange(reach, question, &body(), &payload, deadline).await;
         exchange.map_err(|refusal| refusal.error)?.decode(question)
@@ -190,7 +190,7 @@ impl Context {
         question: &Question<'_>,
         request: &Q,
     ) -> Result<()> {
-        let deadline = self.runtime().now() + self.deadline();
+        let deadline = self.until();
         let body = codec::encode(request);
         let exchange = if body.len() <= INLINE_MAX {
             self.exchange(reach, question, &body, &Payload::None, deadline).await
@@ -207,8 +207,9 @@ impl Context {
         &self,
         question: &Question<'_>,
         body: &dyn Fn() -> Vec<u8>,
+        deadline: Instant,
     ) -> Result<A> {
-        let deadline = self.runtime().now() + self.deadline();
+        let started = self.runtime().now();
         let mut open: Vec<Rank> = self.attach().engines.iter().map(|engine| Rank(engine.rank)).collect();
         let mut unknown = None;
         let mut round = ROUND;
@@ -222,7 +223,7 @@ impl Context {
                     (rank, self.exchange(Reach::Rank(rank), question, bytes, &payload, until).await)
                 }
             });
-            let mut away = None;
+            let (mut away, mut silent) = (None, 0);
             let mut answers = Answers::new(asked);
             while let Some((rank, answer)) = answers.next().await {
                 match answer.map_err(|refusal| refusal.error) {
@@ -231,7 +232,18 @@ impl Context {
                         open.retain(|open| *open != rank);
                         unknown = Some(error);
                     }
-                    Err(error @ (Error::Unavailable { .. } | Error::Fabric { .. })) => away = Some(error),
+                    // What it says is of this round; who is told has waited for all of them.
+                    Err(Error::Unavailable { operation, subject, mut server, cause, .. }) => {
+                        match silent {
+                            0 => {}
+                            1 => server += ", like 1 other,",
+                            others => server += &format!(", like {others} others,"),
+                        }
+                        silent += 1;
+                        let waited = self.runtime().now().saturating_duration_since(started);
+                        away = Some(Error::Unavailable { operation, subject, server, waited, cause });
+                    }
+                    Err(error @ Error::Fabric { .. }) => away = Some(error),
                     Err(error) => return Err(error),
                 }
             }
@@ -257,7 +269,7 @@ impl Context {
 
     /// Gets a pool map newer than `version`, or returns after a pause when there is none yet.
     pub(crate) async fn refresh_map(&self, pool: &Pool, version: u32, deadline: Instant) -> Result<()> {
-        pool.query(self).await?;
+        pool.query_until(self, deadline).await?;
         if self.map_of(pool).version <= version && self.runtime().now() < deadline {
             self.runtime().sleep(PAUSE.0).await;
         }

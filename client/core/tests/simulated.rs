@@ -537,3 +537,72 @@ fn an_engine_that_stays_away_is_named_after_the_deadline() {
     let waited = cluster.world.now() - started;
     assert!(waited >= Duration::from_secs(8) * u32::try_from(failed.len()).expect("few"));
 }
+
+/// Whether a wait in virtual time is the expected one and what it takes to send a few messages.
+fn is_about(waited: Duration, expected: Duration) -> bool {
+    (expected..expected + Duration::from_millis(10)).contains(&waited)
+}
+
+#[test]
+fn who_waits_for_engines_that_are_away_is_told_for_how_long_and_waits_no_longer() {
+    let cluster = Cluster::start(21, 3, 1);
+    let patience = Duration::from_secs(50);
+    let context = cluster.context(patience);
+    let kv = {
+        let context = context.clone();
+        cluster.run(async move {
+            let container = open_container(&context, properties("away", ContainerType::Object)).await;
+            let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+            Kv::open(&container, oid).expect("opens")
+        })
+    };
+    for rank in 0..3 {
+        cluster.crash(rank);
+    }
+    let begun = cluster.world.now();
+    let away = {
+        let context = context.clone();
+        cluster.run(async move { Pool::connect(&context, POOL, Rights::READ).await.map(|_| ()) })
+    };
+    let said = away.expect_err("all engines are away").to_string();
+    assert!(is_about(cluster.world.now() - begun, patience), "{said}");
+    assert!(said.contains(", like 2 others, has not answered for 50.000 s"), "{said}");
+    // What is asked together is given up together.
+    let begun = cluster.world.now();
+    cluster.run(async move {
+        context.set_limit(Some(Duration::from_secs(7)));
+        for _ in 0..3 {
+            kv.get(&context, b"a").await.expect_err("all engines are away");
+            kv.object().container().close(&context).await.expect_err("all engines are away");
+        }
+    });
+    assert!(is_about(cluster.world.now() - begun, Duration::from_secs(7)));
+}
+
+#[test]
+fn an_operation_that_needs_a_newer_map_waits_no_longer_than_others() {
+    let cluster = Cluster::start(22, 2, 1);
+    let (patience, late) = (Duration::from_secs(20), Duration::from_secs(15));
+    let context = cluster.context(patience);
+    for target in (0..2).flat_map(|rank| cluster.targets(rank)) {
+        let clock = context.runtime().clone();
+        let stale = move |_: Request| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(late).await;
+                Err(Status::new(Der::STALE, "there is a newer map"))
+            }
+        };
+        target.rpc().serve(opcode::OBJECT_FETCH, Rc::new(stale));
+        target.rpc().serve(opcode::POOL_QUERY, Rc::new(|_: Request| core::future::pending()));
+    }
+    let waited = cluster.run(async move {
+        let container = open_container(&context, properties("map", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("opens");
+        let begun = context.runtime().now();
+        kv.get(&context, b"a").await.expect_err("nobody gives out the newer map");
+        context.runtime().now() - begun
+    });
+    assert!(is_about(waited, patience), "{waited:?}");
+}

@@ -91,7 +91,7 @@ impl Object {
         payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
-        let deadline = context.runtime().now() + context.deadline();
+        let deadline = context.until();
         let mut uncertain = false;
         let pool = self.container.pool();
         loop {
