@@ -16,6 +16,9 @@ use crate::pool::PoolCommand;
 use crate::store::StoreCommand;
 use crate::system::SystemCommand;
 
+/// Longest time to wait for engines, in seconds: a week, which is for ever to whoever waits.
+const TIMEOUT_MAX: u64 = 7 * 24 * 3600;
+
 /// Arguments of every command.
 #[derive(Args, Debug, Clone)]
 pub struct Common {
@@ -33,8 +36,9 @@ pub struct Common {
     /// Print timings on standard error.
     #[arg(short = 'v', long, global = true)]
     pub verbose: bool,
-    /// Seconds that a management call may take over all engines.
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30)]
+    /// Seconds to wait for engines that do not answer.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..=TIMEOUT_MAX))]
     pub timeout: u64,
 }
 

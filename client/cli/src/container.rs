@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_bytes::ByteBuf;
 use serde_json::{Value, json};
-use weir_client::{Attach, Container, Context, Epoch, Pool, Rights};
+use weir_client::{Container, Context, Epoch, Rights};
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest,
@@ -15,7 +16,8 @@ use weir_management::v1::{
 
 use crate::error::CliError;
 use crate::management::System;
-use crate::output::{Answer, fields, lines, table};
+use crate::output::{Answer, Output, fields, lines, table};
+use crate::session;
 use crate::size::Size;
 
 /// Containers.
@@ -272,7 +274,16 @@ pub async fn query_container(
     pool: &str,
     container: &str,
 ) -> Result<ContainerInfo, CliError> {
-    let what = format!("query container {container} of pool {pool}");
+    query_for(format!("query container {container} of pool {pool}"), system, pool, container).await
+}
+
+/// Describes a container, for the sake of `what`.
+async fn query_for(
+    what: String,
+    system: &System,
+    pool: &str,
+    container: &str,
+) -> Result<ContainerInfo, CliError> {
     let request = ContainerQueryRequest { pool: pool.to_owned(), container: container.to_owned() };
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await)
@@ -283,8 +294,11 @@ pub async fn query_container(
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
     let what = format!("destroy container {container} of pool {pool}");
-    let known = query_container(system, &pool, &container).await;
-    let is_missing = known.is_err_and(|error| error.der() == Some(weir_proto::Der::NONEXIST));
+    let is_missing = match query_for(what.clone(), system, &pool, &container).await {
+        // The time is over.
+        Err(error @ CliError::Unanswered { .. }) => return Err(error),
+        known => known.is_err_and(|error| error.der() == Some(weir_proto::Der::NONEXIST)),
+    };
     let request = ContainerDestroyRequest { pool, container: container.clone(), force: arguments.force };
     system.call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await).await?;
     // A repeated command succeeds; a mistyped name is to be seen.
@@ -374,7 +388,12 @@ pub fn to_json(container: &ContainerInfo) -> Value {
 ///
 /// # Errors
 /// When the engines refuse it or cannot be reached.
-pub fn run_fabric(command: ContainerCommand, attach: &Path) -> Result<Answer, CliError> {
+pub fn run_fabric(
+    command: ContainerCommand,
+    attach: &Path,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     let (name, rights) = match &command {
         ContainerCommand::ListAttr(name) | ContainerCommand::ListSnap(name) => (name.clone(), Rights::READ),
         ContainerCommand::GetAttr(arguments) => (arguments.name.clone(), Rights::READ),
@@ -384,15 +403,9 @@ pub fn run_fabric(command: ContainerCommand, attach: &Path) -> Result<Answer, Cl
         ContainerCommand::DestroySnap(arguments) => (arguments.name.clone(), read_write()),
         _ => return Err(CliError::Usage("this command goes over management".into())),
     };
-    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
-    context.block_on(async {
-        let pool = Pool::connect(&context, &name.pool, rights).await?;
-        let container = Container::open(&context, &pool, &name.container, rights).await?;
-        let answer = perform(command, &context, &container).await;
-        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
-        let _ = container.close(&context).await;
-        let _ = pool.disconnect(&context).await;
-        answer
+    let names = (name.pool.as_str(), name.container.as_str());
+    session::with_container(names, rights, attach, patience, output, async |session| {
+        perform(command, session.context, session.container).await
     })
 }
 

@@ -33,6 +33,14 @@ pub enum CliError {
         /// The engines' answer.
         failure: weir_management::Failure,
     },
+    /// No engine has answered a management request in time.
+    #[error("{what}: {failure}")]
+    Unanswered {
+        /// What was asked.
+        what: String,
+        /// What the last engine that was tried said.
+        failure: weir_management::Failure,
+    },
     /// A client operation failed.
     #[error(transparent)]
     Client(#[from] weir_client::Error),
@@ -114,7 +122,7 @@ impl CliError {
     #[must_use]
     pub fn der(&self) -> Option<Der> {
         match self {
-            Self::Management { failure, .. } => Some(failure.der),
+            Self::Management { failure, .. } | Self::Unanswered { failure, .. } => Some(failure.der),
             Self::Client(error) => Some(error.der()),
             Self::Mount(failure) => failure.der.map(Der),
             Self::NotFound(_) => Some(Der::NONEXIST),

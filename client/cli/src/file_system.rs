@@ -1,15 +1,16 @@
 //! `fs` commands: a POSIX container's files without a mount.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use weir_client::{Attach, Container, Context, Pool, Rights};
+use weir_client::{Context, Rights};
 use weir_dfs::{Dfs, Kind, Node};
 
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, fields, table};
+use crate::session::{self, Session};
 use crate::size::Size;
 
 /// Entries asked for at a time.
@@ -53,7 +54,12 @@ pub struct FilePath {
 ///
 /// # Errors
 /// When the engines refuse it or cannot be reached.
-pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, CliError> {
+pub fn run(
+    command: FsCommand,
+    attach: &Path,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     if output.json && matches!(command, FsCommand::Cat(_)) {
         let reason = "`cat` writes a file's content as it is, which is no JSON: leave out --json";
         return Err(CliError::Usage(reason.into()));
@@ -62,27 +68,16 @@ pub fn run(command: FsCommand, attach: &Path, output: Output) -> Result<Answer, 
         FsCommand::Df(names) => names.clone(),
         FsCommand::Ls(path) | FsCommand::Cat(path) => path.file_system.clone(),
     };
-    let started = Instant::now();
-    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
-    output.timing("client init", started);
-    context.block_on(async {
-        let pool = Pool::connect(&context, &names.pool, Rights::READ).await?;
-        let container = Container::open(&context, &pool, &names.container, Rights::READ).await?;
-        output.timing("client init, pool connect, container open", started);
-        let work = async {
-            let dfs =
-                Dfs::mount(&context, &container).await.map_err(|error| failed(&names.container, &error))?;
-            match command {
-                FsCommand::Df(_) => df(&context, &dfs, &names.container).await,
-                FsCommand::Ls(path) => ls(&context, &dfs, &path.path).await,
-                FsCommand::Cat(path) => cat(&context, &dfs, &path.path).await,
-            }
-        };
-        let answer = work.await;
-        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
-        let _ = container.close(&context).await;
-        let _ = pool.disconnect(&context).await;
-        answer
+    let whole = (names.pool.as_str(), names.container.as_str());
+    session::with_container(whole, Rights::READ, attach, patience, output, async |session| {
+        let dfs = Dfs::mount(session.context, session.container)
+            .await
+            .map_err(|error| failed(&names.container, &error))?;
+        match command {
+            FsCommand::Df(_) => df(session.context, &dfs, &names.container).await,
+            FsCommand::Ls(path) => ls(session, &dfs, &path.path).await,
+            FsCommand::Cat(path) => cat(session, &dfs, &path.path).await,
+        }
     })
 }
 
@@ -116,7 +111,8 @@ fn letter(kind: Kind) -> char {
     }
 }
 
-async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+async fn ls(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+    let context = session.context;
     let wrong = |error: weir_dfs::Error| failed(path, &error);
     let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
     let mut nodes: Vec<Node> = Vec::new();
@@ -125,6 +121,7 @@ async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError
         let mut cookie = 0;
         loop {
             let entries = dfs.read_directory(context, &mut stream, cookie, STEP).await.map_err(wrong)?;
+            session.goes_on();
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;
             nodes.extend(entries.iter().map(|entry| entry.node.clone()));
@@ -136,6 +133,7 @@ async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError
     let (mut rows, mut entries) = (Vec::new(), Vec::new());
     for node in &nodes {
         let stat = dfs.stat_listed(context, node).await.map_err(wrong)?;
+        session.goes_on();
         let name = String::from_utf8_lossy(&node.name).into_owned();
         rows.push(vec![
             format!("{}{:04o}", letter(stat.kind), stat.mode),
@@ -151,13 +149,15 @@ async fn ls(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError
     Ok(Answer::new(json!(entries), table(&rows)))
 }
 
-async fn cat(context: &Context, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+async fn cat(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+    let context = session.context;
     let wrong = |error: weir_dfs::Error| failed(path, &error);
     let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
     let file = dfs.file(&node).map_err(wrong)?;
     let (mut offset, mut buffer) = (0_u64, vec![0; READ_STEP]);
     loop {
         let read = file.read(context, offset, &mut buffer, None).await.map_err(wrong)?;
+        session.goes_on();
         if read == 0 || !output::write_raw(&buffer[..read])? {
             break;
         }

@@ -2,14 +2,16 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use weir_client::{Anchor, Attach, Conditions, Container, Context, Kv, ObjectId, Pool, Rights, kind};
+use weir_client::{Anchor, Conditions, Container, Kv, ObjectId, Rights, kind};
 
 use crate::dev::identity::base64;
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, lines};
+use crate::session::{self, Session};
 
 /// Keys asked for in one request.
 const PAGE_KEYS: u32 = 512;
@@ -109,7 +111,12 @@ fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
 ///
 /// # Errors
 /// When the engines refuse it or cannot be reached.
-pub fn run(command: KvCommand, attach: &Path, output: Output) -> Result<Answer, CliError> {
+pub fn run(
+    command: KvCommand,
+    attach: &Path,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     let (object, rights) = match &command {
         KvCommand::Put(arguments) => (arguments.at.object.clone(), Rights::READ.union(Rights::WRITE)),
         KvCommand::Remove(key) => (key.object.clone(), Rights::READ.union(Rights::WRITE)),
@@ -120,29 +127,21 @@ pub fn run(command: KvCommand, attach: &Path, output: Output) -> Result<Answer, 
         KvCommand::Put(arguments) => value_of(arguments)?,
         _ => Vec::new(),
     };
-    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
-    context.block_on(async {
-        let pool = Pool::connect(&context, &object.pool, rights).await?;
-        let container = Container::open(&context, &pool, &object.container, rights).await?;
-        let work = async {
-            let kv = Kv::open(&container, parse_object(&object.object, &container)?)?;
-            perform(command, &value, &context, &kv, output).await
-        };
-        let answer = work.await;
-        // The answer counts, whatever becomes of the handles: the engines drop those of a client that is gone.
-        let _ = container.close(&context).await;
-        let _ = pool.disconnect(&context).await;
-        answer
+    let names = (object.pool.as_str(), object.container.as_str());
+    session::with_container(names, rights, attach, patience, output, async |session| {
+        let kv = Kv::open(session.container, parse_object(&object.object, session.container)?)?;
+        perform(command, &value, session, &kv, output).await
     })
 }
 
 async fn perform(
     command: KvCommand,
     value: &[u8],
-    context: &Context,
+    session: &Session<'_>,
     kv: &Kv,
     output: Output,
 ) -> Result<Answer, CliError> {
+    let context = session.context;
     match command {
         KvCommand::Put(arguments) => {
             let conditions = if arguments.insert { Conditions::DKEY_INSERT } else { Conditions::NONE };
@@ -168,6 +167,7 @@ async fn perform(
             let mut anchor = Anchor::START;
             loop {
                 let page = kv.list(context, &anchor, PAGE_KEYS).await?;
+                session.goes_on();
                 keys.extend(
                     page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()),
                 );

@@ -12,6 +12,7 @@ mod mount;
 mod output;
 mod pool;
 mod probe;
+mod session;
 mod size;
 mod store;
 mod system;
@@ -75,6 +76,7 @@ fn from_dmg(command: DmgCommand) -> WeirCommand {
 
 fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answer, CliError> {
     let named = common.attach.as_deref();
+    let patience = Duration::from_secs(common.timeout);
     match command {
         WeirCommand::System { command } => {
             manage(named, common, async |system| system::run(command, system).await)
@@ -83,13 +85,15 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
             manage(named, common, async |system| pool::run(command, system).await)
         }
         WeirCommand::Container { command } if container::is_fabric(&command) => {
-            container::run_fabric(command, &management::find_attach(named)?)
+            container::run_fabric(command, &management::find_attach(named)?, patience, output)
         }
         WeirCommand::Container { command } => {
             manage(named, common, async |system| container::run(command, system).await)
         }
-        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?, output),
-        WeirCommand::Fs { command } => file_system::run(command, &management::find_attach(named)?, output),
+        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?, patience, output),
+        WeirCommand::Fs { command } => {
+            file_system::run(command, &management::find_attach(named)?, patience, output)
+        }
         WeirCommand::Fabric { command } => fabric::run(&command, named, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),

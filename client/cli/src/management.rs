@@ -166,7 +166,7 @@ impl System {
     /// the time is over. Every management call is idempotent, so that trying again is safe.
     ///
     /// # Errors
-    /// The engines' refusal, or why none could be asked.
+    /// The engines' refusal, or [`CliError::Unanswered`].
     pub async fn call<T>(
         &self,
         what: impl Into<String>,
@@ -196,7 +196,7 @@ impl System {
                 }
             }
             if started.elapsed() + ROUND_PAUSE >= self.limit {
-                return Err(CliError::Management { what, failure: self.exhausted(last) });
+                return Err(CliError::Unanswered { what, failure: self.exhausted(last) });
             }
             tokio::time::sleep(ROUND_PAUSE).await;
         }

@@ -172,3 +172,38 @@ fn names_are_listed_while_an_engine_with_attributes_is_away() {
         folders.iter().all(|folder| sizes(folder).is_ok_and(|sizes| sizes == [4; FILES]))
     });
 }
+
+#[test]
+fn a_command_waits_for_engines_as_long_as_it_was_told_and_says_so() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    system.run(&["kv", "put", "tank", "home", "1", "a", "value"]);
+    let pids: Vec<_> = (0..2)
+        .map(|rank| rustix::process::Pid::from_raw(i32::try_from(system.engine_pid(rank)).expect("a pid")))
+        .map(|pid| pid.expect("not zero"))
+        .collect();
+    let signal = |signal| {
+        for pid in &pids {
+            rustix::process::kill_process(*pid, signal).expect("signalled");
+        }
+    };
+    signal(rustix::process::Signal::STOP);
+    let commands = [
+        ["kv", "get", "tank", "home", "1", "a"].as_slice(),
+        &["fs", "ls", "tank", "home"],
+        &["container", "list-attr", "tank", "home"],
+    ];
+    let said = commands.map(|command| system.fails(&[&["--timeout", "3"], command].concat()));
+    let begun = Instant::now();
+    // It asks two questions: whether the pool is there, and that it may go.
+    let (code, destroyed) = system.fails(&["--timeout", "8", "pool", "destroy", "tank", "--force"]);
+    let waited = begun.elapsed();
+    signal(rustix::process::Signal::CONT);
+    for (code, error) in said {
+        assert_eq!(code, 5, "{error}");
+        assert!(error.contains("pool tank") && error.contains("has not answered for 3.0"), "{error}");
+    }
+    assert_eq!(code, 5, "{destroyed}");
+    assert!(destroyed.contains("destroy pool tank") && destroyed.contains("within 8 s"), "{destroyed}");
+    assert!(waited < Duration::from_secs(14), "it waited for {} s", waited.as_secs());
+    assert_eq!(system.run(&["kv", "get", "tank", "home", "1", "a"]), "value");
+}
