@@ -19,6 +19,9 @@ const STEP: usize = 1024;
 /// Bytes read at a time.
 const READ_STEP: usize = 4 << 20;
 
+/// What a directory is refused with where a file is needed.
+const EISDIR: i32 = 21;
+
 /// Files of a POSIX container.
 #[derive(Subcommand, Debug, Clone)]
 pub enum FsCommand {
@@ -153,6 +156,10 @@ async fn cat(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, Cli
     let context = session.context;
     let wrong = |error: weir_dfs::Error| failed(path, &error);
     let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
+    if node.is_directory() {
+        let message = "is a directory; `fs ls` lists it".to_owned();
+        return Err(CliError::FileSystem { what: path.to_owned(), message, errno: EISDIR });
+    }
     let file = dfs.file(&node).map_err(wrong)?;
     let (mut offset, mut buffer) = (0_u64, vec![0; READ_STEP]);
     loop {

@@ -179,6 +179,12 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     assert!(error.contains("POSIX"), "{error}");
     let open = || system.json(&["container", "query", "tank", "objects"])["num_handles"].clone();
     assert_eq!(open(), 0, "a mount that failed holds nothing");
+    for (path, named) in
+        [("/", "/: is a directory"), ("/none", "/none: \"none\": no such file"), ("x/../..", "\"x\"")]
+    {
+        let (_, error) = system.fails(&["fs", "cat", "tank", "home", path]);
+        assert!(error.contains(named), "{error}");
+    }
     let file = system.folder().join("client.json");
     let (code, error) = system.fails(&["mount", "tank", "home", file.to_str().expect("plain")]);
     assert_eq!(code, 8, "{error}");

@@ -4,7 +4,6 @@ use weir_client::{Context, Epoch};
 
 use crate::entry::{Node, inode_number};
 use crate::mount::{Dfs, wall_ns};
-use crate::name::shown;
 use crate::namespace::side_by_side;
 use crate::record::{Kind, Record};
 use crate::{Error, Result};
@@ -157,7 +156,7 @@ impl Dfs {
     pub fn read_link<'n>(&self, node: &'n Node) -> Result<&'n [u8]> {
         match node.record.kind {
             Kind::Symlink => Ok(&node.record.target),
-            _ => Err(Error::Invalid(format!("\"{}\" is not a symbolic link", shown(&node.name)))),
+            _ => Err(Error::Invalid(format!("\"{}\" is not a symbolic link", node.shown()))),
         }
     }
 

@@ -107,7 +107,7 @@ impl Dfs {
             let (entries, next) =
                 self.list_entries(context, directory.oid(), &anchor, EMPTY_CHECK_KEYS).await?;
             if !entries.is_empty() {
-                return Err(Error::NotEmpty(shown(&directory.name)));
+                return Err(Error::NotEmpty(directory.shown()));
             }
             anchor = next;
         }

@@ -54,7 +54,12 @@ impl Node {
     }
 
     pub(crate) fn ensure_directory(&self) -> Result<()> {
-        if self.is_directory() { Ok(()) } else { Err(Error::NotDirectory(shown(&self.name))) }
+        if self.is_directory() { Ok(()) } else { Err(Error::NotDirectory(self.shown())) }
+    }
+
+    /// Its name for people. The root has none of its own: what it is stored under is nothing that anybody has named.
+    pub(crate) fn shown(&self) -> String {
+        if self.inode_number() == 1 { "/".to_owned() } else { shown(&self.name) }
     }
 }
 
@@ -145,7 +150,7 @@ impl Dfs {
     pub(crate) async fn refetch(&self, context: &Context, node: &Node) -> Result<Record> {
         match self.fetch_entry(context, node.parent, &node.name).await? {
             Some(record) if record.oid == node.oid() => Ok(record),
-            _ => Err(Error::Stale(shown(&node.name))),
+            _ => Err(Error::Stale(node.shown())),
         }
     }
 
@@ -213,7 +218,7 @@ impl Dfs {
         let guard = guard_key(node.oid())?;
         match self.object(node.parent)?.punch_dkey_with(context, &key, &[guard]).await {
             Ok(()) => Ok(()),
-            Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(shown(&node.name))),
+            Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(node.shown())),
             Err(error) => Err(error.into()),
         }
     }

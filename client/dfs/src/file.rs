@@ -8,7 +8,6 @@ use weir_proto::ObjectId;
 
 use crate::entry::Node;
 use crate::mount::Dfs;
-use crate::name::shown;
 use crate::record::Kind;
 use crate::{Error, Result};
 
@@ -29,8 +28,8 @@ impl Dfs {
     pub fn file(&self, node: &Node) -> Result<File> {
         match node.record.kind {
             Kind::File => {}
-            Kind::Directory => return Err(Error::IsDirectory(shown(&node.name))),
-            _ => return Err(Error::Invalid(format!("\"{}\" is not a regular file", shown(&node.name)))),
+            Kind::Directory => return Err(Error::IsDirectory(node.shown())),
+            _ => return Err(Error::Invalid(format!("\"{}\" is not a regular file", node.shown()))),
         }
         let array = Array::compact_bytes(self.container(), node.oid(), node.record.chunk_size)?;
         let array = if self.epoch() == Epoch::MAX { array } else { array.at(self.epoch()) };

@@ -23,13 +23,14 @@ impl Dfs {
         let mut ahead: Vec<Vec<u8>> = components(path);
         let mut links = 0;
         while let Some(name) = ahead.pop() {
+            let here = walked.last().unwrap_or(self.root());
+            here.ensure_directory()?;
             if name == b".." {
                 if walked.len() > 1 {
                     walked.pop();
                 }
                 continue;
             }
-            let here = walked.last().unwrap_or(self.root());
             let node = self.lookup(context, here, &name).await?;
             if node.record.kind == Kind::Symlink && (follow || !ahead.is_empty()) {
                 links += 1;

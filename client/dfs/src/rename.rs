@@ -103,8 +103,8 @@ impl Dfs {
 
     async fn ensure_replaceable(&self, context: &Context, source: &Node, target: &Node) -> Result<()> {
         match (source.is_directory(), target.is_directory()) {
-            (false, true) => Err(Error::IsDirectory(shown(&target.name))),
-            (true, false) => Err(Error::NotDirectory(shown(&target.name))),
+            (false, true) => Err(Error::IsDirectory(target.shown())),
+            (true, false) => Err(Error::NotDirectory(target.shown())),
             (true, true) => self.ensure_empty(context, target).await,
             (false, false) => Ok(()),
         }

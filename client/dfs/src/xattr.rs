@@ -117,7 +117,7 @@ impl Dfs {
                 0 => return Ok(None),
                 size if size <= bytes.len() => return Ok(Some(bytes[1..size].to_vec())),
                 size if size > XATTR_VALUE_MAX + 1 => {
-                    let object = format!("an extended attribute of \"{}\"", shown(&node.name));
+                    let object = format!("an extended attribute of \"{}\"", node.shown());
                     return Err(Error::Corrupt { object, reason: format!("it has {size} bytes") });
                 }
                 size => bytes.resize(size, 0),

@@ -53,6 +53,12 @@ fn names_kinds_and_content_are_kept() {
         assert_eq!(dfs.resolve(&context, b"link", false).await.expect("found").record.kind, Kind::Symlink);
         dfs.symlink(&context, &root, b"loop", b"loop", OWNER).await.expect("linked");
         assert_eq!(dfs.resolve(&context, b"loop/x", true).await.expect_err("loops").errno(), 40);
+        let past = dfs.resolve(&context, b"folder/file/../x", true).await.expect_err("no directory");
+        assert_eq!(past.to_string(), "\"file\" is not a directory");
+        let read = dfs.file(&root).map(|_| ()).expect_err("a directory");
+        assert_eq!(read.to_string(), "\"/\" is a directory");
+        let emptied = dfs.read_link(&root).expect_err("a directory");
+        assert_eq!(emptied.to_string(), "\"/\" is not a symbolic link");
         dfs.mknod(&context, &root, b"pipe", Kind::Fifo, OWNER).await.expect("made");
         assert!(matches!(dfs.lookup(&context, &file, b"x").await, Err(Error::NotDirectory(_))));
         assert!(matches!(dfs.rmdir(&context, &root, b"folder").await, Err(Error::NotEmpty(_))));
