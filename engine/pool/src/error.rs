@@ -184,6 +184,11 @@ pub enum Failed {
     /// The pool's state could not be written.
     #[error(transparent)]
     Attributes(#[from] AttributeError),
+    /// The last change of a container's snapshots may have been made durable, or not.
+    #[error(
+        "{0}: its last change of snapshots failed with the device of the pool service, and only that tells whether it was made; repair or replace the device, restart the engine, then list the snapshots again"
+    )]
+    Unsettled(String),
     /// The pool's state could not be read.
     #[error(
         "{what} of pool {pool} can't be read back: {reason}; restore the target from its replicas or recreate the pool"
@@ -223,7 +228,7 @@ impl Failed {
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
-            Self::Record { .. } => Der::IO,
+            Self::Unsettled(_) | Self::Record { .. } => Der::IO,
         }
     }
 
@@ -240,6 +245,7 @@ impl Failed {
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
             Self::Late(object)
+            | Self::Unsettled(object)
             | Self::NoSnapshot { object, .. }
             | Self::Exists { object, .. }
             | Self::Busy { object, .. }

@@ -18,6 +18,7 @@ mod snapshots;
 mod tenants;
 mod workload;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use cluster::{Cluster, Shape};
@@ -125,6 +126,16 @@ fn a_snapshot_shows_what_was_acknowledged_before_and_nothing_later() {
 #[test]
 fn a_snapshot_is_whole_or_refused_whoever_dies_meanwhile() {
     for_each_seed(SEEDS / 10, snapshots::are_whole_or_refused);
+}
+
+#[test]
+fn a_snapshot_is_listed_or_not_when_the_device_of_its_service_fails() {
+    let open = Cell::new(0);
+    for_each_seed(SEEDS / 10, |seed| {
+        let unknown = snapshots::are_listed_or_not_when_the_device_fails(seed);
+        open.set(open.get() + u32::from(unknown));
+    });
+    println!("{} times only the device could tell", open.get());
 }
 
 #[test]

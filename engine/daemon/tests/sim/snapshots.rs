@@ -157,3 +157,49 @@ pub fn go_while_an_engine_is_away(seed: u64) {
     cluster.world.run_for(SETTLED);
     assert_eq!(kept(&cluster, container.id()), [], "seed {seed}");
 }
+
+/// The device of the service fails while a snapshot is taken, perhaps with the write that lists it. What is listed then, if
+/// anything is, is listed after a restart, too. Whether the service couldn't tell.
+pub fn are_listed_or_not_when_the_device_fails(seed: u64) -> bool {
+    let cluster = Cluster::start(seed, SHAPE);
+    cluster.create_pool("tank");
+    let (context, container, _) = fill(&cluster);
+    let (service, _) = service_of(&cluster, "tank");
+    // So that the device often fails between what is written and that it is stable.
+    let flush = Duration::from_millis(2);
+    let slow = SimDiskOptions { flush_min: flush, flush_max: flush, ..SimDiskOptions::default() };
+    cluster.disk((service, 0)).set_options(slow.clone());
+    let taken = Rc::new(Cell::new(false));
+    cluster.clients[0].handle().spawn({
+        let (container, taken) = (container.clone(), Rc::clone(&taken));
+        let context = cluster.context(&cluster.clients[0], Duration::from_secs(5));
+        async move { taken.set(container.create_snapshot(&context).await.is_ok()) }
+    });
+    cluster.world.run_for(Duration::from_micros(cluster.world.rng().below(14_000)));
+    cluster.disk((service, 0)).set_options(SimDiskOptions { error_probability: 1.0, ..slow });
+    cluster.world.run_for(Duration::from_secs(6));
+    let list = |context: Context| {
+        let of = container.clone();
+        cluster.world.block_on(cluster.admin(), async move { of.snapshots(&context).await })
+    };
+    let before = list(context.clone());
+    cluster.disk((service, 0)).set_options(SimDiskOptions::default());
+    let clear = v1::ClearDeviceRequest { rank: service, target: 0 };
+    let _: v1::ClearDeviceResponse = cluster.manage(service, "System/ClearDevice", &clear).expect("it is up");
+    let keeps = if seed.is_multiple_of(2) { CrashKeeps::Everything } else { CrashKeeps::Nothing };
+    cluster.crash(service, keeps);
+    cluster.restart(service);
+    cluster.settle();
+    cluster.world.run_for(SETTLED);
+    let after = list(context.clone()).expect("the device is well");
+    if let Ok(before) = &before {
+        assert_eq!(before, &after, "seed {seed}: {keeps:?}");
+    }
+    assert!(after.len() <= 1 && (!taken.get() || after.len() == 1), "seed {seed}: {after:?}");
+    let kept = kept(&cluster, container.id());
+    assert!(
+        kept.iter().all(|epoch| after.contains(epoch)),
+        "seed {seed}: {kept:?} are kept, {after:?} listed"
+    );
+    before.is_err_and(|error| error.to_string().contains("failed with the device"))
+}

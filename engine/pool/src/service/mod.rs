@@ -53,6 +53,8 @@ pub(crate) struct Container {
     next_oid: Cell<u64>,
     /// Serialises changes of the container.
     turn: Semaphore,
+    /// Whether the newest list of snapshots is the durable one isn't known.
+    unsettled: Cell<bool>,
     /// When unused grants were last taken back.
     reclaimed: Cell<Option<Instant>>,
 }
@@ -66,6 +68,7 @@ impl Container {
             handles: RefCell::default(),
             next_oid,
             turn: Semaphore::new(1),
+            unsettled: Cell::new(false),
             reclaimed: Cell::new(None),
         })
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_proto::pool::{SnapshotChange, SnapshotRequest, TargetContainerUsage};
 use weir_proto::{ContainerId, Epoch, Rights, opcode};
 use weir_runtime::join_all;
-use weir_store::AttributeChange;
+use weir_store::{AttributeChange, AttributeError};
 
 use super::{Container, PoolService, background};
 use crate::error::Failed;
@@ -31,13 +31,16 @@ impl PoolService {
     /// Lists, takes or removes snapshots; returns those there are then, oldest first.
     ///
     /// # Errors
-    /// When the handle doesn't allow it, the snapshot doesn't exist, or one is taken and an engine that holds data doesn't
-    /// answer in time.
+    /// When the handle doesn't allow it, the snapshot doesn't exist, one is taken and an engine that holds data doesn't
+    /// answer in time, or the store has failed in a change before.
     pub async fn snapshot(&self, request: &SnapshotRequest) -> Result<Vec<Epoch>, Failed> {
         let writes = request.change != SnapshotChange::List;
         let needed = if writes { Rights::WRITE } else { Rights::READ };
         let container = self.authorize_container(&request.capability, needed)?;
         let _turn = self.turn_of(&container).await?;
+        if container.unsettled.get() {
+            return Err(Failed::Unsettled(self.object(&container.label())));
+        }
         match request.change {
             SnapshotChange::List => {}
             SnapshotChange::Create => self.take_snapshot(&container).await?,
@@ -69,13 +72,16 @@ impl PoolService {
             if rt.now().saturating_duration_since(began) > TAKING_LIMIT {
                 return Err(Failed::Late(self.object(&container.label())));
             }
-            Ok(())
+            self.commit_snapshots(container, record, false).await
         };
         if let Err(error) = told.await {
-            self.take_back(container, &before).await?;
+            // One that may be listed stays where it is; the mark tells whether it is, too.
+            if !container.unsettled.get() {
+                self.take_back(container, &before).await?;
+            }
             return Err(error);
         }
-        self.commit_snapshots(container, record, false).await
+        Ok(())
     }
 
     /// Has targets forget what not all of them know. Those that can't be told now are told in the background.
@@ -103,7 +109,9 @@ impl PoolService {
         self.take_back(container, &left).await
     }
 
-    /// Makes a new list of snapshots durable along with whether some targets have another one, then visible.
+    /// Makes a new list of snapshots durable along with whether some targets have another one, then visible. When the store
+    /// fails meanwhile, what the device has of it decides which list there is, and until it is read again there is none: who
+    /// were told that a snapshot isn't there would see it come.
     async fn commit_snapshots(
         &self,
         container: &Container,
@@ -112,7 +120,9 @@ impl PoolService {
     ) -> Result<(), Failed> {
         let listed =
             record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), Some(record::encode(&record)));
-        self.commit(&[listed, mark(container.id, is_untold)]).await?;
+        let committed = self.commit(&[listed, mark(container.id, is_untold)]).await;
+        container.unsettled.set(matches!(committed, Err(Failed::Attributes(AttributeError::Failed(_)))));
+        committed?;
         *container.record.borrow_mut() = record;
         Ok(())
     }
