@@ -174,6 +174,57 @@ fn names_are_listed_while_an_engine_with_attributes_is_away() {
 }
 
 #[test]
+fn a_listing_does_not_wait_for_what_the_mount_has_not_sent() {
+    const FILES: usize = 8;
+    const TEXT: &[u8] = b"text that is not sent";
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let mount = system.mount("home", &["--engine-wait", "300", "--threads", "16"]);
+    let folders: Vec<(File, Vec<File>)> = (0..12)
+        .map(|number| {
+            let path = mount.path(&format!("d{number}"));
+            fs::create_dir(&path).expect("made");
+            let file = |file| File::create(path.join(format!("f{file}"))).expect("created");
+            (File::open(&path).expect("open"), (0..FILES).map(file).collect())
+        })
+        .collect();
+    for file in folders.iter().flat_map(|(_, files)| files) {
+        file.write_all_at(TEXT, 0).expect("gathered");
+    }
+    let pid = i32::try_from(system.engine_pid(1)).expect("small");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    // Elsewhere: what is on its way isn't written over.
+    for file in folders.iter().flat_map(|(_, files)| files) {
+        file.write_all_at(TEXT, 1000).expect("gathered");
+    }
+    let listed = AtomicU64::new(0);
+    let in_time = std::thread::scope(|scope| {
+        for (folder, _) in &folders {
+            let listed = &listed;
+            scope.spawn(move || {
+                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(folder));
+                // One whose names are on the engine that is away waits for it.
+                let names: Vec<_> = fs::read_dir(path).expect("listed").collect();
+                assert_eq!(names.len(), FILES, "nothing is left out");
+                listed.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let begun = Instant::now();
+        while listed.load(Ordering::Relaxed) == 0 && begun.elapsed() < Duration::from_secs(40) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let in_time = listed.load(Ordering::Relaxed);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("continued");
+        in_time
+    });
+    assert!(in_time > 0, "no folder was listed while an engine was away");
+    for file in folders.iter().flat_map(|(_, files)| files) {
+        file.sync_all().expect("written when the engine was back");
+        assert_eq!(file.metadata().expect("known").len(), 1000 + TEXT.len() as u64);
+    }
+}
+
+#[test]
 fn a_command_waits_for_engines_as_long_as_it_was_told_and_says_so() {
     let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
     system.run(&["kv", "put", "tank", "home", "1", "a", "value"]);

@@ -249,7 +249,7 @@ impl Shared {
 
     /// Attributes of a file whose changes are not all with the engines, as this mount's applications see them. `None`
     /// when the engines know better.
-    fn stat_gathered(inode: &Inode) -> Option<Stat> {
+    pub(crate) fn stat_gathered(inode: &Inode) -> Option<Stat> {
         if inode.gathering.is_settled() {
             return None;
         }

@@ -23,6 +23,16 @@ const STATS_AT_ONCE: usize = 32;
 /// waits as for any operation.
 const STATS_LIMIT: Duration = Duration::from_secs(5);
 
+/// Attributes of a listed entry.
+enum Listed {
+    /// As the engines have them.
+    Asked(Stat),
+    /// As this mount's applications see them, while the engines lack what they have written.
+    Gathered(Stat),
+    /// They can't be read now.
+    Unknown,
+}
+
 /// Offsets of the first real entry: `.` and `..` come before it.
 const DOTS: u64 = 2;
 
@@ -111,27 +121,30 @@ impl Shared {
         let first = offset.max(DOTS);
         let mut at = first;
         loop {
-            let mut entries = match self.entries(context, &directory, at) {
+            let entries = match self.entries(context, &directory, at) {
                 Err(_) if at > first => return Ok(()),
                 entries => entries?,
             };
             if entries.is_empty() {
                 return Ok(());
             }
-            for batch in entries.chunks_mut(STATS_AT_ONCE) {
+            for batch in entries.chunks(STATS_AT_ONCE) {
                 let stats = self.stats(context, &directory, batch);
                 for (entry, stat) in batch.iter().zip(stats) {
                     at = entry.cookie + DOTS;
-                    let (life, shown) = match stat {
-                        Some(stat) => (life, stat),
-                        None => (Duration::ZERO, self.last_known(&entry.node)),
+                    let (life, shown) = match &stat {
+                        Listed::Asked(stat) | Listed::Gathered(stat) => (life, *stat),
+                        Listed::Unknown => (Duration::ZERO, self.last_known(&entry.node)),
                     };
                     let attributes = to_kernel(&shown);
                     if reply.add(attributes.ino, at, os(&entry.node.name), &life, &attributes, GENERATION) {
                         return Ok(());
                     }
                     let inode = self.inodes.found(&entry.node);
-                    if let Some(stat) = stat {
+                    // Of a file that is being written, what its writers were told counts.
+                    if let Listed::Asked(stat) = stat
+                        && inode.gathering.is_settled()
+                    {
                         inode.lock().told = Some(stamp(&stat));
                     }
                 }
@@ -139,33 +152,33 @@ impl Shared {
         }
     }
 
-    /// Attributes of listed entries, asked for at the same time; `None` for those that can't be read now.
-    fn stats(
-        &self,
-        context: &Context,
-        directory: &OpenDirectory,
-        batch: &mut [DirEntry],
-    ) -> Vec<Option<Stat>> {
-        if directory.names_only.load(Ordering::Relaxed) {
-            return vec![None; batch.len()];
-        }
-        for entry in &mut *batch {
-            if let Some(settled) = self.settle_known(context, &entry.node) {
-                entry.node.record = settled.record;
+    /// Attributes of listed entries, asked for at the same time. What this mount has not sent yet is not waited for: an engine
+    /// that is away would hold up the listing as long as it holds up the writer.
+    fn stats(&self, context: &Context, directory: &OpenDirectory, batch: &[DirEntry]) -> Vec<Listed> {
+        let gathered = |entry: &DirEntry| {
+            Self::stat_gathered(&*self.inodes.get(entry.node.inode_number())?).map(Listed::Gathered)
+        };
+        let mut stats: Vec<Option<Listed>> = batch.iter().map(gathered).collect();
+        if !directory.names_only.load(Ordering::Relaxed) {
+            let rt = context.runtime();
+            let (places, asked): (Vec<usize>, Vec<_>) = (0..batch.len())
+                .filter(|place| stats[*place].is_none())
+                .map(|place| {
+                    (place, rt.timeout(STATS_LIMIT, self.dfs.stat_listed(context, &batch[place].node)))
+                })
+                .unzip();
+            let answers = context.block_on(weir_runtime::join_all(asked));
+            for (place, answer) in places.into_iter().zip(answers) {
+                stats[place] = answer.ok().and_then(Result::ok).map(Listed::Asked);
+            }
+            if stats.iter().any(Option::is_none) {
+                directory.names_only.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    "a directory is listed without the attributes of some entries: an engine with them is away"
+                );
             }
         }
-        let rt = context.runtime();
-        let asked =
-            batch.iter().map(|entry| rt.timeout(STATS_LIMIT, self.dfs.stat_listed(context, &entry.node)));
-        let answers = context.block_on(weir_runtime::join_all(asked));
-        let stats: Vec<_> = answers.into_iter().map(|answer| answer.ok()?.ok()).collect();
-        if stats.contains(&None) {
-            directory.names_only.store(true, Ordering::Relaxed);
-            tracing::warn!(
-                "a directory is listed without the attributes of some entries: an engine with them is away"
-            );
-        }
-        stats
+        stats.into_iter().map(|stat| stat.unwrap_or(Listed::Unknown)).collect()
     }
 
     /// What is known of a listed inode without asking: its record, with the size that the kernel has, so that it drops nothing
