@@ -29,8 +29,13 @@ pub(crate) enum Payload<'a> {
         /// Descriptors in the reply, which take room beside inline data.
         descriptors: usize,
     },
-    /// The reply itself may be longer than a message: it then comes to memory of this many bytes, behind its length.
-    LongReply(usize),
+    /// The reply itself may be longer than a message: it then comes to memory, behind its length.
+    LongReply {
+        /// Bytes of that memory.
+        room: usize,
+        /// The request, when it is longer than a message, which is empty then: the engine fetches it from here.
+        request: &'a [u8],
+    },
 }
 
 /// Bytes of the length in front of a reply that came to memory, little endian.
@@ -59,6 +64,8 @@ pub(crate) struct Parcel {
     /// Body with inline data behind it, when there is any.
     joined: Option<Vec<u8>>,
     memory: Option<Buffer>,
+    /// A request that is too long for a message.
+    request: Option<Buffer>,
     /// Memory of the caller that the engine reads or writes.
     lent: Vec<Buffer>,
 }
@@ -84,13 +91,7 @@ impl Parcel {
                     let lent = pieces.iter().map(|piece| lender.source(piece)).collect();
                     return Self { lent, ..Self::default() };
                 }
-                let mut memory = allocate(context, len);
-                let mut at = 0;
-                for piece in *pieces {
-                    memory[at..at + piece.len()].copy_from_slice(piece);
-                    at += piece.len();
-                }
-                Self { memory: Some(memory), ..Self::default() }
+                Self { memory: Some(gathered(context, pieces, len)), ..Self::default() }
             }
             Payload::Receive { len, descriptors } => {
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
@@ -98,11 +99,12 @@ impl Parcel {
                 let memory = if inline { None } else { Some(allocate(context, len)) };
                 Self { memory, ..Self::default() }
             }
-            Payload::LongReply(len) => {
-                let mut memory = allocate(context, *len);
+            Payload::LongReply { room, request } => {
+                let mut memory = allocate(context, *room);
                 // What an earlier use left there must not pass for a reply.
                 memory[..LENGTH_LEN].fill(0);
-                Self { memory: Some(memory), ..Self::default() }
+                let request = (!request.is_empty()).then(|| gathered(context, &[request], request.len()));
+                Self { memory: Some(memory), request, ..Self::default() }
             }
         }
     }
@@ -121,6 +123,9 @@ impl Parcel {
         let inward = !matches!(payload, Payload::Send { .. } | Payload::None);
         let mut bulk =
             self.memory.as_mut().map(|memory| if inward { Bulk::write(memory) } else { Bulk::read(memory) });
+        if let Some(request) = &self.request {
+            bulk = Some(bulk.unwrap_or_default().and_read(request, 0..request.len()));
+        }
         for lent in &mut self.lent {
             let (so_far, whole) = (bulk.take().unwrap_or_default(), 0..lent.len());
             bulk = Some(if inward { so_far.and_write(lent, whole) } else { so_far.and_read(lent, whole) });
@@ -136,8 +141,23 @@ impl Parcel {
     }
 
     pub(crate) fn into_received(self, payload: &Payload<'_>) -> Option<Buffer> {
-        if matches!(payload, Payload::Receive { .. } | Payload::LongReply(_)) { self.memory } else { None }
+        if matches!(payload, Payload::Receive { .. } | Payload::LongReply { .. }) {
+            self.memory
+        } else {
+            None
+        }
     }
+}
+
+/// Registered memory with a copy of `len` bytes.
+fn gathered(context: &Context, pieces: &[&[u8]], len: usize) -> Buffer {
+    let mut memory = allocate(context, len);
+    let mut at = 0;
+    for piece in pieces {
+        memory[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    memory
 }
 
 /// Registered memory from the pool, or, when that is used up, memory that is registered for this request alone.

@@ -142,7 +142,7 @@ impl Context {
             uncertain |= self.rpc().metrics().retries.get() != resent;
             let error = match outcome {
                 Ok(reply) => {
-                    let long = matches!(payload, Payload::LongReply(_));
+                    let long = matches!(payload, Payload::LongReply { .. });
                     return Ok(Exchange { reply, received: parcel.into_received(payload), long });
                 }
                 Err(error) => error,
@@ -170,7 +170,7 @@ impl Context {
         self.ask(reach, question, &|| codec::encode(request), self.until()).await
     }
 
-    /// Sends what `body` makes and decodes the answer.
+    /// Sends what `body` makes and decodes the answer. A request that is longer than a message is fetched from here.
     pub(crate) async fn ask<A: DeserializeOwned>(
         &self,
         reach: Reach,
@@ -178,8 +178,11 @@ impl Context {
         body: &dyn Fn() -> Vec<u8>,
         deadline: Instant,
     ) -> Result<A> {
-        let payload = Payload::LongReply(SERVICE_REPLY);
-        let exchange = self.exchange(reach, question, &body(), &payload, deadline).await;
+        let body = body();
+        let is_long = body.len() > INLINE_MAX;
+        let (message, request) = if is_long { (&[][..], &body[..]) } else { (&body[..], &[][..]) };
+        let payload = Payload::LongReply { room: SERVICE_REPLY, request };
+        let exchange = self.exchange(reach, question, message, &payload, deadline).await;
         exchange.map_err(|refusal| refusal.error)?.decode(question)
     }
 
@@ -219,7 +222,7 @@ impl Context {
             let asked = open.iter().map(|rank| {
                 let (rank, bytes) = (*rank, &bytes);
                 async move {
-                    let payload = Payload::LongReply(SERVICE_REPLY);
+                    let payload = Payload::LongReply { room: SERVICE_REPLY, request: &[] };
                     (rank, self.exchange(Reach::Rank(rank), question, bytes, &payload, until).await)
                 }
             });

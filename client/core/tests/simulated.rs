@@ -89,6 +89,26 @@ fn attributes_that_are_more_than_a_message_holds_are_set_and_removed_all_or_none
 }
 
 #[test]
+fn a_container_is_made_with_attributes_that_are_more_than_a_message_holds() {
+    let cluster = Cluster::start(23, 2, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let pool = Pool::connect(&context, POOL, ALL).await.expect("connects");
+        let value = |number: u8| vec![number; 8 << 10].into();
+        let mut made = properties("box", ContainerType::Object);
+        made.attributes = (0..20_u8).map(|number| (format!("a{number}"), value(number))).collect();
+        Container::create(&context, &pool, made.clone(), true).await.expect("each is short enough");
+        let container = Container::open(&context, &pool, "box", Rights::READ).await.expect("opens");
+        let found = container.attributes(&context, Vec::new()).await.expect("it answers");
+        assert!(found == made.attributes, "{} were found", found.len());
+        made.label = "more".into();
+        made.attributes = (0..120_u8).map(|number| (format!("a{number}"), value(number))).collect();
+        let refused = Container::create(&context, &pool, made, true).await.expect_err("too many at once");
+        assert!(refused.is(Der::INVAL) && refused.to_string().contains("container more"), "{refused}");
+    });
+}
+
+#[test]
 fn an_engine_short_of_room_fetches_data_that_it_would_else_get_in_the_message() {
     let cluster = Cluster::start(11, 1, 1);
     let context = cluster.context(MINUTE);
