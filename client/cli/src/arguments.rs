@@ -19,6 +19,19 @@ use crate::system::SystemCommand;
 /// Longest time to wait for engines, in seconds: a week, which is for ever to whoever waits.
 const TIMEOUT_MAX: u64 = 7 * 24 * 3600;
 
+/// A name as it was given, unless it is empty: mostly a script's variable that is not set, which must not look like an
+/// object that does not exist.
+///
+/// # Errors
+/// When it is empty.
+pub fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("an empty name names nothing; give one".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
 /// Arguments of every command.
 #[derive(Args, Debug, Clone)]
 pub struct Common {
@@ -254,6 +267,30 @@ mod tests {
         for line in ["dmg pool create tank", "dmg pool create --size 1X tank"] {
             assert!(Dmg::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn odd_arguments_are_refused_with_what_is_wrong_with_them() {
+        for (line, said) in [
+            ("weir pool create --size 1G ", "an empty name"),
+            ("weir pool destroy ", "an empty name"),
+            ("weir container destroy tank ", "an empty name"),
+            ("weir container list ", "an empty name"),
+            ("weir fs ls tank ", "an empty name"),
+            ("weir kv get tank home 1 ", "an empty name"),
+            ("weir pool create --size -1 tank", "\"-1\" is not a size"),
+            ("weir pool create --size -1GiB tank", "\"-1GiB\" is not a size"),
+            ("weir pool create --size 1e30 tank", "\"1e30\" is not a size"),
+            ("weir container create tank home --quota -5", "\"-5\" is not a size"),
+            ("weir container set-quota tank home -1", "\"-1\" is not a size"),
+            ("weir container destroy-snap tank home --epoch -1", "invalid value '-1'"),
+            ("weir --timeout 0 pool list", "0 is not in 1..=604800"),
+        ] {
+            let refused = Weir::try_parse_from(line.split(' ')).expect_err(line);
+            assert!(refused.to_string().contains(said), "{line}: {refused}");
+        }
+        Weir::try_parse_from("weir container set-quota tank home --json 1G".split(' '))
+            .expect("a flag between");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use weir_management::v1::{
     ContainerQueryRequest, ContainerSetQuotaRequest, ContainerType,
 };
 
+use crate::arguments;
 use crate::error::CliError;
 use crate::management::System;
 use crate::output::{Answer, Output, fields, lines, table};
@@ -30,6 +31,7 @@ pub enum ContainerCommand {
     #[command(visible_aliases = ["ls", "l"])]
     List {
         /// Pool, by label or UUID.
+        #[arg(value_parser = arguments::name)]
         pool: String,
     },
     /// Show a container.
@@ -60,8 +62,10 @@ pub enum ContainerCommand {
 #[derive(Args, Debug, Clone)]
 pub struct ContainerName {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Container, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub container: String,
 }
 
@@ -80,20 +84,22 @@ pub enum Type {
 #[derive(Args, Debug, Clone)]
 pub struct ContainerCreate {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Label of the container.
+    #[arg(value_parser = arguments::name)]
     pub label: String,
     /// What it holds.
     #[arg(short, long = "type", value_enum, ignore_case = true, default_value = "posix")]
     pub kind: Type,
     /// Bytes it may hold; as much as the pool has when absent.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub quota: Option<Size>,
     /// Object class; the pool's when absent.
     #[arg(short = 'o', long, alias = "oclass", default_value = "")]
     pub class: String,
     /// Bytes of a file in one dkey.
-    #[arg(short = 'z', long)]
+    #[arg(short = 'z', long, allow_hyphen_values = true)]
     pub chunk_size: Option<Size>,
     /// Attributes, as name=value (or name:value); may be given several times.
     #[arg(long = "attr", alias = "attrs", value_delimiter = ',', value_parser = parse_attribute)]
@@ -122,6 +128,7 @@ pub struct ContainerQuota {
     #[command(flatten)]
     name: ContainerName,
     /// Bytes it may hold; 0 means as much as the pool has.
+    #[arg(allow_negative_numbers = true)]
     pub quota: Size,
 }
 
@@ -131,6 +138,7 @@ pub struct AttributeNames {
     #[command(flatten)]
     name: ContainerName,
     /// Names of attributes.
+    #[arg(value_parser = arguments::name)]
     pub attributes: Vec<String>,
 }
 
@@ -150,7 +158,7 @@ pub struct SnapshotName {
     #[command(flatten)]
     name: ContainerName,
     /// Epoch of the snapshot, as list-snap shows it.
-    #[arg(long, alias = "epc")]
+    #[arg(long, alias = "epc", allow_negative_numbers = true)]
     pub epoch: u64,
 }
 
@@ -438,10 +446,14 @@ async fn perform(
             Ok(Answer::done(format!("{count} attributes set")))
         }
         ContainerCommand::DelAttr(arguments) => {
-            let changes: Vec<_> = arguments.attributes.into_iter().map(|name| (name, None)).collect();
-            let count = changes.len();
-            container.set_attributes(context, changes).await?;
-            Ok(Answer::done(format!("{count} attributes removed")))
+            // Without a name all would be asked for.
+            let names = arguments.attributes;
+            if names.is_empty() {
+                return Err(CliError::Usage("name the attributes to be removed".into()));
+            }
+            let there = container.attributes(context, names.clone()).await?.len();
+            container.set_attributes(context, names.into_iter().map(|name| (name, None)).collect()).await?;
+            Ok(Answer::done(format!("{there} attributes removed")))
         }
         ContainerCommand::CreateSnap(_) => {
             let epoch = container.create_snapshot(context).await?;

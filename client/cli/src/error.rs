@@ -164,7 +164,7 @@ impl CliError {
 
 fn code_of(der: Der) -> u8 {
     match der {
-        Der::INVAL | Der::NOTSUPPORTED => exit::USAGE,
+        Der::INVAL | Der::NOTSUPPORTED | Der::KEY2BIG | Der::REC2BIG => exit::USAGE,
         Der::NONEXIST | Der::ENOENT | Der::CONT_NONEXIST => exit::NOT_FOUND,
         Der::EXIST | Der::ID_MISMATCH => exit::EXISTS,
         Der::UNREACH | Der::TIMEDOUT | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM | Der::SHUTDOWN => {
@@ -191,6 +191,7 @@ mod tests {
         assert_eq!(management(Der::NONEXIST).status(), -1005);
         assert_eq!(management(Der::NOSPACE).exit_code(), exit::NO_SPACE);
         assert_eq!(management(Der::INPROGRESS).exit_code(), exit::BUSY);
+        assert_eq!(management(Der::KEY2BIG).exit_code(), exit::USAGE);
         assert_eq!(management(Der::CSUM).exit_code(), exit::FAILURE);
         assert_eq!(CliError::Damaged("x".into()).exit_code(), exit::DAMAGED);
         assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);

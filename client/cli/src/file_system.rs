@@ -8,6 +8,7 @@ use serde_json::json;
 use weir_client::{Context, Rights};
 use weir_dfs::{Dfs, Kind, Node};
 
+use crate::arguments;
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, fields, table};
 use crate::session::{self, Session};
@@ -38,8 +39,10 @@ pub enum FsCommand {
 #[derive(Args, Debug, Clone)]
 pub struct FileSystem {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Container, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub container: String,
 }
 

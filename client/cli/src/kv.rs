@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use weir_client::{Anchor, Conditions, Container, Kv, ObjectId, Rights, kind};
 
+use crate::arguments;
 use crate::dev::identity::base64;
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, lines};
@@ -38,10 +39,13 @@ pub enum KvCommand {
 #[derive(Args, Debug, Clone)]
 pub struct KvObject {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Container, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub container: String,
     /// Object: its full id as "hi.lo", or a number of your choice.
+    #[arg(value_parser = arguments::name, allow_negative_numbers = true)]
     pub object: String,
 }
 
@@ -51,6 +55,7 @@ pub struct KvKey {
     #[command(flatten)]
     object: KvObject,
     /// Key.
+    #[arg(value_parser = arguments::name)]
     pub key: String,
 }
 

@@ -12,6 +12,7 @@ use weir_fuse::report::{Failure, FailureKind, Identity, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec};
 
+use crate::arguments;
 use crate::error::CliError;
 use crate::management;
 use crate::output::{Answer, Output};
@@ -20,8 +21,10 @@ use crate::output::{Answer, Output};
 #[derive(Args, Debug, Clone)]
 pub struct MountArguments {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Container, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub container: String,
     /// Existing directory to mount at.
     pub directory: PathBuf,

@@ -8,6 +8,7 @@ use weir_management::v1::{
     PoolState,
 };
 
+use crate::arguments;
 use crate::error::CliError;
 use crate::management::System;
 use crate::output::{Answer, fields, table};
@@ -36,6 +37,7 @@ pub enum PoolCommand {
 #[derive(Args, Debug, Clone)]
 pub struct PoolName {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
 }
 
@@ -43,9 +45,10 @@ pub struct PoolName {
 #[derive(Args, Debug, Clone)]
 pub struct PoolCreate {
     /// Label of the pool.
+    #[arg(value_parser = arguments::name)]
     pub label: String,
     /// Size over all engines, e.g. 10GiB or 10G.
-    #[arg(short = 'z', long)]
+    #[arg(short = 'z', long, allow_hyphen_values = true)]
     pub size: Size,
     /// Ranks that hold the pool, e.g. 0,1,2; every engine when absent.
     #[arg(short = 'r', long, value_delimiter = ',')]
@@ -65,9 +68,10 @@ pub struct PoolCreate {
 #[derive(Args, Debug, Clone)]
 pub struct PoolResize {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// New size over all engines.
-    #[arg(short = 'z', long)]
+    #[arg(short = 'z', long, allow_hyphen_values = true)]
     pub size: Size,
 }
 
@@ -75,6 +79,7 @@ pub struct PoolResize {
 #[derive(Args, Debug, Clone)]
 pub struct PoolDestroy {
     /// Pool, by label or UUID.
+    #[arg(value_parser = arguments::name)]
     pub pool: String,
     /// Destroy its containers too.
     #[arg(short, long, visible_alias = "recursive")]

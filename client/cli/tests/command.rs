@@ -34,6 +34,8 @@ fn pools_and_containers_are_made_described_and_removed() {
     system.run(&["container", "set-attr", "tank", "home", "team=b", "x=y"]);
     assert_eq!(system.run(&["container", "get-attr", "tank", "home"]), "team=b\nx=y\n");
     assert_eq!(system.fails(&["container", "get-attr", "tank", "home", "none"]).0, 3);
+    let removed = system.run(&["container", "del-attr", "tank", "home", "x", "none"]);
+    assert_eq!(removed, "1 attributes removed\n", "what was not there was not removed");
     let (code, error) = system.fails(&["pool", "destroy", "tank"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("home") && error.contains("objects"), "it says what is in the way: {error}");
