@@ -236,12 +236,12 @@ impl Context {
                         unknown = Some(error);
                     }
                     // What it says is of this round; who is told has waited for all of them.
-                    Err(Error::Unavailable { operation, subject, mut server, cause, .. }) => {
-                        match silent {
-                            0 => {}
-                            1 => server += ", like 1 other,",
-                            others => server += &format!(", like {others} others,"),
-                        }
+                    Err(Error::Unavailable { operation, subject, server, cause, .. }) => {
+                        let server = match silent {
+                            0 => server,
+                            1 => format!("{server}, like 1 other,"),
+                            others => format!("{server}, like {others} others,"),
+                        };
                         silent += 1;
                         let waited = self.runtime().now().saturating_duration_since(started);
                         away = Some(Error::Unavailable { operation, subject, server, waited, cause });
