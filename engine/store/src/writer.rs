@@ -18,7 +18,7 @@ use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_media::{BLOCK, IoFuture, MediaError, Slice};
 use weir_runtime::sync::Notify;
 
@@ -76,7 +76,8 @@ pub(crate) struct Part {
 /// Collects the writes that begin in one turn of the executor.
 #[derive(Default)]
 pub(crate) struct Writer {
-    gathering: RefCell<Option<Rc<Group>>>,
+    /// Owned by the task that begins it: its members own the store, which must not own itself should that task never run.
+    gathering: RefCell<Weak<Group>>,
     /// Records whose data is on the way, in ascending order.
     ahead: RefCell<VecDeque<u64>>,
     /// Groups and transfers that have begun and not ended.
@@ -260,18 +261,22 @@ impl Writer {
 
     /// The group that gathers writes; what there is of it is begun when all who were woken together have added theirs.
     fn gathering(&self, core: &Rc<Core>) -> Rc<Group> {
-        let mut gathering = self.gathering.borrow_mut();
-        Rc::clone(gathering.get_or_insert_with(|| {
-            let group = Rc::new(Group::with_room());
-            let (core, later) = (Rc::clone(core), Rc::clone(&group));
-            self.under_way.set(self.under_way.get() + 1);
-            core.rt.clone().spawn(async move {
-                core.writer.gathering.borrow_mut().take_if(|group| Rc::ptr_eq(group, &later));
-                begin(&core, &later);
-                core.writer.end_one();
-            });
-            group
-        }))
+        if let Some(group) = self.gathering.borrow().upgrade() {
+            return group;
+        }
+        let group = Rc::new(Group::with_room());
+        *self.gathering.borrow_mut() = Rc::downgrade(&group);
+        let (core, later) = (Rc::clone(core), Rc::clone(&group));
+        self.under_way.set(self.under_way.get() + 1);
+        core.rt.clone().spawn(async move {
+            let gathering = &core.writer.gathering;
+            if core::ptr::eq(gathering.borrow().as_ptr(), Rc::as_ptr(&later)) {
+                gathering.take();
+            }
+            begin(&core, &later);
+            core.writer.end_one();
+        });
+        group
     }
 }
 

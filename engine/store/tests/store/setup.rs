@@ -1,6 +1,7 @@
 //! A store in a simulated world, and short forms of its operations.
 
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uuid::Uuid;
 use weir_media::Device;
@@ -58,6 +59,8 @@ pub struct Machine {
     pub world: World,
     pub node: Node,
     pub disk: SimDisk,
+    /// What stores were given: each device lives as long as its store.
+    opened: RefCell<Vec<Weak<dyn Device>>>,
 }
 
 impl Machine {
@@ -68,7 +71,7 @@ impl Machine {
     pub fn with_options(seed: u64, size: u64, options: SimDiskOptions) -> Self {
         let world = World::new(seed);
         let node = world.node("engine-0");
-        Self { disk: SimDisk::new("disk", size, seed, options), world, node }
+        Self { disk: SimDisk::new("disk", size, seed, options), world, node, opened: RefCell::default() }
     }
 
     pub fn handle(&self) -> Handle {
@@ -91,6 +94,7 @@ impl Machine {
 
     pub fn try_open(&self, config: StoreConfig) -> Result<Rc<Store>, OpenError> {
         let (handle, device) = (self.handle(), self.device());
+        self.opened.borrow_mut().push(Rc::downgrade(&device));
         self.run(async move { Store::open(&handle, device, &owner(), config).await })
     }
 
@@ -122,6 +126,20 @@ impl Machine {
         self.world.crash(&self.node);
         self.disk.crash(keeps);
         self.world.restart(&self.node);
+    }
+
+    /// Stores that were opened here and whose memory isn't free.
+    pub fn stores(&self) -> usize {
+        self.opened.borrow().iter().filter(|device| device.strong_count() > 0).count()
+    }
+
+    /// Ends the world, in which nobody holds a store any more: none must be left.
+    pub fn end(self) {
+        let seed = self.world.seed();
+        let Self { world, opened, .. } = self;
+        drop(world);
+        let left = opened.borrow().iter().filter(|device| device.strong_count() > 0).count();
+        assert_eq!(left, 0, "seed {seed}: stores of {} keep themselves", opened.borrow().len());
     }
 
     pub fn sleep(&self, duration: Duration) {

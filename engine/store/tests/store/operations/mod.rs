@@ -41,6 +41,7 @@ fn run_trial(seed: u64, faults: Faults, steps: u64) -> (u64, u64) {
     if faults == Faults::All {
         trial.rot();
     }
+    trial.end();
     counts
 }
 

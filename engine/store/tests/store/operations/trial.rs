@@ -163,6 +163,13 @@ impl Trial {
         trial
     }
 
+    /// Gives the store back, of which nothing may be left then.
+    pub fn end(self) {
+        let Self { machine, store, shard, .. } = self;
+        drop((store, shard));
+        machine.end();
+    }
+
     /// The container that the present step is about.
     pub(super) fn container(&self) -> Container {
         Container { shard: self.shard.clone(), id: self.here.id }
@@ -552,7 +559,7 @@ impl Trial {
     }
 
     /// Flips bits anywhere and reads everything: each answer is right or an error.
-    pub fn rot(mut self) {
+    pub fn rot(&mut self) {
         self.check_all();
         let store = Rc::clone(&self.store);
         self.run(async move { store.close().await }).expect("a healthy disk").expect("closed");

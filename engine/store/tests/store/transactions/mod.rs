@@ -409,3 +409,25 @@ fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everyth
     assert_eq!(shard.space().used(), 0);
     assert_eq!(machine.audit(&store).problems, [""; 0]);
 }
+
+#[test]
+fn a_store_whose_tasks_are_gone_holds_no_memory() {
+    for turn in 0..60 {
+        let (machine, store, shard, t) = start(turn);
+        for number in 0..3 {
+            let shard = shard.clone();
+            machine.handle().spawn(async move {
+                // It waits for its data, which is gathered with that of others.
+                let data = pattern(turn, 9000);
+                let value = [store_value(number, "x", &data)];
+                let _ = shard.prepare(CONTAINER, id(u128::from(number)), Epoch(t), &value).await;
+            });
+        }
+        // A turn of a task takes ten nanoseconds: the power fails between any two of them.
+        machine.sleep(Duration::from_nanos(10 * turn));
+        machine.world.crash(&machine.node);
+        drop((store, shard));
+        assert_eq!(machine.stores(), 0, "after {turn} turns");
+        machine.end();
+    }
+}
