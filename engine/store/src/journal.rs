@@ -10,12 +10,12 @@ use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_he
 use crate::record::{Edit, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
-use crate::timestamps::ObjectHash;
+use crate::touched::Touched;
 use crate::writer::READY_BYTES;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 use weir_proto::ObjectId;
@@ -132,48 +132,6 @@ struct Pending {
     data: u64,
     /// Records among them that don't refer to large values.
     has_small: bool,
-}
-
-/// Objects with records that aren't durable.
-#[derive(Default)]
-struct Touched {
-    /// Objects with the last of their records that came one behind the other.
-    order: VecDeque<(u64, ObjectKey)>,
-    /// The newest of these records of each object, but for the last of all: the next one is most likely of the same object.
-    newest: HashMap<ObjectKey, u64, ObjectHash>,
-}
-
-impl Touched {
-    /// A record of an object, newer than all others.
-    fn note(&mut self, object: ObjectKey, record: u64) {
-        match self.order.back_mut() {
-            Some((last, same)) if *same == object => {
-                *last = record;
-                return;
-            }
-            Some((last, other)) => drop(self.newest.insert(*other, *last)),
-            None => {}
-        }
-        self.order.push_back((record, object));
-    }
-
-    /// The newest record of an object; 0: all are durable.
-    fn newest(&self, object: &ObjectKey) -> u64 {
-        match self.order.back() {
-            None => 0,
-            Some((last, same)) if same == object => *last,
-            Some(_) => self.newest.get(object).copied().unwrap_or(0),
-        }
-    }
-
-    /// Records up to this one are durable.
-    fn forget(&mut self, record: u64) {
-        while let Some((number, object)) = self.order.pop_front_if(|(number, _)| *number <= record) {
-            if self.newest.get(&object) == Some(&number) {
-                self.newest.remove(&object);
-            }
-        }
-    }
 }
 
 /// The queue of the log.
@@ -670,33 +628,4 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     let flushed = core.device.flush().await;
     drop(attention);
     flushed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_newest_record_of_an_object_is_known_until_it_is_durable(
-            steps in proptest::collection::vec((0u64..4, 0u64..3, proptest::bool::weighted(0.3)), 1..100),
-        ) {
-            let object = |lo: u64| (1, 1, ObjectId { hi: 0, lo });
-            let (mut touched, mut model, mut durable) = (Touched::default(), [0u64; 4], 0);
-            for (number, (which, behind, forget)) in (1u64..).zip(steps) {
-                touched.note(object(which), number);
-                model[usize::try_from(which).expect("small")] = number;
-                if forget {
-                    durable = durable.max(number.saturating_sub(behind));
-                    touched.forget(durable);
-                }
-                for (lo, newest) in (0u64..).zip(model) {
-                    prop_assert_eq!(touched.newest(&object(lo)), if newest > durable { newest } else { 0 });
-                }
-            }
-            touched.forget(u64::MAX);
-            prop_assert!(touched.order.is_empty() && touched.newest.is_empty());
-        }
-    }
 }

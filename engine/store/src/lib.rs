@@ -53,6 +53,7 @@ mod stats;
 mod store;
 mod sweep;
 mod timestamps;
+mod touched;
 mod transaction;
 mod tree;
 mod turns;
