@@ -27,6 +27,17 @@ struct Entry {
     waker: Option<Waker>,
 }
 
+impl Entry {
+    /// Who polls is woken when the answer comes.
+    #[inline]
+    fn wait(&mut self, spare: &mut VecDeque<Waker>, cx: &Context<'_>) {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(waker_of(spare, cx)),
+        }
+    }
+}
+
 /// Wakers that are kept: as many as a context of a client has requests under way.
 const SPARE_MAX: usize = 64;
 
@@ -204,10 +215,7 @@ impl Pending {
                 Poll::Ready(Some(reply))
             }
             None if inner.rt.now() < entry.due => {
-                match &mut entry.waker {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    none => *none = Some(waker_of(spare, cx)),
-                }
+                entry.wait(spare, cx);
                 Poll::Pending
             }
             _ => Poll::Ready(None),
@@ -331,10 +339,7 @@ impl Future for Wait<'_> {
         if self.inner.rt.now() >= entry.due {
             return Poll::Ready(Err(NoAnswer::Late));
         }
-        match &mut entry.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(waker_of(spare, cx)),
-        }
+        entry.wait(spare, cx);
         Poll::Pending
     }
 }

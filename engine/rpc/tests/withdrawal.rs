@@ -14,7 +14,7 @@ use weir_proto::Der;
 use weir_proto::capability::SystemKey;
 use weir_rpc::{Buffer, Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError, Status};
 use weir_runtime::sim::{Node, World};
-use weir_runtime::{Either, Instant, race};
+use weir_runtime::{Either, Handle, Instant, race};
 
 const PUSH: u16 = 0x7021;
 const HASTY: u16 = 0x7022;
@@ -196,6 +196,18 @@ fn the_same_check_fails_in_the_modes_that_leave_memory_exposed() {
     }
 }
 
+/// Makes contact over a link that is barely alive from then on: a piece takes longer than the deadline leaves. Returns memory
+/// for a call, and where it is.
+async fn slowly(client: &Rpc, fabric: &Fabric, rt: &Handle) -> (Buffer, usize) {
+    let warm = CallOptions::within(rt, Duration::from_secs(1));
+    assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
+    fabric.configure(|config| config.per_mebibyte = Duration::from_millis(400));
+    let mut buffer = client.alloc(LEN).expect("memory");
+    buffer.fill(0);
+    let at = buffer.as_ptr() as usize;
+    (buffer, at)
+}
+
 /// A call that ends at its deadline, with a server whose clock lags this much.
 fn timed_out(nic: Nic, lag_ns: i64) -> (Seen, Rc<Rpc>) {
     let Stage { world, fabric, server_node, node, client, server } = stage(nic, 3);
@@ -204,13 +216,7 @@ fn timed_out(nic: Nic, lag_ns: i64) -> (Seen, Rc<Rpc>) {
     let (stats, metrics) = (fabric.clone(), Rc::clone(&client));
     let slow = fabric.clone();
     let (intact, waited) = world.block_on(&node, async move {
-        let warm = CallOptions::within(&rt, Duration::from_secs(1));
-        assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
-        // A link that is barely alive: a piece takes longer than the deadline leaves.
-        slow.configure(|config| config.per_mebibyte = Duration::from_millis(400));
-        let mut buffer = client.alloc(LEN).expect("memory");
-        buffer.fill(0);
-        let at = buffer.as_ptr() as usize;
+        let (mut buffer, at) = slowly(&client, &slow, &rt).await;
         let options = CallOptions::within(&rt, Duration::from_millis(300)).once();
         let to = peer();
         let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options).await;
@@ -273,12 +279,7 @@ fn a_call_that_is_dropped_while_it_waits_for_the_last_access_gives_no_memory_bac
         let Stage { world, fabric, node, client, server, .. } = stage(nic, 13);
         let rt = node.handle();
         let intact = world.block_on(&node, async move {
-            let warm = CallOptions::within(&rt, Duration::from_secs(1));
-            assert!(client.call(&peer(), 0x7fff, b"", None, warm).await.is_err());
-            fabric.configure(|config| config.per_mebibyte = Duration::from_millis(400));
-            let mut buffer = client.alloc(LEN).expect("memory");
-            buffer.fill(0);
-            let at = buffer.as_ptr() as usize;
+            let (mut buffer, at) = slowly(&client, &fabric, &rt).await;
             let options = CallOptions::within(&rt, Duration::from_millis(300)).once();
             let to = peer();
             let call = client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options);

@@ -616,7 +616,7 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     }
     // The data and the flush go their ways without this thread, which meets their ends awake if they come soon.
     let attend = || core.journal.is_brief().then(|| core.rt.attend());
-    let mut attention = if core.writer.awaits_large(placed.last) { None } else { attend() };
+    let attention = if core.writer.awaits_large(placed.last) { None } else { attend() };
     let wrap = placed.wrap.map(|(end, buffer)| core.device.write(offset + end, vec![buffer.into()]));
     let batch = core.device.write(batch.0, batch.1);
     if let Some(wrap) = wrap {
@@ -624,8 +624,6 @@ async fn write(core: &Core, placed: Placed) -> Result<(), MediaError> {
     }
     batch.await?;
     core.writer.written(placed.last).await?;
-    attention = attention.or_else(attend);
-    let flushed = core.device.flush().await;
-    drop(attention);
-    flushed
+    let _attention = attention.or_else(attend);
+    core.device.flush().await
 }

@@ -63,6 +63,11 @@ pub struct Machine {
     opened: RefCell<Vec<Weak<dyn Device>>>,
 }
 
+/// How many of these devices somebody holds.
+fn live(devices: &[Weak<dyn Device>]) -> usize {
+    devices.iter().filter(|device| device.strong_count() > 0).count()
+}
+
 impl Machine {
     pub fn new(seed: u64, size: u64) -> Self {
         Self::with_options(seed, size, SimDiskOptions::default())
@@ -130,7 +135,7 @@ impl Machine {
 
     /// Stores that were opened here and whose memory isn't free.
     pub fn stores(&self) -> usize {
-        self.opened.borrow().iter().filter(|device| device.strong_count() > 0).count()
+        live(&self.opened.borrow())
     }
 
     /// Ends the world, in which nobody holds a store any more: none must be left.
@@ -138,7 +143,7 @@ impl Machine {
         let seed = self.world.seed();
         let Self { world, opened, .. } = self;
         drop(world);
-        let left = opened.borrow().iter().filter(|device| device.strong_count() > 0).count();
+        let left = live(&opened.borrow());
         assert_eq!(left, 0, "seed {seed}: stores of {} keep themselves", opened.borrow().len());
     }
 
