@@ -629,6 +629,8 @@ impl Exporter {
                 |figures| Value::Gauge(figures.endpoint.get("intake_max").copied().unwrap_or(0)),
             ),
             self.endpoint("weir_engine_fabric_intake_dropped", "Messages dropped unread", "intake_dropped"),
+            self.endpoint("weir_engine_fabric_channel_received", "Messages by channel", "channel_received"),
+            self.endpoint("weir_engine_fabric_channels_accepted", "Channels accepted", "channels_accepted"),
             self.endpoint("weir_engine_fabric_reopened", "Times the endpoint was opened anew", "reopened"),
         ]
     }

@@ -85,6 +85,8 @@ pub enum Ability {
     /// A write has ended only when it has arrived. Without: it may have ended when the system has its bytes. Messages that
     /// are sent then still arrive after it, unless the connection breaks between the two.
     Delivery,
+    /// Small messages go through memory that two endpoints of a node share. Without: through the provider.
+    Channels,
 }
 
 /// What the provider of an endpoint can do.
@@ -119,6 +121,8 @@ pub struct Capabilities {
     /// Senders put messages into the receiver's queue themselves: one that dies there blocks it, so that the endpoint watches
     /// itself, and is opened anew when it has to be.
     pub shared_queue: bool,
+    /// Small messages between two endpoints of a node go through memory that they share, beside the provider's queue.
+    pub channels: bool,
     /// How to sleep.
     pub wait: Wait,
     /// What registration needs.
@@ -148,7 +152,7 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 16] {
+    pub fn flags(&self) -> [(&'static str, bool); 17] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
@@ -160,6 +164,7 @@ impl Capabilities {
             ("delivery", self.delivery),
             ("ordered-writes", self.ordered_writes),
             ("shared-queue", self.shared_queue),
+            ("channels", self.channels),
             ("mr-local", self.mr.local),
             ("mr-virt-addr", self.mr.virt_addr),
             ("mr-prov-key", self.mr.prov_key),

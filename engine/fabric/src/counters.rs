@@ -66,6 +66,14 @@ counters! {
         mr_hits,
         /// Kept registrations that ended because their memory was freed, moved or discarded.
         mr_stale,
+        /// Messages sent through channels within the node.
+        channel_sent,
+        /// Messages received through them.
+        channel_received,
+        /// Channels that peers offered and that were accepted.
+        channels_accepted,
+        /// Channels that peers offered and that were refused.
+        channels_refused,
         /// Doorbells rung at sleeping peers.
         doorbells,
         /// Messages that the endpoint sent itself, to see whether it still receives.

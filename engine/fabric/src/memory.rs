@@ -179,6 +179,15 @@ impl Memory {
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), len) }
     }
 
+    /// Has `fill` write a part of it that nobody has been given: what was handed out of it before is gone.
+    #[inline]
+    pub(crate) fn fill(&self, range: Range<usize>, fill: impl FnOnce(&mut [u8])) {
+        let range = range.start.min(self.len)..range.end.min(self.len);
+        let len = range.end.saturating_sub(range.start);
+        // SAFETY: within the allocation, initialised, used on this thread only, and nothing else refers to this part of it.
+        fill(unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr().add(range.start), len) });
+    }
+
     /// Copies bytes between two memories, which may be the same one.
     pub(crate) fn copy(&self, at: usize, from: &Self, from_at: usize, len: usize) -> bool {
         let fits = |at: usize, memory: &Self| at.checked_add(len).is_some_and(|end| end <= memory.len);

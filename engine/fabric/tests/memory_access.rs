@@ -5,7 +5,7 @@ mod inbox;
 use core::time::Duration;
 use inbox::listen;
 use weir_fabric::libfabric::probe;
-use weir_fabric::{Access, LOOPBACK, Options, ReceiveMode, RemoteRegion, Source, open};
+use weir_fabric::{Ability, Access, LOOPBACK, Options, ReceiveMode, RemoteRegion, Source, open};
 use weir_runtime::real::Executor;
 
 #[test]
@@ -75,6 +75,7 @@ fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released
         let rt = executor.handle();
         let small = |provider: &str| Options {
             receive: ReceiveMode::Multi { slabs: 3, slab_bytes: 64 << 10 },
+            without: vec![Ability::Channels],
             ..Options::near(provider, "127.0.0.1", 1)
         };
         let [one, other] = [open(&rt, &small(provider)), open(&rt, &small(provider))]
@@ -124,6 +125,7 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
         let rt = executor.handle();
         let options = Options {
             receive: ReceiveMode::Standard { buffers: 4 },
+            without: vec![Ability::Channels],
             ..Options::near(provider, "127.0.0.1", 1)
         };
         let one = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");

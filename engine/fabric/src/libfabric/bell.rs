@@ -10,8 +10,9 @@
 //!
 //! Names tell which process of which pid namespace made them, so that what a killed process left can be removed.
 
+use super::channel::{self, Offer};
 use super::guard::Region;
-use super::page::{PAGE, Page};
+use super::shared::{PAGE, Shared};
 use crate::FabricError;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
@@ -38,6 +39,15 @@ const STATE: usize = 0;
 
 /// The word that tells which generation of its owner's endpoint it is of.
 const GENERATION: usize = 1;
+
+/// The word that counts the channels that the owner was offered.
+const OFFERS: usize = 2;
+
+/// The word that tells which form of channels the owner takes; 0: none.
+const CHANNELS: usize = 3;
+
+/// Offers that wait to be answered, at most: as many as the socket holds.
+const OFFERS_MAX: usize = 64;
 
 /// The owner is awake: it needs no ring.
 const AWAKE: u32 = 0;
@@ -109,6 +119,11 @@ pub(super) fn process(name: &str) -> Option<PathBuf> {
     (space == namespace()).then(|| PathBuf::from(format!("/proc/{pid}")))
 }
 
+/// Whether this process, as this namespace counts it, can have made this name. Names of other namespaces tell nothing of that.
+pub(super) fn can_be_of(name: &str, process: u32) -> bool {
+    parse(name).is_some_and(|(space, pid)| space != namespace() || pid == process)
+}
+
 /// Whether this process made this name.
 pub(super) fn is_own(name: &str) -> bool {
     parse(name) == Some((namespace(), std::process::id()))
@@ -145,8 +160,14 @@ pub(super) struct Bell {
     generation: Cell<u32>,
     /// The last generation that was tried.
     tried: Cell<u32>,
-    page: RefCell<Page>,
+    page: RefCell<Shared>,
     socket: UnixDatagram,
+    /// The form of channels that it takes.
+    channels: Cell<u32>,
+    /// Offers that were counted when it was last looked for them.
+    counted: Cell<u32>,
+    /// Those that came with rings.
+    offers: RefCell<Vec<Offer>>,
 }
 
 fn failed(what: &str, error: &io::Error) -> FabricError {
@@ -159,11 +180,13 @@ fn failed(what: &str, error: &io::Error) -> FabricError {
 }
 
 /// Makes the page of a bell in a new file.
-fn make(path: &Path, generation: u32) -> Result<Page, FabricError> {
+fn make(path: &Path, generation: u32) -> Result<Shared, FabricError> {
     let file = open(path, OFlags::CREATE | OFlags::EXCL)
         .map_err(|error| failed("can't create the bell in /dev/shm", &error))?;
     let sized = rustix::fs::ftruncate(&file, PAGE as u64).map_err(io::Error::from);
-    let page = sized.and_then(|()| Page::map(&file)).map_err(|error| failed("can't map the bell", &error))?;
+    let page = sized
+        .and_then(|()| Shared::map(&file, PAGE))
+        .map_err(|error| failed("can't map the bell", &error))?;
     page.word(GENERATION).store(generation, Ordering::Relaxed);
     Ok(page)
 }
@@ -174,9 +197,52 @@ impl Bell {
         let page = make(&bell_path(name), 0)?;
         let socket = UnixDatagram::bind(socket_path(name))
             .map_err(|error| failed("can't bind the bell's socket", &error))?;
-        socket.set_nonblocking(true).map_err(|error| failed("can't set up the bell's socket", &error))?;
+        socket
+            .set_nonblocking(true)
+            .and_then(|()| Ok(rustix::net::sockopt::set_socket_passcred(&socket, true)?))
+            .map_err(|error| failed("can't set up the bell's socket", &error))?;
         let (generation, tried, page) = (Cell::new(0), Cell::new(0), RefCell::new(page));
-        Ok(Self { name: name.to_owned(), port: None, generation, tried, page, socket })
+        let (channels, counted) = (Cell::new(0), Cell::new(0));
+        let offers = RefCell::default();
+        let name = name.to_owned();
+        Ok(Self { name, port: None, generation, tried, page, socket, channels, counted, offers })
+    }
+
+    /// The endpoint's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// From here on peers may offer channels.
+    pub(super) fn welcome_channels(&self) {
+        self.channels.set(channel::VERSION);
+        self.page.borrow().word(CHANNELS).store(channel::VERSION, Ordering::Release);
+    }
+
+    /// Whether a channel was offered since offers were last taken.
+    #[inline]
+    pub(super) fn has_offers(&self) -> bool {
+        self.page.borrow().word(OFFERS).load(Ordering::Relaxed) != self.counted.get()
+    }
+
+    /// The channels that were offered.
+    pub(super) fn take_offers(&self) -> Vec<Offer> {
+        self.counted.set(self.page.borrow().word(OFFERS).load(Ordering::Acquire));
+        self.empty_socket();
+        self.offers.take()
+    }
+
+    /// Takes the rings that came, and keeps offers. What comes faster than it is taken waits for the next time.
+    fn empty_socket(&self) {
+        for _ in 0..OFFERS_MAX {
+            let received = channel::receive(&self.socket);
+            let mut offers = self.offers.borrow_mut();
+            let has_room = offers.len() < OFFERS_MAX;
+            offers.extend(received.offer.filter(|_| has_room));
+            if !received.more {
+                break;
+            }
+        }
     }
 
     /// A generation that was not tried before: the provider keeps the name of each, also of one that came to nothing.
@@ -202,6 +268,8 @@ impl Bell {
         // What an earlier try has left.
         let _ = fs::remove_file(&draft);
         let page = make(&draft, generation)?;
+        page.word(CHANNELS).store(self.channels.get(), Ordering::Release);
+        self.counted.set(0);
         fs::rename(&draft, bell_path(&self.name))
             .map_err(|error| failed("can't put the new bell in its place", &error))?;
         let before = self.page.replace(page);
@@ -250,7 +318,7 @@ impl Bell {
     /// Awake: senders need not ring. Takes the rings that came.
     pub(super) fn disarm(&self) {
         self.change(ASLEEP, AWAKE);
-        while self.socket.recv(&mut [0u8; 8]).is_ok() {}
+        self.empty_socket();
     }
 }
 
@@ -285,7 +353,7 @@ pub(super) enum Rung {
 
 /// Another endpoint's doorbell.
 pub(super) struct Ringer {
-    page: Page,
+    page: Shared,
     generation: u32,
     socket: UnixDatagram,
     path: PathBuf,
@@ -304,7 +372,7 @@ impl Ringer {
             let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it is too short");
             return Err(failed("the peer's bell can't be used", &error));
         }
-        let page = Page::map(&file).map_err(|error| failed("can't map the peer's bell", &error))?;
+        let page = Shared::map(&file, PAGE).map_err(|error| failed("can't map the peer's bell", &error))?;
         let socket = UnixDatagram::unbound().map_err(|error| failed("can't make a socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up a socket", &error))?;
         let generation = page.word(GENERATION).load(Ordering::Relaxed);
@@ -320,6 +388,18 @@ impl Ringer {
     /// Whether the owner has opened its endpoint anew since.
     pub(super) fn has_moved(&self) -> bool {
         self.page.word(STATE).load(Ordering::SeqCst) == MOVED
+    }
+
+    /// Whether the owner takes channels of the form that there is here.
+    pub(super) fn takes_channels(&self) -> bool {
+        self.page.word(CHANNELS).load(Ordering::Acquire) == channel::VERSION
+    }
+
+    /// Offers the owner a channel, in the name of another endpoint.
+    pub(super) fn offer(&self, name: &str, memory: &OwnedFd) -> io::Result<()> {
+        channel::send(&self.socket, &self.path, name, memory)?;
+        self.page.word(OFFERS).fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     /// Wakes the owner if it sleeps; called after something was posted for it.

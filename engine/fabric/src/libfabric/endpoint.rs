@@ -4,7 +4,7 @@ use super::bell::{self, Rung};
 use super::hang_up::hang_up;
 use super::ops::Op;
 use super::peers::KnownPeer;
-use super::progress::{Core, JOIN_MAX};
+use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
 use super::raw::Posted;
 use super::resolve;
 use crate::counters::add;
@@ -91,30 +91,32 @@ impl LibfabricEndpoint {
         }
     }
 
-    /// The short way out: a message that the provider copies at once needs no buffer, no entry in the table of operations
-    /// and no completion. `None`: it has to go the long way.
+    /// The short way out: a message that is copied at once needs no buffer, no entry in the table of operations and no
+    /// completion. `None`: it has to go the long way.
     fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Result<Option<()>, FabricError> {
         let core = &self.core;
         // Nothing that is called while they are borrowed comes back to the peers.
         let peers = core.peers.borrow();
         let Some(peer) = peers.get(to) else { return Err(FabricError::UnknownPeer) };
         self.alive(peer)?;
-        if len > core.capabilities.inject || !peer.waiting.is_empty() || peer.has_moved() {
+        let through_channel = len <= JOIN_BYTES && peer.way.is_open();
+        let copied = len <= core.capabilities.inject && peer.waiting.is_empty();
+        if peer.has_moved() || !copied && !through_channel {
             return Ok(None);
         }
-        let posted = match parts {
-            [whole] => core.raw.inject(whole, peer.fi_addr),
-            _ if len > JOIN_MAX => return Ok(None),
-            _ => {
-                let mut bytes = core.join.borrow_mut();
-                let mut at = 0;
-                for part in parts {
-                    bytes[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                }
-                core.raw.inject(&bytes[..len], peer.fi_addr)
-            }
+        let mut joined = core.join.borrow_mut();
+        let message = match parts {
+            [whole] => whole,
+            _ if len > JOIN_MAX && !through_channel => return Ok(None),
+            _ => join(&mut joined[..len], parts),
         };
+        let put = through_channel && peer.way.put(message, core.channels.turn());
+        let posted = match put {
+            true => Posted::Yes,
+            false if copied => core.raw.inject(message, peer.fi_addr),
+            false => return Ok(None),
+        };
+        drop(joined);
         if let Some(ringer) = &peer.ringer
             && core.ring(ringer) == Rung::Moved
         {
@@ -123,11 +125,23 @@ impl LibfabricEndpoint {
             return Ok(None);
         }
         match posted {
-            Posted::Yes => Ok(Some(())),
-            Posted::Again => Ok(None),
-            Posted::Failed(errno) => Err(core.refusal(errno)),
+            Posted::Yes if put => add(&core.counters.channel_sent, 1),
+            Posted::Yes => core.sent_by_provider(to, peer),
+            Posted::Again => return Ok(None),
+            Posted::Failed(errno) => return Err(core.refusal(errno)),
         }
+        Ok(Some(()))
     }
+}
+
+/// Puts a message together.
+fn join<'a>(into: &'a mut [u8], parts: &[&[u8]]) -> &'a [u8] {
+    let mut at = 0;
+    for part in parts {
+        into[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    into
 }
 
 impl Drop for LibfabricEndpoint {
@@ -190,6 +204,7 @@ impl Endpoint for LibfabricEndpoint {
         let retain =
             |peer: &KnownPeer| doorbell && !str::from_utf8(peer.address.as_bytes()).is_ok_and(bell::is_dead);
         let mut retained = false;
+        self.core.leave_channel_of(peer);
         let gone = self.core.peers.borrow_mut().remove(peer, |peer| {
             retained = retain(peer);
             retained
@@ -225,11 +240,7 @@ impl Endpoint for LibfabricEndpoint {
         }
         if self.inject(to, parts, len)?.is_none() {
             let mut buffer = core.send_buffer(len)?;
-            let mut at = 0;
-            for part in parts {
-                buffer[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
-            }
+            join(&mut buffer, parts);
             core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })?;
         }
         add(&core.counters.messages_sent, 1);

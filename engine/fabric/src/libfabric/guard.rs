@@ -8,7 +8,7 @@
 //! that, throws away what it was about to take, and is opened anew.
 #![expect(unsafe_code, reason = "a lock of the provider in memory that is shared with other processes")]
 
-use super::page::{PAGE, Page};
+use super::shared::{PAGE, Shared};
 use super::{bell, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +42,7 @@ enum Owner {
 
 /// An endpoint's memory in which its senders put messages, as far as its lock is concerned.
 pub(super) struct Region {
-    head: Page,
+    head: Shared,
     lock: usize,
     owner: Owner,
     broken: AtomicBool,
@@ -64,7 +64,7 @@ impl Region {
         let path = Path::new(bell::DIRECTORY).join(file);
         let file = rustix::fs::open(path, OFlags::CLOEXEC | OFlags::RDWR, Mode::empty()).ok()?;
         let length = u64::try_from(rustix::fs::fstat(&file).ok()?.st_size).ok()?;
-        let head = if length >= PAGE as u64 { Page::map(&file).ok()? } else { return None };
+        let head = if length >= PAGE as u64 { Shared::map(&file, PAGE).ok()? } else { return None };
         // SAFETY: a mapped page, which is longer than the head.
         let lock = usize::try_from(unsafe { sys::weir_region_lock(head.start(), length) }).ok()?;
         let region = Arc::new(Self { head, lock, owner, broken: AtomicBool::new(false) });

@@ -133,6 +133,7 @@ impl Core {
         if ringer.has_moved() {
             return Err(lost());
         }
+        self.leave_channel_of(id);
         let peers = &mut *self.peers.borrow_mut();
         let (slot, generation) = (Peers::slot_of(id), ringer.generation());
         let fi_addr = self.insert_at(peers.has_user_ids(), slot, &address, generation)?;

@@ -4,6 +4,7 @@
 //! so (`FI_THREAD_DOMAIN`, manual progress) and takes no locks that are ever contended.
 
 mod bell;
+mod channel;
 mod endpoint;
 mod expose;
 mod guard;
@@ -12,13 +13,13 @@ mod insert;
 mod intake;
 mod open;
 mod ops;
-mod page;
 mod peers;
 mod post;
 mod progress;
 mod raw;
 mod reopen;
 pub(crate) mod resolve;
+mod shared;
 mod survey;
 mod sys;
 mod watch;

@@ -255,6 +255,9 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
     }
+    if let Some(bell) = bell.as_ref().filter(|_| capabilities.channels) {
+        bell.welcome_channels();
+    }
     tracing::info!(%address, %capabilities, "fabric endpoint opened");
     let core = Core::new(rt, raw, capabilities, address, bell, options)?;
     LibfabricEndpoint::start(rt, core)

@@ -77,6 +77,8 @@ struct Table {
     slots: Vec<Box<Slot>>,
     ops: Vec<Option<Op>>,
     free: Vec<OpId>,
+    /// Operations other than posted slabs.
+    under_way: usize,
 }
 
 /// Keys of registrations. A peer must not be able to guess those of memory that it was not given, also when it knows
@@ -104,6 +106,7 @@ pub(super) struct Ops {
 impl Ops {
     pub(super) fn add(&self, op: Op) -> OpId {
         let table = &mut *self.table.borrow_mut();
+        table.under_way += usize::from(op.peer().is_some());
         if let Some(id) = table.free.pop() {
             table.ops[id] = Some(op);
             table.slots[id].posted_to = None;
@@ -147,6 +150,7 @@ impl Ops {
     pub(super) fn take(&self, id: OpId) -> Option<Op> {
         let table = &mut *self.table.borrow_mut();
         let op = table.ops.get_mut(id)?.take()?;
+        table.under_way -= usize::from(op.peer().is_some());
         table.free.push(id);
         Some(op)
     }
@@ -172,7 +176,7 @@ impl Ops {
 
     /// Number of operations other than posted slabs.
     pub(super) fn under_way(&self) -> usize {
-        self.table.borrow().ops.iter().flatten().filter(|op| op.peer().is_some()).count()
+        self.table.borrow().under_way
     }
 
     /// Peers of the operations that the provider has, other than posted slabs, each with the entry of the address vector that
@@ -188,6 +192,7 @@ impl Ops {
     pub(super) fn drain(&self) -> Vec<Op> {
         let table = &mut *self.table.borrow_mut();
         table.free.clear();
+        table.under_way = 0;
         table.slots.clear();
         table.ops.drain(..).flatten().collect()
     }
@@ -213,5 +218,6 @@ mod tests {
         assert_eq!(ops.add(send(3)), first, "the same place");
         ops.posted(second, 8);
         assert_eq!(ops.posted_to(), [(PeerId(2), 8)]);
+        assert_eq!((ops.under_way(), ops.drain().len(), ops.under_way()), (2, 2, 0));
     }
 }

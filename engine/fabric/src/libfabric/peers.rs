@@ -1,6 +1,7 @@
 //! The peers that an endpoint knows, with what waits for each.
 
 use super::bell::{self, Ringer};
+use super::channel::Way;
 use super::ops::OpId;
 use super::sys;
 use crate::{Address, PeerId};
@@ -31,6 +32,8 @@ pub(super) struct KnownPeer {
     pub(super) fi_addr: u64,
     pub(super) address: Address,
     pub(super) ringer: Option<Rc<Ringer>>,
+    /// How small messages get there, where it is within the node.
+    pub(super) way: Way,
     /// Operations that the provider had no room for, oldest first, and since when they wait.
     pub(super) waiting: VecDeque<(OpId, Instant)>,
     /// What is there as long as the peer's process is, where that can be seen from here.
@@ -64,8 +67,12 @@ impl KnownPeer {
     /// Whether what was posted to an entry of the address vector can still end: it stands for the peer's endpoint of now, and
     /// its process has not ended, as far as that can be seen.
     pub(super) fn is_at(&self, entry: u64) -> bool {
-        let has_ended = || self.process.as_ref().is_some_and(|process| !process.exists());
-        self.fi_addr == entry && !self.has_moved() && !has_ended()
+        self.fi_addr == entry && !self.has_moved() && !self.has_ended()
+    }
+
+    /// Whether its process has ended, as far as that can be seen.
+    pub(super) fn has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.exists())
     }
 
     /// Notes that the provider still has no room.
@@ -222,6 +229,7 @@ impl Peers {
             address: address.clone(),
             process,
             ringer,
+            way: Way::default(),
             waiting: VecDeque::new(),
             seen: Cell::default(),
             retry_at: Instant::default(),

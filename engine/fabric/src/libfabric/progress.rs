@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the completion queue's descriptor is borrowed from libfabric")]
 
 use super::bell::Bell;
+use super::channel::{self, Channels};
 use super::expose::Exposing;
 use super::guard::Region;
 use super::intake::{HANDED_MAX, Intake};
@@ -46,6 +47,9 @@ impl Default for Batch {
 /// send buffer even where the provider would copy them: then they are copied as often.
 pub(super) const JOIN_MAX: usize = 512;
 
+/// Largest message that is put together for a channel, which is what it holds.
+pub(super) const JOIN_BYTES: usize = channel::MESSAGE_MAX;
+
 /// Batches per poll, where one was not all: as many small messages as the slabs hold, of 128 bytes each.
 const BATCHES_MAX: usize = 32;
 
@@ -66,7 +70,7 @@ pub(super) struct Core {
     /// Memory of small messages that are out.
     pub(super) send_spare: RefCell<Vec<Rc<Memory>>>,
     /// Where small messages are put together.
-    pub(super) join: RefCell<[u8; JOIN_MAX]>,
+    pub(super) join: RefCell<[u8; JOIN_BYTES]>,
     pub(super) ops: Ops,
     pub(super) keys: KeySource,
     pub(super) exposing: Exposing,
@@ -74,6 +78,10 @@ pub(super) struct Core {
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     fd: Option<i32>,
     pub(super) bell: Option<Bell>,
+    /// Ways to peers of the node beside the provider's.
+    pub(super) channels: Channels,
+    /// When their turn began.
+    pub(super) channel_turn: Cell<Instant>,
     /// The endpoint's watch over itself, where peers can block its queue.
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
@@ -98,7 +106,7 @@ pub(super) struct Core {
     /// Messages handed out in this turn.
     handed: Cell<usize>,
     /// Completions and messages are being handed out.
-    reaping: Cell<bool>,
+    pub(super) reaping: Cell<bool>,
     pub(super) posted: Cell<usize>,
     copy_below: usize,
     pub(super) receive: ReceiveMode,
@@ -134,7 +142,7 @@ impl Core {
             pool: BufferPool::new(options.buffer_bytes),
             send_pool: BufferPool::new(SEND_BYTES_MAX),
             send_spare: RefCell::default(),
-            join: RefCell::new([0; JOIN_MAX]),
+            join: RefCell::new([0; JOIN_BYTES]),
             ops: Ops::default(),
             keys: KeySource::default(),
             exposing,
@@ -142,6 +150,8 @@ impl Core {
             sink: OnceCell::new(),
             fd,
             bell,
+            channels: Channels::new(),
+            channel_turn: Cell::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
             distrusted: Cell::new(false),
@@ -196,6 +206,23 @@ impl Core {
             }
             Op::Slab(_) => self.posted.set(self.posted.get().saturating_sub(1)),
         }
+    }
+
+    /// Takes what has come, by channels and from the provider. Returns whether there was anything.
+    fn look(&self) -> bool {
+        if self.bell.as_ref().is_some_and(Bell::has_offers) {
+            self.answer_offers();
+        }
+        if self.channels.count() == 0 {
+            return self.reap();
+        }
+        let came = self.take_from_channels();
+        if came && !self.is_providers_look() && self.ops.under_way() == 0 {
+            return true;
+        }
+        let reaped = self.reap();
+        // That takes a while; what came meanwhile need not wait for the next look.
+        self.take_from_channels() || reaped || came
     }
 
     /// Takes what has completed, and hands out messages as far as a turn goes. Returns whether there was anything.
@@ -338,7 +365,7 @@ impl Core {
         }
     }
 
-    fn hand_over(&self, message: Message) {
+    pub(super) fn hand_over(&self, message: Message) {
         self.handed.set(self.handed.get() + 1);
         if let Some(sink) = self.sink() {
             sink.message(message);
@@ -406,6 +433,7 @@ impl Core {
         if let Some(bell) = &self.bell {
             bell.retire();
         }
+        self.leave_channels();
         // First the provider lets go of all memory, then the memory may go.
         self.raw.stop();
         drop(self.intake.take());
@@ -434,7 +462,7 @@ impl EventSource for Core {
             bell.disarm();
         }
         self.handed.set(0);
-        let progress = self.reap();
+        let progress = self.look();
         if self.watch.as_ref().is_some_and(Watch::polled) || self.distrusted.take() {
             self.look_after();
         }
@@ -466,7 +494,10 @@ impl EventSource for Core {
             Some(bell) => {
                 bell.arm();
                 self.armed.set(true);
-                if self.reap() || self.watch.is_some() && self.look_after() {
+                if self.channels.count() > 0 {
+                    self.tend_channels();
+                }
+                if self.look() || self.watch.is_some() && self.look_after() {
                     self.armed.set(false);
                     bell.disarm();
                     return false;

@@ -75,7 +75,10 @@ impl Core {
             watch.answered();
             return false;
         }
-        let signs = Signs { arrived: self.counters.messages_received.get(), ended: self.ended.get() };
+        // What came through channels says nothing of the queue.
+        let counters = &self.counters;
+        let arrived = counters.messages_received.get().wrapping_sub(counters.channel_received.get());
+        let signs = Signs { arrived, ended: self.ended.get() };
         match watch.look(self.rt.now(), signs, || self.posted_ops()) {
             Advice::Nothing => return false,
             Advice::Ask => return self.ask(watch),
@@ -161,6 +164,7 @@ impl Core {
         // What was posted to others may still be done by them, and what they have taken ends.
         self.ring_for_transfers();
         let region = self.region.take();
+        self.leave_channels();
         let opened = self.open_next(bell);
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
@@ -192,8 +196,8 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::libfabric::bell::{self, Ringer};
-    use crate::libfabric::page::Page;
-    use crate::{Access, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
+    use crate::libfabric::shared::{PAGE, Shared};
+    use crate::{Ability, Access, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
     use core::cell::Cell;
     use core::sync::atomic::Ordering;
     use core::time::Duration;
@@ -235,9 +239,10 @@ mod tests {
     }
 
     impl Party {
-        fn new(executor: &Executor) -> Self {
-            let endpoint =
-                open(&executor.handle(), &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
+        fn new(executor: &Executor, without: &[Ability]) -> Self {
+            let near = Options::near("shm", "127.0.0.1", 1);
+            let options = Options { without: without.to_vec(), ..near };
+            let endpoint = open(&executor.handle(), &options).expect("an endpoint");
             let inbox = Rc::new(Inbox::default());
             let weak = Rc::downgrade(&inbox);
             endpoint.set_sink(weak);
@@ -247,10 +252,10 @@ mod tests {
         }
 
         /// The head of its shared memory in this generation.
-        fn head(&self, generation: u32) -> Page {
+        fn head(&self, generation: u32) -> Shared {
             let path = Path::new(bell::DIRECTORY).join(bell::provider_name(&self.name, generation));
             let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty()).expect("it is there");
-            Page::map(&file).expect("mapped")
+            Shared::map(&file, PAGE).expect("mapped")
         }
 
         fn reopened(&self) -> u64 {
@@ -260,7 +265,12 @@ mod tests {
 
     /// Two of them; `None` where their memory isn't of the format that the tests know.
     fn parties(executor: &Executor) -> Option<(Party, Party)> {
-        let parties = (Party::new(executor), Party::new(executor));
+        // Channels go on when the queue is blocked.
+        parties_without(executor, &[Ability::Channels])
+    }
+
+    fn parties_without(executor: &Executor, without: &[Ability]) -> Option<(Party, Party)> {
+        let parties = (Party::new(executor, without), Party::new(executor, without));
         let format = parties.0.head(0).word(0).load(Ordering::SeqCst) & 0xff;
         (format == FORMAT).then_some(parties)
     }
@@ -284,19 +294,19 @@ mod tests {
     }
 
     /// What a process does that is killed between taking a place in a queue and filling it.
-    fn take_a_place(head: &Page) {
+    fn take_a_place(head: &Shared) {
         head.word(TAKEN).fetch_add(1, Ordering::SeqCst);
     }
 
     /// What a process does that is killed with the lock.
-    fn take_the_lock(head: &Page) {
+    fn take_the_lock(head: &Shared) {
         let lock = head.word(LOCK);
         let open = lock.load(Ordering::SeqCst);
         // What means "open" differs between processors.
         lock.store(1 - open, Ordering::SeqCst);
     }
 
-    fn survives(harm: fn(&Page)) {
+    fn survives(harm: fn(&Shared)) {
         let executor = Executor::new().expect("an executor");
         let Some((server, client)) = parties(&executor) else { return };
         reach(&executor, &client, &server);
@@ -327,6 +337,43 @@ mod tests {
         survives(take_a_place);
     }
 
+    /// Sends so many that a channel is offered.
+    fn talk(executor: &Executor, from: &Party, to: &Party) {
+        let rt = executor.handle();
+        let id = from.endpoint.insert(&to.endpoint.address()).expect("an address");
+        executor.block_on(async {
+            for _ in 0..40 {
+                from.endpoint.send(id, 0, &[&[7; 500]]).expect("accepted");
+                rt.sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+
+    #[test]
+    fn an_endpoint_whose_queue_is_blocked_hears_its_channels_until_it_is_opened_anew_and_gets_others_then() {
+        let executor = Executor::new().expect("an executor");
+        let Some((server, client)) = parties_without(&executor, &[]) else { return };
+        reach(&executor, &server, &client);
+        talk(&executor, &client, &server);
+        let [accepted, sent] =
+            [&server.endpoint.counters().channels_accepted, &client.endpoint.counters().channel_sent];
+        assert!(accepted.get() == 1 && sent.get() > 0);
+        take_a_place(&server.head(0));
+        let rt = executor.handle();
+        let until = rt.now() + PATIENCE;
+        while server.reopened() == 0 {
+            assert!(rt.now() < until, "nobody has noticed");
+            let before = server.inbox.messages.get();
+            talk(&executor, &client, &server);
+            assert!(server.reopened() > 0 || server.inbox.messages.get() == before + 40);
+        }
+        reach(&executor, &client, &server);
+        let before = sent.get();
+        talk(&executor, &client, &server);
+        talk(&executor, &client, &server);
+        assert!(accepted.get() == 2 && sent.get() > before);
+    }
+
     #[test]
     fn an_endpoint_whose_lock_nobody_has_any_more_is_opened_anew_and_its_peers_find_it() {
         survives(take_the_lock);
@@ -354,7 +401,7 @@ mod tests {
     }
 
     /// Each of the executor's turns takes `turn_ms`, and there is always a next one.
-    fn notices_while_busy(harm: fn(&Page), turn_ms: u64) {
+    fn notices_while_busy(harm: fn(&Shared), turn_ms: u64) {
         let executor = Executor::new().expect("an executor");
         let Some((server, client)) = parties(&executor) else { return };
         reach(&executor, &client, &server);
@@ -428,7 +475,7 @@ mod tests {
     #[test]
     fn a_closed_endpoint_of_the_same_process_is_not_written_to_any_more() {
         let executor = Executor::new().expect("an executor");
-        let (server, client) = (Party::new(&executor), Party::new(&executor));
+        let (server, client) = (Party::new(&executor, &[]), Party::new(&executor, &[]));
         if !client.endpoint.capabilities().within_process() {
             return;
         }
@@ -444,7 +491,7 @@ mod tests {
     #[test]
     fn an_endpoint_that_nobody_talks_to_asks_itself_and_stays_as_it_is() {
         let executor = Executor::new().expect("an executor");
-        let party = Party::new(&executor);
+        let party = Party::new(&executor, &[]);
         let deaf = open(&executor.handle(), &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
         let rt = executor.handle();
         executor.block_on(async {

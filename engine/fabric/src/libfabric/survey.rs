@@ -31,6 +31,8 @@ pub(super) struct Facts {
     /// An endpoint is to use it.
     turns_away: bool,
     wait_fd: bool,
+    /// Channels are to be used where there can be some.
+    channels: bool,
 }
 
 impl Facts {
@@ -57,6 +59,7 @@ impl Facts {
         self.source_err &= self.source && !gone(Ability::SourceErr);
         self.av_user_id &= self.source && !gone(Ability::AvUserId);
         self.delivery &= !gone(Ability::Delivery);
+        self.channels &= !gone(Ability::Channels);
         self
     }
 
@@ -78,6 +81,12 @@ impl Facts {
 
     pub(super) fn wait_fd(self) -> bool {
         self.wait_fd
+    }
+
+    /// Whether small messages may go beside the provider: to peers that are all on this node and found by name, where messages
+    /// name their senders. What says that a write has ended must not overtake it.
+    fn channels(self) -> bool {
+        self.channels && !self.wait_fd && self.source && self.delivery
     }
 }
 
@@ -114,6 +123,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         receiver_not_ready: has(sys::Needs { receiver_not_ready: 1, ..plain(caps) }),
         turns_away: false,
         wait_fd: false,
+        channels: true,
     };
     Ok(Facts { wait_fd: raw::probe_wait(provider, &facts.needs()).is_ok(), ..facts })
 }
@@ -152,6 +162,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         delivery: facts.delivery,
         ordered_writes: caps.ordered_writes != 0,
         shared_queue: caps.shared_queue != 0,
+        channels: facts.channels(),
         wait: if facts.wait_fd { Wait::Fd } else { Wait::Doorbell },
         mr: MrMode {
             local: bit(sys::FI_MR_LOCAL),

@@ -54,6 +54,7 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         mr: MrMode { virt_addr, ..MrMode::default() },
         mr_accounting: MrAccounting::Own,
         shared_queue: false,
+        channels: false,
         mr_key_bytes: if sm { 0 } else { size_of::<u64>() },
         inject: 0,
         max_message: MESSAGE_MAX,

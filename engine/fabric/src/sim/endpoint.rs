@@ -206,6 +206,7 @@ impl SimEndpoint {
             mr: MrMode::default(),
             mr_accounting,
             shared_queue: false,
+            channels: false,
             mr_key_bytes: 8,
             inject: 0,
             max_message: MESSAGE_MAX,

@@ -1,0 +1,408 @@
+//! What an endpoint does with its channels.
+
+use super::table::{CHANNELS_MAX, Channels, Look};
+use super::{Channel, Offer};
+use crate::counters::add;
+use crate::libfabric::bell;
+use crate::libfabric::intake::HANDED_MAX;
+use crate::libfabric::peers::KnownPeer;
+use crate::libfabric::progress::Core;
+use crate::{Address, PeerId};
+use core::time::Duration;
+use std::io;
+use std::rc::Rc;
+
+/// Messages that one look takes from channels, at most: others have the rest of a turn.
+const TAKEN_MAX: usize = HANDED_MAX / 2;
+
+/// While channels bring something, the provider is asked once in so many looks, unless it has something to end.
+const PROVIDERS_LOOK: u32 = 8;
+
+/// Looks after which an endpoint that never sleeps sees which channels are closed.
+const LOOKS_PER_ROUND: u32 = 4096;
+
+/// Shortest turn of the table.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Why an offer is not accepted.
+#[derive(thiserror::Error, Debug)]
+enum Refusal {
+    #[error("nobody of that name is known, or somebody else offers it")]
+    Stranger,
+    #[error("there is a channel to that peer, or there will be")]
+    Another,
+    #[error("all {CHANNELS_MAX} channels are in use")]
+    Full,
+    #[error("what was offered can't be used: {0}")]
+    Unusable(#[from] io::Error),
+}
+
+impl Core {
+    /// Takes what has come through channels. Each gives one message in a round, so that nobody who sends much holds up
+    /// others. Returns whether there was anything.
+    pub(in crate::libfabric) fn take_from_channels(&self) -> bool {
+        if self.sink.get().is_none() {
+            return false;
+        }
+        let within = self.reaping.replace(true);
+        let (mut any, mut left) = (false, TAKEN_MAX);
+        while left > 0 {
+            let taken = self.take_round(left);
+            left -= taken;
+            any |= taken > 0;
+            if taken == 0 || self.raw.is_stopped() {
+                break;
+            }
+        }
+        self.reaping.set(within);
+        any
+    }
+
+    /// Takes one message from each channel that has one, `most` at most.
+    fn take_round(&self, most: usize) -> usize {
+        let (count, first) = (self.channels.count(), self.channels.first());
+        let mut taken = 0;
+        for step in 0..count {
+            let at = if first + step < count { first + step } else { first + step - count };
+            match self.channels.look_at(at) {
+                Look::Nothing => {}
+                Look::Came(message) => {
+                    add(&self.counters.messages_received, 1);
+                    add(&self.counters.bytes_received, message.len() as u64);
+                    add(&self.counters.channel_received, 1);
+                    self.hand_over(message);
+                    taken += 1;
+                }
+                Look::Broken(channel) => {
+                    tracing::warn!(
+                        "a peer within the node doesn't keep to the rules of channels; its channel is closed"
+                    );
+                    self.leave_channel(&channel);
+                }
+            }
+            if taken == most {
+                self.channels.begin_with((at + 1) % count.max(1));
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Whether the provider is to be asked although channels have brought something.
+    #[inline]
+    pub(in crate::libfabric) fn is_providers_look(&self) -> bool {
+        let look = self.channels.look();
+        if look.is_multiple_of(LOOKS_PER_ROUND) {
+            self.tend_channels();
+        }
+        look.is_multiple_of(PROVIDERS_LOOK)
+    }
+
+    /// Leaves the channels that peers have closed, and counts time.
+    pub(in crate::libfabric) fn tend_channels(&self) {
+        for channel in self.channels.take(Channels::is_over) {
+            self.forget_channel(&channel);
+        }
+        let now = self.rt.now();
+        if now - self.channel_turn.get() >= TURN {
+            self.channel_turn.set(now);
+            self.channels.next_turn();
+        }
+    }
+
+    fn forget_channel(&self, channel: &Rc<Channel>) {
+        if let Some(peer) = self.peers.borrow().get(channel.peer) {
+            peer.way.leave(channel);
+        }
+    }
+
+    fn leave_channel(&self, gone: &Rc<Channel>) {
+        gone.close();
+        self.channels.take(|channel| core::ptr::eq(channel, &raw const **gone));
+        self.forget_channel(gone);
+    }
+
+    /// Leaves the channel of a peer that is given up, or has moved.
+    pub(in crate::libfabric) fn leave_channel_of(&self, peer: PeerId) {
+        for channel in self.channels.take(|channel| Channels::is_of(channel, peer)) {
+            channel.close();
+            self.forget_channel(&channel);
+        }
+    }
+
+    /// Leaves all of them.
+    pub(in crate::libfabric) fn leave_channels(&self) {
+        for channel in self.channels.take(|_| true) {
+            channel.close();
+            self.forget_channel(&channel);
+        }
+    }
+
+    /// A message went to a peer through the provider: offers the peer a channel if it is time.
+    pub(in crate::libfabric) fn sent_by_provider(&self, to: PeerId, peer: &KnownPeer) {
+        let Some(ringer) = peer.ringer.as_ref().filter(|_| self.capabilities.channels) else { return };
+        if !peer.way.is_worth_a_channel() || !ringer.takes_channels() || peer.address == self.address {
+            return;
+        }
+        let Some(bell) = &self.bell else { return };
+        // One that was not answered until now won't be.
+        if let Some(before) = peer.way.channel() {
+            before.close();
+            self.channels.take(|channel| core::ptr::eq(channel, &raw const *before));
+            peer.way.replace(None);
+        }
+        if !self.make_room() {
+            return;
+        }
+        let made = Channel::make(to).and_then(|(channel, memory)| {
+            let offered = ringer.offer(bell.name(), &memory);
+            offered.map(|()| channel)
+        });
+        match made {
+            Ok(channel) => {
+                let channel = Rc::new(channel);
+                self.channels.add(Rc::clone(&channel));
+                peer.way.replace(Some(channel));
+            }
+            Err(error) => tracing::debug!(peer = %peer.address, %error, "a channel could not be offered"),
+        }
+    }
+
+    /// Answers the offers that have come.
+    pub(in crate::libfabric) fn answer_offers(&self) {
+        let Some(bell) = &self.bell else { return };
+        for offer in bell.take_offers() {
+            let name = offer.name.clone();
+            match self.answer(&offer) {
+                Ok(()) => {
+                    add(&self.counters.channels_accepted, 1);
+                    tracing::debug!(peer = name, "a channel was accepted");
+                }
+                Err(why) => {
+                    add(&self.counters.channels_refused, 1);
+                    tracing::debug!(peer = name, %why, "a channel was refused");
+                }
+            }
+        }
+    }
+
+    fn answer(&self, offer: &Offer) -> Result<(), Refusal> {
+        if !bell::can_be_of(&offer.name, offer.process) {
+            return Err(Refusal::Stranger);
+        }
+        let address = Address::from_bytes(offer.name.as_bytes()).ok_or(Refusal::Stranger)?;
+        let peer = self.peers.borrow().by_address(&address).ok_or(Refusal::Stranger)?;
+        let channel = Rc::new(Channel::of_offer(peer, &offer.memory)?);
+        let answer = self.find_place(peer, &offer.name);
+        if answer.is_err() || !channel.accept() {
+            channel.close();
+            return answer.and(Err(Refusal::Another));
+        }
+        if let Some(known) = self.peers.borrow().get(peer) {
+            known.way.replace(Some(Rc::clone(&channel)));
+        }
+        self.channels.add(channel);
+        Ok(())
+    }
+
+    /// Makes place for a channel that a peer offers. Of two that offer each other one at the same time, the one whose name comes
+    /// first gets its way.
+    fn find_place(&self, peer: PeerId, name: &str) -> Result<(), Refusal> {
+        let own = self.bell.as_ref().map_or("", |bell| bell.name());
+        let before = self.peers.borrow().get(peer).and_then(|known| known.way.channel());
+        if let Some(before) = before {
+            if before.is_open() || !before.is_closed() && own < name {
+                return Err(Refusal::Another);
+            }
+            self.leave_channel(&before);
+        }
+        if self.make_room() { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// Makes room for another channel: in place of one whose peer has ended, or that nobody has used for a while. Returns
+    /// whether there is any.
+    fn make_room(&self) -> bool {
+        if !self.channels.is_full() {
+            return true;
+        }
+        let peers = self.peers.borrow();
+        let ended = |channel: &Channel| peers.get(channel.peer).is_none_or(KnownPeer::has_ended);
+        let ended = self.channels.take(ended);
+        drop(peers);
+        for channel in ended.into_iter().chain(self.channels.idle()) {
+            self.leave_channel(&channel);
+        }
+        !self.channels.is_full()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::libfabric::bell::Ringer;
+    use crate::libfabric::channel::{BYTES, HEAD_LONGS, RING_LONGS, SEALS};
+    use crate::libfabric::shared::Shared;
+    use crate::{Ability, Endpoint, FabricError, Message, Options, Sink, open};
+    use core::cell::RefCell;
+    use core::sync::atomic::Ordering;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::os::fd::OwnedFd;
+    use weir_runtime::real::Executor;
+
+    #[derive(Default)]
+    struct Inbox(RefCell<Vec<Vec<u8>>>);
+
+    impl Sink for Inbox {
+        fn message(&self, message: Message) {
+            self.0.borrow_mut().push(message.to_vec());
+        }
+
+        fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
+    }
+
+    /// An endpoint, and a peer whose side of things the test writes itself.
+    struct Stage {
+        executor: Executor,
+        victim: Rc<dyn Endpoint>,
+        inbox: Rc<Inbox>,
+        peer: Rc<dyn Endpoint>,
+    }
+
+    fn name(endpoint: &Rc<dyn Endpoint>) -> String {
+        let address = endpoint.address();
+        str::from_utf8(address.as_bytes()).expect("a name").trim_end_matches('\0').to_owned()
+    }
+
+    impl Stage {
+        fn set() -> Self {
+            let executor = Executor::new().expect("an executor");
+            let rt = executor.handle();
+            let near = Options::near("shm", "127.0.0.1", 1);
+            let quiet = Options { without: vec![Ability::Channels], ..near.clone() };
+            let [victim, peer] = [near, quiet].map(|options| open(&rt, &options).expect("an endpoint"));
+            let inbox = Rc::new(Inbox::default());
+            let weak = Rc::downgrade(&inbox);
+            victim.set_sink(weak);
+            Self { executor, victim, inbox, peer }
+        }
+
+        fn knows_peer(self) -> Self {
+            self.victim.insert(&self.peer.address()).expect("an address");
+            self
+        }
+
+        /// Offers this memory in the peer's name. Returns how many offers were accepted and refused by then.
+        fn offer(&self, memory: &OwnedFd) -> [u64; 2] {
+            self.offer_as(&name(&self.peer), memory)
+        }
+
+        fn offer_as(&self, who: &str, memory: &OwnedFd) -> [u64; 2] {
+            let ringer = Ringer::new(&name(&self.victim)).expect("its bell");
+            ringer.offer(who, memory).expect("sent");
+            self.pause();
+            let counters = self.victim.counters();
+            [counters.channels_accepted.get(), counters.channels_refused.get()]
+        }
+
+        fn pause(&self) {
+            let rt = self.executor.handle();
+            self.executor.block_on(rt.sleep(Duration::from_millis(30)));
+        }
+
+        fn received(&self) -> Vec<Vec<u8>> {
+            self.pause();
+            self.inbox.0.take()
+        }
+    }
+
+    fn memory(len: usize, seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("weir-test", flags).expect("memory");
+        rustix::fs::ftruncate(&memory, len as u64).expect("memory");
+        rustix::fs::fcntl_add_seals(&memory, seals).expect("sealed");
+        memory
+    }
+
+    #[test]
+    fn what_a_known_peer_offers_carries_its_messages() {
+        let stage = Stage::set().knows_peer();
+        let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
+        assert_eq!(stage.offer(&memory), [1, 0]);
+        assert!(channel.is_open() && channel.put(b"one") && channel.put(b"two"));
+        assert_eq!(stage.received(), [b"one", b"two"]);
+    }
+
+    #[test]
+    fn strangers_and_those_who_say_that_they_are_others_are_refused() {
+        let (_channel, memory) = Channel::make(PeerId(0)).expect("a channel");
+        assert_eq!(Stage::set().offer(&memory), [0, 1], "nobody knows it");
+        let stage = Stage::set().knows_peer();
+        for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {
+            assert_eq!(stage.offer_as(who, &memory)[0], 0, "{who}");
+        }
+        // A peer in another process can't be spoken for.
+        let own = name(&stage.peer);
+        let pid = format!("-{}-", std::process::id());
+        let other = own.replace(&pid, &format!("-{}-", std::os::unix::process::parent_id()));
+        assert!(bell::can_be_of(&own, std::process::id()) && !bell::can_be_of(&other, std::process::id()));
+    }
+
+    #[test]
+    fn memory_that_could_be_taken_away_or_is_too_short_is_refused() {
+        let stage = Stage::set().knows_peer();
+        assert_eq!(stage.offer(&memory(BYTES, SealFlags::GROW)), [0, 1], "it can become shorter");
+        assert_eq!(stage.offer(&memory(BYTES - 1, SEALS)), [0, 2], "it is shorter");
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None);
+        assert_eq!(stage.offer(&socket.expect("a socket")), [0, 3], "it is no memory");
+        let answered = memory(BYTES, SEALS);
+        Shared::map(&answered, BYTES).expect("mapped").word(0).store(1, Ordering::Relaxed);
+        assert_eq!(stage.offer(&answered), [0, 4], "nobody offers it any more");
+        assert_eq!(stage.offer(&memory(2 * BYTES, SEALS)), [1, 4]);
+    }
+
+    #[test]
+    fn a_second_channel_of_a_peer_is_refused() {
+        let stage = Stage::set().knows_peer();
+        let [(first, one), (second, other)] = [0, 0].map(|id| Channel::make(PeerId(id)).expect("a channel"));
+        assert_eq!(stage.offer(&one), [1, 0]);
+        assert_eq!(stage.offer(&other), [1, 1]);
+        assert!(first.is_open() && second.is_closed());
+    }
+
+    #[test]
+    fn a_peer_that_writes_garbage_loses_its_channel_and_is_heard_through_the_provider() {
+        let stage = Stage::set().knows_peer();
+        let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
+        assert_eq!(stage.offer(&memory), [1, 0]);
+        assert!(channel.put(b"good"));
+        // The head of the next slot, with a length that no message has.
+        let garbage = 2 | u64::MAX << 32;
+        channel.shared.longs::<1>(HEAD_LONGS + 32)[0].store(garbage, Ordering::Release);
+        let victim = stage.peer.insert(&stage.victim.address()).expect("an address");
+        stage.peer.send(victim, 0, &[b"through the provider"]).expect("accepted");
+        let mut received = stage.received();
+        received.sort_unstable();
+        assert_eq!(received, [&b"good"[..], b"through the provider"]);
+        assert!(channel.is_closed());
+        channel.put(b"more");
+        stage.peer.send(victim, 0, &[b"again"]).expect("accepted");
+        assert_eq!(stage.received(), [b"again"]);
+    }
+
+    #[test]
+    fn one_whose_reader_lies_is_left_alone_by_the_writer() {
+        let stage = Stage::set().knows_peer();
+        let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
+        assert_eq!(stage.offer(&memory), [1, 0]);
+        // What the victim writes is read here; it is told that more was taken than was ever there.
+        let taken = HEAD_LONGS + RING_LONGS;
+        channel.shared.longs::<1>(taken)[0].store(7777, Ordering::Release);
+        let peer = stage.victim.insert(&stage.peer.address()).expect("an address");
+        for _ in 0..200 {
+            stage.victim.send(peer, 0, &[b"hello"]).expect("accepted");
+        }
+        assert!(channel.is_closed());
+        assert_eq!(stage.victim.counters().channel_sent.get(), 128);
+    }
+}

@@ -1,0 +1,134 @@
+//! Channels: how small messages go between two endpoints of one node.
+//!
+//! Providers within a node have one queue for each receiver, that all its senders fill: each takes a place there, a buffer,
+//! and a lock for it. Two endpoints that exchange messages all the time get a channel of their own beside that: memory that
+//! nobody else has, with a ring for each direction that has one writer and one reader. A message then costs what it
+//! costs to bring its cache lines from one core to the other, and a process that is killed in the middle of one harms nobody
+//! but itself.
+//!
+//! An endpoint offers a channel to a peer that it has sent some messages to, through the socket of the peer's bell. Until the
+//! peer has accepted it, and where it doesn't, messages go through the provider, as do large ones, those that find no
+//! room in the ring, and all transfers. There is no order between the two ways.
+
+mod flow;
+mod offer;
+mod ring;
+mod table;
+mod way;
+
+pub(super) use offer::{Offer, receive, send};
+pub(super) use ring::MESSAGE_MAX;
+pub(super) use table::Channels;
+pub(super) use way::Way;
+
+use super::shared::{PAGE, Shared};
+use crate::PeerId;
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use ring::{Garbage, RING_LONGS, Reader, Writer};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Which form of channels this is; an endpoint is offered none of a form that it doesn't have.
+pub(super) const VERSION: u32 = 1;
+
+/// The word that tells what became of the channel. Behind it, on lines of their own, come the rings: first the one that
+/// whoever offers it writes.
+const STATE: usize = 0;
+
+/// Long words before the first ring: a pair of lines.
+const HEAD_LONGS: usize = 16;
+
+/// Length of a channel's memory in bytes.
+const BYTES: usize = ((HEAD_LONGS + 2 * RING_LONGS) * 8).next_multiple_of(PAGE);
+
+/// Nobody has answered yet.
+const OFFERED: u32 = 0;
+
+/// Both sides use it.
+const ACCEPTED: u32 = 1;
+
+/// One side doesn't use it, or not any more.
+const CLOSED: u32 = 2;
+
+/// No process can make the memory shorter, which would end others that touch it.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// One side of a channel.
+pub(super) struct Channel {
+    shared: Rc<Shared>,
+    peer: PeerId,
+    writer: Writer,
+    reader: Reader,
+    /// When it was last used, by the count of its table.
+    used: Cell<u32>,
+}
+
+impl Channel {
+    /// `own` is the ring that this side writes, `other` the one that it reads.
+    fn new(shared: Shared, peer: PeerId, own: usize, other: usize) -> Self {
+        let shared = Rc::new(shared);
+        let at = |ring: usize| HEAD_LONGS + ring * RING_LONGS;
+        let writer = Writer::new(Rc::clone(&shared), at(own));
+        let reader = Reader::new(Rc::clone(&shared), at(other));
+        Self { shared, peer, writer, reader, used: Cell::new(0) }
+    }
+
+    /// A new channel for a peer, with the memory that it is to be given.
+    fn make(peer: PeerId) -> io::Result<(Self, OwnedFd)> {
+        let memory =
+            rustix::fs::memfd_create("weir-channel", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&memory, BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&memory, SEALS)?;
+        let shared = Shared::map(&memory, BYTES)?;
+        Ok((Self::new(shared, peer, 0, 1), memory))
+    }
+
+    /// The other side of a channel that a peer has offered. Memory that its owner could take away is none.
+    fn of_offer(peer: PeerId, memory: &OwnedFd) -> io::Result<Self> {
+        let sealed = rustix::fs::fcntl_get_seals(memory)?.contains(SealFlags::SHRINK);
+        let long = rustix::fs::fstat(memory)?.st_size >= i64::try_from(BYTES).unwrap_or(i64::MAX);
+        if !sealed || !long {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no memory for a channel"));
+        }
+        Ok(Self::new(Shared::map(memory, BYTES)?, peer, 1, 0))
+    }
+
+    fn state(&self) -> u32 {
+        self.shared.word(STATE).load(Ordering::Acquire)
+    }
+
+    /// Whether the other side uses it.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.state() == ACCEPTED
+    }
+
+    fn is_closed(&self) -> bool {
+        !matches!(self.state(), OFFERED | ACCEPTED)
+    }
+
+    /// Accepts it. Returns whether the other side still offers it.
+    fn accept(&self) -> bool {
+        let state = self.shared.word(STATE);
+        state.compare_exchange(OFFERED, ACCEPTED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Tells the other side that nothing comes this way any more, and that nothing is taken.
+    fn close(&self) {
+        self.shared.word(STATE).store(CLOSED, Ordering::Release);
+    }
+
+    /// Writes a message, where there is room for it. Not, where the other side has broken the rules.
+    fn put(&self, message: &[u8]) -> bool {
+        self.writer.put(message).unwrap_or_else(|Garbage| {
+            tracing::warn!(
+                "a peer within the node doesn't keep to the rules of channels; its channel is closed"
+            );
+            self.close();
+            false
+        })
+    }
+}

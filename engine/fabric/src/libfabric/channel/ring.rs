@@ -1,0 +1,271 @@
+//! One direction of a channel: a ring of slots with one writer and one reader, in memory that both share.
+//!
+//! A slot is two cache lines. Its first word says which of all slots ever written it is, and how long the message is that
+//! begins in it, and is written last: who waits for a message looks at one word, and has the message with the line that
+//! brings it. No word is written by both sides, so that neither can hold up the other, whenever it stops.
+//!
+//! Whoever is on the other side may write anything at any time: what is read is copied first and judged then.
+
+use crate::libfabric::shared::Shared;
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use std::rc::Rc;
+
+/// Slots of a ring: as many small messages as a client may have under way.
+const SLOTS: u32 = 128;
+
+/// Long words of a slot: its head, and what it holds of a message.
+const SLOT_LONGS: usize = 16;
+
+/// Bytes of a message in one slot.
+const SLOT_BYTES: usize = (SLOT_LONGS - 1) * 8;
+
+/// Slots of the longest message: several fit in a ring.
+const MESSAGE_SLOTS: u32 = 34;
+
+/// Longest message in bytes: requests that share a message have 4 KiB.
+pub(in crate::libfabric) const MESSAGE_MAX: usize = MESSAGE_SLOTS as usize * SLOT_BYTES;
+
+/// Slots that a reader has taken before it says so: saying it takes a line away from the writer.
+const TOLD_EVERY: u32 = SLOTS / 4;
+
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS - TOLD_EVERY >= 2 * MESSAGE_SLOTS);
+
+/// Long words of a ring: the slots, and a pair of lines with the number of those that the reader has taken.
+pub(super) const RING_LONGS: usize = SLOTS as usize * SLOT_LONGS + SLOT_LONGS;
+
+/// The other side doesn't keep to the rules: nothing that it wrote means anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Garbage;
+
+/// Where a ring is.
+struct Place {
+    shared: Rc<Shared>,
+    /// Its first long word.
+    at: usize,
+}
+
+impl Place {
+    #[inline]
+    fn slot(&self, number: u32) -> &[core::sync::atomic::AtomicU64; SLOT_LONGS] {
+        self.shared.longs(self.at + SLOT_LONGS + (number % SLOTS) as usize * SLOT_LONGS)
+    }
+
+    #[inline]
+    fn taken(&self) -> &core::sync::atomic::AtomicU64 {
+        &self.shared.longs::<1>(self.at)[0]
+    }
+}
+
+/// The first word of a slot: which one it is, and the length of the message that begins there, in its upper half.
+fn head(number: u32, len: usize) -> u64 {
+    // Memory is zero at first: no slot that was written has a zero there in its first round.
+    u64::from(number.wrapping_add(1)) | (len as u64) << 32
+}
+
+/// Slots that a message takes.
+fn slots_for(len: usize) -> u32 {
+    u32::try_from(len.div_ceil(SLOT_BYTES)).unwrap_or(u32::MAX).max(1)
+}
+
+/// The side of a ring that writes.
+pub(super) struct Writer {
+    place: Place,
+    /// Number of the next slot.
+    next: Cell<u32>,
+    /// Slots that the reader is known to have taken.
+    taken: Cell<u32>,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Rc<Shared>, at: usize) -> Self {
+        Self { place: Place { shared, at }, next: Cell::new(0), taken: Cell::new(0) }
+    }
+
+    fn has_room(&self, slots: u32) -> Result<bool, Garbage> {
+        let fits = |taken: u32| self.next.get().wrapping_sub(taken) + slots <= SLOTS;
+        if fits(self.taken.get()) {
+            return Ok(true);
+        }
+        let taken = u32::try_from(self.place.taken().load(Ordering::Acquire)).map_err(|_| Garbage)?;
+        if self.next.get().wrapping_sub(taken) > SLOTS {
+            return Err(Garbage);
+        }
+        self.taken.set(taken);
+        Ok(fits(taken))
+    }
+
+    fn fill(&self, number: u32, bytes: &[u8]) {
+        let longs = self.place.slot(number)[1..].iter();
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        for (long, bytes) in longs.zip(whole.iter().chain((!rest.is_empty()).then_some(&last))) {
+            long.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a message of at most [`MESSAGE_MAX`] bytes. Returns whether there was room.
+    pub(super) fn put(&self, message: &[u8]) -> Result<bool, Garbage> {
+        let slots = slots_for(message.len());
+        if message.len() > MESSAGE_MAX || !self.has_room(slots)? {
+            return Ok(false);
+        }
+        let first = self.next.get();
+        let (begin, rest) = message.split_at(message.len().min(SLOT_BYTES));
+        for (number, bytes) in (1..).zip(rest.chunks(SLOT_BYTES)) {
+            let number = first.wrapping_add(number);
+            self.fill(number, bytes);
+            // So that a slot never has the number that it had 2^32 slots ago.
+            self.place.slot(number)[0].store(head(number, 0), Ordering::Relaxed);
+        }
+        self.fill(first, begin);
+        self.place.slot(first)[0].store(head(first, message.len()), Ordering::Release);
+        self.next.set(first.wrapping_add(slots));
+        Ok(true)
+    }
+}
+
+/// The side of a ring that reads.
+pub(super) struct Reader {
+    place: Place,
+    /// Number of the slot in which the next message begins.
+    next: Cell<u32>,
+    /// What the writer was told last of how many were taken.
+    told: Cell<u32>,
+}
+
+impl Reader {
+    pub(super) fn new(shared: Rc<Shared>, at: usize) -> Self {
+        Self { place: Place { shared, at }, next: Cell::new(0), told: Cell::new(0) }
+    }
+
+    /// Length of the next message, if one has come.
+    #[inline]
+    pub(super) fn peek(&self) -> Result<Option<usize>, Garbage> {
+        let next = self.next.get();
+        let head = self.place.slot(next)[0].load(Ordering::Acquire);
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        if head as u32 != next.wrapping_add(1) {
+            return Ok(None);
+        }
+        let len = usize::try_from(head >> 32).map_err(|_| Garbage)?;
+        if len > MESSAGE_MAX { Err(Garbage) } else { Ok(Some(len)) }
+    }
+
+    /// Copies the message that has come, of as many bytes as `into` has.
+    pub(super) fn take(&self, into: &mut [u8]) {
+        let (first, slots) = (self.next.get(), slots_for(into.len()));
+        for (number, bytes) in (0..).zip(into.chunks_mut(SLOT_BYTES)) {
+            let mut longs = self.place.slot(first.wrapping_add(number))[1..].iter();
+            let (whole, rest) = bytes.as_chunks_mut::<8>();
+            for (bytes, long) in whole.iter_mut().zip(&mut longs) {
+                *bytes = long.load(Ordering::Relaxed).to_le_bytes();
+            }
+            if let Some(long) = longs.next().filter(|_| !rest.is_empty()) {
+                rest.copy_from_slice(&long.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+            }
+        }
+        let next = first.wrapping_add(slots);
+        self.next.set(next);
+        if next.wrapping_sub(self.told.get()) >= TOLD_EVERY {
+            self.told.set(next);
+            self.place.taken().store(next.into(), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn shared() -> Rc<Shared> {
+        let file = rustix::fs::memfd_create("weir-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let len = (RING_LONGS * 8).next_multiple_of(4096);
+        rustix::fs::ftruncate(&file, len as u64).expect("memory");
+        Rc::new(Shared::map(&file, len).expect("mapped"))
+    }
+
+    /// A ring whose next slot has this number.
+    fn ring(number: u32) -> (Writer, Reader) {
+        let shared = shared();
+        let (writer, reader) = (Writer::new(Rc::clone(&shared), 0), Reader::new(Rc::clone(&shared), 0));
+        for counter in [&writer.next, &writer.taken, &reader.next, &reader.told] {
+            counter.set(number);
+        }
+        writer.place.taken().store(number.into(), Ordering::Relaxed);
+        (writer, reader)
+    }
+
+    fn take(reader: &Reader) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; reader.peek().expect("no garbage")?];
+        reader.take(&mut bytes);
+        Some(bytes)
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_as_they_went_in_also_where_numbers_begin_again(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 300), any::<u32>()],
+            steps in prop::collection::vec(prop::option::of(prop_oneof![0..300usize, 0..=MESSAGE_MAX]), 1..600),
+        ) {
+            let (writer, reader) = ring(start);
+            let mut sent: VecDeque<Vec<u8>> = VecDeque::new();
+            for (number, step) in (0u8..=255).cycle().zip(steps) {
+                if let Some(len) = step {
+                    let message: Vec<u8> = (0..len).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
+                    if writer.put(&message).expect("no garbage") {
+                        sent.push_back(message);
+                    } else {
+                        let taken: u32 = sent.iter().map(|message| slots_for(message.len())).sum();
+                        prop_assert!(taken + slots_for(len) + TOLD_EVERY > SLOTS, "there was room");
+                    }
+                } else {
+                    prop_assert_eq!(take(&reader), sent.pop_front());
+                }
+            }
+            while let Some(message) = sent.pop_front() {
+                prop_assert_eq!(take(&reader), Some(message));
+            }
+            prop_assert_eq!(take(&reader), None);
+        }
+
+        #[test]
+        fn whatever_the_other_side_writes_is_taken_within_bounds_or_refused(
+            longs in prop::collection::vec((0..RING_LONGS, any::<u64>(), any::<bool>()), 0..200),
+        ) {
+            let (writer, reader) = ring(0);
+            for (at, value, fits) in longs {
+                // Half of them look like the head of the message that is waited for.
+                let value = if fits { value << 32 | u64::from(reader.next.get().wrapping_add(1)) } else { value };
+                reader.place.shared.longs::<1>(at)[0].store(value, Ordering::Relaxed);
+                if let Ok(Some(len)) = reader.peek() {
+                    prop_assert!(len <= MESSAGE_MAX);
+                    reader.take(&mut vec![0; len]);
+                }
+                let _ = writer.put(&[1; 500]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_that_claims_to_have_taken_what_was_never_written_is_found_out() {
+        let (writer, _reader) = ring(0);
+        while writer.put(&[1; 100]) == Ok(true) {}
+        assert_eq!(writer.put(&[1; 100]), Ok(false), "it has taken nothing");
+        for lie in [u64::MAX, 1 << 32, u64::from(SLOTS) + 1, 1 << 31] {
+            writer.place.taken().store(lie, Ordering::Relaxed);
+            assert_eq!(writer.put(&[1; 100]), Err(Garbage), "{lie}");
+        }
+    }
+
+    #[test]
+    fn a_length_that_no_message_has_is_garbage() {
+        let (writer, reader) = ring(0);
+        writer.place.slot(0)[0].store(head(0, MESSAGE_MAX + 1), Ordering::Relaxed);
+        assert_eq!(reader.peek(), Err(Garbage));
+        assert_eq!(writer.put(&[0; MESSAGE_MAX + 1]), Ok(false));
+    }
+}

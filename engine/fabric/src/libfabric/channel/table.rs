@@ -1,0 +1,231 @@
+//! The channels of an endpoint, and the memory that what comes through them is copied to.
+
+use super::Channel;
+use super::ring::{Garbage, MESSAGE_MAX};
+use crate::BufferPool;
+use crate::PeerId;
+use crate::message::{Message, SlabLease, SlabReturns, Source};
+use core::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Most channels of an endpoint: each is looked at every time, which is a word of the processor's cache. Peers beyond that
+/// are reached through the provider.
+pub(super) const CHANNELS_MAX: usize = 64;
+
+/// Turns without a message after which a channel makes place for another one. A turn is a second at least.
+const IDLE_TURNS: u32 = 8;
+
+/// Length of a slab that messages are copied to.
+const SLAB_BYTES: usize = 64 << 10;
+
+/// Most of them: where requests hold all of these, messages are copied to memory of their own.
+const SLABS_MAX: usize = 8;
+
+/// Memory that messages are copied to. What nobody holds any more serves again at once, while the processor's cache has it.
+struct Landing {
+    pool: BufferPool,
+    returns: Rc<SlabReturns>,
+    slabs: usize,
+    slab: Option<Rc<SlabLease>>,
+    used: usize,
+}
+
+impl Landing {
+    fn new() -> Self {
+        let pool = BufferPool::new(SLABS_MAX * SLAB_BYTES);
+        Self { pool, returns: Rc::default(), slabs: 0, slab: None, used: 0 }
+    }
+
+    /// A slab that nobody holds.
+    fn next_slab(&mut self) -> Option<Rc<SlabLease>> {
+        // The one before comes back when the last message in it is gone.
+        self.slab = None;
+        let returned = self.returns.borrow_mut().pop();
+        let memory = match returned {
+            Some(memory) => memory,
+            None if self.slabs < SLABS_MAX => {
+                self.slabs += 1;
+                Rc::clone(self.pool.alloc(SLAB_BYTES).ok()?.memory())
+            }
+            None => return None,
+        };
+        Some(SlabLease::new(memory, Rc::downgrade(&self.returns)))
+    }
+
+    /// Has `fill` write a message of this length, of this sender.
+    fn message(&mut self, source: Source, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+        match &self.slab {
+            Some(slab) if Rc::strong_count(slab) == 1 => self.used = 0,
+            Some(slab) if self.used + len <= slab.memory().len() => {}
+            _ => (self.slab, self.used) = (self.next_slab(), 0),
+        }
+        let Some(slab) = &self.slab else {
+            let mut bytes = vec![0; len];
+            fill(&mut bytes);
+            return Message::owned(source, bytes, None);
+        };
+        let at = self.used;
+        self.used += len;
+        slab.memory().fill(at..at + len, fill);
+        Message::slab(source, Rc::clone(slab), at, len)
+    }
+}
+
+/// What a look at a channel has brought.
+pub(super) enum Look {
+    /// Nothing has come.
+    Nothing,
+    /// A message.
+    Came(Message),
+    /// What it has can't be read; it is to be left.
+    Broken(Rc<Channel>),
+}
+
+/// The channels of an endpoint.
+pub(in crate::libfabric) struct Channels {
+    open: RefCell<Vec<Rc<Channel>>>,
+    /// How many there are.
+    count: Cell<usize>,
+    /// Which one is looked at first the next time.
+    first: Cell<usize>,
+    /// Looks so far.
+    looks: Cell<u32>,
+    turn: Cell<u32>,
+    landing: RefCell<Landing>,
+}
+
+const _: () = assert!(SLAB_BYTES >= 8 * MESSAGE_MAX);
+
+impl Channels {
+    pub(in crate::libfabric) fn new() -> Self {
+        Self {
+            open: RefCell::default(),
+            count: Cell::new(0),
+            first: Cell::new(0),
+            looks: Cell::new(0),
+            turn: Cell::new(0),
+            landing: RefCell::new(Landing::new()),
+        }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(in crate::libfabric) fn count(&self) -> usize {
+        self.count.get()
+    }
+
+    /// The turn that it is; one that is used now was used in this turn.
+    #[inline]
+    pub(in crate::libfabric) fn turn(&self) -> u32 {
+        self.turn.get()
+    }
+
+    /// Counts a look.
+    #[inline]
+    pub(super) fn look(&self) -> u32 {
+        self.looks.set(self.looks.get().wrapping_add(1));
+        self.looks.get()
+    }
+
+    /// Begins another turn.
+    pub(super) fn next_turn(&self) {
+        self.turn.set(self.turn.get().wrapping_add(1));
+    }
+
+    /// Which channel is looked at first.
+    #[inline]
+    pub(super) fn first(&self) -> usize {
+        self.first.get()
+    }
+
+    /// The next look begins with this one.
+    #[inline]
+    pub(super) fn begin_with(&self, at: usize) {
+        self.first.set(at);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count() >= CHANNELS_MAX
+    }
+
+    pub(super) fn add(&self, channel: Rc<Channel>) {
+        channel.used.set(self.turn.get());
+        self.open.borrow_mut().push(channel);
+        self.count.set(self.count() + 1);
+    }
+
+    /// Takes out those that this is true of.
+    pub(super) fn take(&self, gone: impl Fn(&Channel) -> bool) -> Vec<Rc<Channel>> {
+        let mut open = self.open.borrow_mut();
+        let taken = open.extract_if(.., |channel| gone(channel)).collect();
+        self.count.set(open.len());
+        taken
+    }
+
+    /// The channel that has been idle longest, if that is long enough for another one to take its place.
+    pub(super) fn idle(&self) -> Option<Rc<Channel>> {
+        let idle = |channel: &Channel| self.turn.get().wrapping_sub(channel.used.get());
+        let open = self.open.borrow();
+        open.iter().filter(|channel| idle(channel) >= IDLE_TURNS).max_by_key(|channel| idle(channel)).cloned()
+    }
+
+    /// Looks at one of them.
+    #[inline]
+    pub(super) fn look_at(&self, at: usize) -> Look {
+        let open = self.open.borrow();
+        let Some(channel) = open.get(at) else { return Look::Nothing };
+        match channel.reader.peek() {
+            Ok(None) => Look::Nothing,
+            Ok(Some(len)) => {
+                channel.used.set(self.turn.get());
+                let (source, mut landing) = (Source::Peer(channel.peer), self.landing.borrow_mut());
+                Look::Came(landing.message(source, len, |bytes| channel.reader.take(bytes)))
+            }
+            Err(Garbage) => Look::Broken(Rc::clone(channel)),
+        }
+    }
+
+    /// Whether nothing more comes through one of them: it is closed, and what was in it has been taken.
+    pub(super) fn is_over(channel: &Channel) -> bool {
+        channel.is_closed() && channel.reader.peek() == Ok(None)
+    }
+
+    /// Whose it is.
+    pub(super) fn is_of(channel: &Channel, peer: PeerId) -> bool {
+        channel.peer == peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(landing: &mut Landing, number: u8, len: usize) -> Message {
+        landing.message(Source::Unknown, len, |bytes| bytes.fill(number))
+    }
+
+    #[test]
+    fn memory_serves_again_when_nobody_holds_what_is_in_it() {
+        let mut landing = Landing::new();
+        for number in 0..=255 {
+            let one = message(&mut landing, number, 3000);
+            assert_eq!(&one[..], [number; 3000]);
+        }
+        assert_eq!(landing.slabs, 1);
+    }
+
+    #[test]
+    fn messages_that_are_held_stay_as_they_are_however_many_they_become() {
+        let mut landing = Landing::new();
+        let held: Vec<_> = (0..=255).map(|number| message(&mut landing, number, MESSAGE_MAX)).collect();
+        assert_eq!(landing.slabs, SLABS_MAX);
+        for (number, one) in (0..=255).zip(&held) {
+            assert_eq!(&one[..], [number; MESSAGE_MAX]);
+        }
+        drop(held);
+        for number in 0..=255 {
+            message(&mut landing, number, MESSAGE_MAX);
+        }
+        assert_eq!((landing.slabs, landing.returns.borrow().len()), (SLABS_MAX, SLABS_MAX - 1));
+    }
+}
