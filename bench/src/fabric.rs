@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use weir_fabric::{Endpoint, FabricError, Options, open};
+use weir_fabric::{Ability, Endpoint, FabricError, Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
@@ -297,6 +297,14 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
     }
     let together = Pair::measure(&plain, &bare, What::Together)?;
     together.rate(report, &name("RPC 64 B, 16 in flight"), "op/s", "bare echoes", goal(">= 0.7"));
+    if weir_fabric::libfabric::probe(provider).is_ok_and(|found| found.channels) {
+        let queued =
+            requests::Requests::start_without(provider, Mode::Rpc, Seats::USUAL, &[Ability::Channels])?;
+        let alone = Pair::measure(&queued, &bare, What::Alone)?;
+        alone.time(report, &name("RPC 64 B, no channel, round trip"), "bare endpoint", None);
+        let together = Pair::measure(&queued, &bare, What::Together)?;
+        together.rate(report, &name("RPC 64 B, no channel, 16 in flight"), "op/s", "bare echoes", None);
+    }
     let alone = Pair::measure(&sealed, &plain, What::Alone)?;
     alone.time(report, &name("authenticated 64 B, round trip"), "not authenticated", None);
     let together = Pair::measure(&sealed, &plain, What::Together)?;

@@ -29,6 +29,8 @@ enum Variant {
     Plain,
     /// They are authenticated.
     Sealed,
+    /// They go through the provider's queue, where others go through a channel.
+    Queued,
     /// They carry the sender's address, and completions don't name senders.
     Addressed,
     /// Completions name senders by the provider's numbers, not ours.
@@ -38,9 +40,10 @@ enum Variant {
 }
 
 impl Variant {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 6] = [
         (Self::Plain, "plain"),
         (Self::Sealed, "sealed"),
+        (Self::Queued, "queued"),
         (Self::Addressed, "addressed"),
         (Self::Numbered, "numbered"),
         (Self::Together, "together"),
@@ -64,8 +67,9 @@ pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let without = match variant {
-        Variant::Addressed => vec![Ability::Source],
-        Variant::Numbered => vec![Ability::AvUserId],
+        Variant::Queued => vec![Ability::Channels],
+        Variant::Addressed => vec![Ability::Channels, Ability::Source],
+        Variant::Numbered => vec![Ability::Channels, Ability::AvUserId],
         Variant::Plain | Variant::Sealed | Variant::Together => Vec::new(),
     };
     let config = RpcConfig {
@@ -195,15 +199,18 @@ pub fn measure(report: &mut Report, providers: &[String]) {
         let Some(plain) = cost(Variant::Plain) else { continue };
         let name = |what: &str| format!("fabric {provider}: instructions per request, {what}");
         report.figure(&name("plain"), plain, "", None);
-        for (variant, what) in [
-            (Variant::Sealed, "authenticated"),
-            (Variant::Addressed, "with an address in each message"),
-            (Variant::Numbered, "senders by the provider's number"),
-            (Variant::Together, "16 in flight"),
-        ] {
-            if let Some(cost) = cost(variant) {
-                report.beside(&name(what), cost, "", ("plain", plain), None);
-            }
-        }
+        let mut beside = |variant, what, reference: (&str, f64)| {
+            let cost = cost(variant)?;
+            report.beside(&name(what), cost, "", reference, None);
+            Some(cost)
+        };
+        beside(Variant::Sealed, "authenticated", ("plain", plain));
+        beside(Variant::Together, "16 in flight", ("plain", plain));
+        // What a completion tells of a sender matters only to messages that have one.
+        let channels = weir_fabric::libfabric::probe(provider).is_ok_and(|found| found.channels);
+        let queued = channels.then(|| beside(Variant::Queued, "no channel", ("plain", plain))).flatten();
+        let reference = queued.map_or(("plain", plain), |queued| ("no channel", queued));
+        beside(Variant::Addressed, "with an address in each message", reference);
+        beside(Variant::Numbered, "senders by the provider's number", reference);
     }
 }

@@ -104,7 +104,9 @@ impl Bare {
         let server = Server::start(Mode::Bare, provider, Seats::USUAL)?;
         let executor = Executor::new().map_err(|error| failed("executor", &error))?;
         let rt = executor.handle();
-        let without = if delivery { Vec::new() } else { vec![Ability::Delivery] };
+        // The provider's own messages, whatever else there is.
+        let mut without = vec![Ability::Channels];
+        without.extend((!delivery).then_some(Ability::Delivery));
         let options = Options { without, ..Options::near(provider, "127.0.0.1", server.1) };
         let endpoint = open(&rt, &options).map_err(|error| trouble(&error))?;
         touch(&*endpoint).map_err(|error| trouble(&error))?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use weir_fabric::Endpoint;
-use weir_fabric::{Options, open};
+use weir_fabric::{Ability, Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError};
 use weir_runtime::Handle;
@@ -92,11 +92,22 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn start(provider: &str, mode: Mode, seats: Seats) -> Result<Self, BenchError> {
+        Self::start_without(provider, mode, seats, &[])
+    }
+
+    /// A client that does without some of the provider's abilities.
+    pub(super) fn start_without(
+        provider: &str,
+        mode: Mode,
+        seats: Seats,
+        without: &[Ability],
+    ) -> Result<Self, BenchError> {
         let server = Server::start(mode, provider, seats)?;
         let executor = Executor::new().map_err(|error| failed("executor", &error))?;
         let rt = executor.handle();
-        let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", server.1))
-            .map_err(|error| failed("endpoint", &error))?;
+        let near = Options::near(provider, "127.0.0.1", server.1);
+        let options = Options { without: without.to_vec(), ..near };
+        let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
         touch(&*endpoint).map_err(|error| failed("endpoint", &error))?;
         let rpc = Rpc::new(rt.clone(), endpoint, settings(mode == Mode::Sealed));
         let to = Peer::new("127.0.0.1", server.1);

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use weir_fabric::{Options, ReceiveMode, open};
+use weir_fabric::{Ability, Options, ReceiveMode, open};
 use weir_rpc::{CallOptions, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
@@ -54,7 +54,9 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     let rt = executor.handle();
     let standard = mode == Receive::Standard.name();
     let receive = if standard { ReceiveMode::standard() } else { ReceiveMode::default() };
-    let options = Options { receive, ..Options::listen(provider, "127.0.0.1", port) };
+    // What is compared is how the provider's messages are received.
+    let without = vec![Ability::Channels];
+    let options = Options { receive, without, ..Options::listen(provider, "127.0.0.1", port) };
     let endpoint = open(&rt, &options).map_err(|error| failed("receive server", &error))?;
     let rpc = Rpc::new(rt, Rc::clone(&endpoint), RpcConfig::default());
     rpc.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
