@@ -6,7 +6,8 @@
 //! errors, after a transfer that hung for long, or when the drive calls itself unreliable.
 //!
 //! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
-//! that nothing builds on what it may have lost. It stays so as long as it is open, because what it did once it does again;
+//! that nothing builds on what it may have lost. A transfer that hangs ends with the same error after [`HUNG`]: nobody waits
+//! for ever for a device that doesn't answer, and what is still on its way is never followed by anything. It stays so as long as it is open, because what it did once it does again;
 //! whoever opens devices remembers the verdict and repeats it ([`Device::condemn`]) until somebody says that the device was
 //! repaired or replaced.
 
@@ -16,9 +17,11 @@ use crate::features::Features;
 use crate::pool::DmaPool;
 use crate::wear::Wear;
 use core::cell::RefCell;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_runtime::{Handle, Instant};
 
 /// Upper bounds of the buckets of transfer times in microseconds, the last bucket being open: from a read of fast NVMe
@@ -32,9 +35,9 @@ const SLOW: Duration = Duration::from_secs(1);
 /// A transfer under way for longer than this makes the device suspect: drives retry a bad sector for some seconds.
 const HANGING: Duration = Duration::from_secs(10);
 
-/// A transfer under way for longer than this makes the device faulty: Linux gives a command up after 30 s and tries
-/// again.
-const HUNG: Duration = Duration::from_secs(65);
+/// A transfer under way for this long makes the device faulty, and ends without it: Linux gives a command up after 30 s and
+/// tries again.
+pub const HUNG: Duration = Duration::from_secs(65);
 
 /// Events older than this no longer count.
 const WINDOW: Duration = Duration::from_mins(10);
@@ -82,6 +85,10 @@ enum Operation {
     Write,
     /// A write that completes when it is stable, or a flush: its failure says that more than itself may be lost.
     Flush,
+    /// Work of the device's own, whose time says nothing of its transfers.
+    Prepare,
+    /// As [`Operation::Prepare`], and made of many reads.
+    Search,
 }
 
 impl Operation {
@@ -90,7 +97,32 @@ impl Operation {
             Self::Read => "read",
             Self::Write => "write",
             Self::Flush => "flush",
+            Self::Prepare => "preparation",
+            Self::Search => "search for data",
         }
+    }
+}
+
+/// A transfer under way.
+#[derive(Debug)]
+struct Flight {
+    begin: Instant,
+    operation: Operation,
+    offset: u64,
+    len: u64,
+    /// Who waits for its end.
+    waker: Option<Waker>,
+    /// It has taken [`HUNG`].
+    hung: bool,
+}
+
+impl core::fmt::Display for Flight {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "a {}", self.operation.name())?;
+        if self.len == 0 {
+            return Ok(());
+        }
+        write!(f, " of {} bytes at offset {}", self.len, self.offset)
     }
 }
 
@@ -146,26 +178,32 @@ struct Judge {
     last_error: String,
     /// Why the device is faulty for good.
     fault: Option<String>,
-    in_flight: BTreeMap<u64, (Instant, Operation)>,
+    in_flight: BTreeMap<u64, Flight>,
     serial: u64,
+    /// A task looks for transfers that hang.
+    guarded: bool,
 }
 
 impl Judge {
-    fn begin(&mut self, operation: Operation, now: Instant) -> u64 {
+    fn begin(&mut self, operation: Operation, (offset, len): (u64, u64), begin: Instant) -> u64 {
         self.serial += 1;
-        self.in_flight.insert(self.serial, (now, operation));
+        let flight = Flight { begin, operation, offset, len, waker: None, hung: false };
+        self.in_flight.insert(self.serial, flight);
         self.serial
     }
 
     fn end(&mut self, serial: u64, now: Instant, error: Option<&MediaError>) {
-        let Some((begin, operation)) = self.in_flight.remove(&serial) else { return };
+        let Some(Flight { begin, operation, .. }) = self.in_flight.remove(&serial) else { return };
         let time = now - begin;
-        match operation {
-            Operation::Read => self.reads.record(time),
-            Operation::Write => self.writes.record(time),
-            Operation::Flush => self.flushes.record(time),
+        let is_transfer = match operation {
+            Operation::Read => Some(&mut self.reads),
+            Operation::Write => Some(&mut self.writes),
+            Operation::Flush => Some(&mut self.flushes),
+            Operation::Prepare | Operation::Search => None,
         }
-        if time > SLOW {
+        .map(|times| times.record(time))
+        .is_some();
+        if is_transfer && time > SLOW {
             self.slow += 1;
             self.slows.push_back(now);
         }
@@ -195,16 +233,39 @@ impl Judge {
     }
 
     /// The transfer that has been under way for the longest time, and for how long.
-    fn oldest(&self, now: Instant) -> Option<(Duration, Operation)> {
+    fn oldest(&self, now: Instant) -> Option<(Duration, &Flight)> {
         // It has the lowest number.
-        self.in_flight.first_key_value().map(|(_, (begin, operation))| (now - *begin, *operation))
+        self.in_flight.first_key_value().map(|(_, flight)| (now - flight.begin, flight))
+    }
+
+    /// Takes note of the transfers that hang, and tells who waits for them. When to look again; `None`: nothing is left that
+    /// could come to hang.
+    fn expire(&mut self, now: Instant) -> (Option<Instant>, Vec<Waker>) {
+        let mut told = Vec::new();
+        for flight in self.in_flight.values_mut() {
+            if now - flight.begin < HUNG {
+                return (Some(flight.begin + HUNG), told);
+            }
+            flight.hung = true;
+            told.extend(flight.waker.take());
+        }
+        (None, told)
+    }
+
+    /// Whether a transfer hangs. Who waits for it is told when it does.
+    fn hangs(&mut self, serial: u64, waker: &Waker) -> bool {
+        let Some(flight) = self.in_flight.get_mut(&serial) else { return false };
+        if !flight.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            flight.waker = Some(waker.clone());
+        }
+        flight.hung
     }
 
     /// Why the device is faulty, if it is.
     fn fault(&mut self, now: Instant) -> Option<String> {
-        if let Some((time, operation)) = self.oldest(now).filter(|(time, _)| *time > HUNG) {
-            let (name, seconds) = (operation.name(), time.as_secs());
-            self.fault.get_or_insert_with(|| format!("a {name} did not end within {seconds} s"));
+        if let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HUNG) {
+            let fault = format!("{flight} did not end within {} s", time.as_secs());
+            self.fault.get_or_insert(fault);
         }
         let fault = self.fault.as_ref()?;
         Some(format!(
@@ -220,12 +281,9 @@ impl Judge {
         if let Some(fault) = self.fault(now) {
             return (DeviceState::Faulty, fault);
         }
-        let hanging = self.oldest(now);
-        if let Some((time, operation)) = hanging.filter(|(time, _)| *time > HANGING) {
-            return (
-                DeviceState::Suspect,
-                format!("a {} has been under way for {} s", operation.name(), time.as_secs()),
-            );
+        if let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HANGING) {
+            let reason = format!("{flight} has been under way for {} s", time.as_secs());
+            return (DeviceState::Suspect, reason);
         }
         if self.errors.len() >= ERRORS_SUSPECT {
             let reason =
@@ -244,7 +302,12 @@ impl Judge {
     }
 }
 
-/// A device whose transfers are measured.
+fn len_of(data: &[Slice]) -> u64 {
+    data.iter().map(|slice| slice.len() as u64).sum()
+}
+
+/// A device whose transfers are measured. Clones are the same device.
+#[derive(Clone)]
 pub struct Watched {
     inner: Rc<dyn Device>,
     handle: Handle,
@@ -258,26 +321,58 @@ impl Watched {
         Self { inner, handle: handle.clone(), judge: Rc::default() }
     }
 
-    /// Begins a transfer, unless the device is faulty, and measures it until it ends or its future is dropped.
+    /// The answer to who wants to use a device that is faulty.
+    fn refusal<T: 'static>(&self) -> Option<IoFuture<T>> {
+        let reason = self.fault()?;
+        self.judge.borrow_mut().refused += 1;
+        let device = self.inner.name().to_owned();
+        Some(Box::pin(core::future::ready(Err(MediaError::Faulty { device, reason }))))
+    }
+
+    /// Begins to measure something.
+    fn begin(&self, operation: Operation, range: (u64, u64)) -> Watch {
+        let now = self.handle.now();
+        let mut judge = self.judge.borrow_mut();
+        let serial = judge.begin(operation, range, now);
+        if !core::mem::replace(&mut judge.guarded, true) {
+            self.handle.spawn(guard(Rc::downgrade(&self.judge), self.handle.clone(), now + HUNG));
+        }
+        let (judge, inner, handle) = (Rc::clone(&self.judge), Rc::clone(&self.inner), self.handle.clone());
+        Watch { judge, inner, handle, serial: Some(serial) }
+    }
+
+    /// Begins a transfer, unless the device is faulty, and measures it until it ends, hangs, or its future is dropped.
     fn watch<T: 'static>(
         &self,
         operation: Operation,
+        range: (u64, u64),
         transfer: impl FnOnce(&dyn Device) -> IoFuture<T>,
     ) -> IoFuture<T> {
-        if let Some(reason) = self.fault() {
-            self.judge.borrow_mut().refused += 1;
-            let device = self.inner.name().to_owned();
-            return Box::pin(core::future::ready(Err(MediaError::Faulty { device, reason })));
+        if let Some(refusal) = self.refusal() {
+            return refusal;
         }
-        let serial = self.judge.borrow_mut().begin(operation, self.handle.now());
-        let transfer = transfer(&*self.inner);
-        let mut watch =
-            Watch { judge: Rc::clone(&self.judge), handle: self.handle.clone(), serial: Some(serial) };
+        let mut watch = self.begin(operation, range);
+        let mut transfer = transfer(&*self.inner);
         Box::pin(async move {
-            let result = transfer.await;
+            let result = core::future::poll_fn(|cx| watch.poll(&mut transfer, cx)).await;
             watch.end(result.as_ref().err());
             result
         })
+    }
+}
+
+/// Ends transfers that hang, until none is under way.
+async fn guard(judge: Weak<RefCell<Judge>>, handle: Handle, mut next: Instant) {
+    loop {
+        handle.sleep_until(next).await;
+        let Some(judge) = judge.upgrade() else { return };
+        let (later, told) = judge.borrow_mut().expire(handle.now());
+        told.into_iter().for_each(Waker::wake);
+        let Some(later) = later else {
+            judge.borrow_mut().guarded = false;
+            return;
+        };
+        next = later;
     }
 }
 
@@ -287,13 +382,28 @@ impl core::fmt::Debug for Watched {
     }
 }
 
+/// The measuring of one transfer.
 struct Watch {
     judge: Rc<RefCell<Judge>>,
+    inner: Rc<dyn Device>,
     handle: Handle,
     serial: Option<u64>,
 }
 
 impl Watch {
+    /// Looks after the transfer. When it hangs, it runs on by itself.
+    fn poll<T>(&self, transfer: &mut IoFuture<T>, cx: &mut Context<'_>) -> Poll<Result<T, MediaError>> {
+        let polled = Pin::new(transfer).poll(cx);
+        let Some(serial) = self.serial.filter(|_| polled.is_pending()) else { return polled };
+        let mut judge = self.judge.borrow_mut();
+        if !judge.hangs(serial, cx.waker()) {
+            return Poll::Pending;
+        }
+        let device = self.inner.name().to_owned();
+        let reason = judge.fault(self.handle.now()).unwrap_or_default();
+        Poll::Ready(Err(MediaError::Faulty { device, reason }))
+    }
+
     fn end(&mut self, error: Option<&MediaError>) {
         if let Some(serial) = self.serial.take() {
             self.judge.borrow_mut().end(serial, self.handle.now(), error);
@@ -320,7 +430,7 @@ impl Device for Watched {
     }
 
     fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        self.watch(Operation::Read, |device| device.read(offset, buffer))
+        self.watch(Operation::Read, (offset, buffer.len() as u64), |device| device.read(offset, buffer))
     }
 
     fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
@@ -329,23 +439,41 @@ impl Device for Watched {
     }
 
     fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.watch(Operation::Write, |device| device.write(offset, data))
+        self.watch(Operation::Write, (offset, len_of(&data)), |device| device.write(offset, data))
     }
 
     fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.watch(Operation::Flush, |device| device.write_stable(offset, data))
+        self.watch(Operation::Flush, (offset, len_of(&data)), |device| device.write_stable(offset, data))
     }
 
     fn flush(&self) -> IoFuture<()> {
-        self.watch(Operation::Flush, |device| device.flush())
+        self.watch(Operation::Flush, (0, 0), |device| device.flush())
     }
 
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.inner.prepare(offset, len)
+        self.watch(Operation::Prepare, (offset, len), |device| device.prepare(offset, len))
     }
 
     fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.inner.first_data()
+        if let Some(refusal) = self.refusal() {
+            return refusal;
+        }
+        let (device, mut search) = (self.clone(), self.inner.first_data());
+        Box::pin(async move {
+            let (mut watch, mut reads) = (device.begin(Operation::Search, (0, 0)), 0);
+            loop {
+                let looked = core::future::poll_fn(|cx| watch.poll(&mut search, cx));
+                if let Ok(found) = device.handle.timeout(HANGING, looked).await {
+                    watch.end(found.as_ref().err());
+                    return found;
+                }
+                // A search may take minutes; it hangs when none of its reads ends.
+                let before = core::mem::replace(&mut reads, device.inner.stats().reads);
+                if before != reads {
+                    watch = device.begin(Operation::Search, (0, 0));
+                }
+            }
+        })
     }
 
     fn stats(&self) -> DeviceStats {
@@ -384,186 +512,4 @@ impl Device for Watched {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sim::{SimDisk, SimDiskOptions};
-    use weir_runtime::sim::{Node, World};
-
-    fn watched(seed: u64, options: SimDiskOptions) -> (World, Node, SimDisk, Rc<Watched>) {
-        let world = World::new(seed);
-        let node = world.node("n");
-        let disk = SimDisk::new("sim", 1 << 20, seed, options);
-        let device = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
-        (world, node, disk, device)
-    }
-
-    fn health(device: &Watched) -> DeviceHealth {
-        device.health().expect("it is watched")
-    }
-
-    fn write(world: &World, node: &Node, device: &Rc<Watched>) -> Result<(), MediaError> {
-        let device = Rc::clone(device);
-        world.block_on(node, async move { device.write(0, vec![DmaBuf::new(4096).into()]).await })
-    }
-
-    #[test]
-    fn a_healthy_device_is_normal_and_its_times_are_counted() {
-        let (world, node, _, device) = watched(1, SimDiskOptions::default());
-        write(&world, &node, &device).expect("a healthy disk");
-        let flushed = Rc::clone(&device);
-        world.block_on(&node, async move { flushed.flush().await }).expect("a healthy disk");
-        drop(device.read(0, DmaBuf::new(4096)));
-        let found = health(&device);
-        assert_eq!((found.state, found.reason.as_str()), (DeviceState::Normal, ""));
-        let counts =
-            [found.reads, found.writes, found.flushes].map(|times| times.buckets.iter().sum::<u64>());
-        assert_eq!(counts, [0, 1, 1], "whose future is dropped isn't counted");
-        let range = device.write(5, vec![DmaBuf::new(4096).into()]);
-        assert!(world.block_on(&node, range).is_err());
-        assert_eq!(health(&device).state, DeviceState::Normal, "the caller's mistake");
-    }
-
-    #[test]
-    fn errors_make_a_device_suspect_for_a_while_and_many_make_it_faulty_for_good() {
-        let failing = SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() };
-        let (world, node, disk, device) = watched(2, failing.clone());
-        assert!(write(&world, &node, &device).is_err());
-        let found = health(&device);
-        assert!(found.state == DeviceState::Suspect && found.reason.contains("injected fault"), "{found:?}");
-        world.run_for(Duration::from_mins(11));
-        assert_eq!(health(&device).state, DeviceState::Normal, "it was quiet since");
-        for _ in 0..8 {
-            assert!(write(&world, &node, &device).is_err());
-        }
-        assert_eq!(health(&device).state, DeviceState::Faulty);
-        disk.set_options(SimDiskOptions::default());
-        world.run_for(Duration::from_hours(1));
-        let before = disk.operations();
-        let refused = write(&world, &node, &device).expect_err("it is out of use");
-        assert!(
-            matches!(&refused, MediaError::Faulty { reason, .. } if reason.contains("8 transfers failed"))
-        );
-        let reading = Rc::clone(&device);
-        let read = world.block_on(&node, async move { reading.read(0, DmaBuf::new(4096)).await });
-        assert!(matches!(read, Err(MediaError::Faulty { .. })));
-        assert_eq!(disk.operations(), before, "nothing reaches the disk any more");
-        let found = health(&device);
-        assert!(
-            found.state == DeviceState::Faulty && found.reason.contains("replace the device"),
-            "{found:?}"
-        );
-        assert_eq!(found.refused, 2);
-        let condemned = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
-        condemned.condemn(&found.reason);
-        assert_eq!(health(&condemned).reason, found.reason, "remembered as it was");
-        assert!(matches!(write(&world, &node, &condemned), Err(MediaError::Faulty { .. })));
-        let again = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
-        write(&world, &node, &again).expect("opened again, and sound");
-        assert_eq!(health(&again).state, DeviceState::Normal);
-    }
-
-    #[test]
-    fn one_failed_flush_makes_a_device_faulty() {
-        let failing = SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() };
-        let (world, node, _, device) = watched(3, failing);
-        let flushed = Rc::clone(&device);
-        world.block_on(&node, async move { flushed.flush().await }).expect_err("it fails");
-        let found = health(&device);
-        assert!(found.state == DeviceState::Faulty && found.reason.contains("may be lost"), "{found:?}");
-    }
-
-    #[test]
-    fn slow_transfers_and_hanging_ones_are_noticed() {
-        let slow = SimDiskOptions {
-            stall_probability: 1.0,
-            stall: Duration::from_secs(2),
-            ..SimDiskOptions::default()
-        };
-        let (world, node, disk, device) = watched(4, slow);
-        for _ in 0..8 {
-            write(&world, &node, &device).expect("slow, but sound");
-        }
-        let found = health(&device);
-        assert_eq!((found.state, found.slow), (DeviceState::Suspect, 8), "{found:?}");
-        world.run_for(Duration::from_mins(11));
-        disk.halt_at(disk.operations());
-        let hanging = device.write(0, vec![DmaBuf::new(4096).into()]);
-        world.run_for(Duration::from_secs(11));
-        let found = health(&device);
-        assert!(
-            found.state == DeviceState::Suspect && found.reason.contains("under way for 11 s"),
-            "{found:?}"
-        );
-        world.run_for(Duration::from_mins(1));
-        assert_eq!(health(&device).state, DeviceState::Faulty);
-        drop(hanging);
-        assert_eq!(health(&device).state, DeviceState::Faulty);
-    }
-
-    /// A device that reports wear.
-    struct Worn {
-        inner: Rc<dyn Device>,
-        wear: core::cell::Cell<Wear>,
-    }
-
-    impl Device for Worn {
-        fn name(&self) -> &str {
-            self.inner.name()
-        }
-
-        fn size(&self) -> u64 {
-            self.inner.size()
-        }
-
-        fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-            self.inner.read(offset, buffer)
-        }
-
-        fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-            self.inner.write(offset, data)
-        }
-
-        fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-            self.inner.write_stable(offset, data)
-        }
-
-        fn flush(&self) -> IoFuture<()> {
-            self.inner.flush()
-        }
-
-        fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
-            self.inner.prepare(offset, len)
-        }
-
-        fn first_data(&self) -> IoFuture<Option<u64>> {
-            self.inner.first_data()
-        }
-
-        fn stats(&self) -> DeviceStats {
-            self.inner.stats()
-        }
-
-        fn wear(&self) -> Option<Wear> {
-            Some(self.wear.get())
-        }
-    }
-
-    #[test]
-    fn a_drive_that_warns_is_suspect_and_one_that_calls_itself_unreliable_is_not_used() {
-        let world = World::new(5);
-        let node = world.node("n");
-        let disk = SimDisk::new("sim", 1 << 20, 5, SimDiskOptions::default());
-        let wear = core::cell::Cell::new(Wear { used: 20, ..Wear::default() });
-        let worn = Rc::new(Worn { inner: disk.attach(&node.handle()), wear });
-        let device = Rc::new(Watched::new(&node.handle(), Rc::clone(&worn) as Rc<dyn Device>));
-        let found = health(&device);
-        assert_eq!((found.state, found.wear.map(|wear| wear.used)), (DeviceState::Normal, Some(20)));
-        worn.wear.set(Wear { used: 101, ..Wear::default() });
-        assert_eq!(health(&device).state, DeviceState::Suspect);
-        write(&world, &node, &device).expect("worn out on paper only");
-        worn.wear.set(Wear { critical_warning: 4, ..Wear::default() });
-        assert_eq!(health(&device).state, DeviceState::Faulty);
-        worn.wear.set(Wear::default());
-        assert!(matches!(write(&world, &node, &device), Err(MediaError::Faulty { .. })));
-    }
-}
+mod tests;

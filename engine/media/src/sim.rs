@@ -150,6 +150,11 @@ impl SimDisk {
         self.state.borrow_mut().halt_at = Some(operation);
     }
 
+    /// Stops the disk now, for reads and searches too.
+    pub fn halt(&self) {
+        self.state.borrow_mut().halted = true;
+    }
+
     /// Whether the disk has stopped.
     #[must_use]
     pub fn is_halted(&self) -> bool {
@@ -418,6 +423,9 @@ impl Device for SimDevice {
 
     fn first_data(&self) -> IoFuture<Option<u64>> {
         let state = self.disk.state.borrow();
+        if state.halted {
+            return Box::pin(core::future::pending());
+        }
         Box::pin(core::future::ready(Ok(state.current.first_data())))
     }
 
