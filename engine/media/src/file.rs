@@ -3,7 +3,9 @@
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 use crate::features::Features;
+use crate::health::HUNG;
 use crate::nvme::Watcher;
+use crate::patience::Patience;
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
 use crate::search::{search, search_device};
@@ -159,7 +161,9 @@ impl FileDevice {
     /// As [`FileDevice::open`].
     pub fn open_with(handle: &Handle, path: &Path, wanted: Features) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
-        let file = open_options(false).open(path).map_err(|error| match error.raw_os_error() {
+        let named = path.to_owned();
+        let opened = Patience::with(path).wait("the open", move || open_options(false).open(named))?;
+        let file = opened.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
             _ => fail(error),
         })?;
@@ -178,11 +182,15 @@ impl FileDevice {
     /// When it can't be opened, is something else, or another process writes to it.
     pub fn open_read_only(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
-        let open = |flags| OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC).open(path);
-        let opened = match open(libc::O_DIRECT) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
-            opened => opened,
-        };
+        let named = path.to_owned();
+        let opened = Patience::with(path).wait("the open", move || {
+            let open =
+                |flags| OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC).open(&named);
+            match open(libc::O_DIRECT) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
+                opened => opened,
+            }
+        })?;
         let file = opened.map_err(fail)?;
         let kind = file.metadata().map_err(fail)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -243,7 +251,7 @@ fn polled_ring(file: &Rc<OwnedFd>, wanted: Features) -> Option<Rc<Ring<FileWire>
     let ring = Rc::new(Ring::new(wire, file, wanted).ok()?);
     // Kernels tell of a file that can't be polled only when it is read.
     let read = ring.start(file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
-    ring.drain().ok()?;
+    ring.drain(HUNG).ok()?;
     read.taken().filter(Result::is_ok).map(|_| ring)
 }
 

@@ -20,6 +20,7 @@ pub mod health;
 pub mod memory;
 pub mod nvme;
 mod open;
+mod patience;
 mod pool;
 mod prefetch;
 mod ringed;

@@ -11,6 +11,7 @@ use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError};
 use crate::features::Features;
 use crate::file::{advice, lock, no_ring, open_error, queue_polls};
+use crate::patience::Patience;
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
 use crate::search::search_device;
@@ -25,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 pub(crate) use watcher::Watcher;
 use weir_runtime::{EventSource, Handle, SourceId};
+
+/// Share of the time that is left, as its divisor, for a way of reading the first block that there is another one for.
+const PROBE_SHARE: u32 = 4;
 
 /// A namespace of an NVMe drive.
 pub struct NvmeDevice {
@@ -70,6 +74,15 @@ fn claim(path: &Path) -> Result<Option<File>, MediaError> {
     }
 }
 
+/// Opens the namespace's character device, and claims its block device.
+fn open_namespace(path: &Path, is_read_only: bool) -> Result<(File, Option<File>), MediaError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!is_read_only).custom_flags(libc::O_CLOEXEC);
+    let file = options.open(path).map_err(|error| open_error(path, "opened", advice(&error)))?;
+    lock(path, &file, is_read_only)?;
+    Ok((file, if is_read_only { None } else { claim(path)? }))
+}
+
 impl NvmeDevice {
     /// Opens a namespace for this process alone.
     ///
@@ -96,14 +109,12 @@ impl NvmeDevice {
     }
 
     fn start(handle: &Handle, path: &Path, wanted: Features, is_read_only: bool) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
         let refuse = |reason: String| open_error(path, "opened", reason);
-        let mut options = OpenOptions::new();
-        options.read(true).write(!is_read_only).custom_flags(libc::O_CLOEXEC);
-        let file = options.open(path).map_err(fail)?;
-        lock(path, &file, is_read_only)?;
-        let claim = if is_read_only { None } else { claim(path)? };
-        let identity = identify(&file).map_err(refuse)?;
+        let patience = Patience::with(path);
+        let named = path.to_owned();
+        let (file, claim) = patience.wait("the open", move || open_namespace(&named, is_read_only))??;
+        let asked = patience.wait("Identify", move || identify(&file).map(|identity| (file, identity)))?;
+        let (file, identity) = asked.map_err(refuse)?;
         let size = identity.blocks.checked_shl(identity.block_shift.into()).unwrap_or(0);
         let size = size - size % BLOCK as u64;
         if size == 0 {
@@ -116,8 +127,10 @@ impl NvmeDevice {
             &identity,
             &file,
             if polls { wanted } else { wanted.without(Features::POLLED) },
+            &patience,
         )
         .map_err(|error| match error.raw_os_error() {
+            _ if error.kind() == io::ErrorKind::TimedOut => patience.over("a read of its first block"),
             Some(libc::ENOSYS | libc::EPERM) => no_ring(path, &error),
             _ => refuse(format!(
                 "its first block can't be read by a passed-through command: {error}; this needs Linux 6.0, \
@@ -147,8 +160,14 @@ impl NvmeDevice {
 }
 
 /// A ring with the features that have proven themselves in reading the first block: kernels tell only then whether they
-/// pass commands through, and whether they take registered memory for them or can poll.
-fn probed_ring(identity: &Identity, file: &Rc<OwnedFd>, wanted: Features) -> io::Result<Rc<Ring<NvmeWire>>> {
+/// pass commands through, and whether they take registered memory for them or can poll. What doesn't answer is left out like
+/// what fails.
+fn probed_ring(
+    identity: &Identity,
+    file: &Rc<OwnedFd>,
+    wanted: Features,
+    patience: &Patience,
+) -> io::Result<Rc<Ring<NvmeWire>>> {
     let new = |features| {
         let wire = NvmeWire {
             namespace: identity.namespace,
@@ -159,17 +178,18 @@ fn probed_ring(identity: &Identity, file: &Rc<OwnedFd>, wanted: Features) -> io:
     };
     let unpolled = wanted.without(Features::POLLED);
     let mut last = io::Error::from(io::ErrorKind::Unsupported);
-    for features in [wanted, unpolled, unpolled.without(Features::BUFFERS)] {
+    let last_resort = unpolled.without(Features::BUFFERS);
+    for features in [wanted, unpolled, last_resort] {
         let ring = new(features)?;
         let pool = DmaPool::new(BLOCK);
         ring.register(&pool);
         let buffer = pool.try_take(BLOCK).unwrap_or_else(|| DmaBuf::new(BLOCK));
         let read = ring.start(file, Transfer::Read { offset: 0, buffer });
-        ring.drain()?;
-        match read.taken() {
-            Some(Err(error)) => last = error,
+        let limit = if features == last_resort { patience.left() } else { patience.left() / PROBE_SHARE };
+        match ring.drain(limit).and_then(|()| read.taken().unwrap_or(Ok(()))) {
+            Err(error) => last = error,
             // Another one, that doesn't keep the probe's memory.
-            _ => return new(features).map(Rc::new),
+            Ok(()) => return new(features).map(Rc::new),
         }
     }
     Err(last)

@@ -10,6 +10,7 @@ mod transfer;
 
 use crate::device::DeviceStats;
 use crate::features::Features;
+use crate::health::HUNG;
 use crate::pool::DmaPool;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
@@ -41,6 +42,10 @@ const AT_ONCE_MIN: usize = 64 << 10;
 /// Longest sleep while polled transfers are under way, whose end no descriptor tells: what a read of fast NVMe takes. The
 /// executor looks without sleeping for a while before.
 pub(crate) const POLLED_SLEEP: Duration = Duration::from_micros(20);
+
+/// Longest wait of a ring that goes for what is in flight: a healthy device ends its transfers in milliseconds, and drives
+/// retry a bad sector for some seconds.
+const GOING_MAX: Duration = Duration::from_secs(10);
 
 /// How transfers are put into entries of a ring, and completions understood.
 pub(crate) trait Wire {
@@ -78,7 +83,7 @@ struct Cellar {
     waker: Option<Waker>,
 }
 
-/// The ring. Dropping it waits for what is in flight.
+/// The ring. Dropping it waits for what is in flight, but not long for a device that doesn't answer.
 pub(crate) struct Ring<W: Wire> {
     wire: W,
     uring: RefCell<IoUring<W::Submission, W::Completion>>,
@@ -96,6 +101,8 @@ pub(crate) struct Ring<W: Wire> {
     registered: RefCell<Option<Rc<OwnedFd>>>,
     regions: RefCell<Regions>,
     ways: Ways,
+    /// A transfer doesn't end, and is not waited for any more.
+    given_up: Cell<bool>,
     /// What tells a sleeping thread of deferred completions: the ring's own descriptor doesn't.
     event: Option<Event>,
 }
@@ -212,6 +219,7 @@ impl<W: Wire> Ring<W> {
             registered: RefCell::new(registered),
             regions: RefCell::default(),
             ways: Ways::default(),
+            given_up: Cell::new(false),
             event,
         })
     }
@@ -316,15 +324,21 @@ impl<W: Wire> Ring<W> {
             || (is_left_alone && self.uring.borrow_mut().submission().taskrun())
     }
 
+    /// As [`Ring::enter`]. EBUSY: completions must be taken first; EAGAIN: the kernel lacks memory; EINTR: a signal. All are
+    /// tried again at the next turn.
+    fn submit(&self) -> bool {
+        self.enter().unwrap_or(false)
+    }
+
     /// Moves waiting transfers to the submission ring, tells the kernel, and has it bring forth completions, all in
     /// one call as long as the ring has room. Returns whether the kernel took anything.
-    fn submit(&self) -> bool {
+    fn enter(&self) -> io::Result<bool> {
         let mut progress = false;
         loop {
             self.fill_submission_ring();
             let count = self.unsubmitted.get();
             if count == 0 && !self.must_ask() {
-                return progress;
+                return Ok(progress);
             }
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             self.count(|stats| stats.calls += 1);
@@ -333,13 +347,15 @@ impl<W: Wire> Ring<W> {
             let entered = unsafe {
                 ring.submitter().enter::<libc::sigset_t>(count, 0, EnterFlags::GETEVENTS.bits(), None)
             };
-            // EBUSY: completions must be taken first; EAGAIN: the kernel lacks memory; EINTR: a signal. All are
-            // tried again at the next turn.
-            let taken = entered.unwrap_or(0).min(self.unsubmitted.get());
+            let taken = match entered {
+                Ok(taken) => taken.min(self.unsubmitted.get()),
+                Err(error) if !progress => return Err(error),
+                Err(_) => 0,
+            };
             self.unsubmitted.set(self.unsubmitted.get() - taken);
             progress |= taken > 0;
             if taken == 0 || self.backlog.borrow().is_empty() || !self.has_room() {
-                return progress;
+                return Ok(progress);
             }
         }
     }
@@ -365,7 +381,7 @@ impl<W: Wire> Ring<W> {
             if !place.as_mut().is_some_and(|entry| entry.end(result, W::outcome)) {
                 return;
             }
-            if place.as_mut().is_some_and(|entry| entry.repeats() || entry.flushes()) {
+            if place.as_mut().is_some_and(|entry| entry.repeats(HUNG) || entry.flushes()) {
                 self.backlog.borrow_mut().push_back(slot);
                 return;
             }
@@ -400,22 +416,30 @@ impl<W: Wire> Ring<W> {
         self.free.borrow().len() == self.slots.borrow().len()
     }
 
-    /// Waits, without the executor, until nothing is in flight. Fails when the kernel can't be waited for.
-    pub(crate) fn drain(&self) -> io::Result<()> {
+    /// Waits, without the executor, until nothing is in flight. Fails when the kernel refuses, and when no transfer ends for
+    /// `limit`; what is in flight then stays so.
+    pub(crate) fn drain(&self, limit: Duration) -> io::Result<()> {
+        let (mut last, mut left) = (Instant::now(), self.stats().in_flight);
         while !self.is_idle() {
-            self.fill_submission_ring();
-            let waited = self.uring.borrow().submit_and_wait(1);
-            if let Ok(count) = waited {
-                self.unsubmitted.set(self.unsubmitted.get().saturating_sub(count));
-            }
+            let entered = self.enter();
             self.reap();
-            match waited {
+            match entered {
                 Err(error)
                     if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
                 {
                     return Err(error);
                 }
                 _ => {}
+            }
+            let before = core::mem::replace(&mut left, self.stats().in_flight);
+            if left < before {
+                last = Instant::now();
+            } else if last.elapsed() >= limit {
+                self.given_up.set(true);
+                let reason = format!("no transfer ended within {} s", limit.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+            } else {
+                std::thread::sleep(POLLED_SLEEP);
             }
         }
         Ok(())
@@ -500,7 +524,7 @@ impl<W: Wire> EventSource for Ring<W> {
 impl<W: Wire> Drop for Ring<W> {
     fn drop(&mut self) {
         // Writes that were begun run to their end, and the kernel must be done with all memory before it is freed.
-        if self.drain().is_err() {
+        if self.given_up.get() || self.drain(GOING_MAX).is_err() {
             // The kernel can't be waited for: leaking the memory is the only safe way out.
             core::mem::forget(core::mem::take(&mut *self.slots.borrow_mut()));
             core::mem::forget(core::mem::take(&mut *self.regions.borrow_mut()));

@@ -26,17 +26,17 @@ impl Watcher {
         let newest = Arc::new(Mutex::new(None));
         let shared = Arc::clone(&newest);
         let (alive, ended) = mpsc::channel::<()>();
-        // A descriptor of its own: the lock of the device's goes with that alone.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path);
-        let started = file.and_then(|file| {
-            std::thread::Builder::new().name("drive-health".to_owned()).spawn(move || {
-                while let Some(wear) = smart_log(&file).ok().and_then(|page| Wear::parse(&page)) {
-                    *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(wear);
-                    if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
-                        break;
-                    }
+        let path = path.to_owned();
+        let started = std::thread::Builder::new().name("drive-health".to_owned()).spawn(move || {
+            // A descriptor of its own: the lock of the device's goes with that alone.
+            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+            let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return };
+            while let Some(wear) = smart_log(&file).ok().and_then(|page| Wear::parse(&page)) {
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(wear);
+                if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                    break;
                 }
-            })
+            }
         });
         // Without the thread there is no log; the device works all the same.
         Self { newest, _alive: started.ok().map(|_| alive) }

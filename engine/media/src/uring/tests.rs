@@ -182,11 +182,26 @@ fn a_device_without_poll_queues_is_not_polled() {
     let wire = crate::file::FileWire { may_flush: false };
     if let Ok(ring) = Ring::new(wire, &file, Features::DEFAULT) {
         let read = ring.start(&file, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
-        ring.drain().expect("the kernel refuses at once");
+        ring.drain(HUNG).expect("the kernel refuses at once");
         assert!(read.taken().expect("ended").is_err(), "memory has nothing to poll");
     }
     let polls = device.features().has(Features::POLLED);
     executor.block_on(device.read(0, DmaBuf::new(BLOCK))).expect("polled or not");
     executor.block_on(device.flush()).expect("polled or not");
     assert_eq!(device.stats().flushes, 1, "polled: {polls}");
+}
+
+#[test]
+fn a_ring_gives_up_a_transfer_that_never_ends_and_leaves_its_memory_to_the_kernel() {
+    let (silent, _open) = std::io::pipe().expect("a pipe");
+    let silent = Rc::new(OwnedFd::from(silent));
+    for wanted in [Features::NONE, Features::DEFAULT.without(Features::POLLED), Features::DEFERRED] {
+        let wire = crate::file::FileWire { may_flush: false };
+        let ring = Ring::new(wire, &silent, wanted).expect("a ring");
+        let read = ring.start(&silent, Transfer::Read { offset: 0, buffer: DmaBuf::new(BLOCK) });
+        let error = ring.drain(Duration::from_millis(5)).expect_err("nobody writes to the pipe");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{wanted}: {error}");
+        assert!(read.taken().is_none() && ring.stats().in_flight == 1, "{wanted}");
+        drop(ring);
+    }
 }

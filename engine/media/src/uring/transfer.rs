@@ -5,6 +5,7 @@ use super::stable::Way;
 use crate::buffer::{DmaBuf, Slice};
 use core::cell::RefCell;
 use core::ops::Range;
+use core::time::Duration;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -84,6 +85,8 @@ pub(super) struct InFlight {
     ended: usize,
     failure: Option<io::Error>,
     must_repeat: bool,
+    /// When it was repeated first.
+    repeated: Option<Instant>,
     /// How a stable write is made so, and when it began, where there is a choice.
     pub(super) way: Option<(Way, Instant)>,
     /// What it waits for is the flush behind a write.
@@ -170,6 +173,7 @@ impl InFlight {
             ended: 0,
             failure: None,
             must_repeat: false,
+            repeated: None,
             way: None,
             is_flushing: false,
         }
@@ -214,12 +218,18 @@ impl InFlight {
         self.ended == self.begun && self.begun == 1 + self.rest.len()
     }
 
-    /// Whether it has to be done again from its begin; it's ready for that then. Doing a transfer twice changes nothing.
-    pub(super) fn repeats(&mut self) -> bool {
+    /// Whether it has to be done again from its begin; it's ready for that then. Doing a transfer twice changes nothing. It
+    /// fails when it would be done again and again for longer than `limit`: then the device is reset for ever.
+    pub(super) fn repeats(&mut self, limit: Duration) -> bool {
         if !self.must_repeat || self.failure.is_some() {
             return false;
         }
         self.must_repeat = false;
+        if self.repeated.get_or_insert_with(Instant::now).elapsed() >= limit {
+            let reason = format!("it was broken off again and again for {} s", limit.as_secs());
+            self.failure = Some(io::Error::new(io::ErrorKind::TimedOut, reason));
+            return false;
+        }
         (self.begun, self.ended) = (0, 0);
         true
     }
@@ -268,6 +278,27 @@ impl Vectors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transfer_that_is_broken_off_is_repeated_but_not_for_ever() {
+        let file = Rc::new(OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor")));
+        for broken in [libc::EAGAIN, libc::EINTR] {
+            let buffer = DmaBuf::new(4096);
+            let max = PieceMax { bytes: usize::MAX, vectors: usize::MAX };
+            let mut read =
+                InFlight::new(&file, Transfer::Read { offset: 0, buffer }, max, &Rc::new(RefCell::default()));
+            for _ in 0..3 {
+                read.begin();
+                assert!(read.end(-broken, |_, _| Ok(())));
+                assert!(read.repeats(Duration::MAX), "it is ready to be begun again");
+            }
+            read.begin();
+            assert!(read.end(-broken, |_, _| Ok(())));
+            assert!(!read.repeats(Duration::ZERO));
+            let error = read.result().expect_err("it never ended");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        }
+    }
 
     #[test]
     fn long_transfers_are_cut_at_the_bounds_without_gap_or_overlap() {
