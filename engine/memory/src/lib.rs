@@ -7,13 +7,18 @@
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
 /// Bytes of a huge page: what one entry of the last but one level of page tables maps, on x86-64 and on arm64 with pages
-/// of 4 KiB.
+/// of 4 KiB. Where pages are larger (arm64 has them of 16 and 64 KiB, too) it is some of them.
 pub const HUGE: usize = 2 << 20;
 
-/// Bytes of a page.
-const PAGE: usize = 4096;
+/// The bytes of the pages that hold `len` bytes, and of those to take from the system so that they can begin at a multiple
+/// of [`HUGE`] when they are that long. `None`: there are none, or more than there are addresses.
+fn pages_for(len: usize, page: usize) -> Option<(usize, usize)> {
+    let whole = len.checked_next_multiple_of(page).filter(|whole| *whole > 0)?;
+    Some((whole, if whole < HUGE { whole } else { whole.checked_add(HUGE - page)? }))
+}
 
 /// Whole pages of zeros, unmapped when dropped. The system gives them as they are touched: a huge page at a time where it
 /// has one, page by page where it has none, where the administrator forbids them
@@ -32,11 +37,11 @@ impl Mapping {
     /// system gives none, or none are asked for.
     #[must_use]
     pub fn new(len: usize) -> Option<Self> {
-        let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0)?;
+        let (len, taken) = pages_for(len, page_size())?;
         if len < HUGE {
-            return Self::of_pages(len);
+            return Self::of_pages(taken);
         }
-        let mapping = Self::of_pages(len.checked_add(HUGE - PAGE)?)?.aligned(len);
+        let mapping = Self::of_pages(taken)?.aligned(len);
         // Without huge pages in the kernel it is refused, and plain pages do.
         // SAFETY: within the mapping, and no content changes by this advice.
         let _ = unsafe { madvise(mapping.start.as_ptr().cast(), len, Advice::LinuxHugepage) };
@@ -54,7 +59,7 @@ impl Mapping {
     fn aligned(self, len: usize) -> Self {
         let whole = core::mem::ManuallyDrop::new(self);
         let before = whole.start.addr().get().wrapping_neg() % HUGE;
-        // SAFETY: the caller's mapping is `HUGE - PAGE` longer than `len`, and `before` no more than that.
+        // SAFETY: the caller's mapping is longer than `len` by `HUGE` less a page, and `before` no more than that.
         let (start, end) = unsafe { (whole.start.add(before), whole.start.add(before + len)) };
         // SAFETY: the edges of the mapping, which nobody has seen.
         unsafe {
@@ -89,7 +94,7 @@ impl Mapping {
     /// It must have been made with the same length, and be given back once only.
     #[must_use]
     pub unsafe fn from_start(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len: len.next_multiple_of(PAGE) }
+        Self { start, len: len.next_multiple_of(page_size()) }
     }
 }
 
@@ -130,13 +135,14 @@ mod tests {
     #[test]
     fn whole_pages_of_zeros_are_mapped_where_huge_ones_begin_and_go_again() {
         let _alone = ALONE.lock();
-        assert!(Mapping::new(0).is_none() && Mapping::new(usize::MAX - PAGE).is_none());
-        for (len, pages) in [(1, PAGE), (HUGE, HUGE), (HUGE + 1, HUGE + PAGE), (3 * HUGE, 3 * HUGE)] {
+        let page = page_size();
+        assert!(Mapping::new(0).is_none() && Mapping::new(usize::MAX - page).is_none());
+        for (len, pages) in [(1, page), (HUGE, HUGE), (HUGE + 1, HUGE + page), (3 * HUGE, 3 * HUGE)] {
             let mapping = Mapping::new(len).expect("memory");
             assert_eq!(mapping.len(), pages);
             let start = mapping.start();
             let address = start.addr().get();
-            assert!(address.is_multiple_of(if len < HUGE { PAGE } else { HUGE }));
+            assert!(address.is_multiple_of(if len < HUGE { page } else { HUGE }));
             // SAFETY: the mapping's bytes, used by nobody else.
             let bytes = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), pages) };
             assert!(bytes.iter().all(|byte| *byte == 0));
@@ -151,6 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn mappings_are_whole_pages_of_whatever_size_the_system_has() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for len in [1, page, page + 1, HUGE - 1, HUGE, HUGE + 1, 5 * HUGE + 4096] {
+                let (whole, taken) = pages_for(len, page).expect("memory");
+                assert!(whole >= len && whole - len < page, "{len} bytes in pages of {page}");
+                assert!(whole.is_multiple_of(page) && taken.is_multiple_of(page), "{len}: {whole}, {taken}");
+                // Wherever pages begin, a multiple of a huge page is this near.
+                assert_eq!(taken - whole, if whole < HUGE { 0 } else { HUGE - page });
+            }
+            assert_eq!(pages_for(0, page), None);
+            assert_eq!(pages_for(usize::MAX - page, page), None);
+        }
+    }
+
+    #[test]
     fn what_is_not_touched_takes_no_memory() {
         let _alone = ALONE.lock();
         let mapping = Mapping::new(64 * HUGE).expect("addresses");
@@ -158,7 +179,8 @@ mod tests {
         unsafe { mapping.start().write(1) };
         let resident = || {
             let pages = std::fs::read_to_string("/proc/self/statm").expect("the process's memory");
-            pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
+            pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number")
+                * page_size()
         };
         assert!(resident() < 32 * HUGE, "{} bytes are resident", resident());
     }
