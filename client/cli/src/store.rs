@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use weir_media::MediaError;
+use weir_media::health::Watched;
 use weir_proto::{ContainerId, ObjectId, PoolId};
 use weir_runtime::real::Executor;
 use weir_store::{Depth, Field, Filter, Finding, InspectError, Inspector, Line, Part, Report};
@@ -98,8 +100,10 @@ fn with_store<T>(
     work: impl AsyncFnOnce(Inspector) -> Result<T, InspectError>,
 ) -> Result<T, CliError> {
     let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
-    let device =
-        weir_media::open_read_only(&executor.handle(), path).map_err(|error| open_error(path, &error))?;
+    let rt = executor.handle();
+    let device = weir_media::open_read_only(&rt, path).map_err(|error| open_error(path, &error))?;
+    // A device that doesn't answer is an error.
+    let device = Rc::new(Watched::new(&rt, device));
     executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
 }
 

@@ -11,11 +11,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_media::file::FileDevice;
+use weir_media::health::Watched;
 use weir_media::{Device, MediaError};
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 use weir_store::{FormatError, FormatOptions, OpenError, Owner, Store, StoreConfig};
+
+use crate::waiting;
 
 /// Ending of a file that is being made.
 const UNFINISHED: &str = "new";
@@ -208,9 +211,8 @@ impl Layout {
         }
         for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
             if matches!(content, Content::Nothing) {
-                let device = weir_media::open(&rt, path)?;
-                let options = FormatOptions { owner: self.owner(target), log_bytes: None };
-                executor.block_on(Store::format(&rt, &device, &options))?;
+                let device = watched(&rt, waiting::open(&rt, target, path)?);
+                self.format(&executor, &device, target)?;
                 tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
             }
             self.link(target, path).map_err(wrong)?;
@@ -267,10 +269,17 @@ impl Layout {
         }
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
-        let device: Rc<dyn Device> = Rc::new(FileDevice::create(&rt, &path, self.size)?);
-        let options = FormatOptions { owner: self.owner(target), log_bytes: None };
-        executor.block_on(Store::format(&rt, &device, &options))?;
+        let device = watched(&rt, Rc::new(FileDevice::create(&rt, &path, self.size)?));
+        self.format(&executor, &device, target)?;
         tracing::info!(path = %self.path(target).display(), size = self.size, "target formatted");
+        Ok(())
+    }
+
+    /// Makes a target's store.
+    fn format(&self, executor: &Executor, device: &Rc<dyn Device>, target: u32) -> Result<(), DataError> {
+        let (rt, options) = (executor.handle(), FormatOptions { owner: self.owner(target), log_bytes: None });
+        let format = Store::format(&rt, device, &options);
+        executor.block_on(waiting::attended(&rt, target, device, "format", format))?;
         Ok(())
     }
 
@@ -301,15 +310,22 @@ fn target_of(name: &str) -> Option<u32> {
     number.parse().ok()
 }
 
+/// A device on which nobody waits for ever.
+fn watched(rt: &Handle, device: Rc<dyn Device>) -> Rc<dyn Device> {
+    Rc::new(Watched::new(rt, device))
+}
+
 /// What a device carries of a target.
 async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, DataError> {
-    let device = weir_media::open(rt, path)?;
+    let target = owner.target.0;
+    let device = watched(rt, waiting::open(rt, target, path)?);
     let name = device.name().to_owned();
     let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
-    match Store::open(rt, device, owner, config).await {
+    let open = Store::open(rt, Rc::clone(&device), owner, config);
+    match waiting::attended(rt, target, &device, "search for a store", open).await {
         Ok(store) => {
             let pools = store.pools().len();
-            let closed = store.close().await;
+            let closed = waiting::attended(rt, target, &device, "checkpoint", store.close()).await;
             closed.map_err(|error| DataError::Close { device: name, reason: error.to_string() })?;
             Ok(Content::Target(pools))
         }
@@ -323,12 +339,12 @@ async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, Dat
 ///
 /// # Errors
 /// When it can't be opened or another process goes on using it.
-pub async fn open(rt: &Handle, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
+pub async fn open(rt: &Handle, target: u32, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
     let linked = std::fs::read_link(path);
     let path = linked.as_deref().unwrap_or(path);
     let until = rt.now() + BUSY_LIMIT;
     loop {
-        match weir_media::open(rt, path) {
+        match waiting::open(rt, target, path) {
             Err(MediaError::Busy { .. }) if rt.now() < until => rt.sleep(BUSY_PAUSE).await,
             opened => return opened,
         }

@@ -21,6 +21,7 @@ mod spdk;
 pub mod target;
 mod thread;
 pub mod verdict;
+mod waiting;
 
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -24,7 +24,7 @@ use weir_store::{FormatError, OpenError, Owner, PoolError, Store, StoreConfig};
 use crate::VERSION;
 use crate::management::Management;
 use crate::verdict::Verdict;
-use crate::{devices, membership};
+use crate::{devices, membership, waiting};
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
@@ -209,7 +209,8 @@ async fn open_store(context: &TargetContext) -> Result<Rc<Store>, StartError> {
         Some(_) if owner.target.0 != 0 => devices::stand_in(rt, owner).await?,
         _ => Rc::clone(device),
     };
-    let store = Store::open(rt, device, owner, store.clone()).await?;
+    let open = Store::open(rt, Rc::clone(&device), owner, store.clone());
+    let store = waiting::attended(rt, owner.target.0, &device, "recovery", open).await?;
     if let Some(reason) = &verdict {
         store.condemn_device(reason);
     }

@@ -205,7 +205,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let target = settings.owner.target.0;
     let rt = executor.handle();
     let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
-    let device = match data::open(&rt, &settings.path).await {
+    let device = match data::open(&rt, target, &settings.path).await {
         Ok(device) => device,
         // It is not used anyway; the engine's other targets must not miss it.
         Err(error) if target != 0 && verdict.read().is_some() => {

@@ -48,7 +48,7 @@ fn with_store<T>(layout: &Layout, target: u32, work: impl AsyncFnOnce(&Store) ->
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     executor.block_on(async {
-        let device = open(&rt, &layout.path(target)).await.expect("a device");
+        let device = open(&rt, target, &layout.path(target)).await.expect("a device");
         let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
         let store = Store::open(&rt, device, &layout.owner(target), config).await.expect("a store");
         let result = work(&store).await;
@@ -122,7 +122,7 @@ fn a_lost_directory_finds_its_devices_but_none_is_replaced_by_a_blank_one() {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     let opened = executor.block_on(async {
-        let device = open(&rt, &layout.path(1)).await.expect("a device");
+        let device = open(&rt, 1, &layout.path(1)).await.expect("a device");
         Store::open(&rt, device, &layout.owner(1), StoreConfig::default()).await.map(drop)
     });
     assert!(matches!(opened, Err(OpenError::Blank { .. })), "and no store is made in the lost one's place");
