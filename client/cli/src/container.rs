@@ -170,6 +170,19 @@ fn parse_attribute(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Refuses attributes of which one would be lost.
+fn check_distinct(attributes: &[(String, String)]) -> Result<(), CliError> {
+    let mut seen = BTreeMap::new();
+    for (name, value) in attributes {
+        if let Some(before) = seen.insert(name, value) {
+            return Err(CliError::Usage(format!(
+                "attribute \"{name}\" is given twice, as \"{before}\" and as \"{value}\": it has one value, so give it once"
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     numbers.ok_or_else(|| format!("\"{text}\" is not uid:gid in numbers"))
@@ -213,6 +226,7 @@ pub fn is_fabric(command: &ContainerCommand) -> bool {
 }
 
 async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, CliError> {
+    check_distinct(&arguments.attributes)?;
     let (uid, gid) = arguments.owner.unwrap_or((0, 0));
     let request = ContainerCreateRequest {
         pool: arguments.pool,
@@ -405,7 +419,10 @@ pub fn run_fabric(
     let (name, rights) = match &command {
         ContainerCommand::ListAttr(name) | ContainerCommand::ListSnap(name) => (name.clone(), Rights::READ),
         ContainerCommand::GetAttr(arguments) => (arguments.name.clone(), Rights::READ),
-        ContainerCommand::SetAttr(arguments) => (arguments.name.clone(), read_write()),
+        ContainerCommand::SetAttr(arguments) => {
+            check_distinct(&arguments.attributes)?;
+            (arguments.name.clone(), read_write())
+        }
         ContainerCommand::DelAttr(arguments) => (arguments.name.clone(), read_write()),
         ContainerCommand::CreateSnap(name) => (name.clone(), read_write()),
         ContainerCommand::DestroySnap(arguments) => (arguments.name.clone(), read_write()),
@@ -497,6 +514,11 @@ mod tests {
         assert_eq!(parse_attribute("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert_eq!(parse_attribute("a:b"), Ok(("a".into(), "b".into())));
         assert!(parse_attribute("=b").is_err() && parse_attribute("ab").is_err());
+        let pairs = |names: [&str; 3]| names.map(|name| (name.to_owned(), name.to_owned() + "1"));
+        check_distinct(&pairs(["a", "b", "c"])).expect("three attributes");
+        let refused = check_distinct(&pairs(["a", "b", "a"])).expect_err("two values");
+        assert!(refused.to_string().contains("attribute \"a\" is given twice"), "{refused}");
+        assert_eq!(refused.exit_code(), crate::error::exit::USAGE);
         assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
         assert!(parse_owner("root:root").is_err());
         assert_eq!(parse_mode("0775"), Ok(0o775));

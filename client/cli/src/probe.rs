@@ -32,7 +32,7 @@ pub struct BenchArguments {
     in_flight: u16,
     /// Fabric providers to measure by, separated by commas; the first is compared with the others [default: the attach
     /// file's].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = crate::arguments::name)]
     provider: Vec<String>,
     /// Measure between two processes of this machine instead of to engines [providers: tcp unless named].
     #[arg(long)]
