@@ -284,6 +284,10 @@ mod tests {
             ("weir container create tank home --quota -5", "\"-5\" is not a size"),
             ("weir container set-quota tank home -1", "\"-1\" is not a size"),
             ("weir container destroy-snap tank home --epoch -1", "invalid value '-1'"),
+            ("weir fabric bench --provider ", "an empty name"),
+            ("weir fabric bench --provider tcp,", "an empty name"),
+            ("weir dev up --provider ", "an empty name"),
+            ("weir dev up --probe ", "an empty name"),
             ("weir --timeout 0 pool list", "0 is not in 1..=604800"),
         ] {
             let refused = Weir::try_parse_from(line.split(' ')).expect_err(line);

@@ -85,6 +85,9 @@ pub enum CliError {
     /// A device cannot be read.
     #[error("{0}")]
     Device(String),
+    /// Engines are dead.
+    #[error("{0}")]
+    Dead(String),
     /// `weir dev` could not do its work.
     #[error("{0}")]
     Dev(String),
@@ -130,6 +133,7 @@ impl CliError {
             Self::Damaged(_) => Some(Der::CSUM),
             Self::Busy(_) => Some(Der::BUSY),
             Self::Device(_) => Some(Der::IO),
+            Self::Dead(_) => Some(Der::UNREACH),
             Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
             Self::FileSystem { .. } | Self::Io { .. } | Self::Dev(_) => None,
         }
@@ -194,6 +198,7 @@ mod tests {
         assert_eq!(management(Der::KEY2BIG).exit_code(), exit::USAGE);
         assert_eq!(management(Der::CSUM).exit_code(), exit::FAILURE);
         assert_eq!(CliError::Damaged("x".into()).exit_code(), exit::DAMAGED);
+        assert_eq!(CliError::Dead("x".into()).exit_code(), exit::UNAVAILABLE);
         assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);
         let mount = CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, "busy"));
         assert_eq!((mount.exit_code(), mount.status()), (exit::BUSY, -1025));

@@ -195,6 +195,14 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     system.run(&["container", "destroy", "tank", "home"]);
     let (code, _) = system.fails(&["fs", "cat", "tank", "objects", "/f", "--json"]);
     assert_eq!(code, 2, "content is no JSON");
+    let twice = ["--attr", "a=1", "--attr", "a=2"];
+    let (code, error) =
+        system.fails(&[&["container", "create", "tank", "other", "--type", "object"], &twice[..]].concat());
+    assert!(code == 2 && error.contains("attribute \"a\" is given twice"), "{code}: {error}");
+    let (code, error) = system.fails(&["container", "set-attr", "tank", "objects", "b=1", "a=1", "b=1"]);
+    assert!(code == 2 && error.contains("attribute \"b\" is given twice"), "{code}: {error}");
+    let (code, error) = system.fails(&["fabric", "bench", "--provider", ""]);
+    assert!(code == 2 && error.contains("an empty name"), "{code}: {error}");
     let second = system.weir().args(["dev", "up", "--detach"]).output().expect("runs");
     assert!(!second.status.success(), "a folder holds one system");
 }
@@ -257,6 +265,79 @@ fn the_state_of_every_engine_is_shown_with_what_its_peers_say() {
         let (state, incarnation) = members(&system)[1].clone();
         state == "alive" && incarnation > before
     });
+}
+
+/// A process that stands still until this is dropped.
+struct Paused(String);
+
+impl Paused {
+    fn signal(&self, signal: &str) {
+        let sent = std::process::Command::new("kill").args([signal, &self.0]).status().expect("kill runs");
+        assert!(sent.success(), "{signal} to {}", self.0);
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+    }
+}
+
+#[test]
+fn dead_engines_are_shown_one_by_one() {
+    let system = DevSystem::start(&["--engines", "2", "--targets", "1", "--size", "256MiB", "--bare"]);
+    let status = system.json(&["dev", "status"]);
+    // Who starts them again.
+    let supervisor = Paused(status["supervisor"].to_string());
+    supervisor.signal("-STOP");
+    system.run(&["dev", "kill", "0"]);
+    system.run(&["dev", "kill", "1"]);
+    let all_dead = || system.fails(&["dev", "status"]).1.contains("engine 0 is dead; engine 1 is dead");
+    harness::eventually("both have ended", Duration::from_secs(30), all_dead);
+    let (code, text) = system.fails(&["dev", "status"]);
+    assert_eq!(code, 5, "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("engine ") && line.contains(" dead")).count(), 2);
+    let output = system.weir().args(["--json", "dev", "status"]).output().expect("runs");
+    let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(envelope["error"].as_str().is_some_and(|error| error.contains("engine 1 is dead")), "{envelope}");
+    let members = envelope["response"]["members"].as_array().expect("members");
+    assert!(members.len() == 2 && members.iter().all(|member| member["state"] == "dead"), "{envelope}");
+    drop(supervisor);
+    harness::eventually("they are started again", Duration::from_mins(1), || {
+        system.weir().args(["dev", "status"]).output().expect("runs").status.success()
+    });
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_of_a_new_system_and_everything_of_an_old_one() {
+    let system = DevSystem::absent();
+    let listed = || std::fs::read_dir(system.folder()).map_or(0, Iterator::count);
+    let small = ["--engines", "1", "--targets", "1", "--size", "256MiB", "--bare"];
+    let absent = [&small[..], &["--device", "/dev/null/none"]].concat();
+    let error = system.try_up(&absent).expect_err("there is no such device");
+    assert!(error.contains("/dev/null/none"), "{error}");
+    assert_eq!(listed(), 0, "the next start meets nothing");
+    // In a folder that is made for it, and in the foreground.
+    let inner = system.folder().join("inner");
+    let foreground = system.weir().args(["dev", "up", "--dir"]).arg(&inner).args(&absent).output();
+    assert!(!foreground.expect("weir runs").status.success());
+    assert!(!inner.exists() && listed() == 0, "the folder has gone, too");
+    system.up(&small);
+    system.run(&["pool", "create", "--size", "64MiB", "kept"]);
+    system.run(&["dev", "down"]);
+    // Nobody can make anything of this file.
+    let extra = system.folder().join("engine-0/data/target-7.weir");
+    std::fs::write(&extra, b"").expect("a file");
+    let error = system.try_up(&["--bare"]).expect_err("a target too many");
+    assert!(error.contains("target-7.weir"), "{error}");
+    std::fs::remove_file(extra).expect("removed");
+    system.up(&["--bare"]);
+    system.run(&["pool", "query", "kept"]);
+    system.run(&["dev", "down"]);
+    let error = system.try_up(&["--bare", "--mount", "none=/tmp"]).expect_err("no such container");
+    assert!(error.contains("no pool has a container"), "{error}");
+    system.up(&["--bare"]);
+    system.run(&["pool", "query", "kept"]);
 }
 
 /// Whether every figure of a measurement is one.

@@ -18,7 +18,9 @@ use rustix::process::Signal;
 use serde_json::json;
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
-use weir_management::v1::{ContainerCreateRequest, ContainerType, PoolCreateRequest};
+use weir_management::v1::{
+    ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolInfo, SystemQueryResponse,
+};
 
 use crate::error::CliError;
 use crate::management::{System, default_dev_folder};
@@ -89,10 +91,10 @@ pub struct UpArguments {
     #[arg(long = "device")]
     devices: Vec<PathBuf>,
     /// libfabric provider [default: tcp, or what the manifest says].
-    #[arg(long)]
+    #[arg(long, value_parser = crate::arguments::name)]
     provider: Option<String>,
     /// Have `weir fabric bench` measure the engines by this provider, too. May be given several times.
-    #[arg(long = "probe")]
+    #[arg(long = "probe", value_parser = crate::arguments::name)]
     probes: Vec<String>,
     /// Manifest with the cluster, pools and containers to be there; other kinds are ignored. May be given several times.
     /// Without any, a pool "tank" with a file system "home" is made.
@@ -182,6 +184,7 @@ pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
 fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
     let folder = arguments.dir.folder()?;
     refuse_second(&folder)?;
+    let is_new = folder.is_new()?;
     let mut manifests = Manifests::load(&arguments.apply)?;
     let settings = settings_of(arguments, &manifests, &folder)?;
     settings.check()?;
@@ -198,6 +201,7 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
         manifests,
         defaults,
         mounts: arguments.mounts.clone(),
+        is_new,
         engine_program,
         own_program,
         log: arguments.log.clone(),
@@ -304,6 +308,7 @@ fn up(arguments: &UpArguments) -> Result<Answer, CliError> {
         let _ = rustix::process::setsid();
     }
     let plan = plan(arguments)?;
+    let (is_new, is_own) = (plan.is_new && !arguments.detached, !plan.folder.0.exists());
     plan.folder.keep_settings(&plan.settings)?;
     let folder = plan.folder.clone();
     let say = |line: &str| {
@@ -317,6 +322,9 @@ fn up(arguments: &UpArguments) -> Result<Answer, CliError> {
     let runtime = runtime()?;
     let outcome = runtime.block_on(supervisor::supervise(plan, say, ready));
     runtime.shutdown_background();
+    if outcome.is_err() && is_new {
+        folder.forget(is_own);
+    }
     outcome.map(|()| Answer::new(serde_json::Value::Null, "weir dev is down\n"))
 }
 
@@ -328,11 +336,11 @@ fn hints(folder: &Folder, detached: bool) -> String {
 /// Starts the supervisor in the background and relays what it says until the system is up.
 fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
     let begun = Instant::now();
-    let folder = arguments.dir.folder()?;
+    // Mistakes in the arguments are told here, not in a log.
+    let Plan { folder, is_new, .. } = plan(arguments)?;
+    let is_own = !folder.0.exists();
     std::fs::create_dir_all(&folder.0)
         .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
-    // Mistakes in the arguments are told here, not in a log.
-    plan(arguments)?;
     let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
     let log = std::fs::OpenOptions::new()
         .create(true)
@@ -376,6 +384,9 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
     let log = String::from_utf8_lossy(log.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default());
     let last: Vec<&str> = log.lines().rev().take(15).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
+    if is_new {
+        folder.forget(is_own);
+    }
     Err(CliError::Dev(format!("the system did not come up:\n{}", last.join("\n"))))
 }
 
@@ -449,22 +460,18 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
     let mut rows = vec![["Name", "Process", "State"].map(String::from).to_vec()];
     let mut members = Vec::new();
     for member in &running.members {
-        let state = if member.process.is_alive() { "running" } else { "ended" };
+        let state = if member.process.is_alive() { "running" } else { "dead" };
         rows.push(vec![member.name.clone(), member.process.pid.to_string(), state.to_owned()]);
         members.push(json!({"name": member.name, "rank": member.rank, "directory": member.directory,
             "pid": member.process.pid, "state": state}));
     }
-    let (engines, pools) = runtime()?.block_on(async {
-        let system = System::open(&folder.attach(), Duration::from_secs(5))?;
-        let engines = system::query_system(&system).await?;
-        Ok::<_, CliError>((engines, pool::list_pools(&system).await?))
-    })?;
-    let mut text = table(&rows);
-    for engine in &engines.engines {
+    let asked = ask(folder, &running);
+    let (pools, mut text) = (asked.as_ref().ok().map(|(_, pools)| pools), table(&rows));
+    for engine in asked.iter().flat_map(|(engines, _)| &engines.engines) {
         let (free, all) = (Size(engine.free_bytes), Size(engine.capacity_bytes));
         let _ = writeln!(text, "engine {}: {free} of {all} free", engine.rank);
     }
-    for info in &pools {
+    for info in pools.into_iter().flatten() {
         let _ = writeln!(
             text,
             "pool {}: {} of {} free",
@@ -479,9 +486,36 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
         "supervisor": running.supervisor.pid,
         "members": members,
         "attach_file": folder.attach(),
-        "pools": pools.iter().map(pool::to_json).collect::<Vec<_>>(),
+        "pools": pools.map(|pools| pools.iter().map(pool::to_json).collect::<Vec<_>>()),
     });
-    Ok(Answer::new(response, text))
+    let answer = Answer::new(response, text);
+    Ok(match asked {
+        Ok(_) => answer,
+        Err(error) => answer.but(error),
+    })
+}
+
+/// Asks the engines for their space and their pools, unless all of them are dead.
+fn ask(folder: &Folder, running: &Running) -> Result<(SystemQueryResponse, Vec<PoolInfo>), CliError> {
+    let engines = running.members.iter().filter(|member| member.rank.is_some());
+    let (living, dead): (Vec<_>, Vec<_>) = engines.partition(|engine| engine.process.is_alive());
+    if living.is_empty() {
+        let mut said: String = dead.iter().map(|engine| format!("{} is dead; ", engine.name)).collect();
+        if said.is_empty() {
+            "no engine has been started yet; ".clone_into(&mut said);
+        }
+        let logs = folder.0.join("engine-*/log");
+        return Err(CliError::Dead(format!(
+            "{said}process {} starts engines again as they end: why they do is in {}",
+            running.supervisor.pid,
+            logs.display()
+        )));
+    }
+    runtime()?.block_on(async {
+        let system = System::open(&folder.attach(), Duration::from_secs(5))?;
+        let engines = system::query_system(&system).await?;
+        Ok((engines, pool::list_pools(&system).await?))
+    })
 }
 
 fn env(folder: &Folder) -> Result<Answer, CliError> {

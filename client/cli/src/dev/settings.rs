@@ -1,10 +1,12 @@
 //! What a `weir dev` folder holds besides data: its settings, the files of engines and clients, and who runs now.
 
 use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
 
 use super::identity::{IdentityFiles, LOOPBACK, write_private};
@@ -234,6 +236,61 @@ impl Folder {
 
     fn running_file(&self) -> PathBuf {
         self.0.join("running.json")
+    }
+
+    /// Whether there is nothing in it, or no folder, but for the log of a supervisor.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn is_new(&self) -> Result<bool, CliError> {
+        let wrong = |error| CliError::io(self.0.display().to_string(), error);
+        let log = self.log();
+        match fs::read_dir(&self.0) {
+            Ok(mut entries) => {
+                entries.try_fold(true, |is_new, entry| Ok(is_new && entry?.path() == log)).map_err(wrong)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(wrong(error)),
+        }
+    }
+
+    /// Removes a system that was new ([`Folder::is_new`]), but for the log of its supervisor.
+    ///
+    /// # Errors
+    /// When something can't be removed.
+    pub fn clear(&self) -> Result<(), CliError> {
+        let wrong = |error| CliError::io(self.0.display().to_string(), error);
+        // What somebody has mounted below is not the folder's own.
+        let mounts =
+            mountinfo::below(&self.0).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
+        if !mounts.is_empty() {
+            return Ok(());
+        }
+        let log = self.log();
+        for entry in fs::read_dir(&self.0).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let path = entry.path();
+            if path == log {
+                continue;
+            }
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|error| CliError::io(path.display().to_string(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the log of a supervisor that has failed, and the folder, too, if nobody else made it, when there is nothing
+    /// else in it.
+    pub fn forget(&self, is_own: bool) {
+        if !self.is_new().unwrap_or(false) {
+            return;
+        }
+        // A folder that somebody uses meanwhile stays.
+        let _ = fs::remove_file(self.log());
+        if is_own {
+            let _ = fs::remove_dir(&self.0);
+        }
     }
 
     /// Settings of the system in this folder; none when there is none.

@@ -1,6 +1,6 @@
 //! Starts the engines of a system, applies manifests, mounts, and keeps everything running until it is told to end.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,9 @@ const RESTART_RESET: Duration = Duration::from_secs(30);
 /// Lines of an engine's log that are shown when it fails to start.
 const LOG_TAIL: usize = 12;
 
+/// Engines whose logs are shown when it isn't known which of them is away.
+const LOGS_SHOWN: u32 = 3;
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -53,6 +56,8 @@ pub struct Plan {
     pub folder: Folder,
     /// Its shape.
     pub settings: Settings,
+    /// It wasn't there before: when its engines don't come up, nothing of it stays.
+    pub is_new: bool,
     /// How long its engines may take to be up.
     pub wait: Duration,
     /// Pools and containers to be there.
@@ -95,7 +100,8 @@ impl Roster {
 /// Runs a system until a signal ends it. `say` gets progress, line by line; `ready` is called once.
 ///
 /// # Errors
-/// When it cannot be brought up; everything that was started has been ended then.
+/// When it cannot be brought up; everything that was started has been ended then, and a new system whose engines never were
+/// up together leaves nothing.
 pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Duration)) -> Result<(), CliError> {
     let started = Instant::now();
     let supervisor = ProcessRecord::current().map_err(|error| CliError::io("/proc/self/stat", error))?;
@@ -107,13 +113,14 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(|error| CliError::io("watch signals", error))?;
     let (stop, stopped) = watch::channel(false);
+    let was_up = Cell::new(false);
     let local = tokio::task::LocalSet::new();
     let outcome = local
         .run_until(async {
             let mut engines = Vec::new();
             let mut mounts = Vec::new();
             let work = async {
-                bring_up(&plan, &roster, &stopped, &mut engines, &say).await?;
+                bring_up(&plan, &roster, &stopped, &mut engines, &was_up, &say).await?;
                 for request in &plan.mounts {
                     mounts.push((mount_one(&plan, request, &roster).await?, request.directory.clone()));
                     say(&format!("mounted {} at {}", request.container, request.directory.display()));
@@ -139,6 +146,10 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
         })
         .await;
     plan.folder.forget_running();
+    if outcome.is_err() && plan.is_new && !was_up.get() {
+        // They hold nothing, and another try may be of another shape.
+        plan.folder.clear()?;
+    }
     outcome
 }
 
@@ -150,6 +161,7 @@ async fn bring_up(
     roster: &Rc<Roster>,
     stopped: &watch::Receiver<bool>,
     engines: &mut Vec<EngineTask>,
+    was_up: &Cell<bool>,
     say: &impl Fn(&str),
 ) -> Result<(), CliError> {
     plan.folder.write_files(&plan.settings, &plan.log)?;
@@ -163,6 +175,7 @@ async fn bring_up(
         up = wait_up(plan) => up?,
         Some(error) = failure.recv() => return Err(error),
     }
+    was_up.set(true);
     say(&format!("{} engines up in {:.2} s", plan.settings.engines, begun.elapsed().as_secs_f64()));
     apply(plan, say).await
 }
@@ -196,9 +209,9 @@ async fn wait_up(plan: &Plan) -> Result<(), CliError> {
         };
         if begun.elapsed() > plan.wait {
             return Err(CliError::Dev(format!(
-                "engines are not up after {} s ({last}); their logs are in {}; --wait gives them longer",
+                "engines are not up after {} s ({last}); --wait gives them longer. Their logs end with:\n{}",
                 plan.wait.as_secs(),
-                plan.folder.0.display()
+                logs(plan)
             )));
         }
         tokio::time::sleep(READY_PAUSE).await;
@@ -297,6 +310,12 @@ fn tail(path: &Path) -> String {
         last.push_back(line);
     }
     lines(last.into_iter().map(|line| format!("  {line}")))
+}
+
+/// The ends of the engines' logs.
+fn logs(plan: &Plan) -> String {
+    let ranks = 0..plan.settings.engines.min(LOGS_SHOWN);
+    ranks.map(|rank| format!("engine {rank}:\n{}", tail(&plan.folder.engine_log(rank)))).collect()
 }
 
 /// Ends a process: asks, waits, insists.

@@ -42,10 +42,15 @@ fn engine() -> &'static Path {
 impl DevSystem {
     /// Starts a system with further arguments of `weir dev up`.
     pub fn start(arguments: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("weir-").tempdir_in("/tmp").expect("a folder");
-        let system = Self { folder };
+        let system = Self::absent();
         system.up(arguments);
         system
+    }
+
+    /// An empty folder for a system.
+    pub fn absent() -> Self {
+        let folder = tempfile::Builder::new().prefix("weir-").tempdir_in("/tmp").expect("a folder");
+        Self { folder }
     }
 
     /// Starts the system (again).
@@ -138,6 +143,9 @@ impl Drop for DevSystem {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.logs());
+        }
+        if !self.folder().join("settings.json").exists() {
+            return;
         }
         let output = self.weir().args(["dev", "down", "--wipe"]).output();
         if let Some(output) = output.ok().filter(|output| !output.status.success()) {
