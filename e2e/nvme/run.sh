@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
 
 # Longest run; an idle machine needs a sixth of it.
 readonly SECONDS_MAX=420
-# Bytes of a drive; a store's format reads all of it first.
+# Bytes of a drive: enough for a log and some pools. A format reads a drive up to 8 GiB as a whole, emulated ones slowly.
 readonly DRIVE=256M
 
 [[ $(uname -m) == x86_64 ]] || fail "the virtual machine's kernel is that of x86-64; this machine is $(uname -m)"
