@@ -500,13 +500,14 @@ fn ask(folder: &Folder, running: &Running) -> Result<(SystemQueryResponse, Vec<P
     let engines = running.members.iter().filter(|member| member.rank.is_some());
     let (living, dead): (Vec<_>, Vec<_>) = engines.partition(|engine| engine.process.is_alive());
     if living.is_empty() {
-        let mut said: String = dead.iter().map(|engine| format!("{} is dead; ", engine.name)).collect();
+        let mut said: Vec<String> = dead.iter().map(|engine| format!("{} is dead", engine.name)).collect();
         if said.is_empty() {
-            "no engine has been started yet; ".clone_into(&mut said);
+            said.push("no engine has been started yet".to_owned());
         }
+        let said = said.join("; ");
         let logs = folder.0.join("engine-*/log");
         return Err(CliError::Dead(format!(
-            "{said}process {} starts engines again as they end: why they do is in {}",
+            "{said}; process {} starts engines again as they end: why they do is in {}",
             running.supervisor.pid,
             logs.display()
         )));

@@ -315,7 +315,7 @@ fn tail(path: &Path) -> String {
 /// The ends of the engines' logs.
 fn logs(plan: &Plan) -> String {
     let ranks = 0..plan.settings.engines.min(LOGS_SHOWN);
-    ranks.map(|rank| format!("engine {rank}:\n{}", tail(&plan.folder.engine_log(rank)))).collect()
+    lines(ranks.map(|rank| format!("engine {rank}:\n{}", tail(&plan.folder.engine_log(rank)))))
 }
 
 /// Ends a process: asks, waits, insists.
