@@ -3,9 +3,12 @@
 
 use core::time::Duration;
 
-use weir_rpc::group::swim::simulated::Network;
-
 use crate::report::{BenchError, Report};
+use simulated::Network;
+
+#[path = "../../engine/rpc/tests/membership/simulated.rs"]
+#[allow(dead_code, reason = "the tests of membership use the rest of it")]
+mod simulated;
 
 /// As many engines as the paper's largest system has server nodes.
 const MEMBERS: u32 = 1024;

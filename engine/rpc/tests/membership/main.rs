@@ -1,6 +1,6 @@
 //! Membership of 1,024 engines: how soon a dead one is known to all, and that no living one is ever declared dead.
 //!
-//! The state machines run over a light simulated network (`weir_rpc::group::swim::simulated`); `stack.rs` runs them over the whole RPC
+//! The state machines run over a light simulated network (`simulated.rs`, which the bench has, too); `stack.rs` runs them over the whole RPC
 //! stack, 200 engines or as many as `WEIR_SWIM_STACK` says. `WEIR_SWIM_DAYS=7` makes the quiet run last a simulated
 //! week instead of two minutes, `WEIR_SWIM_LOSS` and `WEIR_SWIM_MEMBERS` set its loss rate (0.05) and size; it prints what it found.
 #![expect(
@@ -11,11 +11,12 @@
 
 #[path = "../engines/mod.rs"]
 mod engines;
+mod simulated;
 mod stack;
 
 use core::time::Duration;
+use simulated::{Network, SECOND};
 use weir_proto::group::MemberState;
-use weir_rpc::group::swim::simulated::{Network, SECOND};
 
 /// As many engines as the paper's largest system has server nodes.
 const MEMBERS: u32 = 1024;

@@ -13,7 +13,6 @@ mod gossip;
 mod health;
 mod probe;
 mod regroup;
-pub mod simulated;
 mod suspicion;
 mod table;
 

@@ -10,11 +10,11 @@ use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Action, ProbeId, Swim, SwimConfig};
 use weir_proto::Rank;
 use weir_proto::group::{
     GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply, MemberState,
 };
+use weir_rpc::group::swim::{Action, ProbeId, Swim, SwimConfig};
 use weir_runtime::Instant;
 use weir_runtime::random::Random;
 
