@@ -15,6 +15,7 @@ pub mod management;
 mod membership;
 mod metrics;
 mod process;
+pub mod shelter;
 pub mod snapshot;
 #[cfg(feature = "spdk")]
 mod spdk;

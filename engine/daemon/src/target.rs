@@ -9,7 +9,8 @@ use weir_media::Device;
 use weir_media::health::DeviceState;
 use weir_object::IoService;
 use weir_pool::{
-    Directory, Engines, Failed, GroupList, InvalidEngines, Roster, Spread, TargetPools, serve_clients,
+    Directory, Engines, Failed, GroupList, InvalidEngines, MapShelter, Roster, Spread, TargetPools,
+    serve_clients,
 };
 use weir_proto::capability::SystemKey;
 use weir_proto::group::MemberState;
@@ -52,6 +53,8 @@ pub struct TargetContext {
     pub device: Rc<dyn Device>,
     /// What is remembered of that device.
     pub verdict: Rc<dyn Verdict>,
+    /// Where maps of pools are kept while the device can't take them.
+    pub shelter: Rc<dyn MapShelter>,
     /// Whose data it holds.
     pub owner: Owner,
     /// How the store behaves.
@@ -105,7 +108,17 @@ impl Target {
     pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
         let store = open_store(&context).await?;
         let TargetContext {
-            rt, endpoint, verdict, owner, engines, membership, key, provider, started, ..
+            rt,
+            endpoint,
+            verdict,
+            shelter,
+            owner,
+            engines,
+            membership,
+            key,
+            provider,
+            started,
+            ..
         } = context;
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
@@ -127,7 +140,8 @@ impl Target {
             let members = members.as_ref().and_then(Weak::upgrade);
             members.is_some_and(|members| members.state(rank) == MemberState::Dead)
         });
-        let pools = TargetPools::open(Rc::clone(&store), Rc::clone(&engines), Rc::clone(&spread), clock)?;
+        let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
+        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, shelter)?;
         rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), verdict));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {

@@ -20,6 +20,7 @@ use weir_runtime::sync::Gate;
 use weir_store::{Owner, StoreConfig};
 
 use crate::data;
+use crate::shelter::FileShelter;
 use crate::target::{StartError, Target, TargetContext};
 use crate::verdict::{FileVerdict, Verdict};
 
@@ -205,6 +206,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     let target = settings.owner.target.0;
     let rt = executor.handle();
     let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
+    let shelter = Rc::new(FileShelter::new(settings.path.clone()));
     let device = match data::open(&rt, target, &settings.path).await {
         Ok(device) => device,
         // It is not used anyway; the engine's other targets must not miss it.
@@ -234,6 +236,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
         endpoint,
         device,
         verdict,
+        shelter,
         owner: settings.owner,
         store: settings.store,
         engines: settings.engines,

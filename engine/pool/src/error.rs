@@ -189,6 +189,18 @@ pub enum Failed {
         "{0}: its last change of snapshots failed with the device of the pool service, and only that tells whether it was made; repair or replace the device, restart the engine, then list the snapshots again"
     )]
     Unsettled(String),
+    /// The map of a pool can be kept neither on the device of its service nor beside it.
+    #[error(
+        "the map of pool {pool} can't be {what} the engine's data directory: {reason}; while the device of the pool's service is out of use, that is where the map is kept: make it readable and writable, with some room"
+    )]
+    Shelter {
+        /// The pool.
+        pool: PoolId,
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        reason: String,
+    },
     /// The pool's state could not be read.
     #[error(
         "{what} of pool {pool} can't be read back: {reason}; restore the target from its replicas or recreate the pool"
@@ -228,7 +240,7 @@ impl Failed {
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
-            Self::Unsettled(_) | Self::Record { .. } => Der::IO,
+            Self::Unsettled(_) | Self::Record { .. } | Self::Shelter { .. } => Der::IO,
         }
     }
 
@@ -239,9 +251,10 @@ impl Failed {
             Self::NoPool(pool) | Self::InTransition(pool, _) | Self::Credential(pool) => {
                 format!("pool {pool}")
             }
-            Self::Elsewhere { pool, .. } | Self::Record { pool, .. } | Self::Remnant(pool) => {
-                format!("pool {pool}")
-            }
+            Self::Elsewhere { pool, .. }
+            | Self::Record { pool, .. }
+            | Self::Shelter { pool, .. }
+            | Self::Remnant(pool) => format!("pool {pool}"),
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
             Self::Late(object)

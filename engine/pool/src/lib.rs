@@ -21,6 +21,7 @@ mod requests;
 mod roster;
 mod seal;
 mod service;
+mod shelter;
 mod spread;
 mod target;
 
@@ -36,6 +37,7 @@ pub use requests::serve_clients;
 pub use roster::Roster;
 pub use seal::{SEAL_LIFETIME_NS, open_seal, seal};
 pub use service::{CHUNK_SIZE_DEFAULT, PoolService};
+pub use shelter::MapShelter;
 pub use spread::Spread;
 pub use target::TargetPool;
 pub use weir_proto::group::{EngineInfo, GroupList};

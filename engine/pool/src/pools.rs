@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::pool::{
-    DeviceNotice, GrantRequest, TargetContainer as ContainerName, TargetContainerState,
+    DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
     TargetPool as PoolName, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
 use weir_proto::{Clock, PoolId, Rank, TargetIndex, opcode};
@@ -18,6 +18,7 @@ use crate::engines::Engines;
 use crate::error::Failed;
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
 use crate::service::PoolService;
+use crate::shelter::MapShelter;
 use crate::spread::Spread;
 use crate::target::TargetPool;
 
@@ -30,11 +31,13 @@ pub struct TargetPools {
     engines: Rc<Engines>,
     spread: Rc<Spread>,
     clock: Rc<Clock>,
+    shelter: Rc<dyn MapShelter>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
 }
 
 impl TargetPools {
-    /// Loads the pools of a store, starts the services that belong here, and answers the other engines.
+    /// Loads the pools of a store, starts the services that belong here, and answers the other engines. `shelter` keeps
+    /// what the device can't.
     ///
     /// # Errors
     /// When a pool's state can't be read.
@@ -43,8 +46,10 @@ impl TargetPools {
         engines: Rc<Engines>,
         spread: Rc<Spread>,
         clock: Rc<Clock>,
+        shelter: Rc<dyn MapShelter>,
     ) -> Result<Rc<Self>, Failed> {
-        let pools = Rc::new(Self { store, engines, spread, clock, pools: RefCell::default() });
+        let pools = RefCell::default();
+        let pools = Rc::new(Self { store, engines, spread, clock, shelter, pools });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
             if summary.pool == SYSTEM_POOL {
@@ -114,9 +119,18 @@ impl TargetPools {
         known.service().ok_or_else(|| Failed::Elsewhere { pool, service: known.record.borrow().service })
     }
 
-    fn start(&self, record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
+    fn start(&self, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
         let here = record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
-        let pool = TargetPool::new(record, shard, Rc::clone(&self.engines), Rc::clone(&self.clock));
+        let shelter = here.then(|| Rc::clone(&self.shelter));
+        // Of two maps of one version, the device has the one whose write failed.
+        if here
+            && let Some(map) = self.sheltered(record.pool)?
+            && map.version >= record.map.version
+        {
+            record.map = map;
+        }
+        let (engines, clock) = (Rc::clone(&self.engines), Rc::clone(&self.clock));
+        let pool = TargetPool::new(record, shard, engines, clock, shelter);
         pool.load_containers()?;
         if here {
             let (engines, spread) = (Rc::clone(&self.engines), Rc::clone(&self.spread));
@@ -125,6 +139,16 @@ impl TargetPools {
         }
         self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
         Ok(pool)
+    }
+
+    /// The map of a pool that the device could not take.
+    fn sheltered(&self, pool: PoolId) -> Result<Option<PoolMap>, Failed> {
+        let kept = self.shelter.read(pool).map_err(|error| Failed::Shelter {
+            pool,
+            what: "read from",
+            reason: error.to_string(),
+        })?;
+        kept.map(|map| record::decode(pool, "the map", &map)).transpose()
     }
 
     /// Refuses changes of pools on a device that is not used any more: they would be lost with it, or come back with it.
@@ -163,6 +187,10 @@ impl TargetPools {
             tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
         }
         self.store.destroy_pool(request.pool).await?;
+        // Nobody asks for it any more.
+        if let Err(error) = self.shelter.forget(request.pool) {
+            tracing::warn!(pool = %request.pool, %error, "the map of a destroyed pool is left in the data directory");
+        }
         Ok(())
     }
 

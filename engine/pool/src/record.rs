@@ -73,6 +73,10 @@ impl Stored for ContainerRecord {
     type First = Self;
 }
 
+impl Stored for PoolMap {
+    type First = Self;
+}
+
 /// A container as the service stores it. The attributes of its properties are stored one by one in a scope of their
 /// own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

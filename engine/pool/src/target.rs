@@ -16,6 +16,7 @@ use crate::engines::Engines;
 use crate::error::{Failed, Refusal, capability_der};
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_LABEL, SCOPE_TARGET};
 use crate::service::PoolService;
+use crate::shelter::MapShelter;
 
 /// Longest wait for the pool service when a target learns of a container or asks for quota: within a client's
 /// patience for one request, and longer than a restart of the service's engine takes to be noticed.
@@ -50,10 +51,19 @@ pub struct TargetPool {
     pub(crate) is_listed: Cell<bool>,
     /// The record is stored whole, by one change at a time, so that none takes another one back.
     recording: Semaphore,
+    /// Where the map is kept while the device can't take it, when the pool's service runs here.
+    shelter: Option<Rc<dyn MapShelter>>,
 }
 
 impl TargetPool {
-    pub(crate) fn new(record: PoolRecord, shard: Shard, engines: Rc<Engines>, clock: Rc<Clock>) -> Rc<Self> {
+    /// `shelter` keeps the map while the device can't, when the pool's service runs here.
+    pub(crate) fn new(
+        record: PoolRecord,
+        shard: Shard,
+        engines: Rc<Engines>,
+        clock: Rc<Clock>,
+        shelter: Option<Rc<dyn MapShelter>>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             record: RefCell::new(record),
             shard,
@@ -64,6 +74,7 @@ impl TargetPool {
             service: RefCell::new(None),
             is_listed: Cell::new(false),
             recording: Semaphore::new(1),
+            shelter,
         })
     }
 
@@ -137,7 +148,8 @@ impl TargetPool {
     /// Takes over a newer pool map.
     ///
     /// # Errors
-    /// When it can't be stored. On a device that is out of use it goes by the map all the same.
+    /// When it can't be stored. On a device that is out of use it goes by the map all the same, once the shelter has it
+    /// when the pool's service runs here: nobody else can tell which versions were given out.
     pub(crate) async fn set_map(&self, map: PoolMap) -> Result<(), Failed> {
         let _permit = self.recording.acquire().await;
         let mut record = self.record.borrow().clone();
@@ -149,12 +161,32 @@ impl TargetPool {
         let is_down = record.map.down().any(|target| (target.rank, target.index) == own);
         match self.store_record(&record).await {
             Err(error) if !is_down => return Err(error),
-            Err(error) => tracing::warn!(pool = record.label, %error, "a pool map could not be stored"),
-            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(pool = record.label, %error, "a pool map could not be stored");
+                self.take_shelter(&record)?;
+            }
+            Ok(()) => self.leave_shelter(),
         }
         tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
         self.record.borrow_mut().map = record.map;
         Ok(())
+    }
+
+    fn take_shelter(&self, record: &PoolRecord) -> Result<(), Failed> {
+        let Some(shelter) = &self.shelter else { return Ok(()) };
+        shelter.keep(record.pool, &record::encode(&record.map)).map_err(|error| Failed::Shelter {
+            pool: record.pool,
+            what: "written to",
+            reason: error.to_string(),
+        })
+    }
+
+    fn leave_shelter(&self) {
+        let Some(shelter) = &self.shelter else { return };
+        // What is left there is older than what the device has from now on, and counts no more.
+        if let Err(error) = shelter.forget(self.id()) {
+            tracing::warn!(pool = self.label(), %error, "an old pool map can't be removed from the data directory");
+        }
     }
 
     /// Takes note of a new size.
@@ -442,7 +474,7 @@ pub(crate) mod tests {
             };
             let store = store(&rt).await;
             let shard = store.create_pool(POOL, 16 << 20).await.expect("there is room");
-            let pool = TargetPool::new(record, shard, Rc::clone(&engines), Rc::default());
+            let pool = TargetPool::new(record, shard, Rc::clone(&engines), Rc::default(), None);
             (store, engines, pool)
         })
     }

@@ -145,6 +145,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 endpoint,
                 device,
                 verdict: Rc::new(Unmarked),
+                shelter: Rc::new(Unmarked),
                 owner,
                 store: StoreConfig::default(),
                 engines: engines.into(),

@@ -1,8 +1,10 @@
 //! Devices of engines under test that never fail.
 
 use weir_daemon::verdict::Verdict;
+use weir_pool::MapShelter;
+use weir_proto::PoolId;
 
-/// A device of which nothing is remembered.
+/// A device of which nothing is remembered, and which needs no shelter.
 pub struct Unmarked;
 
 impl Verdict for Unmarked {
@@ -16,5 +18,19 @@ impl Verdict for Unmarked {
 
     fn lift(&self) -> std::io::Result<bool> {
         Ok(false)
+    }
+}
+
+impl MapShelter for Unmarked {
+    fn read(&self, _: PoolId) -> std::io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn keep(&self, pool: PoolId, _: &[u8]) -> std::io::Result<()> {
+        Err(std::io::Error::other(format!("there is no shelter for pool {pool}")))
+    }
+
+    fn forget(&self, _: PoolId) -> std::io::Result<()> {
+        Ok(())
     }
 }

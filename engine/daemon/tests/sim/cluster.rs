@@ -14,9 +14,9 @@ use weir_fabric::{AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::health::Watched;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_pool::EngineInfo;
+use weir_pool::{EngineInfo, MapShelter};
 use weir_proto::capability::SystemKey;
-use weir_proto::{Der, Rank, TargetIndex};
+use weir_proto::{Der, PoolId, Rank, TargetIndex};
 use weir_runtime::sim::{Node, World};
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
@@ -59,6 +59,8 @@ pub struct Cluster {
     networks: Rc<Vec<AuthKey>>,
     /// What is remembered of devices: rank and target of those that are marked as faulty.
     verdicts: Rc<RefCell<BTreeMap<(u32, u32), String>>>,
+    /// What stands in for the data directories' maps of pools.
+    shelters: Rc<Shelters>,
     /// How many engines the configuration lists that is read now.
     listed: Rc<Cell<u32>>,
 }
@@ -92,6 +94,38 @@ impl Verdict for Remembered {
     }
 }
 
+/// What data directories have of the maps of pools, by rank and target.
+#[derive(Default)]
+struct Shelters {
+    maps: RefCell<BTreeMap<(u32, u32, PoolId), Vec<u8>>>,
+    is_full: Cell<bool>,
+}
+
+/// The maps in the data directory beside a target's device, in the place of files.
+struct Shelter {
+    all: Rc<Shelters>,
+    target: (u32, u32),
+}
+
+impl MapShelter for Shelter {
+    fn read(&self, pool: PoolId) -> std::io::Result<Option<Vec<u8>>> {
+        Ok(self.all.maps.borrow().get(&(self.target.0, self.target.1, pool)).cloned())
+    }
+
+    fn keep(&self, pool: PoolId, map: &[u8]) -> std::io::Result<()> {
+        if self.all.is_full.get() {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.all.maps.borrow_mut().insert((self.target.0, self.target.1, pool), map.to_vec());
+        Ok(())
+    }
+
+    fn forget(&self, pool: PoolId) -> std::io::Result<()> {
+        self.all.maps.borrow_mut().remove(&(self.target.0, self.target.1, pool));
+        Ok(())
+    }
+}
+
 impl Cluster {
     /// Formats disks and starts all engines.
     pub fn start(seed: u64, shape: Shape) -> Self {
@@ -117,6 +151,16 @@ impl Cluster {
         }
         cluster.settle();
         cluster
+    }
+
+    /// Whether data directories have no room from now on.
+    pub fn fill_shelter(&self, is_full: bool) {
+        self.shelters.is_full.set(is_full);
+    }
+
+    /// How many maps of pools the data directories have.
+    pub fn sheltered(&self) -> usize {
+        self.shelters.maps.borrow().len()
     }
 
     /// From now on engines that start read a configuration that lists so many.
@@ -151,8 +195,8 @@ impl Cluster {
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
         let networks = Rc::new(networks);
-        let (listed, verdicts) = (Rc::new(Cell::new(shape.engines)), Rc::default());
-        Self { world, fabric, shape, engines, clients, admin, networks, verdicts, listed }
+        let (listed, verdicts, shelters) = (Rc::new(Cell::new(shape.engines)), Rc::default(), Rc::default());
+        Self { world, fabric, shape, engines, clients, admin, networks, verdicts, shelters, listed }
     }
 
     fn infos(&self) -> Vec<EngineInfo> {
@@ -185,6 +229,10 @@ impl Cluster {
                 device: Rc::new(Watched::new(&rt, disk.attach(&rt))),
                 verdict: Rc::new(Remembered {
                     all: Rc::clone(&self.verdicts),
+                    target: (rank, u32::from(target)),
+                }),
+                shelter: Rc::new(Shelter {
+                    all: Rc::clone(&self.shelters),
                     target: (rank, u32::from(target)),
                 }),
                 owner: owner(rank, u32::from(target)),

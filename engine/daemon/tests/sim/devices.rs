@@ -10,16 +10,16 @@ use crate::cluster::Cluster;
 use crate::workload::make_container;
 
 /// Keys, enough that each of four targets has some.
-const KEYS: u64 = 64;
+pub const KEYS: u64 = 64;
 
 /// Engine and target whose device turns faulty.
 const VICTIM: (u32, u32) = (1, 1);
 
 /// Longest time until the engines' reports tell of it.
-const NOTICED: Duration = Duration::from_secs(10);
+pub const NOTICED: Duration = Duration::from_secs(10);
 
 /// Stores a value under every key; what was stored, and the errors.
-async fn put_all(context: &Context, kv: &Kv, value: u64) -> (Vec<u64>, Vec<weir_client::Error>) {
+pub async fn put_all(context: &Context, kv: &Kv, value: u64) -> (Vec<u64>, Vec<weir_client::Error>) {
     let (mut stored, mut errors) = (Vec::new(), Vec::new());
     for key in 0..KEYS {
         match kv.put(context, &key.to_le_bytes(), &value.to_le_bytes(), Conditions::NONE).await {
@@ -37,7 +37,7 @@ fn message_of(cluster: &Cluster, rank: u32) -> String {
     state.message
 }
 
-fn map_version(cluster: &Cluster, pool: &str) -> (u32, Vec<(u32, u32)>, v1::PoolState) {
+pub fn map_version(cluster: &Cluster, pool: &str) -> (u32, Vec<(u32, u32)>, v1::PoolState) {
     let request = v1::PoolQueryRequest { pool: pool.to_owned() };
     let reply: v1::PoolQueryResponse = cluster.manage(0, "Pools/Query", &request).expect("its service is up");
     let pool = reply.pool.expect("an answer");
@@ -68,7 +68,7 @@ fn clear(cluster: &Cluster) {
 }
 
 /// Stores values through a new object, which is laid out on targets in service.
-async fn use_new_object(context: &Context, container: &Container, class: Option<ObjectClass>) {
+pub async fn use_new_object(context: &Context, container: &Container, class: Option<ObjectClass>) {
     let oid = container.new_object_id(context, kind::KV_HASHED, class).await.expect("an id");
     let kv = Kv::open(container, oid).expect("a class without redundancy");
     let (stored, errors) = put_all(context, &kv, 9).await;

@@ -12,6 +12,7 @@ mod devices;
 mod faults;
 mod groups;
 mod history;
+mod maps;
 mod saturation;
 mod seeds;
 mod snapshots;
@@ -173,6 +174,16 @@ fn a_target_with_a_faulty_device_is_out_of_service_until_it_is_opened_again() {
         cluster.create_pool("tank");
         devices::turn_faulty_and_come_back(&cluster, "tank");
     });
+}
+
+#[test]
+fn a_map_is_given_out_once_when_the_device_of_its_service_fails() {
+    for_each_seed(4, maps::hold_without_the_device_of_the_service);
+}
+
+#[test]
+fn a_map_that_can_be_kept_nowhere_is_given_out_when_it_can() {
+    for_each_seed(4, maps::wait_until_they_are_kept);
 }
 
 #[test]

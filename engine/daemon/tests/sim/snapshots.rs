@@ -20,7 +20,7 @@ const KEYS: u64 = 16;
 const SETTLED: Duration = Duration::from_secs(15);
 
 /// Rank of a pool's service, and the other one.
-fn service_of(cluster: &Cluster, pool: &str) -> (u32, u32) {
+pub fn service_of(cluster: &Cluster, pool: &str) -> (u32, u32) {
     let request = v1::PoolQueryRequest { pool: pool.to_owned() };
     let answer: v1::PoolQueryResponse = cluster.manage(0, "Pools/Query", &request).expect("engines are up");
     let service = answer.pool.expect("an answer").service_ranks[0];

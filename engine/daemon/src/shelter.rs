@@ -1,0 +1,84 @@
+//! Maps of pools beside a target's device, in files of the data directory: `target-N.map-POOL`, with the pool's UUID.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use weir_pool::MapShelter;
+use weir_proto::PoolId;
+
+/// A shelter in files beside the target's own.
+#[derive(Clone, Debug)]
+pub struct FileShelter {
+    target: PathBuf,
+}
+
+impl FileShelter {
+    /// The shelter beside a target's file or link.
+    #[must_use]
+    pub const fn new(target: PathBuf) -> Self {
+        Self { target }
+    }
+
+    fn path(&self, pool: PoolId) -> PathBuf {
+        self.target.with_extension(format!("map-{pool}"))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        match self.target.parent() {
+            Some(folder) => fs::File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl MapShelter for FileShelter {
+    fn read(&self, pool: PoolId) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.path(pool)) {
+            Ok(map) => Ok(Some(map)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn keep(&self, pool: PoolId, map: &[u8]) -> io::Result<()> {
+        let unfinished = self.target.with_extension(format!("map-{pool}.new"));
+        let mut file = fs::File::create(&unfinished)?;
+        file.write_all(map)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, self.path(pool))?;
+        self.sync_folder()
+    }
+
+    fn forget(&self, pool: PoolId) -> io::Result<()> {
+        match fs::remove_file(self.path(pool)) {
+            Ok(()) => self.sync_folder(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_kept_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shelter = || FileShelter::new(folder.path().join("target-0.weir"));
+        let (one, other) = (PoolId(uuid::Uuid::from_u128(1)), PoolId(uuid::Uuid::from_u128(2)));
+        assert_eq!(shelter().read(one).expect("the folder is there"), None);
+        shelter().keep(one, b"first").expect("it is written");
+        shelter().keep(one, b"second").expect("it is written");
+        assert_eq!(shelter().read(one).expect("it is there").as_deref(), Some(b"second".as_slice()));
+        assert_eq!(shelter().read(other).expect("the folder is there"), None);
+        for _ in 0..2 {
+            shelter().forget(one).expect("the folder is there");
+        }
+        assert_eq!(shelter().read(one).expect("the folder is there"), None);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+        fs::create_dir(folder.path().join(format!("target-0.map-{one}"))).expect("something else");
+        assert!(shelter().read(one).is_err());
+    }
+}
