@@ -15,6 +15,7 @@ use crate::merge::write_data;
 use crate::pace::read_blocks_behind;
 use crate::paging::Halt;
 use crate::record::Change;
+use crate::reservation::Reservation;
 use crate::space::{Purpose, Run, Runs, SEGMENT};
 use crate::state::{Core, add};
 use crate::store::Store;
@@ -213,7 +214,9 @@ async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Res
         return Ok(false);
     }
     let Some(run) = allocate(core, pass, &blocks) else { return Ok(false) };
-    let mut reservation = write_data(core, pool, &[run], bytes).await?;
+    // The pool has as much afterwards as before.
+    let reservation = Reservation::of_runs(core, pool, Runs::from([run]));
+    let mut reservation = write_data(core, reservation, bytes).await?;
     blocks.runs = Runs::from([run]);
     let moved = Version { record_size, payload: Payload::Blocks(blocks) }.encode();
     let is_current = core.ask(|tree| {

@@ -273,14 +273,16 @@ pub enum UpdateError {
         /// The newest epoch at which others were there.
         newest: Epoch,
     },
-    /// Prepared transactions take all the memory that they may.
+    /// A pool's prepared transactions take all the memory that they may.
     #[error(
-        "prepared transactions hold {kept} bytes of memory, of {limit} at most; try again when some are decided, or raise index_memory"
+        "prepared transactions of pool {pool} hold {kept} bytes of memory, and those of all pools may hold {limit}, of which some is kept for others; try again when some are decided, or raise index_memory"
     )]
     Crowded {
+        /// The pool.
+        pool: PoolId,
         /// Bytes that they hold.
         kept: u64,
-        /// Bytes that they may hold.
+        /// Bytes that those of all pools may hold.
         limit: u64,
     },
     /// The transaction was committed or aborted before.

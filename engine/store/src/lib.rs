@@ -43,6 +43,7 @@ mod read;
 mod record;
 mod recover;
 mod replay;
+mod reservation;
 mod route;
 mod scrub;
 mod shard;

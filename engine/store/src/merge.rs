@@ -13,16 +13,17 @@ use crate::error::FetchError;
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, Path, PoolNumber};
+use crate::key::{self, Path};
 use crate::pace::{PIECE, read_blocks_behind};
 use crate::paging::{Fault, Halt};
 use crate::read::copy_inline;
 use crate::record::Change;
+use crate::reservation::Reservation;
 use crate::space::{Purpose, RUNS_MAX, Run};
 use crate::state::{Core, add};
 use crate::sweep::Shown;
 use crate::tree::{ENTRY_MAX, Missing, Tree};
-use crate::update::{Reservation, VERSION_OVERHEAD};
+use crate::update::VERSION_OVERHEAD;
 use crate::value::{Blocks, Event, Inline, Payload, Version, is_regular};
 use search::Search;
 use std::rc::Rc;
@@ -372,6 +373,7 @@ async fn store(
     }
     let count = len.div_ceil(BLOCK as u64);
     let free = core.catalog.borrow().pools.get(&object.0).map_or(0, crate::catalog::Pool::free);
+    let free = free.saturating_sub(core.promised_to(object.0));
     if !core.has_blocks(count) || free < count * BLOCK as u64 {
         return Ok(Stored::NoRoom);
     }
@@ -379,19 +381,20 @@ async fn store(
         return Ok(Stored::NoRoom);
     };
     let blocks = Blocks { chunks, runs, checksums };
-    let reservation = write_data(core, object.0, &blocks.runs, bytes).await?;
+    let mut reservation = Reservation::of_runs(core, object.0, blocks.runs.clone());
+    // What is merged goes only when the merged data is stored: until then both count.
+    reservation.take(count * BLOCK as u64);
+    let reservation = write_data(core, reservation, bytes).await?;
     Ok(Stored::Done(Payload::Blocks(blocks), Some(reservation)))
 }
 
-/// Writes data to blocks that were allocated for it, as background work. `Err`: the device failed.
+/// Writes data to blocks that are reserved for it, as background work. `Err`: the device failed.
 pub(crate) async fn write_data(
     core: &Rc<Core>,
-    pool: PoolNumber,
-    runs: &[Run],
+    reservation: Reservation,
     bytes: Vec<u8>,
 ) -> Result<Reservation, String> {
-    let reservation = Reservation::of_runs(core, pool, runs.into());
-    let (core_of_task, runs) = (Rc::clone(core), runs.to_vec());
+    let (core_of_task, runs) = (Rc::clone(core), reservation.runs().to_vec());
     // The task owns the blocks until the device is done with them, even when nobody waits any more.
     let task = core.rt.spawn(async move {
         write_runs(&core_of_task, &runs, &bytes).await?;

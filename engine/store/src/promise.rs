@@ -186,6 +186,11 @@ impl Promises {
         &self.all
     }
 
+    /// Bytes of memory that a pool's take.
+    pub(crate) fn kept_of_pool(&self, pool: PoolNumber) -> u64 {
+        self.pools.get(&pool).map_or(0, |promise| promise.kept)
+    }
+
     /// Bytes of a pool's share that others can't have.
     pub(crate) fn of_pool(&self, pool: PoolNumber) -> u64 {
         self.pools.get(&pool).map_or(0, Promise::bytes)

@@ -272,7 +272,7 @@ impl Shard {
 
     /// Bytes of the pool's share that its prepared transactions take when they are committed.
     fn promised(&self) -> u64 {
-        self.core.transactions.borrow().promises.of_pool(self.number)
+        self.core.promised_to(self.number)
     }
 
     /// Checks what is to be stored against the quota of its container: what others have stored meanwhile counts, too.

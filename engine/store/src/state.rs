@@ -9,7 +9,7 @@ use crate::error::Location;
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey, RECORD_MAX};
-use crate::key;
+use crate::key::{self, PoolNumber};
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
 use crate::record::{Change, Draft, Edit, excess_len, growth};
@@ -299,6 +299,11 @@ impl Core {
     /// Blocks of index nodes that prepared transactions need when they are committed.
     fn promised_blocks(&self) -> u64 {
         self.transactions.borrow().promises.all().blocks()
+    }
+
+    /// Bytes of a pool's share that its prepared transactions take when they are committed.
+    pub(crate) fn promised_to(&self, pool: PoolNumber) -> u64 {
+        self.transactions.borrow().promises.of_pool(pool)
     }
 
     /// Whether small changes of metadata may still be made on a device that is full for updates.

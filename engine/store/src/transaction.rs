@@ -20,12 +20,13 @@ use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::promise::{DECISION_MAX, Promise};
 use crate::punch::check_scope;
 use crate::record::{Change, Draft, Edit, growth, record_len};
+use crate::reservation::Reservation;
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::state::CommitError;
 use crate::timestamps::Scope;
 use crate::tree::Tree;
-use crate::update::{Data, Request, Reservation, Staging, check_epoch, is_large};
+use crate::update::{Data, Request, Staging, check_epoch, is_large};
 use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,10 @@ const KEPT_DIVISOR: usize = 4;
 
 /// Least memory of prepared transactions, in bytes: some of the largest.
 const KEPT_BYTES_MIN: usize = 8 << 20;
+
+/// A pool's prepared transactions may take as many times the memory that all pools' leave: a lone pool gets three quarters,
+/// two get three sevenths each, and some is left for the next one however many there are.
+const KEPT_TIMES_LEFT: u64 = 3;
 
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
 /// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
@@ -185,11 +190,13 @@ impl Shard {
             return Err(UpdateError::Invalid(text));
         }
         let limit = (self.core.config.index_bytes / KEPT_DIVISOR).max(KEPT_BYTES_MIN) as u64;
-        let kept = self.core.transactions.borrow().promises.all().kept;
-        if kept + promise.kept > limit {
-            return Err(UpdateError::Crowded { kept, limit });
+        let transactions = self.core.transactions.borrow();
+        let left = limit.checked_sub(transactions.promises.all().kept + promise.kept);
+        let kept = transactions.promises.kept_of_pool(self.number);
+        match left {
+            Some(left) if kept + promise.kept <= KEPT_TIMES_LEFT.saturating_mul(left) => Ok(()),
+            _ => Err(UpdateError::Crowded { pool: self.id(), kept, limit }),
         }
-        Ok(())
     }
 
     /// Whether a transaction is prepared already. Fails when it was decided.

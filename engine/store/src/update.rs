@@ -11,6 +11,7 @@ use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::record::{Draft, Edit, growth};
+use crate::reservation::Reservation;
 use crate::route::Route;
 use crate::shard::Shard;
 use crate::space::{Purpose, RUNS_MAX, Runs};
@@ -317,36 +318,6 @@ impl Drop for Staging {
     }
 }
 
-/// Blocks and pool space that an update holds until it is committed or given up.
-pub(crate) struct Reservation {
-    core: Rc<Core>,
-    pool: PoolNumber,
-    bytes: u64,
-    runs: Runs,
-}
-
-impl Reservation {
-    /// Blocks that were allocated for a pool.
-    pub(crate) fn of_runs(core: &Rc<Core>, pool: PoolNumber, runs: Runs) -> Self {
-        Self { core: Rc::clone(core), pool, bytes: 0, runs }
-    }
-
-    /// The blocks belong to the index now.
-    pub(crate) fn keep(&mut self) {
-        self.runs.clear();
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        let mut space = self.core.space.borrow_mut();
-        self.runs.iter().for_each(|run| space.release(*run));
-        if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.pool) {
-            pool.reserved -= self.bytes;
-        }
-    }
-}
-
 impl Shard {
     /// Who is refused has been told something about the present state.
     pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>) {
@@ -392,21 +363,17 @@ impl Shard {
     ) -> Result<Reservation, UpdateError> {
         let bytes = bytes_in_blocks(pieces);
         self.check_space(id, request.container, bytes, bytes / BLOCK as u64)?;
-        let mut reservation =
-            Reservation { core: Rc::clone(&self.core), pool: self.number, bytes: 0, runs: Runs::new() };
+        let mut reservation = Reservation::of_runs(&self.core, self.number, Runs::new());
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
             let count = piece.padded() / BLOCK as u64;
             let runs = self.core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX);
             let runs = runs.ok_or_else(|| UpdateError::Fragmented(request.dkey.clone()))?;
-            reservation.runs.extend_from_slice(&runs);
+            reservation.extend(&runs);
             piece.payload =
                 Payload::Blocks(Blocks { chunks: piece.chunks, runs, checksums: Checksums::new() });
             piece.describe();
         }
-        if let Some(pool) = self.core.catalog.borrow_mut().pools.get_mut(&self.number) {
-            pool.reserved += bytes;
-            reservation.bytes = bytes;
-        }
+        reservation.take(bytes);
         Ok(reservation)
     }
 

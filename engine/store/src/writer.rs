@@ -12,8 +12,8 @@
 //! one always, a large one where nobody small would have to wait for its data. Nothing is told to anybody before one flush
 //! behind both, and a checkpoint with such a record waits for the data, too.
 
+use crate::reservation::Reservation;
 use crate::state::Core;
-use crate::update::Reservation;
 use core::cell::{Cell, RefCell};
 use core::task::{Poll, Waker};
 use smallvec::SmallVec;

@@ -191,3 +191,126 @@ fn prepared_transactions_take_a_part_of_the_memory_and_no_more() {
             .expect("room again");
     });
 }
+
+/// An extent of 1 MiB, of which a byte in every 2 KiB was overwritten: more parts than one merge takes, so that the extent goes
+/// only with the second one.
+async fn patched(shard: &Shard, number: u64, t: u64) {
+    let store = async |epoch: u64, extents: &[(u64, u64)]| {
+        let data = vec![7; extents.iter().map(|(_, count)| *count as usize).sum()];
+        let (update, none) = ([array("a", 1, extents)], Conditions::NONE);
+        let object = object(number);
+        let data = Data::Borrowed(&data);
+        shard.update(CONTAINER, object, &key("d"), Epoch(epoch), none, &update, data).await.expect("room");
+    };
+    store(t, &[(0, 1 << 20)]).await;
+    let patches: Vec<(u64, u64)> = (0..512).map(|at| (at * 2048, 1)).collect();
+    store(t + 1, &patches).await;
+}
+
+/// Panics when the pool has given away more than it has.
+fn check_share(shard: &Shard) {
+    let space = shard.space();
+    let used = space.data + space.metadata;
+    assert!(used + space.promised <= space.total, "{used} used, {} promised: {space:?}", space.promised);
+}
+
+#[test]
+fn merges_take_nothing_that_was_promised_to_prepared_transactions() {
+    let (machine, store, shard, t) = start(35);
+    let handle = machine.handle();
+    machine.run(async move {
+        store.resize_pool(POOL, 24 << 20).await.expect("smaller");
+        patched(&shard, 1, t).await;
+        for number in 1..=2 {
+            let operation = [scattered(10 + number as u64, &[7; 1000])];
+            shard.prepare(CONTAINER, id(number), Epoch(t + 1000), &operation).await.expect("prepared");
+        }
+        fill(&shard, t + 2000).await;
+        let (before, other) = (shard.space(), shard.clone());
+        assert!(before.promised > 8 << 20 && before.free < 1 << 20, "{before:?}");
+        let merging = handle.clone().spawn(async move { other.aggregate(CONTAINER, Epoch(t + 500)).await });
+        while !merging.is_finished() {
+            check_share(&shard);
+            handle.sleep(Duration::from_micros(10)).await;
+        }
+        check_share(&shard);
+        for number in 1..=2 {
+            shard.commit_transaction(CONTAINER, id(number)).await.expect("committed");
+            check_share(&shard);
+        }
+    });
+}
+
+#[test]
+fn updates_take_nothing_that_a_merge_is_writing_to() {
+    let (machine, store, shard, t) = start(36);
+    let handle = machine.handle();
+    machine.run(async move {
+        store.resize_pool(POOL, 24 << 20).await.expect("smaller");
+        patched(&shard, 1, t).await;
+        let data = pattern(1, 60_000);
+        let mut number = 1_000_000;
+        // One merge takes 256 KiB.
+        while shard.space().free > 330 << 10 {
+            number += 1;
+            plain(&shard, number, "x", t + 2000, &data).await.expect("room");
+        }
+        assert!(shard.space().free > 264 << 10, "{:?}", shard.space());
+        let (before, other) = (store.space().free, shard.clone());
+        let merging = handle.clone().spawn(async move { other.aggregate(CONTAINER, Epoch(t + 500)).await });
+        while store.space().free >= before && !merging.is_finished() {
+            handle.sleep(Duration::from_micros(10)).await;
+        }
+        assert!(!merging.is_finished(), "it has blocks to write to");
+        while !merging.is_finished() {
+            number += 1;
+            match plain(&shard, number, "x", t + 2000, &data).await {
+                Ok(_) => {}
+                Err(UpdateError::NoSpace { .. }) => handle.sleep(Duration::from_micros(10)).await,
+                Err(error) => panic!("{error}"),
+            }
+            check_share(&shard);
+        }
+    });
+}
+
+#[test]
+fn one_pool_does_not_take_all_the_memory_of_prepared_transactions() {
+    let machine = Machine::new(37, 256 << 20);
+    let (store, shard) = machine.start(cramped());
+    let t = machine.handle().wall_ns();
+    machine.run(async move {
+        store.resize_pool(POOL, 64 << 20).await.expect("smaller");
+        let other = weir_proto::PoolId(Uuid::from_u128(99));
+        let other = store.create_pool(other, 64 << 20).await.expect("space");
+        other.create_container(CONTAINER).await.expect("a container");
+        let data = pattern(1, 250_000);
+        let extents: Vec<(u64, u64)> = (0..250).map(|at| (2000 * at, 1000)).collect();
+        let prepare = async |shard: &Shard, number: u64| {
+            let operation = Operation::Update {
+                object: object(number),
+                dkey: key("d"),
+                conditions: Conditions::NONE,
+                akeys: vec![array("a", 1, &extents)],
+                data: Data::Borrowed(&data),
+            };
+            shard.prepare(CONTAINER, id(u128::from(number)), Epoch(t + number), &[operation]).await
+        };
+        let count = async |shard: &Shard| {
+            for number in 1..100 {
+                match prepare(shard, number).await {
+                    Ok(()) => {}
+                    Err(UpdateError::Crowded { .. }) => return number - 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            panic!("there is memory for all")
+        };
+        let (first, second) = (count(&shard).await, count(&other).await);
+        assert!(first > 3 * second && second > 3, "{first} and {second}");
+        // Who has much gets no more until others have less, and who has little does.
+        shard.abort_transaction(CONTAINER, id(1)).await.expect("aborted");
+        assert!(matches!(prepare(&shard, 200).await, Err(UpdateError::Crowded { .. })));
+        prepare(&other, 200).await.expect("its share has grown");
+    });
+}
