@@ -1,25 +1,33 @@
 //! Requests and replies that don't fit a message.
 //!
 //! A request that is longer than a message is pulled from the client's memory. The body of the message is empty then, which no
-//! request is by itself.
+//! request is by itself. Such a request begins with a handle, which is pulled and checked first: who has none moves no more.
 //!
 //! When the client offered memory and the reply is longer than a message, it is pushed there: 8 bytes of length,
 //! little endian, and the reply behind them. The body of the message is then empty, which no such reply is by itself.
 
 use std::borrow::Cow;
 
-use weir_proto::Der;
 use weir_proto::limits::{INLINE_MAX, SERVICE_REQUEST_MAX};
+use weir_proto::{Capability, Der, codec};
 use weir_rpc::{Body, Request, Status};
 
 /// Bytes of the length in front of a pushed reply.
 const LENGTH_LEN: usize = 8;
 
-/// The bytes of a request: the body of its message, or what the client offers instead.
+/// Bytes at the start of a request within which the handle is that it shows: each of its numbers has ten bytes at most.
+const HANDLE_LEN_MAX: usize = 128;
+
+/// The bytes of a request: the body of its message, or what the client offers instead, once `check` has accepted the handle that
+/// it begins with.
 ///
 /// # Errors
-/// With `INVAL` when the client offers more than any request may have, and when the pull fails.
-pub async fn read_request(request: &Request) -> Result<Cow<'_, [u8]>, Status> {
+/// Those of `check`; with `INVAL` when the client offers more than any request may have, with `PROTO` when it begins with no
+/// handle, and when the pull fails.
+pub(crate) async fn read_request(
+    request: &Request,
+    check: impl FnOnce(&Capability) -> Result<(), Status>,
+) -> Result<Cow<'_, [u8]>, Status> {
     let len = request.bulk_len();
     if !request.body().is_empty() || len == 0 {
         return Ok(Cow::Borrowed(request.body()));
@@ -30,9 +38,17 @@ pub async fn read_request(request: &Request) -> Result<Cow<'_, [u8]>, Status> {
             format!("the request has {len} bytes, more than {SERVICE_REQUEST_MAX}; ask for less at once");
         return Err(Status::new(Der::INVAL, message));
     };
-    let mut buffer = request.alloc(size)?;
-    request.pull(0, &mut buffer, size).await?;
-    Ok(Cow::Owned(buffer.get(..size).unwrap_or_default().to_vec()))
+    let head = pull(request, size.min(HANDLE_LEN_MAX)).await?;
+    let (shown, _) = codec::decode_prefix::<Capability>(&head)
+        .map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
+    check(&shown)?;
+    Ok(Cow::Owned(pull(request, size).await?))
+}
+
+async fn pull(request: &Request, len: usize) -> Result<Vec<u8>, Status> {
+    let mut buffer = request.alloc(len)?;
+    request.pull(0, &mut buffer, len).await?;
+    Ok(buffer.get(..len).unwrap_or_default().to_vec())
 }
 
 /// The body of the message that answers `request` with `answer`; pushes the answer when it is long.

@@ -1,6 +1,6 @@
 //! What clients ask of pools and containers. Served at target 0 of every engine.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +10,7 @@ use weir_proto::pool::{
     ContainerCreateRequest, ContainerDestroyRequest, ContainerOpenRequest, ContainerRequest, PoolRequest,
     QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
 };
-use weir_proto::{CapabilityError, Der, Rights, TargetIndex, TenantId, codec, opcode};
+use weir_proto::{Capability, CapabilityError, Der, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{Request, Rpc, Status};
 
 use crate::engines::AskError;
@@ -68,6 +68,21 @@ impl TargetPools {
         engines.ask(keeper, TargetIndex(0), opcode::POOL_RESOLVE, &request, limit).await
     }
 
+    /// Checks a handle before more of the request is fetched that shows it. What it allows is checked with the request.
+    fn check_shown(&self, shown: &Capability, tenant: TenantId) -> Result<(), Failed> {
+        self.check_tenant(shown, tenant)?;
+        let record = self.service(shown.pool)?.pool()?;
+        Ok(shown.check(&record.secret, Rights::default())?)
+    }
+
+    fn check_tenant(&self, shown: &Capability, tenant: TenantId) -> Result<(), Failed> {
+        if shown.tenant == tenant {
+            return Ok(());
+        }
+        self.engines().count_forged();
+        Err(CapabilityError::Forged(shown.pool).into())
+    }
+
     async fn connect(&self, request: ConnectRequest, tenant: TenantId) -> Result<ConnectReply, Failed> {
         let rt = self.engines().runtime();
         let key = self.engines().key().tenant(tenant);
@@ -94,48 +109,42 @@ where
     F: Fn(Rc<TargetPools>, Req) -> Fut + Clone + 'static,
     Fut: Future<Output = Result<Rep, Failed>> + 'static,
 {
-    serve_anybody(rpc, pools, opcode, move |pools, request: Req, tenant| {
-        let shown = request.capability();
-        let stolen = (shown.tenant != tenant).then_some(CapabilityError::Forged(shown.pool));
-        let answer = answer.clone();
-        async move {
-            if let Some(stolen) = stolen {
-                pools.engines().count_forged();
-                return Err(stolen.into());
-            }
-            answer(pools, request).await
-        }
+    serve_with(rpc, pools, opcode, async move |pools, request: &Request| {
+        let tenant = request.tenant();
+        let body = read_request(request, |shown| Ok(pools.check_shown(shown, tenant)?)).await?;
+        let decoded: Req = decode(&body)?;
+        pools.check_tenant(decoded.capability(), tenant)?;
+        Ok(answer(pools, decoded).await?)
     });
 }
 
-/// Serves one operation: decodes the request, has it answered, encodes the answer.
-fn serve_anybody<Req, Rep, F, Fut>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answer: F)
+/// Serves one operation: has a request answered, and encodes the answer.
+fn serve_with<Rep, F>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answer: F)
 where
-    Req: DeserializeOwned + 'static,
     Rep: Serialize + 'static,
-    F: Fn(Rc<TargetPools>, Req, TenantId) -> Fut + Clone + 'static,
-    Fut: Future<Output = Result<Rep, Failed>> + 'static,
+    F: AsyncFn(Rc<TargetPools>, &Request) -> Result<Rep, Status> + 'static,
 {
-    let pools: Weak<TargetPools> = Rc::downgrade(pools);
+    let (pools, answer) = (Rc::downgrade(pools), Rc::new(answer));
     let handler = move |request: Request| {
-        let (pools, answer) = (pools.upgrade(), answer.clone());
+        let (pools, answer) = (pools.upgrade(), Rc::clone(&answer));
         async move {
             let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
-            let pools = pools.ok_or_else(stopping)?;
-            let body = read_request(&request).await?;
-            let decoded: Req =
-                codec::decode(&body).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
-            let found = answer(pools, decoded, request.tenant()).await?;
+            let found = answer(pools.ok_or_else(stopping)?, &request).await?;
             reply(&request, codec::encode(&found)).await
         }
     };
     rpc.serve(opcode, Rc::new(handler));
 }
 
+fn decode<Req: DeserializeOwned>(body: &[u8]) -> Result<Req, Status> {
+    codec::decode(body).map_err(|error| Status::new(Der::PROTO, error.to_string()))
+}
+
 /// Answers the pool and container requests of clients.
 pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
-    serve_anybody(rpc, pools, opcode::POOL_CONNECT, |pools, request: ConnectRequest, tenant| async move {
-        pools.connect(request, tenant).await
+    // Who connects has no handle yet; the request fits a message.
+    serve_with(rpc, pools, opcode::POOL_CONNECT, async |pools, request: &Request| {
+        Ok(pools.connect(decode(request.body())?, request.tenant()).await?)
     });
     serve(rpc, pools, opcode::POOL_QUERY, |pools, request: PoolRequest| async move {
         let service = pools.service(request.capability.pool)?;

@@ -11,6 +11,7 @@ mod cluster;
 mod devices;
 mod faults;
 mod groups;
+mod handles;
 mod history;
 mod maps;
 mod saturation;
@@ -184,6 +185,11 @@ fn a_map_is_given_out_once_when_the_device_of_its_service_fails() {
 #[test]
 fn a_map_that_can_be_kept_nowhere_is_given_out_when_it_can() {
     for_each_seed(4, maps::wait_until_they_are_kept);
+}
+
+#[test]
+fn a_long_request_with_a_forged_handle_is_not_fetched() {
+    for_each_seed(2, handles::are_checked_before_their_requests_are_fetched);
 }
 
 #[test]
