@@ -28,7 +28,9 @@ pub fn are_checked_before_their_requests_are_fetched(seed: u64) {
         let at: Vec<usize> =
             (0..bytes.len() - 15).filter(|at| bytes[*at..*at + 16] == *id.as_bytes()).collect();
         assert!(!at.is_empty(), "a handle names its container");
-        at.iter().for_each(|at| bytes[*at] ^= 1);
+        for at in at {
+            bytes[at] ^= 1;
+        }
         let forged = Container::from_bytes(&bytes).expect("as good a handle as any");
         let before = pulled();
         let refused = forged.set_attributes(&context, attributes()).await.expect_err("it is forged");

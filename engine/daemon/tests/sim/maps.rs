@@ -75,11 +75,11 @@ fn check(cluster: &Cluster, oid: ObjectId, version: u32, down: &[(u32, u32)]) {
     let mut down = down.to_vec();
     down.sort_unstable();
     assert_eq!((found, named), (version, down.clone()), "seed {seed}");
-    let (seen, stored, errors) = connect_and_store(cluster, oid);
+    let (given, stored, errors) = connect_and_store(cluster, oid);
     for error in errors {
         assert!(error.is(Der::NVME_IO), "seed {seed}: {error}");
     }
-    assert_eq!(seen, version, "seed {seed}");
+    assert_eq!(given, version, "seed {seed}");
     assert_eq!(stored == KEYS, down.is_empty(), "seed {seed}: {stored} keys stored");
     assert!(stored > 0, "seed {seed}");
 }
