@@ -2,11 +2,14 @@
 
 mod inbox;
 
+use core::cell::RefCell;
 use core::time::Duration;
 use inbox::{Inbox, listen};
 use std::rc::Rc;
 use weir_fabric::libfabric::probe;
-use weir_fabric::{Ability, Address, Endpoint, Options, PeerId, Source, open};
+use weir_fabric::{
+    Ability, Access, Address, Buffer, Endpoint, FabricError, Message, Options, PeerId, Sink, Source, open,
+};
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
@@ -190,4 +193,65 @@ fn a_server_with_more_peers_than_channels_answers_all_of_them() {
     });
     assert_eq!((server.count("channels_accepted"), server.count("channels_refused")), (64, 3));
     assert_eq!(server.count("messages_received"), 67 * 40);
+}
+
+/// Compares its memory with the first byte of what it is told.
+#[derive(Default)]
+struct Witness {
+    memory: RefCell<Option<Buffer>>,
+    agreed: RefCell<Vec<bool>>,
+}
+
+impl Sink for Witness {
+    fn message(&self, message: Message) {
+        let memory = self.memory.borrow();
+        let agrees = |memory: &Buffer| memory.iter().all(|byte| *byte == message[0]);
+        self.agreed.borrow_mut().push(memory.as_ref().is_none_or(agrees));
+    }
+
+    fn send_failed(&self, _peer: PeerId, _context: u64, _error: FabricError) {}
+}
+
+#[test]
+fn a_message_does_not_overtake_a_write_that_has_ended() {
+    if !is_possible() {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let one = Post::open(&rt, &[]);
+    let options = Options::near("shm", "127.0.0.1", 1);
+    let other = open(&rt, &options).expect("an endpoint");
+    let witness = Rc::new(Witness::default());
+    let weak = Rc::downgrade(&witness);
+    other.set_sink(weak);
+    executor.block_on(async {
+        other.insert(&one.address()).expect("an address");
+        let to = one.endpoint.insert(&other.address()).expect("an address");
+        for _ in 0..MANY {
+            one.endpoint.send(to, 0, &[&[0]]).expect("accepted");
+            rt.sleep(Duration::from_micros(100)).await;
+        }
+        assert!(one.count("channel_sent") > 0);
+        for len in [8, 100, 1000, 4096, 20_000] {
+            let memory = other.buffers().alloc(len).expect("memory");
+            let exposure = other.expose(&memory, 0..len, Access::Write).expect("exposed");
+            witness.memory.replace(Some(memory));
+            let mut source = one.endpoint.buffers().alloc(len).expect("memory");
+            for number in 1..=20 {
+                source.fill(number);
+                let write = one.endpoint.write(to, &source, 0..len, exposure.region());
+                // Whoever waits learns of the end before the executor looks at the other side.
+                one.endpoint.look_at_once();
+                assert_eq!(rt.timeout(WAIT, write).await, Ok(Ok(())));
+                let before = witness.agreed.borrow().len();
+                one.endpoint.send(to, 0, &[&[number]]).expect("accepted");
+                while witness.agreed.borrow().len() == before {
+                    rt.sleep(Duration::from_micros(100)).await;
+                }
+                assert_eq!(witness.agreed.borrow().last(), Some(&true), "{len} bytes, number {number}");
+            }
+            witness.memory.replace(None);
+        }
+    });
 }

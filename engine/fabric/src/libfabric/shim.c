@@ -375,8 +375,8 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	f->queue = queue;
 	f->min_multi_recv = min_multi_recv;
 	describe(f->info, caps);
-	/* Nor may a later message overtake a write. What shm says to be done has been copied. */
-	if ((delivery || !caps->ordered_writes) && strcmp(caps->provider, "shm"))
+	/* Nor may a later message overtake a write: not even one that does not go through the provider. */
+	if (delivery || !caps->ordered_writes)
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
 	ret = open_domain(f, mr, error);
 	if (!ret)
