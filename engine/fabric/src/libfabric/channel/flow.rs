@@ -405,4 +405,27 @@ mod tests {
         assert!(channel.is_closed());
         assert_eq!(stage.victim.counters().channel_sent.get(), 128);
     }
+    #[test]
+    fn those_that_stay_are_heard_when_others_have_gone() {
+        let stage = Stage::set().knows_peer();
+        let options = Options { without: vec![Ability::Channels], ..Options::near("shm", "127.0.0.1", 1) };
+        let others = [0, 1].map(|_| open(&stage.executor.handle(), &options).expect("an endpoint"));
+        let peers = [&stage.peer, &others[0], &others[1]];
+        let channels = peers.map(|peer| {
+            stage.victim.insert(&peer.address()).expect("an address");
+            let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
+            stage.offer_as(&name(peer), &memory);
+            assert!(channel.is_open());
+            channel
+        });
+        // As many as one look takes: the next one begins with the last channel.
+        for number in 0..TAKEN_MAX {
+            assert!(channels[number % channels.len()].put(b"much"));
+        }
+        assert_eq!(stage.received().len(), TAKEN_MAX);
+        channels[..2].iter().for_each(Channel::close);
+        stage.pause();
+        assert!(channels[2].put(b"still there"));
+        assert_eq!(stage.received(), [b"still there"]);
+    }
 }

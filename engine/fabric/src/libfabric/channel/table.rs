@@ -132,10 +132,11 @@ impl Channels {
         self.turn.set(self.turn.get().wrapping_add(1));
     }
 
-    /// Which channel is looked at first.
+    /// Which channel is looked at first: one that there is, also when others have gone since.
     #[inline]
     pub(super) fn first(&self) -> usize {
-        self.first.get()
+        let first = self.first.get();
+        if first < self.count() { first } else { 0 }
     }
 
     /// The next look begins with this one.
