@@ -233,7 +233,7 @@ fn a_message_does_not_overtake_a_write_that_has_ended() {
             rt.sleep(Duration::from_micros(100)).await;
         }
         assert!(one.count("channel_sent") > 0);
-        for len in [8, 100, 1000, 4096, 20_000] {
+        for len in [8, 100, 1000, 4096, 4097, 20_000, 200_000] {
             let memory = other.buffers().alloc(len).expect("memory");
             let exposure = other.expose(&memory, 0..len, Access::Write).expect("exposed");
             witness.memory.replace(Some(memory));

@@ -90,6 +90,9 @@ struct weir_retired {
 	struct weir_retired *next;
 };
 
+/* What shm puts into the peer's queue, and calls done then; what is longer has been copied when it is done. */
+#define SHM_QUEUED_MAX 4096
+
 struct weir_fabric {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -98,6 +101,8 @@ struct weir_fabric {
 	struct fid_cq *cq;
 	struct fid_ep *ep;
 	uint64_t transfer_flags;
+	/* Longest write that the flags are for. */
+	uint64_t flagged_max;
 	/* What a new endpoint is opened with. */
 	bool wait_fd;
 	uint64_t queue;
@@ -378,6 +383,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	/* Nor may a later message overtake a write: not even one that does not go through the provider. */
 	if (delivery || !caps->ordered_writes)
 		f->transfer_flags = FI_DELIVERY_COMPLETE;
+	f->flagged_max = strcmp(caps->provider, "shm") ? UINT64_MAX : SHM_QUEUED_MAX;
 	ret = open_domain(f, mr, error);
 	if (!ret)
 		ret = open_endpoint(f, needs, key_ids, error);
@@ -594,7 +600,7 @@ int64_t weir_write(struct weir_fabric *f, const void *buf, uint64_t len, void *d
 	struct fi_msg_rma msg = { .msg_iov = &iov, .desc = desc ? &desc : NULL, .iov_count = 1, .addr = peer,
 				  .rma_iov = &remote, .rma_iov_count = 1, .context = context };
 
-	if (!f->transfer_flags)
+	if (!f->transfer_flags || len > f->flagged_max)
 		return fi_write(f->ep, buf, len, desc, peer, addr, key, context);
 	return fi_writemsg(f->ep, &msg, f->transfer_flags | FI_COMPLETION);
 }
