@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
 use std::cell::{OnceCell, RefCell};
 use std::rc::{Rc, Weak};
-use weir_memory::Mapping;
+use weir_memory::{Lasting, Mapping};
 
 /// Alignment of pooled memory: the page size, which is what `O_DIRECT` and registration want.
 pub(crate) const PAGE: usize = 4096;
@@ -335,6 +335,15 @@ impl DerefMut for Buffer {
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+// SAFETY: the memory stays where it is, is initialised, and has one owner, as `deref_mut` says; so has what `set_len` may bring
+// into view.
+unsafe impl Lasting for Buffer {
+    fn place(&mut self) -> (NonNull<u8>, usize) {
+        // SAFETY: the offset is within the memory.
+        (unsafe { self.memory.ptr.add(self.offset) }, self.capacity())
     }
 }
 

@@ -138,6 +138,7 @@ impl PoolInner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_memory::Lasting;
 
     #[test]
     fn the_limit_holds_and_freed_memory_serves_again() {
@@ -193,6 +194,19 @@ mod tests {
         assert!(pool.alloc(10).is_err(), "still held");
         drop(hold);
         assert!(pool.alloc(10).is_ok());
+    }
+
+    #[test]
+    fn what_a_device_is_lent_of_a_buffer_is_all_of_it_wherever_the_buffer_goes() {
+        let pool = BufferPool::new(64 << 10);
+        let mut buffer = pool.alloc(5000).expect("within the limit");
+        let (start, len) = buffer.place();
+        assert_eq!((start.as_ptr().cast_const(), len), (buffer.as_ptr(), 8192));
+        let mut moved = Box::new((buffer, pool.alloc(10).expect("within the limit")));
+        moved.bytes().fill(7);
+        assert_eq!(moved.place(), (start, len));
+        moved.0.set_len(len);
+        assert!(moved.0.len() == len && moved.0.iter().all(|byte| *byte == 7));
     }
 
     #[test]

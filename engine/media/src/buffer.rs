@@ -2,23 +2,41 @@
 
 use crate::device::BLOCK;
 use crate::pool::PoolState;
+use core::any::Any;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::rc::Rc;
+use weir_memory::Lasting;
 
 /// Memory aligned to [`BLOCK`], a whole number of blocks long.
 pub struct DmaBuf {
     memory: NonNull<u8>,
     capacity: usize,
     len: usize,
-    pool: Option<Rc<PoolState>>,
+    home: Home,
+}
+
+/// Where a buffer's memory goes in the end.
+enum Home {
+    Heap,
+    Pool(Rc<PoolState>),
+    /// Somebody else's, which stays as long as this is held.
+    Lent(#[expect(dead_code, reason = "held for its drop")] Rc<dyn Any>),
 }
 
 impl DmaBuf {
     /// A buffer of a pool: `len` of the `capacity` bytes at `memory`, which go back to it in the end.
     pub(crate) fn of_pool(memory: NonNull<u8>, capacity: usize, len: usize, pool: Rc<PoolState>) -> Self {
-        Self { memory, capacity, len, pool: Some(pool) }
+        Self { memory, capacity, len, home: Home::Pool(pool) }
+    }
+
+    /// A part of somebody's memory: `len` bytes, whole blocks, at a multiple of [`BLOCK`].
+    ///
+    /// # Safety
+    /// They must be initialised, stay as long as `owner` is held, and be used by nobody else as long as the buffer lives.
+    pub(crate) unsafe fn of_owner(memory: NonNull<u8>, len: usize, owner: Rc<dyn Any>) -> Self {
+        Self { memory, capacity: len, len, home: Home::Lent(owner) }
     }
 
     /// Zeroed memory outside any pool, `len` rounded up to whole blocks.
@@ -28,7 +46,7 @@ impl DmaBuf {
     #[must_use]
     pub fn new(len: usize) -> Self {
         let len = round_up(len);
-        Self { memory: allocate(len), capacity: len, len, pool: None }
+        Self { memory: allocate(len), capacity: len, len, home: Home::Heap }
     }
 
     /// Zeroed memory with these bytes at its start.
@@ -49,8 +67,8 @@ impl Deref for DmaBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `memory` points to `capacity >= len` bytes that are initialised (zeros of `alloc_zeroed` or of a mapping),
-        // and this value owns them.
+        // SAFETY: `memory` points to `capacity >= len` bytes that are initialised (zeros of `alloc_zeroed` or of a mapping, or as
+        // `of_owner` says), and this value owns them.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 }
@@ -59,6 +77,13 @@ impl DerefMut for DmaBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
+    }
+}
+
+// SAFETY: the memory stays where it is, is initialised, and has one owner, as in `deref_mut`.
+unsafe impl Lasting for DmaBuf {
+    fn place(&mut self) -> (NonNull<u8>, usize) {
+        (self.memory, self.len)
     }
 }
 
@@ -76,10 +101,11 @@ impl core::fmt::Debug for DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        match self.pool.take() {
-            Some(pool) => pool.give_back(self.memory, self.capacity),
+        match &self.home {
+            Home::Pool(pool) => pool.give_back(self.memory, self.capacity),
             // SAFETY: allocated by `allocate` with this capacity and not yet freed.
-            None => unsafe { release(self.memory, self.capacity) },
+            Home::Heap => unsafe { release(self.memory, self.capacity) },
+            Home::Lent(_) => {}
         }
     }
 }

@@ -105,6 +105,31 @@ impl Drop for Mapping {
     }
 }
 
+/// Memory that keeps its place wherever its owner goes, so that a device or a network card can fill it while the owner is
+/// put away.
+///
+/// # Safety
+/// `place` gives the same bytes each time: initialised, there until the value is dropped, and not used by anybody meanwhile
+/// but through the value.
+pub unsafe trait Lasting: 'static {
+    /// Where its bytes begin, and how many they are.
+    fn place(&mut self) -> (NonNull<u8>, usize);
+
+    /// The bytes.
+    fn bytes(&mut self) -> &mut [u8] {
+        let (start, len) = self.place();
+        // SAFETY: initialised, there as long as the value is, and used by nobody else, as `place` promises.
+        unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+}
+
+// SAFETY: the bytes are those of the first, which is dropped before the second.
+unsafe impl<T: Lasting, K: 'static> Lasting for (T, K) {
+    fn place(&mut self) -> (NonNull<u8>, usize) {
+        self.0.place()
+    }
+}
+
 /// # Safety
 /// The pages must be the caller's, and used by nobody any more.
 unsafe fn unmap(start: NonNull<u8>, len: usize) {

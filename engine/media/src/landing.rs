@@ -1,0 +1,133 @@
+//! Memory of somebody else's that devices fill.
+
+use crate::buffer::DmaBuf;
+use crate::device::BLOCK;
+use core::ptr::NonNull;
+use std::rc::Rc;
+use weir_memory::Lasting;
+
+/// Memory that devices read to, and that its owner gets back: what is to leave over the fabric lands where it leaves from,
+/// without a copy in between.
+///
+/// Its parts are buffers like all others while transfers have them. Where one is given up in the middle, the memory stays
+/// with the transfer until that has ended, and goes then.
+pub struct Landing<M> {
+    memory: Rc<M>,
+    start: NonNull<u8>,
+    /// Whole blocks of it, in bytes.
+    len: usize,
+    /// Bytes that were given to transfers.
+    taken: usize,
+}
+
+impl<M: Lasting> Landing<M> {
+    /// The whole blocks of this memory; the memory back when it isn't aligned to [`BLOCK`].
+    ///
+    /// # Errors
+    /// The memory.
+    pub fn new(mut memory: M) -> Result<Self, M> {
+        let (start, len) = memory.place();
+        if !start.addr().get().is_multiple_of(BLOCK) {
+            return Err(memory);
+        }
+        Ok(Self { memory: Rc::new(memory), start, len: len - len % BLOCK, taken: 0 })
+    }
+
+    /// The next `len` bytes, whole blocks, for a transfer; `None` when they are not, or no more so many.
+    pub fn take(&mut self, len: usize) -> Option<DmaBuf> {
+        if len == 0 || !len.is_multiple_of(BLOCK) || len > self.room() {
+            return None;
+        }
+        // SAFETY: `taken + len` is within the memory.
+        let part = unsafe { self.start.add(self.taken) };
+        self.taken += len;
+        let owner = Rc::clone(&self.memory);
+        // SAFETY: initialised and there while the owner is held, as `Lasting` promises; nobody uses the owner before all parts
+        // are gone (`into_memory`), and no byte is in two parts.
+        Some(unsafe { DmaBuf::of_owner(part, len, owner) })
+    }
+
+    /// Bytes that are left for transfers.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.len - self.taken
+    }
+
+    /// The memory again; `None` when a transfer still has a part of it.
+    #[must_use]
+    pub fn into_memory(self) -> Option<M> {
+        Rc::into_inner(self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// Blocks of the heap, and a flag that says that they are gone.
+    type Owned = (DmaBuf, Told);
+
+    struct Told(Rc<Cell<bool>>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+
+    fn landing(blocks: usize) -> (Landing<Owned>, Rc<Cell<bool>>) {
+        let is_gone = Rc::new(Cell::new(false));
+        let memory = (DmaBuf::new(blocks * BLOCK), Told(Rc::clone(&is_gone)));
+        (Landing::new(memory).unwrap_or_else(|_| unreachable!("it is aligned")), is_gone)
+    }
+
+    #[test]
+    fn parts_lie_one_behind_the_other_and_no_more_than_there_is_is_given() {
+        let (mut landing, _) = landing(3);
+        assert!(
+            landing.take(0).is_none()
+                && landing.take(BLOCK + 1).is_none()
+                && landing.take(4 * BLOCK).is_none()
+        );
+        let mut parts = [landing.take(BLOCK), landing.take(2 * BLOCK)].map(|part| part.expect("room"));
+        assert!(landing.take(BLOCK).is_none());
+        parts[0].fill(1);
+        parts[1].fill(2);
+        drop(parts);
+        let memory = landing.into_memory().expect("no part is out");
+        assert!(
+            memory.0[..BLOCK].iter().all(|byte| *byte == 1)
+                && memory.0[BLOCK..].iter().all(|byte| *byte == 2)
+        );
+    }
+
+    #[test]
+    fn memory_stays_with_a_part_that_is_out() {
+        let (mut landing, is_gone) = landing(2);
+        let mut part = landing.take(BLOCK).expect("room");
+        assert!(landing.into_memory().is_none() && !is_gone.get());
+        part.fill(3);
+        drop(part);
+        assert!(is_gone.get());
+    }
+
+    #[test]
+    fn memory_off_a_block_is_given_back() {
+        struct Odd(Owned);
+        // SAFETY: all but the first byte of a buffer.
+        unsafe impl Lasting for Odd {
+            fn place(&mut self) -> (NonNull<u8>, usize) {
+                let (start, len) = self.0.place();
+                // SAFETY: within the block.
+                (unsafe { start.add(1) }, len - 1)
+            }
+        }
+        let is_gone = Rc::new(Cell::new(false));
+        let odd = Odd((DmaBuf::new(BLOCK), Told(Rc::clone(&is_gone))));
+        let odd = Landing::new(odd).err().expect("it isn't aligned");
+        assert!(!is_gone.get());
+        drop(odd);
+        assert!(is_gone.get());
+    }
+}
