@@ -12,6 +12,7 @@ use crate::extents::versions_within;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path};
+use crate::land::Course;
 use crate::paging::{Fault, Halt, Still};
 use crate::shard::Shard;
 use crate::spelling::Spelling;
@@ -19,7 +20,7 @@ use crate::state::{Core, add};
 use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::Tree;
 use crate::update::check_keys;
-use crate::value::{Payload, Version};
+use crate::value::{Blocks, Payload, Version};
 use crate::walk::{self, Wanted};
 use asked::{Asked, Shape, nothing, shape};
 use core::ops::ControlFlow;
@@ -29,6 +30,7 @@ use pieces::{Piece, Pieces, Sums, fill, finish, sum_up};
 use placing::Placing;
 use smallvec::SmallVec;
 use std::rc::Rc;
+use weir_media::{Landing, Lasting};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
@@ -91,6 +93,17 @@ impl Drop for ReadGuard {
 pub struct Fetch {
     guard: ReadGuard,
     what: What,
+}
+
+/// What was read to memory that was lent for it.
+#[derive(Debug)]
+pub struct Landed<M> {
+    /// The memory.
+    pub memory: M,
+    /// Where in it the data begins.
+    pub start: usize,
+    /// As [`Fetch::read_summed`] returns them.
+    pub sums: Vec<Vec<u32>>,
 }
 
 enum What {
@@ -165,6 +178,45 @@ impl Fetch {
         }
     }
 
+    /// Like [`Fetch::read_summed`], to memory that the device itself may fill: what lies on it in whole chunks, one behind
+    /// the other, as large values do, is read there and compared with its checksums, and not copied, as long as the memory
+    /// has room for the blocks around it and begins at one.
+    ///
+    /// # Errors
+    /// As [`Fetch::read`]; the memory is gone then, with the transfers that may still fill it.
+    pub async fn read_to<M: Lasting>(
+        &self,
+        asked: &[AkeyFetch],
+        mut memory: M,
+    ) -> Result<Landed<M>, FetchError> {
+        let core = &self.guard.core;
+        if let Some((blocks, from, len, extent)) = self.in_blocks(asked)
+            && let Some(course) = Course::of(core, blocks, from, len)
+            && !course.is_in_memory(core)
+        {
+            let lost = || FetchError::Failed("its memory is still with the device".to_owned());
+            match Landing::new(memory) {
+                Ok(mut landing) if landing.room() >= course.room() => {
+                    let sum = course.read(core, blocks, (from, len, extent), &mut landing).await?;
+                    let memory = landing.into_memory().ok_or_else(lost)?;
+                    return Ok(Landed { memory, start: course.start(), sums: vec![vec![sum]] });
+                }
+                Ok(small) => memory = small.into_memory().ok_or_else(lost)?,
+                Err(unaligned) => memory = unaligned,
+            }
+        }
+        let sums = self.read_summed(asked, memory.bytes()).await?;
+        Ok(Landed { memory, start: 0, sums })
+    }
+
+    /// The blocks that all of the data is in, if it is one part of one value.
+    fn in_blocks(&self, asked: &[AkeyFetch]) -> Option<InBlocks<'_>> {
+        match &self.what {
+            What::Only(only) => only.in_blocks(),
+            What::Any(any) => any.in_blocks(asked),
+        }
+    }
+
     /// Counts data that was altered in memory, where it is found. Damage on the device is counted where it is read.
     fn count(&self, error: &FetchError) {
         if matches!(error, FetchError::Altered { .. }) {
@@ -204,7 +256,28 @@ fn room(into: &mut [u8], needed: u64) -> Result<&mut [u8], FetchError> {
     into.get_mut(..small(needed)).ok_or_else(|| FetchError::Buffer { needed, given })
 }
 
+/// Blocks, where in their value the bytes begin that are wanted of it, how many they are, and which records.
+type InBlocks<'a> = (&'a Blocks, u64, usize, Option<Extent>);
+
 impl Any {
+    fn in_blocks(&self, asked: &[AkeyFetch]) -> Option<InBlocks<'_>> {
+        let ([akey], [pieces], None) = (&self.found.akeys[..], &self.found.pieces[..], &self.long) else {
+            return None;
+        };
+        let is_one = |value: &Value| match value {
+            Value::Single { .. } => true,
+            Value::Array { extents, .. } => extents.len() == 1,
+        };
+        if !asked.iter().all(|fetch| is_one(&fetch.value)) {
+            return None;
+        }
+        let [Piece { len, payload, from, extent, .. }] = &pieces[..] else { return None };
+        match &**payload {
+            Payload::Blocks(blocks) if *len as u64 == akey.len => Some((blocks, *from, *len, *extent)),
+            _ => None,
+        }
+    }
+
     async fn read(&self, core: &Core, into: &mut [u8]) -> Result<(), FetchError> {
         match &self.long {
             Some(long) => long.read(core, &self.found, into, false).await.map(drop),

@@ -30,6 +30,7 @@ mod inspect;
 mod intents;
 mod journal;
 mod key;
+mod land;
 mod list;
 mod merge;
 mod neighbours;
@@ -70,7 +71,7 @@ pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use error::{
     AttributeError, FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError,
 };
-pub use fetch::{Fetch, FetchedAkey};
+pub use fetch::{Fetch, FetchedAkey, Landed};
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
     IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,

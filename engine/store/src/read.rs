@@ -8,7 +8,7 @@ use crate::value::{Blocks, Inline, Lone, Payload, Summed};
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::Extent;
 
-fn small(value: u64) -> usize {
+pub(crate) fn small(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn copy_inline(
 }
 
 /// Whether a value of this length has these bytes: a damaged extent may be longer than its value.
-fn is_within(value: u64, from: u64, len: usize) -> Result<(), Malformed> {
+pub(crate) fn is_within(value: u64, from: u64, len: usize) -> Result<(), Malformed> {
     let end = from.checked_add(len as u64);
     if len > 0 && end.is_some_and(|end| end <= value) {
         Ok(())
@@ -100,14 +100,8 @@ pub(crate) async fn read_device(
             &read
         };
         let data = &bytes[small(before)..small(before + high - low)];
-        let checked = check_and_copy(
-            core,
-            blocks,
-            (low, data),
-            offset + before,
-            (from, &mut *into, extent),
-            wants_sum,
-        )?;
+        let place = (from, end, extent);
+        let checked = check(core, blocks, (low, data), offset + before, place, wants_sum, Some(&mut *into))?;
         sum = join(sum, checked, end.min(high) - from.max(low));
         if let Some(Lone { block, checksum, .. }) = blocks.lone() {
             core.cache.insert(block, checksum, data);
@@ -151,22 +145,25 @@ async fn read_scattered(
     }
     let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
     let data = &all[..small(blocks.len())];
-    check_and_copy(core, blocks, (0, data), offset, (from, into, extent), wants_sum)
+    let place = (from, from + into.len() as u64, extent);
+    check(core, blocks, (0, data), offset, place, wants_sum, Some(into))
 }
 
 /// Checks the chunks in `data`, which starts at `low` of the value and stands at `offset` of the device, and copies
-/// what is wanted of them. Returns the checksum of that, if it is wanted: made of the chunks' own, and for a part of a
-/// chunk computed before the chunk is compared with its own, so that no byte is without one at any time.
-fn check_and_copy(
+/// what is wanted of them, unless it is wanted where it is. Returns the checksum of that, if it is wanted: made of the
+/// chunks' own, and for a part of a chunk computed before the chunk is compared with its own, so that no byte is without one
+/// at any time.
+pub(crate) fn check(
     core: &Core,
     blocks: &Blocks,
     (low, data): (u64, &[u8]),
     offset: u64,
-    (from, into, extent): (u64, &mut [u8], Option<Extent>),
+    (from, end, extent): (u64, u64, Option<Extent>),
     wants_sum: bool,
+    mut into: Option<&mut [u8]>,
 ) -> Result<u32, FetchError> {
     let (chunks, high) = (blocks.chunks, low + data.len() as u64);
-    let (begin, end) = (from.max(low), (from + into.len() as u64).min(high));
+    let (begin, end) = (from.max(low), end.min(high));
     let within = |range: core::ops::Range<u64>| small(range.start - low)..small(range.end - low);
     let mut sum = 0;
     for number in chunks.at(low)..=chunks.at(high - 1) {
@@ -179,14 +176,16 @@ fn check_and_copy(
             let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(&data[within(wanted.clone())]));
             sum = join(sum, own, wanted.end - wanted.start);
         }
-        let found = if is_whole {
-            crc32c_of_copy(data, within(range.clone()), &mut into[place()])
-        } else {
-            let found = crc32c(&data[within(range.clone())]);
-            if !wanted.is_empty() {
-                into[place()].copy_from_slice(&data[within(wanted)]);
+        let found = match &mut into {
+            Some(into) if is_whole => crc32c_of_copy(data, within(range.clone()), &mut into[place()]),
+            Some(into) => {
+                let found = crc32c(&data[within(range.clone())]);
+                if !wanted.is_empty() {
+                    into[place()].copy_from_slice(&data[within(wanted)]);
+                }
+                found
             }
-            found
+            None => crc32c(&data[within(range.clone())]),
         };
         if stored != Some(found) {
             add(&core.counters.checksum_errors, 1);

@@ -1,6 +1,6 @@
 //! What most fetches find: one version that has all data of the only akey that was asked for.
 
-use super::{FetchedAkey, small};
+use super::{FetchedAkey, InBlocks, small};
 use crate::cache::Spot;
 use crate::error::FetchError;
 use crate::read::{copy_inline, read_cached, read_device};
@@ -130,6 +130,12 @@ impl Only {
             }
             Source::Blocks(blocks) => Err(Cow::Borrowed(blocks)),
         }
+    }
+
+    /// The blocks that the data is in, where in their value it begins, its length, and the records.
+    pub(super) fn in_blocks(&self) -> Option<InBlocks<'_>> {
+        let Source::Blocks(blocks) = &self.source else { return None };
+        Some((blocks, self.from, self.len, self.extent))
     }
 
     /// Reads the data from its blocks. Returns its checksum, if it is wanted.

@@ -16,6 +16,7 @@ mod format;
 mod golden;
 mod holes;
 mod inspect;
+mod landing;
 mod long;
 mod model;
 mod open;

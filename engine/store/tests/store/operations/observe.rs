@@ -4,6 +4,7 @@ use super::draw::OBJECTS;
 use super::model::{Change, Expected, Held, Refusal, Search, State, Versions};
 use crate::setup::*;
 use std::rc::Rc;
+use weir_media::DmaBuf;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -129,6 +130,10 @@ pub async fn check_fetch(
     };
     let mut data = vec![0xee; fetch.data_len() as usize];
     let sums = fetch.read_summed(akeys, &mut data).await?;
+    // Twice the room, so that whole chunks fit around what is wanted of them.
+    let landed = fetch.read_to(akeys, DmaBuf::new(2 * data.len())).await?;
+    let in_place = &landed.memory[landed.start..landed.start + data.len()];
+    equal("what was read in place", &(in_place, &landed.sums), &(&data[..], &sums))?;
     let mut rest = &data[..];
     for (at, expected) in expected.unwrap_or_default().iter().enumerate() {
         let found = fetch.akeys()[at].clone();
