@@ -96,13 +96,17 @@ impl IoService {
         place: &Place<'_>,
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
-        let mut payload = self.memory.take(&self.rt, request, len).await?;
-        let sums = found
-            .read_summed(akeys, &mut payload.buffer)
+        let payload = self.memory.take(&self.rt, request, len).await?;
+        let mut landed = found
+            .read_to(akeys, payload.into_parts())
             .await
             .map_err(|error| refusal::fetch(&error, place))?;
-        let body = codec::encode(&reply(found, sums, false));
-        request.push(0, &payload.buffer, len).await?;
+        let body = codec::encode(&reply(found, landed.sums, false));
+        let (buffer, _permit) = &mut landed.memory;
+        // The pool hands out more than was asked for, and the data may begin within a block.
+        let range = landed.start..landed.start + len;
+        buffer.set_len(range.end);
+        request.push_from(0, buffer, range).await?;
         Ok(body)
     }
 }

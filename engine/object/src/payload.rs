@@ -21,12 +21,19 @@ pub struct PayloadMemory {
 pub struct Payload {
     // Dropped in this order: the memory is back in its pool before others may ask for it.
     pub buffer: Buffer,
-    _permit: Permit,
+    permit: Permit,
 }
 
 impl AsRef<[u8]> for Payload {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
+    }
+}
+
+impl Payload {
+    /// Its memory, and what is to be held as long as that is.
+    pub fn into_parts(self) -> (Buffer, Permit) {
+        (self.buffer, self.permit)
     }
 }
 
@@ -43,6 +50,6 @@ impl PayloadMemory {
         let none = |_| Status::new(Der::NOMEM, "no memory for the payload was free in time; try again");
         let permit = rt.timeout_at(request.deadline(), self.units.acquire_many(units)).await.map_err(none)?;
         let closing = |_| Status::new(Der::SHUTDOWN, "the engine is stopping");
-        Ok(Payload { _permit: permit.map_err(closing)?, buffer: request.alloc(len)? })
+        Ok(Payload { permit: permit.map_err(closing)?, buffer: request.alloc(len)? })
     }
 }
