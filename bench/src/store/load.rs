@@ -8,8 +8,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
+use weir_fabric::BufferPool;
 use weir_media::file::FileDevice;
 use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
+use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::{Handle, join_all};
@@ -84,8 +86,10 @@ pub struct Load {
     pub width: u64,
     len: usize,
     data: Slice,
-    /// Memory for what is fetched, `len` bytes for each worker.
+    /// Memory for what is fetched, as an engine has it: `len` bytes for each worker, or the fabric's, to which the device
+    /// reads what doesn't fit a message.
     into: Rc<RefCell<Vec<DmaBuf>>>,
+    fabric: BufferPool,
     update: Rc<[AkeyUpdate; 1]>,
     fetch: Rc<[AkeyFetch; 1]>,
 }
@@ -108,6 +112,9 @@ impl Load {
         };
         let data = Slice::from(touched()?).part(0..len)?;
         let into = (0..width).map(|_| touched()).collect::<Option<Vec<_>>>()?;
+        let fabric = BufferPool::new(usize::try_from(width).ok()? * len.next_power_of_two().max(BLOCK));
+        let touched: Vec<_> = (0..width).map_while(|_| fabric.alloc(len).ok()).collect();
+        touched.into_iter().for_each(|mut memory| memory.fill(0));
         let akey = Key::new(b"data").ok()?;
         let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
         let none = Conditions::NONE;
@@ -122,6 +129,7 @@ impl Load {
             len,
             data,
             into: Rc::new(RefCell::new(into)),
+            fabric,
             update: Rc::new([update]),
             fetch: Rc::new([fetch]),
         })
@@ -199,11 +207,16 @@ impl Load {
         .await
     }
 
-    /// Fetches one extent and copies it to `into`.
+    /// Fetches one extent: a small one to `into`, a large one to memory that an engine's fabric can send.
     async fn fetch_one(&self, number: u64, into: &mut [u8]) -> bool {
         let (dkey, none) = (self.dkey(number), Conditions::NONE);
         let found = self.shard.fetch(CONTAINER, OBJECT, &dkey, Epoch::MAX, none, &*self.fetch).await;
         match found {
+            Ok(fetch) if self.len > INLINE_MAX => {
+                let Ok(memory) = self.fabric.alloc(self.len) else { return false };
+                let landed = fetch.read_to(&*self.fetch, memory).await;
+                black_box(landed).is_ok_and(|landed| fetch.data_len() == self.len as u64 && landed.start == 0)
+            }
             Ok(fetch) => {
                 let is_read = fetch.data_len() == self.len as u64 && fetch.read(into).await.is_ok();
                 black_box(&*into);
