@@ -92,7 +92,6 @@ struct weir_retired {
 
 /* What shm puts into the peer's queue, and calls done then; what is longer has been copied when it is done. */
 #define SHM_QUEUED_MAX 4096
-
 struct weir_fabric {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -101,7 +100,6 @@ struct weir_fabric {
 	struct fid_cq *cq;
 	struct fid_ep *ep;
 	uint64_t transfer_flags;
-	/* Longest write that the flags are for. */
 	uint64_t flagged_max;
 	/* What a new endpoint is opened with. */
 	bool wait_fd;
