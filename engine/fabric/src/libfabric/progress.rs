@@ -349,20 +349,25 @@ impl Core {
             }
         };
         if self.handed.get() >= HANDED_MAX || !self.intake.borrow().is_empty() {
-            let mut intake = self.intake.borrow_mut();
-            if intake.has_room(&source) {
-                intake.push(message(source));
-            } else {
-                add(&self.counters.intake_dropped, 1);
-                tracing::debug!("a message was dropped: its sender has too many waiting here");
-            }
-            raise(&self.counters.intake_max, intake.len() as u64);
+            self.keep(source, message);
             return;
         }
         self.handed.set(self.handed.get() + 1);
         if let Some(sink) = self.sink() {
             sink.message(message(source));
         }
+    }
+
+    /// Has a message wait until it can be handed out, unless too many of its sender's do.
+    pub(super) fn keep(&self, source: Source, message: impl FnOnce(Source) -> Message) {
+        let mut intake = self.intake.borrow_mut();
+        if intake.has_room(&source) {
+            intake.push(message(source));
+        } else {
+            add(&self.counters.intake_dropped, 1);
+            tracing::debug!("a message was dropped: its sender has too many waiting here");
+        }
+        raise(&self.counters.intake_max, intake.len() as u64);
     }
 
     pub(super) fn hand_over(&self, message: Message) {

@@ -1,5 +1,6 @@
 //! What an endpoint does with its channels.
 
+use super::ring::SLOTS;
 use super::table::{CHANNELS_MAX, Channels, Look};
 use super::{Channel, Offer};
 use crate::counters::add;
@@ -7,6 +8,7 @@ use crate::libfabric::bell;
 use crate::libfabric::intake::HANDED_MAX;
 use crate::libfabric::peers::KnownPeer;
 use crate::libfabric::progress::Core;
+use crate::message::Message;
 use crate::{Address, PeerId};
 use core::time::Duration;
 use std::io;
@@ -67,9 +69,7 @@ impl Core {
             match self.channels.look_at(at) {
                 Look::Nothing => {}
                 Look::Came(message) => {
-                    add(&self.counters.messages_received, 1);
-                    add(&self.counters.bytes_received, message.len() as u64);
-                    add(&self.counters.channel_received, 1);
+                    self.count_message(&message);
                     self.hand_over(message);
                     taken += 1;
                 }
@@ -86,6 +86,13 @@ impl Core {
             }
         }
         taken
+    }
+
+    #[inline]
+    fn count_message(&self, message: &Message) {
+        add(&self.counters.messages_received, 1);
+        add(&self.counters.bytes_received, message.len() as u64);
+        add(&self.counters.channel_received, 1);
     }
 
     /// Whether the provider is to be asked although channels have brought something.
@@ -117,24 +124,34 @@ impl Core {
     }
 
     fn leave_channel(&self, gone: &Rc<Channel>) {
-        gone.close();
         self.channels.take(|channel| core::ptr::eq(channel, &raw const **gone));
+        self.end_channel(gone);
+    }
+
+    /// Closes a channel that is not in the table any more. What has come through it waits to be handed out with what came from
+    /// the provider: whoever leaves may be in the middle of a send.
+    fn end_channel(&self, gone: &Rc<Channel>) {
+        gone.close();
+        // A peer that goes on writing could do so for ever.
+        for _ in 0..SLOTS {
+            let Look::Came(message) = self.channels.look_into(gone) else { break };
+            self.count_message(&message);
+            self.keep(message.source().clone(), |_| message);
+        }
         self.forget_channel(gone);
     }
 
     /// Leaves the channel of a peer that is given up, or has moved.
     pub(in crate::libfabric) fn leave_channel_of(&self, peer: PeerId) {
         for channel in self.channels.take(|channel| Channels::is_of(channel, peer)) {
-            channel.close();
-            self.forget_channel(&channel);
+            self.end_channel(&channel);
         }
     }
 
     /// Leaves all of them.
     pub(in crate::libfabric) fn leave_channels(&self) {
         for channel in self.channels.take(|_| true) {
-            channel.close();
-            self.forget_channel(&channel);
+            self.end_channel(&channel);
         }
     }
 
@@ -147,9 +164,7 @@ impl Core {
         let Some(bell) = &self.bell else { return };
         // One that was not answered until now won't be.
         if let Some(before) = peer.way.channel() {
-            before.close();
-            self.channels.take(|channel| core::ptr::eq(channel, &raw const *before));
-            peer.way.replace(None);
+            self.leave_channel(&before);
         }
         if !self.make_room() {
             return;
@@ -242,7 +257,7 @@ mod tests {
     use crate::libfabric::bell::Ringer;
     use crate::libfabric::channel::{BYTES, HEAD_LONGS, RING_LONGS, SEALS};
     use crate::libfabric::shared::Shared;
-    use crate::{Ability, Endpoint, FabricError, Message, Options, Sink, open};
+    use crate::{Ability, Endpoint, FabricError, Options, Sink, open};
     use core::cell::RefCell;
     use core::sync::atomic::Ordering;
     use rustix::fs::{MemfdFlags, SealFlags};
@@ -427,5 +442,21 @@ mod tests {
         stage.pause();
         assert!(channels[2].put(b"still there"));
         assert_eq!(stage.received(), [b"still there"]);
+    }
+    #[test]
+    fn what_came_through_a_channel_that_is_left_is_not_lost() {
+        let stage = Stage::set().knows_peer();
+        let [(first, one), (second, other)] = [0, 0].map(|id| Channel::make(PeerId(id)).expect("a channel"));
+        assert_eq!(stage.offer(&one), [1, 0]);
+        assert!(first.put(b"last of the first"));
+        first.close();
+        // It is answered before channels are looked at.
+        assert_eq!(stage.offer(&other), [2, 0]);
+        assert_eq!(stage.received(), [b"last of the first"]);
+        assert!(second.put(b"last of the second"));
+        let peer = stage.victim.insert(&stage.peer.address()).expect("known");
+        stage.victim.forget(peer);
+        assert_eq!(stage.received(), [b"last of the second"]);
+        assert!(second.is_closed());
     }
 }

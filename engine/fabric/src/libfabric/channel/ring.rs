@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use std::rc::Rc;
 
 /// Slots of a ring: as many small messages as a client may have under way.
-const SLOTS: u32 = 128;
+pub(super) const SLOTS: u32 = 128;
 
 /// Long words of a slot: its head, and what it holds of a message.
 const SLOT_LONGS: usize = 16;

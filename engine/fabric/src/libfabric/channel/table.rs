@@ -173,8 +173,12 @@ impl Channels {
     /// Looks at one of them.
     #[inline]
     pub(super) fn look_at(&self, at: usize) -> Look {
-        let open = self.open.borrow();
-        let Some(channel) = open.get(at) else { return Look::Nothing };
+        self.open.borrow().get(at).map_or(Look::Nothing, |channel| self.look_into(channel))
+    }
+
+    /// Looks at a channel, which need not be one of these any more.
+    #[inline]
+    pub(super) fn look_into(&self, channel: &Rc<Channel>) -> Look {
         match channel.reader.peek() {
             Ok(None) => Look::Nothing,
             Ok(Some(len)) => {
