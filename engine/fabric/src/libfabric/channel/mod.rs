@@ -56,6 +56,10 @@ const CLOSED: u32 = 2;
 /// No process can make the memory shorter, which would end others that touch it.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// The kind of file system that memory for channels is in (`TMPFS_MAGIC` of `statfs(2)`). Its pages are there when they are
+/// touched; whoever has huge ones can give them back and leave a hole that nothing fills, which ends who touches it.
+const PLAIN: u64 = 0x0102_1994;
+
 /// One side of a channel.
 pub(super) struct Channel {
     shared: Rc<Shared>,
@@ -90,7 +94,8 @@ impl Channel {
     fn of_offer(peer: PeerId, memory: &OwnedFd) -> io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(memory)?.contains(SealFlags::SHRINK);
         let long = rustix::fs::fstat(memory)?.st_size >= i64::try_from(BYTES).unwrap_or(i64::MAX);
-        if !sealed || !long {
+        let plain = u64::try_from(rustix::fs::fstatfs(memory)?.f_type).is_ok_and(|kind| kind == PLAIN);
+        if !sealed || !long || !plain {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no memory for a channel"));
         }
         Ok(Self::new(Shared::map(memory, BYTES)?, peer, 1, 0))
@@ -130,5 +135,22 @@ impl Channel {
             self.close();
             false
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_which_can_run_out_are_no_memory_for_a_channel() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // Not every system has them.
+        let Ok(memory) = rustix::fs::memfd_create("weir-test", flags) else { return };
+        let len = rustix::fs::fstat(&memory).expect("a file").st_blksize.unsigned_abs();
+        rustix::fs::ftruncate(&memory, len).expect("memory");
+        rustix::fs::fcntl_add_seals(&memory, SEALS).expect("sealed");
+        let refused = Channel::of_offer(PeerId(0), &memory).err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::InvalidData));
     }
 }
