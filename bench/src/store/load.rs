@@ -114,7 +114,9 @@ impl Load {
         let into = (0..width).map(|_| touched()).collect::<Option<Vec<_>>>()?;
         let fabric = BufferPool::new(usize::try_from(width).ok()? * len.next_power_of_two().max(BLOCK));
         let touched: Vec<_> = (0..width).map_while(|_| fabric.alloc(len).ok()).collect();
-        touched.into_iter().for_each(|mut memory| memory.fill(0));
+        for mut memory in touched {
+            memory.fill(0);
+        }
         let akey = Key::new(b"data").ok()?;
         let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
         let none = Conditions::NONE;
