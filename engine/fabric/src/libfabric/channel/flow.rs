@@ -301,9 +301,14 @@ mod tests {
             Self { executor, victim, inbox, peer }
         }
 
-        fn knows_peer(self) -> Self {
-            self.victim.insert(&self.peer.address()).expect("an address");
-            self
+        /// None with a library whose endpoints of one process can't know each other.
+        fn set_with_known_peer() -> Option<Self> {
+            let stage = Self::set();
+            if !stage.victim.capabilities().within_process() {
+                return None;
+            }
+            stage.victim.insert(&stage.peer.address()).expect("an address");
+            Some(stage)
         }
 
         /// Offers this memory in the peer's name. Returns how many offers were accepted and refused by then.
@@ -340,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_a_known_peer_offers_carries_its_messages() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
         assert_eq!(stage.offer(&memory), [1, 0]);
         assert!(channel.is_open() && channel.put(b"one") && channel.put(b"two"));
@@ -351,20 +356,20 @@ mod tests {
     fn strangers_and_those_who_say_that_they_are_others_are_refused() {
         let (_channel, memory) = Channel::make(PeerId(0)).expect("a channel");
         assert_eq!(Stage::set().offer(&memory), [0, 1], "nobody knows it");
-        let stage = Stage::set().knows_peer();
-        for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {
-            assert_eq!(stage.offer_as(who, &memory)[0], 0, "{who}");
-        }
         // A peer in another process can't be spoken for.
-        let own = name(&stage.peer);
+        let own = name(&Stage::set().peer);
         let pid = format!("-{}-", std::process::id());
         let other = own.replace(&pid, &format!("-{}-", std::os::unix::process::parent_id()));
         assert!(bell::can_be_of(&own, std::process::id()) && !bell::can_be_of(&other, std::process::id()));
+        let Some(stage) = Stage::set_with_known_peer() else { return };
+        for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {
+            assert_eq!(stage.offer_as(who, &memory)[0], 0, "{who}");
+        }
     }
 
     #[test]
     fn memory_that_could_be_taken_away_or_is_too_short_is_refused() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         assert_eq!(stage.offer(&memory(BYTES, SealFlags::GROW)), [0, 1], "it can become shorter");
         assert_eq!(stage.offer(&memory(BYTES - 1, SEALS)), [0, 2], "it is shorter");
         let socket =
@@ -378,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_second_channel_of_a_peer_is_refused() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let [(first, one), (second, other)] = [0, 0].map(|id| Channel::make(PeerId(id)).expect("a channel"));
         assert_eq!(stage.offer(&one), [1, 0]);
         assert_eq!(stage.offer(&other), [1, 1]);
@@ -387,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_writes_garbage_loses_its_channel_and_is_heard_through_the_provider() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
         assert_eq!(stage.offer(&memory), [1, 0]);
         assert!(channel.put(b"good"));
@@ -407,7 +412,7 @@ mod tests {
 
     #[test]
     fn one_whose_reader_lies_is_left_alone_by_the_writer() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let (channel, memory) = Channel::make(PeerId(0)).expect("a channel");
         assert_eq!(stage.offer(&memory), [1, 0]);
         // What the victim writes is read here; it is told that more was taken than was ever there.
