@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_secs(1);
 /// Why an offer is not accepted.
 #[derive(thiserror::Error, Debug)]
 enum Refusal {
-    #[error("nobody of that name is known, or somebody else offers it")]
+    #[error("nobody of that name is known, or somebody else offers it, or this endpoint takes no channels")]
     Stranger,
     #[error("there is a channel to that peer, or there will be")]
     Another,
@@ -202,7 +202,7 @@ impl Core {
     }
 
     fn answer(&self, offer: &Offer) -> Result<(), Refusal> {
-        if !bell::can_be_of(&offer.name, offer.process) {
+        if !self.capabilities.channels || !bell::can_be_of(&offer.name, offer.process) {
             return Err(Refusal::Stranger);
         }
         let address = Address::from_bytes(offer.name.as_bytes()).ok_or(Refusal::Stranger)?;
@@ -244,8 +244,13 @@ impl Core {
         let ended = |channel: &Channel| peers.get(channel.peer).is_none_or(KnownPeer::has_ended);
         let ended = self.channels.take(ended);
         drop(peers);
-        for channel in ended.into_iter().chain(self.channels.idle()) {
+        for channel in ended {
             self.leave_channel(&channel);
+        }
+        if self.channels.is_full()
+            && let Some(idle) = self.channels.idle()
+        {
+            self.leave_channel(&idle);
         }
         !self.channels.is_full()
     }
@@ -423,11 +428,16 @@ mod tests {
             stage.victim.send(peer, 0, &[b"hello"]).expect("accepted");
         }
         assert!(channel.is_closed());
+        // It claims that nothing has happened.
+        channel.shared.word(0).store(1, Ordering::Release);
+        channel.shared.longs::<1>(taken)[0].store(128, Ordering::Release);
+        stage.victim.send(peer, 0, &[b"hello"]).expect("accepted");
         assert_eq!(stage.victim.counters().channel_sent.get(), 128);
     }
+
     #[test]
     fn those_that_stay_are_heard_when_others_have_gone() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let options = Options { without: vec![Ability::Channels], ..Options::near("shm", "127.0.0.1", 1) };
         let others = [0, 1].map(|_| open(&stage.executor.handle(), &options).expect("an endpoint"));
         let peers = [&stage.peer, &others[0], &others[1]];
@@ -448,9 +458,10 @@ mod tests {
         assert!(channels[2].put(b"still there"));
         assert_eq!(stage.received(), [b"still there"]);
     }
+
     #[test]
     fn what_came_through_a_channel_that_is_left_is_not_lost() {
-        let stage = Stage::set().knows_peer();
+        let Some(stage) = Stage::set_with_known_peer() else { return };
         let [(first, one), (second, other)] = [0, 0].map(|id| Channel::make(PeerId(id)).expect("a channel"));
         assert_eq!(stage.offer(&one), [1, 0]);
         assert!(first.put(b"last of the first"));

@@ -66,6 +66,8 @@ pub(super) struct Channel {
     peer: PeerId,
     writer: Writer,
     reader: Reader,
+    /// The other side has broken the rules: it may say what it wants of the state.
+    is_broken: Cell<bool>,
     /// When it was last used, by the count of its table.
     used: Cell<u32>,
 }
@@ -77,7 +79,7 @@ impl Channel {
         let at = |ring: usize| HEAD_LONGS + ring * RING_LONGS;
         let writer = Writer::new(Rc::clone(&shared), at(own));
         let reader = Reader::new(Rc::clone(&shared), at(other));
-        Self { shared, peer, writer, reader, used: Cell::new(0) }
+        Self { shared, peer, writer, reader, is_broken: Cell::new(false), used: Cell::new(0) }
     }
 
     /// A new channel for a peer, with the memory that it is to be given.
@@ -108,11 +110,11 @@ impl Channel {
     /// Whether the other side uses it.
     #[inline]
     fn is_open(&self) -> bool {
-        self.state() == ACCEPTED
+        self.state() == ACCEPTED && !self.is_broken.get()
     }
 
     fn is_closed(&self) -> bool {
-        !matches!(self.state(), OFFERED | ACCEPTED)
+        self.is_broken.get() || !matches!(self.state(), OFFERED | ACCEPTED)
     }
 
     /// Accepts it. Returns whether the other side still offers it.
@@ -132,6 +134,7 @@ impl Channel {
             tracing::warn!(
                 "a peer within the node doesn't keep to the rules of channels; its channel is closed"
             );
+            self.is_broken.set(true);
             self.close();
             false
         })
