@@ -40,17 +40,19 @@ func release(ctx context.Context, c client.Client, obj client.Object) error {
 	return nil
 }
 
-// exactly patches base and nothing newer: a merge patch replaces the list of finalizers, those of others too.
+// exactly patches base and nothing newer: a merge patch replaces lists as a whole, the finalizers of others and engines that an
+// older copy in the cache did not know of.
 func exactly(base client.Object) client.Patch {
 	return client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 }
 
-// patchStatus writes the status of obj if it differs from that of base, the object as it was read.
+// patchStatus writes the status of obj if it differs from that of base, the object as it was read. Where somebody has written
+// since it fails, and the object is dealt with again.
 func patchStatus(ctx context.Context, c client.Client, obj, base client.Object) error {
 	if equality.Semantic.DeepEqual(obj, base) {
 		return nil
 	}
-	if err := c.Status().Patch(ctx, obj, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+	if err := c.Status().Patch(ctx, obj, exactly(base)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("patch status of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
 	}
 	return nil
