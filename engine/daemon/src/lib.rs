@@ -8,6 +8,7 @@ pub mod config;
 mod convert;
 pub mod data;
 mod devices;
+mod durable;
 pub mod engine;
 mod grpc;
 mod http;

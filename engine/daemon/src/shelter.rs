@@ -1,11 +1,13 @@
 //! Maps of pools beside a target's device, in files of the data directory: `target-N.map-POOL`, with the pool's UUID.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use weir_pool::MapShelter;
 use weir_proto::PoolId;
+
+use crate::durable;
 
 /// A shelter in files beside the target's own.
 #[derive(Clone, Debug)]
@@ -23,13 +25,6 @@ impl FileShelter {
     fn path(&self, pool: PoolId) -> PathBuf {
         self.target.with_extension(format!("map-{pool}"))
     }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        match self.target.parent() {
-            Some(folder) => fs::File::open(folder)?.sync_all(),
-            None => Ok(()),
-        }
-    }
 }
 
 impl MapShelter for FileShelter {
@@ -42,20 +37,11 @@ impl MapShelter for FileShelter {
     }
 
     fn keep(&self, pool: PoolId, map: &[u8]) -> io::Result<()> {
-        let unfinished = self.target.with_extension(format!("map-{pool}.new"));
-        let mut file = fs::File::create(&unfinished)?;
-        file.write_all(map)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, self.path(pool))?;
-        self.sync_folder()
+        durable::write(&self.path(pool), map)
     }
 
     fn forget(&self, pool: PoolId) -> io::Result<()> {
-        match fs::remove_file(self.path(pool)) {
-            Ok(()) => self.sync_folder(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
+        durable::remove(&self.path(pool)).map(drop)
     }
 }
 

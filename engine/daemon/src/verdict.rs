@@ -4,8 +4,10 @@
 //! `target-N.faulty` with the reason as text, until an operator says that the device was repaired or replaced.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
+
+use crate::durable;
 
 /// The memory of one device's verdict.
 pub trait Verdict {
@@ -37,13 +39,6 @@ impl FileVerdict {
     pub const fn new(path: PathBuf) -> Self {
         Self { path }
     }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        match self.path.parent() {
-            Some(folder) => fs::File::open(folder)?.sync_all(),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Verdict for FileVerdict {
@@ -57,20 +52,11 @@ impl Verdict for FileVerdict {
     }
 
     fn pass(&self, reason: &str) -> io::Result<()> {
-        let unfinished = self.path.with_extension("faulty.new");
-        let mut file = fs::File::create(&unfinished)?;
-        writeln!(file, "{reason}")?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &self.path)?;
-        self.sync_folder()
+        durable::write(&self.path, format!("{reason}\n").as_bytes())
     }
 
     fn lift(&self) -> io::Result<bool> {
-        match fs::remove_file(&self.path) {
-            Ok(()) => self.sync_folder().map(|()| true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        durable::remove(&self.path)
     }
 }
 
