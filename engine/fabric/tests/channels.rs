@@ -52,9 +52,9 @@ impl Post {
     }
 }
 
-/// Whether endpoints of this process can talk to each other, which these tests need.
-fn is_possible() -> bool {
-    probe("shm").expect("built in").within_process()
+/// What drives the endpoints; `None` where those of one process can't talk to each other, which these tests need.
+fn possible() -> Option<Executor> {
+    probe("shm").expect("built in").within_process().then(|| Executor::new().expect("an executor"))
 }
 
 /// Sends messages of these lengths one after another, each when the one before has come.
@@ -72,10 +72,7 @@ async fn talk(rt: &Handle, from: &Post, to: &Post, lengths: impl IntoIterator<It
 
 #[test]
 fn two_that_talk_get_a_channel_for_what_is_small_and_the_rest_goes_through_the_provider() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     let (one, other) = (Post::open(&rt, &[]), Post::open(&rt, &[]));
     executor.block_on(async {
@@ -96,10 +93,7 @@ fn two_that_talk_get_a_channel_for_what_is_small_and_the_rest_goes_through_the_p
 
 #[test]
 fn many_messages_at_once_all_come_also_those_that_find_no_room_in_the_ring() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     let (one, other) = (Post::open(&rt, &[]), Post::open(&rt, &[]));
     executor.block_on(async {
@@ -123,10 +117,7 @@ fn many_messages_at_once_all_come_also_those_that_find_no_room_in_the_ring() {
 
 #[test]
 fn whoever_does_without_channels_is_reached_through_the_provider() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     for abilities in [[&[Ability::Channels][..], &[]], [&[], &[Ability::Channels]], [&[Ability::Source], &[]]]
     {
@@ -147,10 +138,7 @@ fn whoever_does_without_channels_is_reached_through_the_provider() {
 
 #[test]
 fn a_peer_that_was_given_up_or_has_ended_is_sent_nothing_through_its_channel_and_gets_another_one() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     let (one, other) = (Post::open(&rt, &[]), Post::open(&rt, &[]));
     executor.block_on(async {
@@ -175,10 +163,7 @@ fn a_peer_that_was_given_up_or_has_ended_is_sent_nothing_through_its_channel_and
 
 #[test]
 fn a_server_with_more_peers_than_channels_answers_all_of_them() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     let server = Post::open(&rt, &[]);
     let clients: Vec<Post> = (0..67).map(|_| Post::open(&rt, &[])).collect();
@@ -214,10 +199,7 @@ impl Sink for Witness {
 
 #[test]
 fn a_message_does_not_overtake_a_write_that_has_ended() {
-    if !is_possible() {
-        return;
-    }
-    let executor = Executor::new().expect("an executor");
+    let Some(executor) = possible() else { return };
     let rt = executor.handle();
     let one = Post::open(&rt, &[]);
     let options = Options::near("shm", "127.0.0.1", 1);

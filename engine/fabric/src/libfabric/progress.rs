@@ -80,8 +80,6 @@ pub(super) struct Core {
     pub(super) bell: Option<Bell>,
     /// Ways to peers of the node beside the provider's.
     pub(super) channels: Channels,
-    /// When their turn began.
-    pub(super) channel_turn: Cell<Instant>,
     /// The endpoint's watch over itself, where peers can block its queue.
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
@@ -150,8 +148,7 @@ impl Core {
             sink: OnceCell::new(),
             fd,
             bell,
-            channels: Channels::new(),
-            channel_turn: Cell::new(rt.now()),
+            channels: Channels::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
             distrusted: Cell::new(false),

@@ -1,7 +1,7 @@
 //! What an endpoint does with its channels.
 
 use super::ring::SLOTS;
-use super::table::{CHANNELS_MAX, Channels, Look};
+use super::table::{CHANNELS_MAX, Look};
 use super::{Channel, Offer};
 use crate::counters::add;
 use crate::libfabric::bell;
@@ -10,7 +10,6 @@ use crate::libfabric::peers::KnownPeer;
 use crate::libfabric::progress::Core;
 use crate::message::Message;
 use crate::{Address, PeerId};
-use core::time::Duration;
 use std::io;
 use std::rc::Rc;
 
@@ -22,9 +21,6 @@ const PROVIDERS_LOOK: u32 = 8;
 
 /// Looks after which an endpoint that never sleeps sees which channels are closed.
 const LOOKS_PER_ROUND: u32 = 4096;
-
-/// Shortest turn of the table.
-const TURN: Duration = Duration::from_secs(1);
 
 /// Why an offer is not accepted.
 #[derive(thiserror::Error, Debug)]
@@ -74,9 +70,7 @@ impl Core {
                     taken += 1;
                 }
                 Look::Broken(channel) => {
-                    tracing::warn!(
-                        "a peer within the node doesn't keep to the rules of channels; its channel is closed"
-                    );
+                    channel.give_up();
                     self.leave_channel(&channel);
                 }
             }
@@ -107,14 +101,10 @@ impl Core {
 
     /// Leaves the channels that peers have closed, and counts time.
     pub(in crate::libfabric) fn tend_channels(&self) {
-        for channel in self.channels.take(Channels::is_over) {
+        for channel in self.channels.take(Channel::is_over) {
             self.forget_channel(&channel);
         }
-        let now = self.rt.now();
-        if now - self.channel_turn.get() >= TURN {
-            self.channel_turn.set(now);
-            self.channels.next_turn();
-        }
+        self.channels.pass(self.rt.now());
     }
 
     fn forget_channel(&self, channel: &Rc<Channel>) {
@@ -143,14 +133,16 @@ impl Core {
 
     /// Leaves the channel of a peer that is given up, or has moved.
     pub(in crate::libfabric) fn leave_channel_of(&self, peer: PeerId) {
-        for channel in self.channels.take(|channel| Channels::is_of(channel, peer)) {
-            self.end_channel(&channel);
-        }
+        self.leave_channels_that(|channel| channel.peer == peer);
     }
 
     /// Leaves all of them.
     pub(in crate::libfabric) fn leave_channels(&self) {
-        for channel in self.channels.take(|_| true) {
+        self.leave_channels_that(|_| true);
+    }
+
+    fn leave_channels_that(&self, gone: impl Fn(&Channel) -> bool) {
+        for channel in self.channels.take(gone) {
             self.end_channel(&channel);
         }
     }
@@ -242,11 +234,7 @@ impl Core {
         }
         let peers = self.peers.borrow();
         let ended = |channel: &Channel| peers.get(channel.peer).is_none_or(KnownPeer::has_ended);
-        let ended = self.channels.take(ended);
-        drop(peers);
-        for channel in ended {
-            self.leave_channel(&channel);
-        }
+        self.leave_channels_that(ended);
         if self.channels.is_full()
             && let Some(idle) = self.channels.idle()
         {
@@ -265,6 +253,7 @@ mod tests {
     use crate::{Ability, Endpoint, FabricError, Options, Sink, open};
     use core::cell::RefCell;
     use core::sync::atomic::Ordering;
+    use core::time::Duration;
     use rustix::fs::{MemfdFlags, SealFlags};
     use std::os::fd::OwnedFd;
     use weir_runtime::real::Executor;

@@ -117,6 +117,11 @@ impl Channel {
         self.is_broken.get() || !matches!(self.state(), OFFERED | ACCEPTED)
     }
 
+    /// Whether nothing more comes through it: it is closed, and what was in it has been taken.
+    fn is_over(&self) -> bool {
+        self.is_closed() && self.reader.peek() == Ok(None)
+    }
+
     /// Accepts it. Returns whether the other side still offers it.
     fn accept(&self) -> bool {
         let state = self.shared.word(STATE);
@@ -128,14 +133,17 @@ impl Channel {
         self.shared.word(STATE).store(CLOSED, Ordering::Release);
     }
 
+    /// The other side has broken the rules.
+    fn give_up(&self) {
+        tracing::warn!("a peer within the node doesn't keep to the rules of channels; its channel is closed");
+        self.is_broken.set(true);
+        self.close();
+    }
+
     /// Writes a message, where there is room for it. Not, where the other side has broken the rules.
     fn put(&self, message: &[u8]) -> bool {
         self.writer.put(message).unwrap_or_else(|Garbage| {
-            tracing::warn!(
-                "a peer within the node doesn't keep to the rules of channels; its channel is closed"
-            );
-            self.is_broken.set(true);
-            self.close();
+            self.give_up();
             false
         })
     }

@@ -90,21 +90,36 @@ pub(in crate::libfabric) fn receive(socket: &UnixDatagram) -> Received {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
-    fn memory() -> OwnedFd {
-        rustix::fs::memfd_create("weir-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory")
+    fn memory(name: &str) -> OwnedFd {
+        rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memory")
+    }
+
+    /// The socket of a bell, and another one.
+    struct Sockets {
+        _folder: tempfile::TempDir,
+        path: PathBuf,
+        to: UnixDatagram,
+        from: UnixDatagram,
+    }
+
+    impl Sockets {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("socket");
+            let to = UnixDatagram::bind(&path).expect("bound");
+            Self { _folder: folder, path, to, from: UnixDatagram::unbound().expect("a socket") }
+        }
     }
 
     #[test]
     fn an_offer_arrives_with_its_memory_and_a_ring_is_none() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let (to, from) =
-            (UnixDatagram::bind(&path).expect("bound"), UnixDatagram::unbound().expect("a socket"));
-        from.send_to(&[1], &path).expect("rung");
-        send(&from, &path, "weir-1-2-3", &memory()).expect("sent");
-        from.send_to(b"c\x02\0\0\0weir-1-2-3", &path).expect("sent");
-        let received: Vec<_> = std::iter::repeat_with(|| receive(&to)).take(4).collect();
+        let Sockets { path, to, from, .. } = &Sockets::new();
+        from.send_to(&[1], path).expect("rung");
+        send(from, path, "weir-1-2-3", &memory("weir-test")).expect("sent");
+        from.send_to(b"c\x02\0\0\0weir-1-2-3", path).expect("sent");
+        let received: Vec<_> = std::iter::repeat_with(|| receive(to)).take(4).collect();
         let names: Vec<_> =
             received.iter().map(|one| one.offer.as_ref().map(|offer| offer.name.as_str())).collect();
         assert_eq!(names, [None, Some("weir-1-2-3"), None, None]);
@@ -113,13 +128,9 @@ mod tests {
 
     #[test]
     fn files_that_come_with_anything_else_are_closed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let (to, from) =
-            (UnixDatagram::bind(&path).expect("bound"), UnixDatagram::unbound().expect("a socket"));
+        let Sockets { path, to, from, .. } = &Sockets::new();
         // Other tests of this process open files of other names.
-        let stray =
-            || rustix::fs::memfd_create("weir-stray", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        let stray = || memory("weir-stray");
         let open = || {
             let files = std::fs::read_dir("/proc/self/fd").expect("listed").flatten();
             let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
@@ -132,12 +143,13 @@ mod tests {
             let files = [stray(), stray(), stray()];
             let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
             assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
-            let to = SocketAddrUnix::new(&path).expect("an address");
+            let address = SocketAddrUnix::new(path).expect("an address");
             let bytes = [IoSlice::new(b"c\x01\0\0\0\xff")];
-            rustix::net::sendmsg_addr(&from, &to, &bytes, &mut control, SendFlags::empty()).expect("sent");
+            rustix::net::sendmsg_addr(from, &address, &bytes, &mut control, SendFlags::empty())
+                .expect("sent");
         }
         assert_eq!(open(), 0, "what is in a socket has no number");
-        let received: Vec<Received> = std::iter::repeat_with(|| receive(&to)).take(6).collect();
+        let received: Vec<Received> = std::iter::repeat_with(|| receive(to)).take(6).collect();
         assert_eq!((received[4].more, received[5].more, open()), (true, false, 0));
     }
 }

@@ -3,16 +3,20 @@
 use super::Channel;
 use super::ring::{Garbage, MESSAGE_MAX};
 use crate::BufferPool;
-use crate::PeerId;
 use crate::message::{Message, SlabLease, SlabReturns, Source};
 use core::cell::{Cell, RefCell};
+use core::time::Duration;
 use std::rc::Rc;
+use weir_runtime::Instant;
 
 /// Most channels of an endpoint: each is looked at every time, which is a word of the processor's cache. Peers beyond that
 /// are reached through the provider.
 pub(super) const CHANNELS_MAX: usize = 64;
 
-/// Turns without a message after which a channel makes place for another one. A turn is a second at least.
+/// Shortest turn.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Turns without a message after which a channel makes place for another one.
 const IDLE_TURNS: u32 = 8;
 
 /// Length of a slab that messages are copied to.
@@ -84,26 +88,26 @@ pub(super) enum Look {
 /// The channels of an endpoint.
 pub(in crate::libfabric) struct Channels {
     open: RefCell<Vec<Rc<Channel>>>,
-    /// How many there are.
-    count: Cell<usize>,
     /// Which one is looked at first the next time.
     first: Cell<usize>,
     /// Looks so far.
     looks: Cell<u32>,
     turn: Cell<u32>,
+    /// When the turn began.
+    began: Cell<Instant>,
     landing: RefCell<Landing>,
 }
 
 const _: () = assert!(SLAB_BYTES >= 8 * MESSAGE_MAX);
 
 impl Channels {
-    pub(in crate::libfabric) fn new() -> Self {
+    pub(in crate::libfabric) fn new(now: Instant) -> Self {
         Self {
             open: RefCell::default(),
-            count: Cell::new(0),
             first: Cell::new(0),
             looks: Cell::new(0),
             turn: Cell::new(0),
+            began: Cell::new(now),
             landing: RefCell::new(Landing::new()),
         }
     }
@@ -111,7 +115,7 @@ impl Channels {
     /// How many there are.
     #[inline]
     pub(in crate::libfabric) fn count(&self) -> usize {
-        self.count.get()
+        self.open.borrow().len()
     }
 
     /// The turn that it is; one that is used now was used in this turn.
@@ -127,9 +131,12 @@ impl Channels {
         self.looks.get()
     }
 
-    /// Begins another turn.
-    pub(super) fn next_turn(&self) {
-        self.turn.set(self.turn.get().wrapping_add(1));
+    /// Begins another turn, if this one has lasted long enough.
+    pub(super) fn pass(&self, now: Instant) {
+        if now - self.began.get() >= TURN {
+            self.began.set(now);
+            self.turn.set(self.turn.get().wrapping_add(1));
+        }
     }
 
     /// Which channel is looked at first: one that there is, also when others have gone since.
@@ -152,15 +159,11 @@ impl Channels {
     pub(super) fn add(&self, channel: Rc<Channel>) {
         channel.used.set(self.turn.get());
         self.open.borrow_mut().push(channel);
-        self.count.set(self.count() + 1);
     }
 
     /// Takes out those that this is true of.
     pub(super) fn take(&self, gone: impl Fn(&Channel) -> bool) -> Vec<Rc<Channel>> {
-        let mut open = self.open.borrow_mut();
-        let taken = open.extract_if(.., |channel| gone(channel)).collect();
-        self.count.set(open.len());
-        taken
+        self.open.borrow_mut().extract_if(.., |channel| gone(channel)).collect()
     }
 
     /// The channel that has been idle longest, if that is long enough for another one to take its place.
@@ -188,16 +191,6 @@ impl Channels {
             }
             Err(Garbage) => Look::Broken(Rc::clone(channel)),
         }
-    }
-
-    /// Whether nothing more comes through one of them: it is closed, and what was in it has been taken.
-    pub(super) fn is_over(channel: &Channel) -> bool {
-        channel.is_closed() && channel.reader.peek() == Ok(None)
-    }
-
-    /// Whose it is.
-    pub(super) fn is_of(channel: &Channel, peer: PeerId) -> bool {
-        channel.peer == peer
     }
 }
 
