@@ -27,6 +27,7 @@ use weir_fabric::{Ability, Endpoint, FabricError, Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
+use crate::pairs::Pairs;
 use crate::pin::{self, Seats};
 use crate::report::{BenchError, Report};
 
@@ -212,42 +213,14 @@ where
     f64::from(done.get()) / began.elapsed().as_secs_f64()
 }
 
-/// The middle one.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Operations per second of two sides that take turns.
-struct Pair {
-    value: f64,
-    reference: f64,
-    /// Median of the ratios of neighbouring turns.
-    ratio: f64,
-}
-
-impl Pair {
-    fn measure(side: &dyn Side, reference: &dyn Side, what: What) -> Result<Self, BenchError> {
-        let (mut values, mut references, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..TURNS {
-            let (other, own) = (reference.sample(what)?, side.sample(what)?);
-            values.push(own);
-            references.push(other);
-            ratios.push(own / other);
-        }
-        Ok(Self { value: median(values), reference: median(references), ratio: median(ratios) })
+/// What two sides that take turns gave.
+fn pairs(side: &dyn Side, reference: &dyn Side, what: What) -> Result<Pairs, BenchError> {
+    let mut pairs = Pairs::default();
+    for _ in 0..TURNS {
+        let other = reference.sample(what)?;
+        pairs.add(side.sample(what)?, other);
     }
-
-    /// A row of rates; each operation of a bulk row moves one MiB.
-    fn rate(&self, report: &mut Report, name: &str, unit: &str, reference: &str, goal: Option<&str>) {
-        report.ratio(name, self.value, unit, (reference, self.reference), self.ratio, goal);
-    }
-
-    /// A row of times.
-    fn time(&self, report: &mut Report, name: &str, reference: &str, goal: Option<&str>) {
-        let (own, other) = (1e6 / self.value, 1e6 / self.reference);
-        report.ratio(name, own, "us", (reference, other), 1.0 / self.ratio, goal);
-    }
+    Ok(pairs)
 }
 
 /// Whether a provider is libfabric's, not one of Mercury's: only of those something is aimed at.
@@ -288,26 +261,26 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
     let sealed = requests::Requests::start(provider, Mode::Sealed, Seats::USUAL)?;
     let name = |what: &str| format!("fabric {provider}: {what}");
     let goal = |text: &'static str| is_native(provider).then_some(text);
-    let alone = Pair::measure(&plain, &bare, What::Alone)?;
+    let alone = pairs(&plain, &bare, What::Alone)?;
     cores::measure(report, provider);
     alone.time(report, &name("RPC 64 B, round trip"), "bare endpoint", goal("<= 1.3"));
     if let Some(pingpong) = pingpong(provider) {
         let reference = ("fi_pingpong", 1e6 / pingpong);
-        report.beside(&name("RPC 64 B, beside fi_pingpong"), 1e6 / alone.value, "us", reference, None);
+        report.beside(&name("RPC 64 B, beside fi_pingpong"), 1e6 / alone.own(), "us", reference, None);
     }
-    let together = Pair::measure(&plain, &bare, What::Together)?;
+    let together = pairs(&plain, &bare, What::Together)?;
     together.rate(report, &name("RPC 64 B, 16 in flight"), "op/s", "bare echoes", goal(">= 0.7"));
     if weir_fabric::libfabric::probe(provider).is_ok_and(|found| found.channels) {
         let queued =
             requests::Requests::start_without(provider, Mode::Rpc, Seats::USUAL, &[Ability::Channels])?;
-        let alone = Pair::measure(&queued, &bare, What::Alone)?;
+        let alone = pairs(&queued, &bare, What::Alone)?;
         alone.time(report, &name("RPC 64 B, no channel, round trip"), "bare endpoint", None);
-        let together = Pair::measure(&queued, &bare, What::Together)?;
+        let together = pairs(&queued, &bare, What::Together)?;
         together.rate(report, &name("RPC 64 B, no channel, 16 in flight"), "op/s", "bare echoes", None);
     }
-    let alone = Pair::measure(&sealed, &plain, What::Alone)?;
+    let alone = pairs(&sealed, &plain, What::Alone)?;
     alone.time(report, &name("authenticated 64 B, round trip"), "not authenticated", None);
-    let together = Pair::measure(&sealed, &plain, What::Together)?;
+    let together = pairs(&sealed, &plain, What::Together)?;
     together.rate(report, &name("authenticated 64 B, 16 in flight"), "op/s", "not authenticated", None);
     Ok(())
 }
@@ -344,7 +317,7 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
             goal,
         ),
     ] {
-        Pair::measure(&plain, side, what)?.rate(report, &name(row), "MiB/s", reference, goal);
+        pairs(&plain, side, what)?.rate(report, &name(row), "MiB/s", reference, goal);
     }
     report.figure(&name("1 MiB exposed and withdrawn"), bare.registration()?, "us", goal.and(Some("<= 2")));
     Ok(())

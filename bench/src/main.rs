@@ -10,6 +10,7 @@ mod fabric;
 mod files;
 mod instructions;
 mod membership;
+mod pairs;
 mod pin;
 mod receive;
 mod references;

@@ -1,127 +1,122 @@
 //! Other storage libraries under the same load, in a program of their own (`bench/references`): what they are written
 //! in and linked with is no part of Weir.
 
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
 
-use crate::report::{BenchError, Report};
+use crate::report::BenchError;
 
-/// What a library reached.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Figures {
-    /// The library.
-    pub engine: String,
-    /// Bytes of a value.
-    pub value_bytes: usize,
-    /// Updates made durable in a second.
-    pub updates: f64,
-    /// Fetches in a second.
-    pub fetches: f64,
-    /// Bytes written per byte of values.
-    pub amplification: f64,
-    /// CPU time in microseconds per update.
-    pub update_cpu_us: f64,
+/// The libraries.
+pub const LIBRARIES: [&str; 4] = ["RocksDB", "RocksDB's writers", "LMDB", "redb"];
+
+/// What a library has done so far, and the turn that has just ended.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Standing {
+    /// Operations of the turn in a second.
+    pub rate: f64,
+    /// Bytes written since the start.
+    pub written: f64,
+    /// CPU time since the start, in microseconds.
+    pub cpu_us: f64,
 }
 
-/// What Weir's store reached under the same load.
-#[derive(Clone, Copy, Debug)]
-pub struct Own {
-    /// Bytes of a value.
-    pub value_bytes: usize,
-    /// Updates in a second that the disk takes, whoever writes them: 32 in one write and one flush.
-    pub floor: f64,
-    /// Updates made durable in a second.
-    pub updates: f64,
-    /// Fetches in a second.
-    pub fetches: f64,
+/// A library in a process of its own that does what it is told, a turn at a time. It ends when this is dropped.
+pub struct Reference {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+    folder: PathBuf,
+    name: String,
 }
 
-/// Runs the libraries: keys that are fetched, updates in a batch, and rounds of fetches; for each size the bytes of a value and
-/// the updates that are measured. `None` when the program wasn't built.
-///
-/// # Errors
-/// When the program fails.
-pub fn run(
-    program: &Path,
-    scratch: &Path,
-    load: [u64; 3],
-    sizes: &[(usize, u64)],
-) -> Result<Option<Vec<Figures>>, BenchError> {
-    if !program.exists() {
-        return Ok(None);
+impl Reference {
+    /// Starts one whose data lie in a new folder; what is stored first has been stored, and fetched once, when this returns.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub fn start(
+        program: &Path,
+        folder: PathBuf,
+        library: &str,
+        [keys, width, bytes]: [u64; 3],
+    ) -> Result<(Self, Standing), BenchError> {
+        std::fs::create_dir_all(&folder).map_err(BenchError::file("make", &folder))?;
+        let mut command = Command::new(program);
+        command.arg(&folder).arg(library).args([keys, width, bytes].map(|number| number.to_string()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(BenchError::file("start", program))?;
+        let name = format!("{} {library}", program.display());
+        let answers = child.stdout.take().ok_or_else(|| failed(&name, "it has no output".to_owned()))?;
+        let mut reference = Self { child, answers: BufReader::new(answers), folder, name };
+        let standing = reference.answer()?;
+        Ok((reference, standing))
     }
-    let mut command = Command::new(program);
-    command.arg(scratch).args(load.map(|number| number.to_string()));
-    command.args(sizes.iter().map(|(bytes, updates)| format!("{bytes}:{updates}")));
-    let failed = |output: String| BenchError::Command { command: program.display().to_string(), output };
-    let output = command.output().map_err(BenchError::file("start", program))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    serde_json::from_slice(&output.stdout).map(Some).map_err(|error| failed(error.to_string()))
-}
 
-/// What is aimed at beside a library: at updates, and at fetches.
-fn goals(engine: &str) -> (Option<&'static str>, Option<&'static str>) {
-    match engine {
-        "RocksDB" | "RocksDB's writers" => (Some("at least 3"), None),
-        "LMDB" => (None, Some("at least 1")),
-        _ => (None, None),
-    }
-}
-
-fn size_name(bytes: usize) -> String {
-    if bytes.is_multiple_of(1024) { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
-}
-
-/// Adds a row for each library and size.
-pub fn compare(report: &mut Report, own: &[Own], libraries: &[Figures]) {
-    for own in own {
-        let size = size_name(own.value_bytes);
-        let name = format!("store: update {size}, synced, 32 in flight / the disk");
-        let bytes = size_name((32 * own.value_bytes).next_multiple_of(4096));
-        let disk = format!("raw: 32 in one write of {bytes} and one flush");
-        report.beside(&name, own.updates, "op/s", (&disk, own.floor), None);
-        for library in libraries.iter().filter(|library| library.value_bytes == own.value_bytes) {
-            let (updates, fetches) = goals(&library.engine);
-            let reference = (library.engine.as_str(), library.updates);
-            let name = format!("store: update {size}, synced, 32 in flight / {}", library.engine);
-            report.beside(&name, own.updates, "op/s", reference, updates);
-            let name = format!("raw: {size}, 32 in one write of {bytes} and one flush / {}", library.engine);
-            report.beside(&name, own.floor, "op/s", reference, None);
-            let name = format!("store: fetch {size} / {}", library.engine);
-            report.beside(&name, own.fetches, "op/s", (library.engine.as_str(), library.fetches), fetches);
-            let name = format!("{}: bytes written per byte of {size} updates", library.engine);
-            report.figure(&name, library.amplification, "", None);
-            let name = format!("{}: CPU per {size} update", library.engine);
-            report.figure(&name, library.update_cpu_us, "us", None);
+    /// Has it do a turn: `update` so many keys, or `fetch` those that were stored first so many times.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub fn turn(&mut self, what: &str, count: u64) -> Result<Standing, BenchError> {
+        let told = self.child.stdin.as_mut().map(|input| writeln!(input, "{what} {count}"));
+        match told {
+            Some(Ok(())) => self.answer(),
+            Some(Err(error)) => Err(failed(&self.name, error.to_string())),
+            None => Err(failed(&self.name, "it has no input".to_owned())),
         }
     }
+
+    fn answer(&mut self) -> Result<Standing, BenchError> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(|error| failed(&self.name, error.to_string()))?;
+        serde_json::from_str(&line)
+            .map_err(|error| failed(&self.name, format!("{line:?} is no answer: {error}")))
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What is left is in the way of nobody but the next run, which reports it.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn failed(name: &str, output: String) -> BenchError {
+    BenchError::Command { command: name.to_owned(), output }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_the_program_prints_is_understood() {
-        let text = r#"[{"engine":"LMDB","value_bytes":64,"updates":2.0,"fetches":4.0,"amplification":9.5,"update_cpu_us":1.0}]"#;
-        let libraries: Vec<Figures> = serde_json::from_str(text).expect("figures");
-        let mut report = Report::default();
-        compare(&mut report, &[Own { value_bytes: 64, floor: 6.0, updates: 1.0, fetches: 8.0 }], &libraries);
-        let text = serde_json::to_string(report.rows()).expect("rows");
-        assert!(text.contains("store: fetch 64 B / LMDB") && text.contains("\"ratio\":2.0"), "{text}");
-        assert!(
-            text.contains("32 in one write of 4 KiB and one flush / LMDB") && text.contains("\"ratio\":3.0")
-        );
-        assert_eq!(size_name(4096), "4 KiB");
+    fn start(script: &str) -> Result<(Reference, Standing), BenchError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("executable");
+        Reference::start(&program, folder.path().join("data"), "LMDB", [1, 2, 3])
     }
 
     #[test]
-    fn a_program_that_was_not_built_is_no_failure() {
-        let none = run(Path::new("/nonexistent"), Path::new("/tmp"), [1; 3], &[(64, 1)]);
-        assert!(matches!(none, Ok(None)));
+    fn each_turn_is_told_and_answered() {
+        let answer = r#"echo '{"rate":'$rate',"written":2,"cpu_us":3}'"#;
+        let script = format!("rate=0; {answer}; while read what count; do rate=$count; {answer}; done");
+        let (mut reference, first) = start(&script).expect("it starts");
+        assert!(first.rate.abs() < 1e-9);
+        for count in [7, 8] {
+            let turn = reference.turn("update", count).expect("an answer");
+            assert!((turn.rate - f64::from(u32::try_from(count).expect("small"))).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn what_a_program_says_that_has_failed_is_no_answer() {
+        let error = start("echo no; exit 1").err().expect("a failure");
+        assert!(error.to_string().contains("no\\n"), "{error}");
     }
 }

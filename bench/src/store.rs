@@ -4,12 +4,15 @@ mod counts;
 mod keys;
 mod large;
 mod latency;
+mod libraries;
 mod load;
 mod memory;
+mod tapped;
 mod turns;
 
 pub use counts::run as count;
 
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -22,17 +25,16 @@ use weir_store::{Shard, Store, StoreConfig};
 
 use self::load::{Load, float, new_store, rate};
 use crate::pin;
-use crate::references::{self, Own};
 use crate::report::{BenchError, Report};
 
 /// Size of the store's file: the working set with room to spare.
 const FILE_BYTES: u64 = 1 << 30;
-/// Extents that are stored before updates are measured, and fetched. The other libraries have as many.
+/// Extents that are stored before updates are measured, and fetched. Other libraries have as many.
 const OPERATIONS: u64 = 8192;
 /// Updates of 64 B that are measured, a third of a second of them: neither what is touched for the first time nor one stall
 /// of the disk decides.
 const TINY_UPDATES: u64 = 8 * OPERATIONS;
-/// Rounds of fetches over what was stored, behind one that isn't counted. The other libraries have as many.
+/// Rounds of fetches over what was stored, behind one that isn't counted.
 const ROUNDS: u64 = 16;
 /// Room for all values of 4 KiB, 32 MiB, and as much again for those that compete for a place.
 const CACHE_BYTES: usize = 64 << 20;
@@ -86,15 +88,17 @@ impl Raw<'_> {
         Some(float(count) / started.elapsed().as_secs_f64())
     }
 
-    /// Reads what was written, `rounds` times; reads per second.
-    async fn reads(&self, begin: u64, count: u64, rounds: u64) -> Option<f64> {
-        let (width, len) = (self.width, self.len);
-        rate(self.handle, count * rounds, width, |worker| {
-            let (device, pool) = (Rc::clone(self.device), self.pool.clone());
+    /// Reads what lies at these places, `rounds` times, whoever of `width` workers comes to which; reads per second.
+    async fn reads(&self, places: &Rc<[u64]>, rounds: u64) -> Option<f64> {
+        let (next, count) = (Rc::new(Cell::new(0)), places.len() * usize::try_from(rounds).ok()?);
+        rate(self.handle, count as u64, self.width, |_| {
+            let (device, pool, len) = (Rc::clone(self.device), self.pool.clone(), self.len);
+            let (next, places) = (Rc::clone(&next), Rc::clone(places));
             async move {
                 let mut buffer = pool.take(len).await;
-                for at in (worker..count * rounds).step_by(usize::try_from(width).unwrap_or(1)) {
-                    match device.read((begin + at % count) * len as u64, buffer).await {
+                while next.get() < count {
+                    let place = places[next.replace(next.get() + 1) % places.len()];
+                    match device.read(place, buffer).await {
                         Ok(read) => buffer = read,
                         Err(_) => return false,
                     }
@@ -120,14 +124,9 @@ async fn used_file(handle: &Handle, path: &Path, bytes: u64) -> Result<Rc<dyn De
     Ok(Rc::new(device))
 }
 
-/// The most updates of a size in a second that any store could make durable here, 32 together: their bytes alone, one
-/// behind the other, in one write and one flush. As many as are measured of the store.
-async fn floor(device: &Rc<dyn Device>, size: &Size) -> Option<f64> {
-    floor_of(device, size.len, size.updates / WIDTH).await
-}
-
-/// As [`floor`], of so many batches of values of `len` bytes.
-async fn floor_of(device: &Rc<dyn Device>, len: usize, batches: u64) -> Option<f64> {
+/// The most updates of `len` bytes in a second that any store could make durable here, 32 together: their bytes alone, one
+/// behind the other, in one write and one flush, so many times.
+async fn floor(device: &Rc<dyn Device>, len: usize, batches: u64) -> Option<f64> {
     let data = Slice::from(DmaBuf::new(usize::try_from(WIDTH).ok()? * len));
     let bytes = data.len() as u64;
     let begin = Instant::now();
@@ -140,19 +139,19 @@ async fn floor_of(device: &Rc<dyn Device>, len: usize, batches: u64) -> Option<f
 
 /// Binds this thread to the core from which the disk makes most updates durable, as an operator would a target's, and returns
 /// how many, and how many from the worst core: where one core takes all of the disk's interrupts, a thread elsewhere has to be
-/// woken from there each time. Otherwise chance would decide. The libraries run where the system puts them.
-async fn take_seat(device: &Rc<dyn Device>) -> Option<(f64, f64)> {
+/// woken from there each time. Otherwise chance would decide. The libraries run where the system puts them. The core comes last.
+async fn take_seat(device: &Rc<dyn Device>) -> Option<(f64, f64, usize)> {
     let mut seats = vec![0.0_f64; pin::count().min(SEATS_MAX)];
     for _ in 0..SEAT_ROUNDS {
         for (at, best) in seats.iter_mut().enumerate() {
             pin::pin(at);
-            *best = best.max(floor_of(device, TINY.len, SEAT_BATCHES).await?);
+            *best = best.max(floor(device, TINY.len, SEAT_BATCHES).await?);
         }
     }
     let worst = seats.iter().copied().fold(f64::INFINITY, f64::min);
     let (at, best) = seats.into_iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other))?;
     pin::pin(at);
-    Some((best, worst))
+    Some((best, worst, at))
 }
 
 /// What an operation costs beside time.
@@ -197,6 +196,8 @@ struct Size {
     count: u64,
     /// Updates that are measured, of dkeys of their own behind those, once the others are stored.
     updates: u64,
+    /// Updates of a turn beside another library.
+    turn: u64,
     width: u64,
     len: usize,
     /// Rounds of fetches before those that are counted.
@@ -204,24 +205,19 @@ struct Size {
     rounds: u64,
 }
 
-impl Size {
-    /// Bytes of a value, and updates that are measured.
-    const fn counted(&self) -> (usize, u64) {
-        (self.len, self.updates)
-    }
-}
-
 const TINY: Size = Size {
     name: "64 B",
     first: 1 << 32,
     count: OPERATIONS,
     updates: TINY_UPDATES,
+    turn: 4096,
     width: WIDTH,
     len: 64,
     warm_up: 1,
     rounds: ROUNDS,
 };
-const SMALL: Size = Size { name: "4 KiB", first: 2 << 32, updates: OPERATIONS, len: BLOCK, ..TINY };
+const SMALL: Size =
+    Size { name: "4 KiB", first: 2 << 32, updates: OPERATIONS, turn: 2048, len: BLOCK, ..TINY };
 
 /// Updates and fetches of one size in a second, with a row for what an update costs. The small updates that count come behind
 /// others and the fetches: the store is warm then, as it is in use.
@@ -246,25 +242,24 @@ async fn rates(
     Ok((updates, fetches))
 }
 
-/// The rows of updates and fetches beside the raw device.
+/// The rows of updates and fetches beside the raw device. Returns that, and the core that this thread sits on.
 async fn beside_raw(
     handle: &Handle,
     [raw_path, path]: [&Path; 2],
     report: &mut Report,
-) -> Result<[Own; 2], BenchError> {
+) -> Result<(Rc<dyn Device>, usize), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = used_file(handle, raw_path, FILE_BYTES).await?;
     let pool = read_memory(&device);
-    let (best, worst) = take_seat(&device).await.ok_or_else(none)?;
+    let (best, worst, seat) = take_seat(&device).await.ok_or_else(none)?;
     let seats = ("raw: from the best core", best);
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
     let (store, shard) =
         new_store(handle, used_file(handle, path, FILE_BYTES).await?, StoreConfig::default()).await?;
-    let floors =
-        [floor(&device, &TINY).await.ok_or_else(none)?, floor(&device, &SMALL).await.ok_or_else(none)?];
     let raw = Raw { handle, device: &device, pool: &pool, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
-    let raw_reads = raw.reads(0, OPERATIONS, 1).await.ok_or_else(none)?;
+    let places: Rc<[u64]> = (0..OPERATIONS).map(|number| number * BLOCK as u64).collect();
+    let raw_reads = raw.reads(&places, 1).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
     let (writes, reads) = (("raw 4 KiB writes + flush per 32", raw_writes), ("raw 4 KiB reads", raw_reads));
@@ -278,11 +273,26 @@ async fn beside_raw(
     drop((store, shard));
     let cached = cached_fetches(handle, path).await?;
     report.beside("store: fetch 4 KiB, cached", cached, "op/s", ("from the device", small.1), None);
-    let own = |value_bytes, floor, (updates, fetches)| Own { value_bytes, floor, updates, fetches };
-    Ok([own(TINY.len, floors[0], tiny), own(SMALL.len, floors[1], (small.0, cached))])
+    Ok((device, seat))
 }
 
-/// Fetches of 4 KiB in a second by a store with room for all of them in memory, as the other libraries have it.
+/// Small updates and fetches: beside the raw device, and beside other libraries where their program was built.
+async fn small(
+    handle: &Handle,
+    [raw, path]: [&Path; 2],
+    [program, scratch]: [&Path; 2],
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let (raw, seat) = beside_raw(handle, [raw, path], report).await?;
+    if !program.exists() {
+        eprintln!("{} was not built: other libraries are not measured", program.display());
+        return Ok(());
+    }
+    let sides = libraries::Sides { handle, path, raw: &raw, seat, program, scratch };
+    libraries::measure(&sides, &[&TINY, &SMALL], report).await
+}
+
+/// Fetches of 4 KiB in a second by a store with room for all of them in memory.
 async fn cached_fetches(handle: &Handle, path: &Path) -> Result<f64, BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
@@ -326,19 +336,9 @@ pub fn measure(
     let file = |name: &str| Scratch(scratch.join(name));
     if wanted("rates") {
         let (raw, store) = (file("raw"), file("store"));
-        let own = executor.block_on(beside_raw(&handle, [&raw.0, &store.0], report));
+        let done = executor.block_on(small(&handle, [&raw.0, &store.0], [references, scratch], report));
         pin::release();
-        drop((raw, store));
-        let own = own?;
-        match references::run(
-            references,
-            scratch,
-            [OPERATIONS, WIDTH, ROUNDS],
-            &[&TINY, &SMALL].map(Size::counted),
-        )? {
-            Some(libraries) => references::compare(report, &own, &libraries),
-            None => eprintln!("{} was not built: other libraries are not measured", references.display()),
-        }
+        done?;
     }
     if wanted("large") {
         let (raw, store) = (file("raw-large"), file("store-large"));

@@ -1,22 +1,23 @@
 //! `weir-bench-references`: puts RocksDB, LMDB and redb under the load that `weir-bench store` puts a target's store
-//! under, and prints what they reach as JSON.
+//! under, a turn each time that it is told to, so that both take turns.
+//!
+//! `weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES` stores `KEYS` values, fetches them once, and prints how it
+//! stands: a line of JSON ([`Standing`]). Then each line that it reads is a turn, and is answered by another such line:
+//! `update COUNT` stores so many values under further keys, `fetch ROUNDS` fetches the first ones so many times. It ends when
+//! its input does.
 //!
 //! Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that of a
-//! multiplication, so that neighbours in time aren't neighbours in the key space. First those are stored that will be fetched;
-//! behind the fetches the updates that are measured, of other keys: the database is warm then, and they are many enough for
-//! single stalls of the disk not to decide. One thread puts `width` updates into each
+//! multiplication, so that neighbours in time aren't neighbours in the key space. One thread puts `WIDTH` updates into each
 //! durable (fsync or fdatasync) group: in RocksDB single writes and then one sync of its log, in LMDB and redb one
 //! transaction. That spares the libraries what the store does for its callers, who know nothing of each other; so RocksDB
-//! is measured a second time with `width` threads ("RocksDB's writers"), each of which waits for its own updates.
+//! is measured a second time with `WIDTH` threads ("RocksDB's writers"), each of which waits for its own updates.
 //!
-//! Fetches ask for all keys in that order, round by round; a first round isn't counted. Each fetch copies the value to a
-//! buffer that the compiler has to believe somebody looks at. In LMDB and redb each has a read transaction of its own, as
-//! each fetch of the store sees what is newest when it begins.
+//! Each fetch copies the value to a buffer that the compiler has to believe somebody looks at. In LMDB and redb each has a read
+//! transaction of its own, as each fetch of the store sees what is newest when it begins.
 
 use std::hint::black_box;
-use std::iter::StepBy;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::io::BufRead;
+use std::path::Path;
 use std::time::Instant;
 
 use heed::types::Bytes;
@@ -30,127 +31,89 @@ const TABLE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("values");
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What a library reached.
+/// What a library has done so far, and the turn that has just ended.
 #[derive(Serialize)]
-struct Figures {
-    /// The library.
-    engine: &'static str,
-    /// Bytes of a value.
-    value_bytes: usize,
-    /// Updates made durable in a second.
-    updates: f64,
-    /// Fetches in a second.
-    fetches: f64,
-    /// Bytes handed to the system for writing, per byte of values.
-    amplification: f64,
-    /// CPU time of the process in microseconds per update.
-    update_cpu_us: f64,
+struct Standing {
+    /// Operations of the turn in a second; 0 before the first.
+    rate: f64,
+    /// Bytes handed to the system for writing since the start.
+    written: f64,
+    /// CPU time of the process since the start, in microseconds.
+    cpu_us: f64,
+}
+
+impl Standing {
+    fn now(rate: f64) -> Result<Self, Failure> {
+        Ok(Self { rate, written: written()?, cpu_us: cpu_us()? })
+    }
 }
 
 /// The first key.
 const FIRST_KEY: u64 = 1 << 32;
 
+/// A library under the load.
+trait Library {
+    /// Stores the value under these keys, durably when it returns.
+    fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure>;
+
+    /// Copies the value of a key out; its length.
+    fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure>;
+}
+
 /// The load.
 struct Load {
     /// Keys that are stored first, and fetched.
     keys: u64,
-    /// Updates of further keys that are measured.
-    updates: u64,
+    /// Keys that were stored since.
+    further: u64,
     /// Updates in a batch.
-    width: u64,
-    /// Rounds of fetches that are counted.
-    rounds: u64,
+    width: usize,
     value: Vec<u8>,
 }
 
-impl Load {
-    /// The key of an operation: the fetched ones come first, the others behind them.
-    fn key(&self, number: u64) -> u64 {
-        let place = |number: u64, count: u64| number.wrapping_mul(0x9e37_79b9) % count;
-        match number.checked_sub(self.keys) {
-            None => FIRST_KEY + place(number, self.keys),
-            Some(number) => FIRST_KEY + self.keys + place(number, self.updates),
-        }
-    }
+/// So many keys from one on, in no order.
+fn scattered(first: u64, count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |number| first + number.wrapping_mul(0x9e37_79b9) % count)
+}
 
-    /// Fetches all values once.
-    fn round(
-        &self,
-        engine: &str,
-        into: &mut [u8],
-        fetch: &mut impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
-    ) -> Result<(), Failure> {
-        for number in 0..self.keys {
-            let len = fetch(self.key(number), into)?;
+impl Load {
+    /// Fetches all values that were stored first.
+    fn round(&self, library: &dyn Library, into: &mut [u8]) -> Result<(), Failure> {
+        for key in scattered(FIRST_KEY, self.keys) {
+            let len = library.fetch(key, into)?;
             black_box(&*into);
             if len != self.value.len() {
-                return Err(format!("{engine}: a value of {len} bytes").into());
+                return Err(format!("a value of {len} bytes").into());
             }
         }
         Ok(())
     }
 
-    /// Stores values in groups, one after another.
-    fn in_groups(
-        &self,
-        numbers: Range<u64>,
-        mut update: impl FnMut(&mut dyn Iterator<Item = u64>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        for first in numbers.clone().step_by(usize::try_from(self.width)?) {
-            let last = (first + self.width).min(numbers.end);
-            update(&mut (first..last).map(|number| self.key(number)))?;
-        }
-        Ok(())
+    /// Stores values under so many keys from one on, in groups, one after another.
+    fn store(&self, library: &dyn Library, first: u64, count: u64) -> Result<(), Failure> {
+        let keys: Vec<u64> = scattered(first, count).collect();
+        keys.chunks(self.width).try_for_each(|group| library.store(group, &self.value))
     }
 
-    /// Stores values from `width` threads, each its own share, one after another.
-    fn in_threads<E: std::error::Error + Send + Sync + 'static>(
-        &self,
-        numbers: Range<u64>,
-        update: impl Fn(u64) -> Result<(), E> + Sync,
-    ) -> Result<(), Failure> {
-        let step = usize::try_from(self.width).unwrap_or(1);
-        let share = |writer| (numbers.start + writer..numbers.end).step_by(step);
-        let update = &update;
-        std::thread::scope(|scope| {
-            let write = |numbers: StepBy<Range<u64>>| {
-                move || numbers.into_iter().try_for_each(|number| update(self.key(number)))
-            };
-            let writers: Vec<_> = (0..self.width).map(|writer| scope.spawn(write(share(writer)))).collect();
-            writers
-                .into_iter()
-                .try_for_each(|writer| Ok(writer.join().map_err(|_| "a writer panicked")??))
-        })
-    }
-
-    /// Figures of a library from how it stores values and how it fetches one.
-    fn run(
-        &self,
-        engine: &'static str,
-        store: impl Fn(Range<u64>) -> Result<(), Failure>,
-        mut fetch: impl FnMut(u64, &mut [u8]) -> Result<usize, Failure>,
-    ) -> Result<Figures, Failure> {
-        store(0..self.keys)?;
-        let mut into = vec![0; self.value.len()];
-        self.round(engine, &mut into, &mut fetch)?;
+    /// A turn, as a line asks for it; operations in a second.
+    fn turn(&mut self, library: &dyn Library, line: &str) -> Result<f64, Failure> {
+        let (what, count) = line.trim().split_once(' ').ok_or("neither `update COUNT` nor `fetch ROUNDS`")?;
+        let count: u64 = count.parse()?;
         let begin = Instant::now();
-        for _ in 0..self.rounds {
-            self.round(engine, &mut into, &mut fetch)?;
-        }
-        let fetches = float(self.keys * self.rounds) / begin.elapsed().as_secs_f64();
-        let (begin, cpu, written) = (Instant::now(), cpu_us()?, written()?);
-        store(self.keys..self.keys + self.updates)?;
-        let (seconds, cpu, written) =
-            (begin.elapsed().as_secs_f64(), cpu_us()? - cpu, self::written()? - written);
-        let count = float(self.updates);
-        Ok(Figures {
-            engine,
-            value_bytes: self.value.len(),
-            updates: count / seconds,
-            fetches,
-            amplification: written / (count * float(self.value.len() as u64)),
-            update_cpu_us: cpu / count,
-        })
+        let operations = match what {
+            "update" => {
+                self.store(library, FIRST_KEY + self.keys + self.further, count)?;
+                self.further += count;
+                count
+            }
+            "fetch" => {
+                let mut into = vec![0; self.value.len()];
+                (0..count).try_for_each(|_| self.round(library, &mut into))?;
+                count * self.keys
+            }
+            _ => return Err(format!("no turn is called {what}").into()),
+        };
+        Ok(float(operations) / begin.elapsed().as_secs_f64())
     }
 }
 
@@ -185,117 +148,140 @@ fn cpu_us() -> Result<f64, Failure> {
     Ok(ticks * TICK_US)
 }
 
+/// One thread, and one sync of the log behind each group.
+struct RocksDb(rocksdb::DB);
+
 fn open_rocksdb(folder: &Path) -> Result<rocksdb::DB, Failure> {
     let mut options = rocksdb::Options::default();
     options.create_if_missing(true);
     Ok(rocksdb::DB::open(&options, folder)?)
 }
 
-fn with_rocksdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
-    let database = open_rocksdb(folder)?;
-    let update = |keys: &mut dyn Iterator<Item = u64>| {
+impl Library for RocksDb {
+    fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
         for key in keys {
-            database.put(key.to_be_bytes(), &load.value)?;
+            self.0.put(key.to_be_bytes(), value)?;
         }
-        Ok(database.flush_wal(true)?)
-    };
-    let store = |numbers| load.in_groups(numbers, update);
-    load.run("RocksDB", store, |key, into| {
-        Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
-    })
+        Ok(self.0.flush_wal(true)?)
+    }
+
+    fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        Ok(copy_out(self.0.get_pinned(key.to_be_bytes())?.as_deref(), into))
+    }
 }
 
-/// Updates that RocksDB puts together itself: each is its writer's own, who waits until it is durable.
-fn with_rocksdb_writers(folder: &Path, load: &Load) -> Result<Figures, Failure> {
-    let database = open_rocksdb(folder)?;
-    let mut synced = rocksdb::WriteOptions::default();
-    synced.set_sync(true);
-    let store =
-        |numbers| load.in_threads(numbers, |key| database.put_opt(key.to_be_bytes(), &load.value, &synced));
-    load.run("RocksDB's writers", store, |key, into| {
-        Ok(copy_out(database.get_pinned(key.to_be_bytes())?.as_deref(), into))
-    })
+/// Updates that RocksDB puts together itself: each is its writer's own, who waits until it is durable. The group is all
+/// that a turn stores, of which each writer has a share.
+struct RocksDbWriters(rocksdb::DB, usize);
+
+impl Library for RocksDbWriters {
+    fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
+        let mut synced = rocksdb::WriteOptions::default();
+        synced.set_sync(true);
+        let (database, width, synced) = (&self.0, self.1, &synced);
+        std::thread::scope(|scope| {
+            let write = |writer: usize| {
+                let mut share = keys.iter().skip(writer).step_by(width);
+                move || share.try_for_each(|key| database.put_opt(key.to_be_bytes(), value, synced))
+            };
+            let writers: Vec<_> = (0..width).map(|writer| scope.spawn(write(writer))).collect();
+            writers
+                .into_iter()
+                .try_for_each(|writer| Ok(writer.join().map_err(|_| "a writer panicked")??))
+        })
+    }
+
+    fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        Ok(copy_out(self.0.get_pinned(key.to_be_bytes())?.as_deref(), into))
+    }
 }
 
-fn with_lmdb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
-    // SAFETY: the folder was made by this process for this run; no other process or file descriptor uses it.
-    #[expect(
-        unsafe_code,
-        reason = "a memory map can be changed behind the program's back; this one is private to it"
-    )]
-    let environment: heed::Env = unsafe { heed::EnvOpenOptions::new().map_size(LMDB_MAP).open(folder)? };
-    let mut transaction = environment.write_txn()?;
-    let database: heed::Database<Bytes, Bytes> = environment.create_database(&mut transaction, None)?;
-    transaction.commit()?;
-    let update = |keys: &mut dyn Iterator<Item = u64>| {
+struct Lmdb {
+    environment: heed::Env,
+    database: heed::Database<Bytes, Bytes>,
+}
+
+impl Lmdb {
+    fn open(folder: &Path) -> Result<Self, Failure> {
+        // SAFETY: the folder was made by this process for this run; no other process or file descriptor uses it.
+        #[expect(
+            unsafe_code,
+            reason = "a memory map can be changed behind the program's back; this one is private to it"
+        )]
+        let environment: heed::Env = unsafe { heed::EnvOpenOptions::new().map_size(LMDB_MAP).open(folder)? };
         let mut transaction = environment.write_txn()?;
+        let database = environment.create_database(&mut transaction, None)?;
+        transaction.commit()?;
+        Ok(Self { environment, database })
+    }
+}
+
+impl Library for Lmdb {
+    fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
+        let mut transaction = self.environment.write_txn()?;
         for key in keys {
-            database.put(&mut transaction, &key.to_be_bytes(), &load.value)?;
+            self.database.put(&mut transaction, &key.to_be_bytes(), value)?;
         }
         Ok(transaction.commit()?)
-    };
-    let store = |numbers| load.in_groups(numbers, update);
-    load.run("LMDB", store, |key, into| {
-        let transaction = environment.read_txn()?;
-        Ok(copy_out(database.get(&transaction, &key.to_be_bytes())?, into))
-    })
+    }
+
+    fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        let transaction = self.environment.read_txn()?;
+        Ok(copy_out(self.database.get(&transaction, &key.to_be_bytes())?, into))
+    }
 }
 
-fn with_redb(folder: &Path, load: &Load) -> Result<Figures, Failure> {
-    let database = Database::create(folder.join("values.redb"))?;
-    let update = |keys: &mut dyn Iterator<Item = u64>| {
-        let mut transaction = database.begin_write()?;
+struct Redb(Database);
+
+impl Library for Redb {
+    fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
+        let mut transaction = self.0.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         {
             let mut table = transaction.open_table(TABLE)?;
             for key in keys {
-                table.insert(key, load.value.as_slice())?;
+                table.insert(key, value)?;
             }
         }
         Ok(transaction.commit()?)
-    };
-    let store = |numbers| load.in_groups(numbers, update);
-    load.run("redb", store, |key, into| {
-        let transaction = database.begin_read()?;
+    }
+
+    fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(TABLE)?;
         Ok(copy_out(table.get(key)?.as_ref().map(redb::AccessGuard::value), into))
+    }
+}
+
+/// Opens a library in an empty folder; it, and how many updates it is given at once.
+fn open(library: &str, folder: &Path, width: usize) -> Result<(Box<dyn Library>, usize), Failure> {
+    Ok(match library {
+        "RocksDB" => (Box::new(RocksDb(open_rocksdb(folder)?)), width),
+        "RocksDB's writers" => (Box::new(RocksDbWriters(open_rocksdb(folder)?, width)), usize::MAX),
+        "LMDB" => (Box::new(Lmdb::open(folder)?), width),
+        "redb" => (Box::new(Redb(Database::create(folder.join("values.redb"))?)), width),
+        other => return Err(format!("no library is called {other}").into()),
     })
 }
 
-fn measure(
-    scratch: &Path,
-    [keys, width, rounds]: [u64; 3],
-    sizes: &[(usize, u64)],
-) -> Result<Vec<Figures>, Failure> {
-    let mut all = Vec::new();
-    for &(bytes, updates) in sizes {
-        let load = Load { keys, updates, width, rounds, value: vec![7; bytes] };
-        let engines: [fn(&Path, &Load) -> Result<Figures, Failure>; 4] =
-            [with_rocksdb, with_rocksdb_writers, with_lmdb, with_redb];
-        for (number, engine) in engines.into_iter().enumerate() {
-            let folder = scratch.join(format!("reference-{number}-{bytes}"));
-            std::fs::create_dir_all(&folder)?;
-            let figures = engine(&folder, &load);
-            std::fs::remove_dir_all(&folder)?;
-            all.push(figures?);
-        }
-    }
-    Ok(all)
+fn say(standing: &Standing) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string(standing)?);
+    Ok(())
 }
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: weir-bench-references SCRATCH KEYS WIDTH ROUNDS VALUE_BYTES:UPDATES…";
-    let [scratch, keys, width, rounds, sizes @ ..] = arguments.as_slice() else {
-        return Err(usage.into());
+    let [scratch, name, keys, width, bytes] = arguments.as_slice() else {
+        return Err("usage: weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES".into());
     };
-    let size = |size: &String| {
-        let (bytes, updates) = size.split_once(':').ok_or(usage)?;
-        Ok::<_, Failure>((bytes.parse()?, updates.parse()?))
-    };
-    let sizes = sizes.iter().map(size).collect::<Result<Vec<(usize, u64)>, _>>()?;
-    let load = [keys.parse()?, width.parse()?, rounds.parse()?];
-    let figures = measure(&PathBuf::from(scratch), load, &sizes)?;
-    println!("{}", serde_json::to_string(&figures)?);
+    let (library, width) = open(name, Path::new(scratch), width.parse()?)?;
+    let mut load = Load { keys: keys.parse()?, further: 0, width, value: vec![7; bytes.parse()?] };
+    load.store(&*library, FIRST_KEY, load.keys)?;
+    load.turn(&*library, "fetch 1")?;
+    say(&Standing::now(0.0)?)?;
+    for line in std::io::stdin().lock().lines() {
+        let rate = load.turn(&*library, &line?)?;
+        say(&Standing::now(rate)?)?;
+    }
     Ok(())
 }

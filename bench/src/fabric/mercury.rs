@@ -6,7 +6,7 @@ use core::time::Duration;
 use weir_fabric::mercury::{Load, ReferenceLoop};
 
 use super::requests::Requests;
-use super::{IN_FLIGHT, Mode, Pair, SPAN, Server, Side, TRANSFERS, What, failed};
+use super::{IN_FLIGHT, Mode, SPAN, Server, Side, TRANSFERS, What, failed, pairs};
 use crate::pin::Seats;
 use crate::report::{BenchError, Report};
 
@@ -62,7 +62,7 @@ fn compare(
     goals: [Option<&str>; 2],
 ) -> Result<(), BenchError> {
     let row = |what: &str| format!("{title}: {what}");
-    let measure = |what| Pair::measure(sides.0, sides.1, what);
+    let measure = |what| pairs(sides.0, sides.1, what);
     measure(What::Alone)?.time(report, &row("64 B, round trip"), name, goals[1]);
     measure(What::Together)?.rate(report, &row("64 B, 16 in flight"), "op/s", name, goals[0]);
     for (what, text) in [

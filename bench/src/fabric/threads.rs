@@ -15,7 +15,8 @@ use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 
 use super::requests::{self, EMPTY, rate_of_tasks};
-use super::{SMALL, TURNS, failed, free_port, is_native, median, pin};
+use super::{SMALL, TURNS, failed, free_port, is_native, pin};
+use crate::pairs::Pairs;
 use crate::report::{BenchError, Report};
 
 /// Requests per second of this thread to itself, once all threads are ready.
@@ -90,26 +91,18 @@ pub(super) fn measure(report: &mut Report, provider: &str) -> Result<(), BenchEr
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Ok(());
     }
-    let (mut ones, mut twos, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut of_threads, mut of_processes) = (Vec::new(), Vec::new());
+    let (mut threads, mut processes) = (Pairs::default(), Pairs::default());
     for turn in 0..TURNS {
         // Each core in its turn, in case they differ.
         let one = finish(start(provider, 1, turn % 2)?)?;
-        let two = finish(start(provider, 2, 0)?)?;
+        threads.add(finish(start(provider, 2, 0)?)?, one);
         let (first, second) = (start(provider, 1, 0)?, start(provider, 1, 1)?);
-        let pair = finish(first)? + finish(second)?;
-        ones.push(one);
-        twos.push(two);
-        pairs.push(pair);
-        of_threads.push(two / one);
-        of_processes.push(pair / one);
+        processes.add(finish(first)? + finish(second)?, one);
     }
-    let name = |what: &str| format!("fabric {provider}: {what}");
-    let reference = ("one", median(ones));
-    let (two, pair) = (median(twos), median(pairs));
-    let row = name("two threads, client and server each");
-    report.ratio(&row, two, "op/s", reference, median(of_threads), is_native(provider).then_some(">= 1.85"));
-    let row = name("two processes, client and server each");
-    report.ratio(&row, pair, "op/s", reference, median(of_processes), None);
+    let goal = is_native(provider).then_some(">= 1.85");
+    for (what, pairs, goal) in [("threads", threads, goal), ("processes", processes, None)] {
+        let row = format!("fabric {provider}: two {what}, client and server each");
+        pairs.rate(report, &row, "op/s", "one", goal);
+    }
     Ok(())
 }

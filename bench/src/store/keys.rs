@@ -4,14 +4,12 @@
 //! The data of the files is not kept: all are alike, and ten million of them would take 40 GB. What is measured is all
 //! that the store itself writes.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use weir_media::file::FileDevice;
-use weir_media::health::DeviceHealth;
-use weir_media::{BLOCK, Device, DeviceStats, DmaBuf, IoFuture, MediaError, Slice};
+use weir_media::{BLOCK, DmaBuf, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_runtime::Handle;
@@ -19,6 +17,7 @@ use weir_store::{Data, Shard, Store, StoreConfig};
 
 use super::failed;
 use super::load::{CONTAINER, POOL, float, new_store, owner, rate};
+use super::tapped::Tapped;
 use crate::report::{BenchError, Report};
 
 /// Files when nobody says how many.
@@ -42,60 +41,6 @@ const MEMORY_DIVISOR: usize = 10;
 
 /// Files looked up in the index that is larger than its memory.
 const LOOKED_UP: u64 = 20_000;
-
-/// A device that forgets what is written from one piece of memory: the data of all files.
-struct Forgetful {
-    inner: FileDevice,
-    data: Slice,
-    forgets: Cell<bool>,
-}
-
-impl Device for Forgetful {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        self.inner.read(offset, buffer)
-    }
-
-    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        // Updates that lie together are written together.
-        let is_data = data.iter().all(|slice| slice.as_ptr() == self.data.as_ptr());
-        if self.forgets.get() && is_data {
-            return Box::pin(core::future::ready(Ok::<(), MediaError>(())));
-        }
-        self.inner.write(offset, data)
-    }
-
-    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.inner.write_stable(offset, data)
-    }
-
-    fn flush(&self) -> IoFuture<()> {
-        self.inner.flush()
-    }
-
-    fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.inner.prepare(offset, len)
-    }
-
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.inner.first_data()
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
-
-    fn health(&self) -> Option<DeviceHealth> {
-        self.inner.health()
-    }
-}
 
 /// As hashed object ids come: in no order.
 const fn object(number: u64) -> ObjectId {
@@ -162,11 +107,6 @@ fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, BenchE
     FileDevice::open(handle, path).map_err(|error| failed("open", &error))
 }
 
-fn reopened(handle: &Handle, path: &Path, data: &Slice) -> Result<Rc<dyn Device>, BenchError> {
-    let inner = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
-    Ok(Rc::new(Forgetful { inner, data: data.clone(), forgets: Cell::new(false) }))
-}
-
 /// Adds the rows.
 pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Result<(), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
@@ -174,15 +114,16 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     let files: u64 = asked.unwrap_or(FILES).max(2 * BEHIND_CHECKPOINT);
     let data = Slice::from(DmaBuf::copy_of(&[7; BLOCK]));
     let inner = sparse(handle, path, (files * DEVICE_BYTES_EACH).max(1 << 28))?;
-    let device = Rc::new(Forgetful { inner, data: data.clone(), forgets: Cell::new(true) });
+    let device = Rc::new(Tapped::new(Rc::new(inner)));
+    device.forget(Some(data.clone()));
     // Checkpoints when the log wants one, not by time: each puts changed nodes to new places, which a sparse file keeps.
     let config =
         StoreConfig { index_bytes: usize::MAX, checkpoint_interval: CHECKPOINT_INTERVAL, ..config_of_open() };
-    let (store, shard) = new_store(handle, Rc::clone(&device) as Rc<dyn Device>, config.clone()).await?;
+    let (store, shard) = new_store(handle, Rc::clone(&device) as _, config.clone()).await?;
     let early = files - BEHIND_CHECKPOINT;
     let stored = store_files(handle, &shard, 0..early, &data).await.ok_or_else(none)?;
     store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
-    device.forgets.set(false);
+    device.forget(None);
     store_files(handle, &shard, early..files, &data).await.ok_or_else(none)?;
     let stats = store.stats();
     let (memory, log) = (stats.index.memory, stats.commit.log_written);
@@ -194,7 +135,7 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     report.figure(&name("log for each"), each(log), "B", None);
     // As a kill leaves it: nothing is written any more.
     drop((store, shard, device));
-    let opened = open_again(handle, path, &data, config).await?;
+    let opened = open_again(handle, path, config).await?;
     report.figure(&name("restart after a kill"), opened.seconds, "s", Some("at most 5"));
     report.figure(&name("records replayed by that"), opened.replayed, "", None);
     let index = opened.store.audit().await.index_blocks * BLOCK as u64;
@@ -203,7 +144,7 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     opened.store.close().await.map_err(|error| failed("close", &error))?;
     drop(opened);
     let index_bytes = usize::try_from(memory).unwrap_or(usize::MAX) / MEMORY_DIVISOR;
-    let opened = open_again(handle, path, &data, StoreConfig { index_bytes, ..config_of_open() }).await?;
+    let opened = open_again(handle, path, StoreConfig { index_bytes, ..config_of_open() }).await?;
     report.figure(&name("restart after a close"), opened.seconds, "s", Some("at most 5"));
     let shard = opened.store.pool(POOL).ok_or_else(none)?;
     let looked_up = look_up(handle, &shard, files).await.ok_or_else(none)?;
@@ -227,16 +168,11 @@ struct Opened {
     replayed: f64,
 }
 
-async fn open_again(
-    handle: &Handle,
-    path: &Path,
-    data: &Slice,
-    config: StoreConfig,
-) -> Result<Opened, BenchError> {
-    let device = reopened(handle, path, data)?;
+async fn open_again(handle: &Handle, path: &Path, config: StoreConfig) -> Result<Opened, BenchError> {
+    let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
     let begin = Instant::now();
-    let store =
-        Store::open(handle, device, &owner(), config).await.map_err(|error| failed("open", &error))?;
+    let store = Store::open(handle, Rc::new(device), &owner(), config).await;
+    let store = store.map_err(|error| failed("open", &error))?;
     let seconds = begin.elapsed().as_secs_f64();
     let replayed = float(store.stats().replayed_records);
     Ok(Opened { store, seconds, replayed })

@@ -1,5 +1,6 @@
 //! Updates and fetches of a mebibyte beside raw io_uring, by turns: a disk that others share is another one from one tenth of
-//! a second to the next, so that only neighbouring turns are compared.
+//! a second to the next. Raw reads are the store's own once more, of the same blocks in the same order: what a virtual machine
+//! takes for a disk is twice as fast in one place as in another.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -9,7 +10,9 @@ use weir_runtime::Handle;
 use weir_store::{Shard, Store, StoreConfig};
 
 use super::load::{Load, new_store};
+use super::tapped::Tapped;
 use super::{Cost, Raw, costs, failed, float, read_memory, report_cost, used_file};
+use crate::pairs::Pairs;
 use crate::report::{BenchError, Report};
 
 /// Bytes of a transfer.
@@ -29,64 +32,61 @@ const WIDTHS: [u64; 2] = [4, 16];
 /// Both sides.
 struct Sides {
     handle: Handle,
+    /// What is written raw.
     device: Rc<dyn Device>,
+    /// Where the store lies, and what is read raw.
+    used: Rc<dyn Device>,
+    tapped: Rc<Tapped>,
     pool: DmaPool,
     store: Rc<Store>,
     shard: Shard,
 }
 
-/// What a pair of turns gave, in operations a second.
-struct Pair {
-    updates: f64,
-    writes: f64,
-    fetches: f64,
-    reads: f64,
-    /// What an update cost.
-    cost: Cost,
+/// What turns of one width gave.
+#[derive(Default)]
+struct Turns {
+    updates: Pairs,
+    fetches: Pairs,
+    /// What an update cost in the last one.
+    cost: Option<Cost>,
 }
 
 impl Sides {
     /// A turn of each, on blocks that neither has used before in this run. Either comes first by turns.
-    async fn pair(&self, number: u64, width: u64) -> Option<Pair> {
+    async fn turn(&self, number: u64, width: u64, into: &mut Turns) -> Option<()> {
         let load = Load::new(&self.handle, &self.shard, (number + 1) << 32, COUNT, width, LEN)?;
-        let raw = Raw { handle: &self.handle, device: &self.device, pool: &self.pool, width, len: LEN };
+        let raw = |device| Raw { handle: &self.handle, device, pool: &self.pool, width, len: LEN };
         let begin = number * COUNT;
         let updates = async || {
             let before = costs(&self.store);
             let updates = load.updates(begin).await?;
             Some((updates, Cost::between(before, costs(&self.store), float(COUNT))))
         };
-        if number.is_multiple_of(2) {
-            let writes = raw.writes(begin, COUNT).await?;
-            let (updates, cost) = updates().await?;
-            let reads = raw.reads(begin, COUNT, ROUNDS).await?;
-            return Some(Pair { updates, writes, fetches: load.fetches(ROUNDS).await?, reads, cost });
+        let own_first = number % 2 == 1;
+        let ((updates, cost), writes) = if own_first {
+            (updates().await?, raw(&self.device).writes(begin, COUNT).await?)
+        } else {
+            let writes = raw(&self.device).writes(begin, COUNT).await?;
+            (updates().await?, writes)
+        };
+        self.tapped.note_reads();
+        load.fetches(1).await?;
+        let places: Rc<[u64]> = self.tapped.noted_reads().into();
+        if places.len() as u64 != COUNT {
+            // The device was asked for something else, or more than once for one extent: no pair.
+            return None;
         }
-        let (updates, cost) = updates().await?;
-        let writes = raw.writes(begin, COUNT).await?;
-        let fetches = load.fetches(ROUNDS).await?;
-        Some(Pair { updates, writes, fetches, reads: raw.reads(begin, COUNT, ROUNDS).await?, cost })
+        let (fetches, reads) = if own_first {
+            (load.fetches(ROUNDS).await?, raw(&self.used).reads(&places, ROUNDS).await?)
+        } else {
+            let reads = raw(&self.used).reads(&places, ROUNDS).await?;
+            (load.fetches(ROUNDS).await?, reads)
+        };
+        into.updates.add(updates, writes);
+        into.fetches.add(fetches, reads);
+        into.cost = Some(cost);
+        Some(())
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Adds the rows of one width: medians, and those of the ratios of neighbours.
-fn report_pairs(report: &mut Report, width: u64, pairs: &[Pair]) {
-    let goal = Some("at least 0.95 of raw");
-    let mut row = |what: &str, reference: &str, of: fn(&Pair) -> [f64; 2]| {
-        let [own, raw] = [0, 1].map(|side| median(pairs.iter().map(|pair| of(pair)[side])));
-        let ratio = median(pairs.iter().map(|pair| of(pair)[0] / of(pair)[1]));
-        let name = format!("store: {what} 1 MiB, {width} in flight");
-        report.ratio(&name, own, "MiB/s", (reference, raw), ratio, goal);
-    };
-    let writes = format!("raw writes + flush per {width}");
-    row("update", &writes, |pair| [pair.updates, pair.writes]);
-    row("fetch", "raw reads", |pair| [pair.fetches, pair.reads]);
 }
 
 /// Adds the rows.
@@ -97,22 +97,28 @@ pub async fn measure(
 ) -> Result<(), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = used_file(handle, raw_path, FILE_BYTES).await?;
-    let pool = read_memory(&device);
     let used = used_file(handle, path, FILE_BYTES).await?;
-    let (store, shard) = new_store(handle, used, StoreConfig::default()).await?;
-    let sides = Sides { handle: handle.clone(), device, pool, store, shard };
+    let tapped = Rc::new(Tapped::new(Rc::clone(&used)));
+    let (store, shard) = new_store(handle, Rc::clone(&tapped) as _, StoreConfig::default()).await?;
+    let pool = read_memory(&used);
+    let sides = Sides { handle: handle.clone(), device, used, tapped, pool, store, shard };
+    let goal = Some("at least 0.95 of raw");
     for (round, width) in (0..).zip(WIDTHS) {
-        let mut pairs = Vec::new();
-        for turn in 0..TURNS {
-            let pair = sides.pair(round * TURNS + turn, width).await.ok_or_else(none)?;
-            if turn > 0 {
-                pairs.push(pair);
-            }
+        sides.turn(round * TURNS, width, &mut Turns::default()).await.ok_or_else(none)?;
+        let mut turns = Turns::default();
+        for turn in 1..TURNS {
+            sides.turn(round * TURNS + turn, width, &mut turns).await.ok_or_else(none)?;
         }
-        if let Some(pair) = pairs.last().filter(|_| round == 0) {
-            report_cost(report, "1 MiB", &pair.cost, LEN);
+        if let Some(cost) = turns.cost.filter(|_| round == 0) {
+            report_cost(report, "1 MiB", &cost, LEN);
         }
-        report_pairs(report, width, &pairs);
+        let writes = format!("raw writes + flush per {width}");
+        for (what, pairs, reference) in
+            [("update", turns.updates, writes.as_str()), ("fetch", turns.fetches, "the same raw reads")]
+        {
+            let name = format!("store: {what} 1 MiB, {width} in flight");
+            pairs.rate(report, &name, "MiB/s", reference, goal);
+        }
     }
     let Sides { store, shard, .. } = sides;
     drop(shard);
