@@ -15,6 +15,11 @@ use crate::pin;
 use crate::references::{LIBRARIES, Reference};
 use crate::report::{BenchError, Report};
 
+/// Has the system write what a side has left to be written, before another one's turn.
+fn settle() {
+    rustix::fs::sync();
+}
+
 /// Turns of each side that count, behind one that doesn't: what is touched for the first time, and who has to be woken.
 const TURNS: u64 = 11;
 /// Rounds of fetches in a turn.
@@ -104,9 +109,12 @@ impl Match<'_> {
     async fn updates(&mut self, turn: u64, into: &mut Turns) -> Result<(), BenchError> {
         let none = || failed("a transfer", &"an operation failed");
         let count = self.size.turn;
+        settle();
         let floor = floor(self.sides.raw, self.size.len, count / WIDTH).await.ok_or_else(none)?;
         let load = self.load(turn).ok_or_else(none)?;
+        settle();
         let own = load.updates((self.number << 8 | turn) << 20).await.ok_or_else(none)?;
+        settle();
         let before = self.reference.turn("fetch", 0)?;
         let other = self.reference.turn("update", count)?;
         into.floors.add(floor, other.rate);
