@@ -1,5 +1,6 @@
 //! The arguments of all three programs.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -30,6 +31,15 @@ pub fn name(text: &str) -> Result<String, String> {
     } else {
         Ok(text.to_owned())
     }
+}
+
+/// Whether these arguments ask for JSON, also when they can't be parsed.
+pub fn ask_for_json(arguments: &[OsString]) -> bool {
+    arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| {
+        let text = argument.to_str().unwrap_or_default();
+        let flags = text.strip_prefix('-').filter(|flags| flags.bytes().all(|flag| b"jv".contains(&flag)));
+        text == "--json" || flags.is_some_and(|flags| flags.contains('j'))
+    })
 }
 
 /// Arguments of every command.

@@ -18,7 +18,7 @@ mod store;
 mod system;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -33,26 +33,45 @@ use output::{Answer, Output};
 /// Runs the command line that these arguments are, the first of which names the program.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
-    let program = arguments.first().map(PathBuf::from).unwrap_or_default();
-    let (common, command) = match program.file_name().and_then(|name| name.to_str()) {
-        Some("daos") => {
-            let Daos { common, command } = Daos::parse_from(arguments);
-            (common, from_daos(command))
-        }
-        Some("dmg") => {
-            let Dmg { common, command } = Dmg::parse_from(arguments);
-            (common, from_dmg(command))
-        }
-        _ => {
-            let Weir { common, command } = Weir::parse_from(arguments);
-            (common, command)
-        }
+    let (common, command) = match parse(&arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(&error, &arguments),
     };
     let output = Output { json: common.json, verbose: common.verbose };
     let started = Instant::now();
     let outcome = perform(command, &common, output);
     output.timing("in all", started);
     ExitCode::from(output.print(&outcome))
+}
+
+/// What the arguments of the program that the first of them names ask for.
+fn parse(arguments: &[OsString]) -> Result<(Common, WeirCommand), clap::Error> {
+    let program = arguments.first().map(Path::new).unwrap_or(Path::new(""));
+    Ok(match program.file_name().and_then(|name| name.to_str()) {
+        Some("daos") => {
+            let Daos { common, command } = Daos::try_parse_from(arguments)?;
+            (common, from_daos(command))
+        }
+        Some("dmg") => {
+            let Dmg { common, command } = Dmg::try_parse_from(arguments)?;
+            (common, from_dmg(command))
+        }
+        _ => {
+            let Weir { common, command } = Weir::try_parse_from(arguments)?;
+            (common, command)
+        }
+    })
+}
+
+/// Says what is wrong with the arguments, in the envelope if they ask for it; or prints the help that they ask for.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    if !error.use_stderr() || !arguments::ask_for_json(arguments) {
+        error.exit();
+    }
+    let text = error.to_string();
+    let reason = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    let output = Output { json: true, verbose: false };
+    ExitCode::from(output.print(&Err(CliError::Usage(reason.to_owned()))))
 }
 
 fn from_daos(command: DaosCommand) -> WeirCommand {
@@ -100,8 +119,11 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Store { command } => store::run(command),
         WeirCommand::Dev { command } => dev::run(command, output),
         WeirCommand::Completion { shell } => {
-            clap_complete::generate(shell, &mut Weir::command(), "weir", &mut std::io::stdout());
-            Ok(Answer::new(serde_json::Value::Null, ""))
+            // Written to standard output by clap itself, it would panic where nobody reads it to the end.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Weir::command(), "weir", &mut script);
+            let script = String::from_utf8_lossy(&script);
+            Ok(Answer::new(json!({"script": script}), script))
         }
         WeirCommand::Reference => Ok(Answer::new(serde_json::Value::Null, arguments::reference())),
         WeirCommand::Version => {

@@ -50,18 +50,17 @@ impl Output {
     /// Prints the outcome of a command and returns its exit code.
     pub fn print(self, outcome: &Result<Answer, CliError>) -> u8 {
         let mut out = std::io::stdout().lock();
-        // A reader that has gone away (`weir … | head`) is no failure of the command.
-        let _ = match outcome {
+        let written = match outcome {
             _ if self.json => writeln!(out, "{}", envelope(outcome)),
             Ok(answer) => out.write_all(answer.text.as_bytes()),
             Err(_) => Ok(()),
         };
-        let _ = out.flush();
-        let Some(error) = failure_of(outcome) else { return 0 };
-        if !self.json {
+        let unwritten = reached(written.and_then(|()| out.flush())).err();
+        let shown = if self.json { unwritten.as_ref() } else { failure_of(outcome).or(unwritten.as_ref()) };
+        if let Some(error) = shown {
             let _ = writeln!(std::io::stderr(), "ERROR: {error}");
         }
-        error.exit_code()
+        failure_of(outcome).or(unwritten.as_ref()).map_or(0, CliError::exit_code)
     }
 
     /// Prints how long a step took, when asked to.
@@ -79,9 +78,14 @@ impl Output {
 /// When they can't be written, e.g. to a full disk.
 pub fn write_raw(bytes: &[u8]) -> Result<bool, CliError> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    reached(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// Whether what was written to standard output has reached somebody. A reader that has gone away (`weir … | head`) is no
+/// failure of the command; a full disk is.
+fn reached(written: std::io::Result<()>) -> Result<bool, CliError> {
+    match written {
         Ok(()) => Ok(true),
-        // A reader that has gone away is no failure of the command.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(CliError::io("standard output", error)),
     }

@@ -1,0 +1,56 @@
+//! What the command line prints where no system is needed: for scripts, and where nobody can read it.
+
+use std::fs::File;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn weir(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments);
+    command
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+#[test]
+fn wrong_arguments_are_in_the_envelope_too() {
+    for arguments in [
+        &["--json", "nonsense"][..],
+        &["pool", "create", "tank", "--size", "much", "-j"],
+        &["-vj", "pool", "query", ""],
+        &["pool", "--json"],
+    ] {
+        let output = weir(arguments).output().expect("runs");
+        assert_eq!((code(&output), output.stderr.as_slice()), (Some(2), &b""[..]), "{arguments:?}");
+        let envelope: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&envelope["response"], &envelope["status"]), (&Value::Null, &json!(-1003)));
+        let error = envelope["error"].as_str().expect("text");
+        assert!(!error.is_empty() && !error.starts_with("error"), "{error}");
+    }
+    let output = weir(&["pool", "query", "--", "--json", "-j"]).output().expect("runs");
+    assert_eq!((code(&output), output.stdout.as_slice()), (Some(2), &b""[..]), "names, and one too many");
+    let output = weir(&["--json", "--help"]).output().expect("runs");
+    assert!(code(&output) == Some(0) && output.stdout.starts_with(b"Weir"));
+}
+
+#[test]
+fn what_a_full_disk_does_not_take_is_a_failure_and_what_nobody_reads_is_none() {
+    for arguments in [&["version"][..], &["version", "--json"], &["completion", "bash"]] {
+        let full = File::options().write(true).open("/dev/full").expect("a full disk");
+        let output = weir(arguments).stdout(full).output().expect("runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(code(&output), Some(1), "{arguments:?}: {error}");
+        assert!(error.starts_with("ERROR: standard output: "), "{arguments:?}: {error}");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = weir(arguments).stdout(writer).output().expect("runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((code(&output), &*error), (Some(0), ""), "{arguments:?}");
+    }
+    let output = weir(&["completion", "bash", "--json"]).output().expect("runs");
+    let envelope: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(envelope["response"]["script"].as_str().is_some_and(|script| script.contains("complete")));
+}
