@@ -119,6 +119,14 @@ fn what_is_no_store_or_in_use_is_refused() {
     std::fs::write(&tiny, b"x").expect("written");
     assert_eq!(code(&weir(&["check"], &tiny)), 1);
     assert_eq!(code(&weir(&["check"], folder.path())), 1, "a folder");
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+    let refused = weir(&["inspect"], &pipe);
+    assert!(
+        code(&refused) == 1 && text(&refused.stderr).contains("neither a file"),
+        "{}",
+        text(&refused.stderr)
+    );
     let path = image(folder.path());
     assert_eq!(code(&weir(&["dump", "--object", "7"], &path)), 2);
     let executor = Executor::new().expect("an executor");

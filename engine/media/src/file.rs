@@ -12,7 +12,7 @@ use crate::search::{search, search_device};
 use crate::uring::{Action, Descriptor, Request, Ring, Transfer, Wire};
 use crate::wear::Wear;
 use io_uring::{cqueue, opcode, squeue, types};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -101,6 +101,10 @@ pub(crate) fn open_error(path: &Path, operation: &'static str, reason: impl Into
     MediaError::Open { device: path.display().to_string(), operation, reason: reason.into() }
 }
 
+fn no_storage(path: &Path) -> MediaError {
+    open_error(path, "opened", "it is neither a file nor a block device")
+}
+
 /// What an operator can do about an error of the operating system.
 pub(crate) fn advice(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
@@ -125,6 +129,20 @@ fn open_options(create: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(create).mode(FILE_MODE).custom_flags(flags);
     options
+}
+
+fn is_storage(kind: FileType) -> bool {
+    kind.is_file() || kind.is_block_device()
+}
+
+/// Opens a file or a block device. `None`: it is something else. Pipes are told apart before, because opening one waits
+/// for somebody at its other end.
+fn open_storage(options: &OpenOptions, path: &Path) -> io::Result<Option<File>> {
+    if !is_storage(std::fs::metadata(path)?.file_type()) {
+        return Ok(None);
+    }
+    let file = options.open(path)?;
+    Ok(is_storage(file.metadata()?.file_type()).then_some(file))
 }
 
 impl FileDevice {
@@ -162,17 +180,15 @@ impl FileDevice {
     pub fn open_with(handle: &Handle, path: &Path, wanted: Features) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
         let named = path.to_owned();
-        let opened = Patience::with(path).wait("the open", move || open_options(false).open(named))?;
-        let file = opened.map_err(|error| match error.raw_os_error() {
+        let opened =
+            Patience::with(path).wait("the open", move || open_storage(&open_options(false), &named))?;
+        let opened = opened.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
             _ => fail(error),
         })?;
-        let metadata = file.metadata().map_err(fail)?;
-        let kind = metadata.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(open_error(path, "opened", "it is neither a file nor a block device"));
-        }
-        Self::with_file(handle, path, file, (kind.is_file(), false), wanted)
+        let file = opened.ok_or_else(|| no_storage(path))?;
+        let is_file = file.metadata().map_err(fail)?.is_file();
+        Self::with_file(handle, path, file, (is_file, false), wanted)
     }
 
     /// Opens an existing file or block device for reading only. Others may read it at the same time, but nobody may
@@ -184,19 +200,17 @@ impl FileDevice {
         let fail = |error: io::Error| open_error(path, "opened", advice(&error));
         let named = path.to_owned();
         let opened = Patience::with(path).wait("the open", move || {
-            let open =
-                |flags| OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC).open(&named);
+            let open = |flags| {
+                open_storage(OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC), &named)
+            };
             match open(libc::O_DIRECT) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
                 opened => opened,
             }
         })?;
-        let file = opened.map_err(fail)?;
-        let kind = file.metadata().map_err(fail)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(open_error(path, "opened", "it is neither a file nor a block device"));
-        }
-        Self::with_file(handle, path, file, (kind.is_file(), true), Features::DEFAULT)
+        let file = opened.map_err(fail)?.ok_or_else(|| no_storage(path))?;
+        let is_file = file.metadata().map_err(fail)?.is_file();
+        Self::with_file(handle, path, file, (is_file, true), Features::DEFAULT)
     }
 
     fn with_file(
