@@ -10,7 +10,7 @@ use serde_json::json;
 use weir_fuse::mountinfo;
 use weir_fuse::report::{Failure, FailureKind, Identity, Report};
 use weir_fuse::serve;
-use weir_fuse::spec::{DEFAULT_THREADS, MountSpec};
+use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_threads};
 
 use crate::arguments;
 use crate::error::CliError;
@@ -41,7 +41,7 @@ pub struct MountArguments {
     #[arg(long, default_value_t = 0)]
     pub fs_group: u32,
     /// Threads that serve requests.
-    #[arg(long, default_value_t = DEFAULT_THREADS)]
+    #[arg(long, default_value_t = DEFAULT_THREADS, value_parser = parse_threads)]
     pub threads: usize,
     /// Seconds that an operation waits for an engine that is away before it fails with EIO.
     #[arg(long, default_value_t = 300)]
@@ -98,7 +98,7 @@ pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -
         fs_group: arguments.fs_group,
         options: arguments.options.clone(),
         volume: String::new(),
-        threads: arguments.threads.max(1),
+        threads: arguments.threads,
         engine_wait: Duration::from_secs(arguments.engine_wait),
     };
     if arguments.foreground { serve_here(&spec, arguments) } else { start(&spec, arguments, output) }

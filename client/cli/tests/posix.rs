@@ -399,6 +399,26 @@ fn a_mount_for_reading_only_refuses_every_change() {
 }
 
 #[test]
+fn a_mount_whose_threads_can_not_start_says_so_and_leaves_nothing() {
+    let system = system();
+    let directory = system.folder().join("starved");
+    fs::create_dir(&directory).expect("a directory");
+    let target = directory.to_str().expect("plain");
+    let (code, error) = system.fails(&["mount", "tank", "home", target, "--threads", "257"]);
+    assert!(code == 2 && error.contains("1 to 256 threads"), "{code}: {error}");
+    // Each thread has a descriptor of the kernel's device.
+    let starved = r#"ulimit -n 150; exec timeout --signal=KILL 60 "$0" "$@""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", starved, harness::WEIR, "--attach"]).arg(system.folder().join("client.json"));
+    command.args(["mount", "tank", "home", target, "--threads", "200"]);
+    let output = command.output().expect("runs");
+    let error = harness::text(&output);
+    assert_eq!(output.status.code(), Some(5), "{error}");
+    assert!(error.contains("is not served: Too many open files"), "{error}");
+    assert_eq!(system.fails(&["umount", target]).0, 3, "nothing is mounted");
+}
+
+#[test]
 fn a_group_owns_what_is_created_in_its_volume() {
     let system = system();
     let mount = system.mount("home", &["--fs-group", "2000"]);

@@ -90,20 +90,24 @@ fn serve(
     let session = mount(spec, options, &shared)?;
     shared.set_notifier(session.notifier());
     raise_read_ahead(&spec.target);
-    let (ended, end) = tokio::sync::oneshot::channel();
+    let (ended, mut end) = tokio::sync::oneshot::channel();
+    let notified = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("session".into()).spawn(move || {
         let outcome = session.run();
         // The other end is gone only when the process ends anyway.
         let _ = ended.send(outcome);
+        // As long as anything here holds the device, the kernel lets those wait who use the mount.
+        notified.forget_notifier();
     });
     thread.map_err(|error| {
         Failure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
     })?;
     if let Err(error) = std::fs::metadata(&spec.target) {
         let _ = unmount(&spec.target, true);
+        let error = end.try_recv().ok().and_then(Result::err).unwrap_or(error);
         return Err(Failure::new(
             FailureKind::Unavailable,
-            format!("{} was mounted but does not answer: {error}", spec.target.display()),
+            format!("{} was mounted but is not served: {error}", spec.target.display()),
         ));
     }
     // Before anybody is told of the mount, so that a first question is answered.

@@ -13,6 +13,18 @@ pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_mins(5);
 /// endpoint, which takes about 25 MiB; 4 hide the round trips of a few programs.
 pub const DEFAULT_THREADS: usize = 4;
 
+/// Most of them: their endpoints take some 6 GiB, and a target on `shm` has room for no more peers.
+pub const THREADS_MAX: usize = 256;
+
+/// Threads of a mount from their number as text.
+///
+/// # Errors
+/// When it is no number of 1 to [`THREADS_MAX`].
+pub fn parse_threads(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
+    number.ok_or_else(|| format!("a mount has 1 to {THREADS_MAX} threads"))
+}
+
 /// Longest name of a volume, in bytes (mount protocol).
 pub const VOLUME_NAME_MAX: usize = 256;
 

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use weir_fuse::daemon::{self, DEFAULT_ATTACH, DEFAULT_ROOT, DEFAULT_SOCKET, DEFAULT_STATE, DaemonConfig};
 use weir_fuse::report::{Failure, FailureKind, Report};
 use weir_fuse::serve;
-use weir_fuse::spec::{DEFAULT_THREADS, MountSpec};
+use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_threads};
 
 /// Mounts POSIX containers on this node for the CSI node plugin and the weir command line.
 #[derive(Parser, Debug)]
@@ -54,7 +54,7 @@ struct DaemonArguments {
     #[arg(long, env = "WEIR_MOUNTD_METRICS")]
     metrics: Option<SocketAddr>,
     /// Threads of each mount.
-    #[arg(long, default_value_t = DEFAULT_THREADS)]
+    #[arg(long, default_value_t = DEFAULT_THREADS, value_parser = parse_threads)]
     threads: usize,
     /// Seconds that an operation waits for an engine that is away before it fails with EIO.
     #[arg(long, default_value_t = 300)]
@@ -93,7 +93,7 @@ fn run_daemon(arguments: DaemonArguments) -> ExitCode {
         roots: arguments.roots,
         metrics: arguments.metrics,
         program,
-        threads: arguments.threads.max(1),
+        threads: arguments.threads,
         engine_wait: Duration::from_secs(arguments.engine_wait),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

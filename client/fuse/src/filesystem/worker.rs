@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, INodeNo, Notifier};
@@ -72,7 +72,7 @@ pub struct Shared {
     pub writeback: Writeback,
     attach: Attach,
     engine_wait: Duration,
-    notifier: OnceLock<Notifier>,
+    notifier: RwLock<Option<Notifier>>,
     started: Instant,
     /// For each thread, when its request began: microseconds since `started`, 0 while it has none.
     slots: Vec<AtomicU64>,
@@ -98,7 +98,7 @@ impl Shared {
             writeback: Writeback::default(),
             attach,
             engine_wait: spec.engine_wait,
-            notifier: OnceLock::new(),
+            notifier: RwLock::default(),
             started: Instant::now(),
             slots: (0..spec.threads.max(1)).map(|_| AtomicU64::new(0)).collect(),
             next_slot: AtomicUsize::new(0),
@@ -108,9 +108,14 @@ impl Shared {
         }
     }
 
-    /// Sets the way to tell the kernel about changes. The first one counts.
+    /// Sets the way to tell the kernel about changes.
     pub(crate) fn set_notifier(&self, notifier: Notifier) {
-        let _ = self.notifier.set(notifier);
+        *self.notifier.write().unwrap_or_else(PoisonError::into_inner) = Some(notifier);
+    }
+
+    /// Gives it up, and with it the kernel's device.
+    pub(crate) fn forget_notifier(&self) {
+        *self.notifier.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// How long the kernel may use attributes and entries.
@@ -124,7 +129,7 @@ impl Shared {
     /// Makes the kernel ask for the attributes of an inode again. Data is left alone: dropping it here could wait for
     /// reads that wait for this very thread.
     pub(crate) fn expire_attributes(&self, number: u64) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(notifier) = &*self.notifier.read().unwrap_or_else(PoisonError::into_inner) {
             // It may not know the inode any more; then there is nothing to expire.
             let _ = notifier.inval_inode(INodeNo(number), -1, 0);
         }
