@@ -79,13 +79,13 @@ pub enum CliError {
     /// A store is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// A device is in use.
+    /// A device, or a folder of `weir dev`, is in use.
     #[error("{0}")]
     Busy(String),
     /// A device cannot be read.
     #[error("{0}")]
     Device(String),
-    /// Engines are dead.
+    /// Engines are dead, or were never started.
     #[error("{0}")]
     Dead(String),
     /// `weir dev` could not do its work.

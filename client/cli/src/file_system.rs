@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use weir_client::{Context, Rights};
 use weir_dfs::{Dfs, Kind, Node};
+use weir_fuse::report::{Failure, FailureKind};
 
 use crate::arguments;
 use crate::error::CliError;
@@ -78,13 +79,23 @@ pub fn run(
     session::with_container(whole, Rights::READ, attach, patience, output, async |session| {
         let dfs = Dfs::mount(session.context, session.container)
             .await
-            .map_err(|error| failed(&names.container, &error))?;
+            .map_err(|error| unusable(&names.container, &error))?;
         match command {
             FsCommand::Df(_) => df(session.context, &dfs, &names.container).await,
             FsCommand::Ls(path) => ls(session, &dfs, &path.path).await,
             FsCommand::Cat(path) => cat(session, &dfs, &path.path).await,
         }
     })
+}
+
+/// A container that can't be opened as a file system; one that has none is refused as `weir mount` refuses it.
+fn unusable(container: &str, error: &weir_dfs::Error) -> CliError {
+    match error {
+        weir_dfs::Error::NotPosix(_) | weir_dfs::Error::Invalid(_) => {
+            CliError::Mount(Failure::new(FailureKind::FailedPrecondition, error))
+        }
+        other => failed(container, other),
+    }
 }
 
 fn failed(what: &str, error: &weir_dfs::Error) -> CliError {

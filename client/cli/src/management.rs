@@ -111,7 +111,7 @@ impl AttachFile {
     pub fn load(path: &Path) -> Result<Self, CliError> {
         let wrong = |reason: String| CliError::AttachFile { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        let mut file: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let mut file: Self = serde_json::from_str(&text).map_err(|error| wrong(reason_of(&text, &error)))?;
         if file.engines.is_empty() {
             return Err(wrong("it names no engine: wait until the StorageCluster has one".into()));
         }
@@ -121,6 +121,17 @@ impl AttachFile {
             *name = folder.join(&*name);
         }
         Ok(file)
+    }
+}
+
+/// Why a text is no attach file for management.
+fn reason_of(text: &str, error: &serde_json::Error) -> String {
+    let is_clients = |file: serde_json::Value| file.get("engines").is_some() && file.get("tls").is_none();
+    if serde_json::from_str(text).is_ok_and(is_clients) {
+        "it has no certificates (`tls`), as those of tenants: what manages a system needs the system's own"
+            .into()
+    } else {
+        format!("it is not valid: {error}")
     }
 }
 
@@ -259,6 +270,18 @@ mod tests {
             std::fs::write(&path, text).expect("written");
             let error = AttachFile::load(&path).expect_err(text);
             assert!(error.to_string().contains("client.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_attach_file_of_a_tenant_is_told_from_none() {
+        let folder = tempfile::tempdir().expect("made");
+        let path = folder.path().join("client.json");
+        let tenants = TEXT.split_once(",\n        \"tls\"").expect("certificates").0.to_owned() + "}";
+        for (text, said) in [(tenants.as_str(), "needs the system's own"), ("{}", "is not valid: missing")] {
+            std::fs::write(&path, text).expect("written");
+            let error = AttachFile::load(&path).expect_err(text).to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 }

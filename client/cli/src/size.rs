@@ -51,7 +51,7 @@ impl std::str::FromStr for Size {
             let digits: u128 = fraction.parse().map_err(|_| invalid())?;
             // At most nine digits were let in, so the power fits.
             let scale = 10_u128.pow(u32::try_from(fraction.len()).map_err(|_| invalid())?);
-            bytes += digits * factor / scale;
+            bytes = bytes.checked_add(digits * factor / scale).ok_or_else(invalid)?;
         }
         u64::try_from(bytes).map(Self).map_err(|_| invalid())
     }
@@ -62,7 +62,8 @@ impl fmt::Display for Size {
         let steps: [(&str, u64); 5] =
             [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
         for (name, factor) in steps {
-            if self.0 >= factor {
+            // What would print as 1024.0 of the next smaller unit is 1.0 of this one.
+            if self.0 >= factor - factor / (20 * 1024) {
                 // To the nearest: a pool that lacks a few bytes of its size is not a tenth smaller.
                 let factor = u128::from(factor);
                 let tenths = (u128::from(self.0) * 10 + factor / 2) / factor;
@@ -94,9 +95,10 @@ mod tests {
                 Err(error) => assert_eq!(text, "16EiB", "{error}"),
             }
         }
-        for bad in
-            ["", "GiB", "-1G", "1X", "1..5G", "1.G", "1e9", "99999999999999999999999999999999999999999"]
-        {
+        let long = "99999999999999999999999999999999999999999";
+        // Beyond 128 bits only with its fraction.
+        let edge = "340282366920938463463374607431768211.9k";
+        for bad in ["", "GiB", "-1G", "1X", "1..5G", "1.G", "1e9", long, edge] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
     }
@@ -106,6 +108,10 @@ mod tests {
         assert_eq!(Size(0).to_string(), "0 B");
         assert_eq!(Size(1536).to_string(), "1.5 KiB");
         assert_eq!(Size((3 << 29) - 1).to_string(), "1.5 GiB");
+        assert_eq!(Size((1 << 30) - 1).to_string(), "1.0 GiB");
+        assert_eq!(Size((1 << 20) - 52).to_string(), "1023.9 KiB");
+        assert_eq!(Size((1 << 20) - 51).to_string(), "1.0 MiB");
+        assert_eq!(Size(1023).to_string(), "1023 B");
         assert_eq!(Size(u64::MAX).to_string(), "16384.0 PiB");
         assert_eq!(format!("{:>10}", Size(4 << 30)), "   4.0 GiB");
     }

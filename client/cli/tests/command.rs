@@ -179,6 +179,10 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("POSIX"), "{error}");
+    for container in ["objects", "home"] {
+        let (code, error) = system.fails(&["fs", "ls", "tank", container]);
+        assert_eq!(code, 8, "it has no file system: {error}");
+    }
     let open = || system.json(&["container", "query", "tank", "objects"])["num_handles"].clone();
     assert_eq!(open(), 0, "a mount that failed holds nothing");
     // Its first mount makes the file system.
@@ -204,7 +208,10 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["fabric", "bench", "--provider", ""]);
     assert!(code == 2 && error.contains("an empty name"), "{code}: {error}");
     let second = system.weir().args(["dev", "up", "--detach"]).output().expect("runs");
-    assert!(!second.status.success(), "a folder holds one system");
+    assert_eq!(second.status.code(), Some(8), "a folder holds one system");
+    system.run(&["dev", "down"]);
+    let (code, error) = system.fails(&["pool", "list"]);
+    assert!(code == 5 && error.contains("start it with"), "{code}: {error}");
 }
 
 #[test]

@@ -178,7 +178,7 @@ pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     let shown = folder.0.display();
-    Err(CliError::Dev(format!("no system runs in {shown}: start it with `weir dev up --dir {shown}`")))
+    Err(CliError::Dead(format!("no system runs in {shown}: start it with `weir dev up --dir {shown}`")))
 }
 
 fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
@@ -210,7 +210,7 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
 
 fn refuse_second(folder: &Folder) -> Result<(), CliError> {
     match folder.running()? {
-        Some(running) if running.supervisor.is_alive() => Err(CliError::Dev(format!(
+        Some(running) if running.supervisor.is_alive() => Err(CliError::Busy(format!(
             "a system runs in {} already (process {}): stop it with `weir dev down`, or give another --dir",
             folder.0.display(),
             running.supervisor.pid
