@@ -25,8 +25,9 @@ const SLAB_BYTES: usize = 64 << 10;
 /// Most of them: where requests hold all of these, messages are copied to memory of their own.
 const SLABS_MAX: usize = 8;
 
-/// Memory that messages are copied to. What nobody holds any more serves again at once, while the processor's cache has it.
-struct Landing {
+/// Where messages are copied to from the rings. Memory that nobody holds any more serves again at once, while the
+/// processor's cache has it.
+struct Copies {
     pool: BufferPool,
     returns: Rc<SlabReturns>,
     slabs: usize,
@@ -34,7 +35,7 @@ struct Landing {
     used: usize,
 }
 
-impl Landing {
+impl Copies {
     fn new() -> Self {
         let pool = BufferPool::new(SLABS_MAX * SLAB_BYTES);
         Self { pool, returns: Rc::default(), slabs: 0, slab: None, used: 0 }
@@ -48,8 +49,9 @@ impl Landing {
         let memory = match returned {
             Some(memory) => memory,
             None if self.slabs < SLABS_MAX => {
+                let memory = Rc::clone(self.pool.alloc(SLAB_BYTES).ok()?.memory());
                 self.slabs += 1;
-                Rc::clone(self.pool.alloc(SLAB_BYTES).ok()?.memory())
+                memory
             }
             None => return None,
         };
@@ -95,7 +97,7 @@ pub(in crate::libfabric) struct Channels {
     turn: Cell<u32>,
     /// When the turn began.
     began: Cell<Instant>,
-    landing: RefCell<Landing>,
+    copies: RefCell<Copies>,
 }
 
 const _: () = assert!(SLAB_BYTES >= 8 * MESSAGE_MAX);
@@ -108,7 +110,7 @@ impl Channels {
             looks: Cell::new(0),
             turn: Cell::new(0),
             began: Cell::new(now),
-            landing: RefCell::new(Landing::new()),
+            copies: RefCell::new(Copies::new()),
         }
     }
 
@@ -186,8 +188,8 @@ impl Channels {
             Ok(None) => Look::Nothing,
             Ok(Some(len)) => {
                 channel.used.set(self.turn.get());
-                let (source, mut landing) = (Source::Peer(channel.peer), self.landing.borrow_mut());
-                Look::Came(landing.message(source, len, |bytes| channel.reader.take(bytes)))
+                let (source, mut copies) = (Source::Peer(channel.peer), self.copies.borrow_mut());
+                Look::Came(copies.message(source, len, |bytes| channel.reader.take(bytes)))
             }
             Err(Garbage) => Look::Broken(Rc::clone(channel)),
         }
@@ -198,32 +200,44 @@ impl Channels {
 mod tests {
     use super::*;
 
-    fn message(landing: &mut Landing, number: u8, len: usize) -> Message {
-        landing.message(Source::Unknown, len, |bytes| bytes.fill(number))
+    fn message(copies: &mut Copies, number: u8, len: usize) -> Message {
+        copies.message(Source::Unknown, len, |bytes| bytes.fill(number))
     }
 
     #[test]
     fn memory_serves_again_when_nobody_holds_what_is_in_it() {
-        let mut landing = Landing::new();
+        let mut copies = Copies::new();
         for number in 0..=255 {
-            let one = message(&mut landing, number, 3000);
+            let one = message(&mut copies, number, 3000);
             assert_eq!(&one[..], [number; 3000]);
         }
-        assert_eq!(landing.slabs, 1);
+        assert_eq!(copies.slabs, 1);
+    }
+
+    #[test]
+    fn memory_that_there_was_none_of_is_asked_for_again() {
+        let mut copies = Copies::new();
+        let all = copies.pool.alloc(SLABS_MAX * SLAB_BYTES).expect("memory");
+        for number in 0..=255 {
+            assert_eq!(&message(&mut copies, number, 3000)[..], [number; 3000]);
+        }
+        drop(all);
+        message(&mut copies, 0, 3000);
+        assert!(copies.slab.is_some() && copies.slabs == 1, "{} slabs", copies.slabs);
     }
 
     #[test]
     fn messages_that_are_held_stay_as_they_are_however_many_they_become() {
-        let mut landing = Landing::new();
-        let held: Vec<_> = (0..=255).map(|number| message(&mut landing, number, MESSAGE_MAX)).collect();
-        assert_eq!(landing.slabs, SLABS_MAX);
+        let mut copies = Copies::new();
+        let held: Vec<_> = (0..=255).map(|number| message(&mut copies, number, MESSAGE_MAX)).collect();
+        assert_eq!(copies.slabs, SLABS_MAX);
         for (number, one) in (0..=255).zip(&held) {
             assert_eq!(&one[..], [number; MESSAGE_MAX]);
         }
         drop(held);
         for number in 0..=255 {
-            message(&mut landing, number, MESSAGE_MAX);
+            message(&mut copies, number, MESSAGE_MAX);
         }
-        assert_eq!((landing.slabs, landing.returns.borrow().len()), (SLABS_MAX, SLABS_MAX - 1));
+        assert_eq!((copies.slabs, copies.returns.borrow().len()), (SLABS_MAX, SLABS_MAX - 1));
     }
 }
