@@ -18,12 +18,15 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Longest content of a port's file that is read, in bytes: a name has fewer than 60.
+const NAME_MAX: u64 = 128;
 
 /// Where POSIX shared memory lives on Linux.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -58,8 +61,20 @@ const ASLEEP: u32 = 1;
 /// The owner has opened its endpoint anew, and has another bell; or it has closed it, and has none.
 const MOVED: u32 = 2;
 
+/// Opens a file that is here. Everybody may make files here, so links are not followed.
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::RDWR, Mode::RUSR | Mode::WUSR)?)
+    let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW;
+    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// The name that a port's file holds. Anybody may have put something else in its place: neither a pipe, which nobody may
+/// ever write to, nor a file without end holds up who looks.
+fn read_name(path: &Path) -> Option<String> {
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    fs::File::from(file).take(NAME_MAX).read_to_end(&mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
 }
 
 fn bell_path(name: &str) -> PathBuf {
@@ -141,8 +156,7 @@ pub(super) fn sweep() {
         let file = entry.file_name();
         let Some(file) = file.to_str() else { continue };
         // A port's file has the name in it, all others have it in theirs.
-        let holder =
-            file.starts_with(PORT_PREFIX).then(|| fs::read_to_string(entry.path()).unwrap_or_default());
+        let holder = file.starts_with(PORT_PREFIX).then(|| read_name(&entry.path()).unwrap_or_default());
         let name = holder.as_deref().unwrap_or(file);
         // What the provider makes beside its own file has a number behind the name.
         let name = name.split(['.', '_']).next().unwrap_or(name);
@@ -336,7 +350,7 @@ impl Drop for Bell {
 
 /// The name of the endpoint that listens at a port of this node.
 pub(super) fn lookup(port: u16) -> Option<String> {
-    let name = fs::read_to_string(port_path(port)).ok()?;
+    let name = read_name(&port_path(port))?;
     is_name(&name).then_some(name)
 }
 
@@ -464,6 +478,22 @@ mod tests {
         let (bell, port) = (bell_path(&own.name), port_path(9));
         drop(own);
         assert!(!bell.exists() && !port.exists());
+    }
+
+    #[test]
+    fn pipes_and_links_of_others_hold_up_nobody_and_lead_nowhere() {
+        let pipe = port_path(7);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+        assert_eq!(lookup(7), None);
+        sweep();
+        let mut bell = Bell::new(&fresh_name(15)).expect("a bell");
+        bell.listen(7).expect("nobody listens there");
+        assert_eq!(lookup(7).as_ref(), Some(&bell.name), "it has taken the pipe's place");
+        let (real, name) = (Bell::new(&fresh_name(16)).expect("a bell"), fresh_name(17));
+        std::os::unix::fs::symlink(bell_path(&real.name), bell_path(&name)).expect("a link");
+        let led = Ringer::new(&name).is_ok();
+        fs::remove_file(bell_path(&name)).expect("removed");
+        assert!(!led && Ringer::new(&real.name).is_ok());
     }
 
     #[test]

@@ -62,7 +62,8 @@ impl Region {
 
     fn open(file: &str, owner: Owner) -> Option<Arc<Self>> {
         let path = Path::new(bell::DIRECTORY).join(file);
-        let file = rustix::fs::open(path, OFlags::CLOEXEC | OFlags::RDWR, Mode::empty()).ok()?;
+        let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
         let length = u64::try_from(rustix::fs::fstat(&file).ok()?.st_size).ok()?;
         let head = if length >= PAGE as u64 { Shared::map(&file, PAGE).ok()? } else { return None };
         // SAFETY: a mapped page, which is longer than the head.
