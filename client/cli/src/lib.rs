@@ -46,7 +46,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// What the arguments of the program that the first of them names ask for.
 fn parse(arguments: &[OsString]) -> Result<(Common, WeirCommand), clap::Error> {
-    let program = arguments.first().map(Path::new).unwrap_or(Path::new(""));
+    let program = arguments.first().map_or(Path::new(""), Path::new);
     Ok(match program.file_name().and_then(|name| name.to_str()) {
         Some("daos") => {
             let Daos { common, command } = Daos::try_parse_from(arguments)?;

@@ -10,7 +10,7 @@ use serde_json::json;
 use weir_fuse::mountinfo;
 use weir_fuse::report::{Failure, FailureKind, Identity, Report};
 use weir_fuse::serve;
-use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_threads};
+use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
 use crate::arguments;
 use crate::error::CliError;
@@ -56,7 +56,7 @@ pub struct MountArguments {
     #[arg(long, env = "WEIR_LOG_FILE")]
     pub log_file: Option<PathBuf>,
     /// Log: error, warn, info, debug or trace.
-    #[arg(long, env = "WEIR_LOG", default_value = "warn")]
+    #[arg(long, env = "WEIR_LOG", default_value = "warn", value_parser = parse_log)]
     pub log: String,
 }
 

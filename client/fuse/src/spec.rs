@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How long an operation waits for an engine that is away before it fails with `EIO`: as long as Kubernetes takes by
 /// default to give up a lost node (5 minutes), so that a rescheduled engine is waited for.
@@ -23,6 +25,20 @@ pub const THREADS_MAX: usize = 256;
 pub fn parse_threads(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
     number.ok_or_else(|| format!("a mount has 1 to {THREADS_MAX} threads"))
+}
+
+/// What is logged: a level, or directives as in `info,weir_rpc=debug`. A word that is no level would be taken for a part of
+/// the program, and everything else be left out of the log.
+///
+/// # Errors
+/// When it is neither.
+pub fn parse_log(text: &str) -> Result<String, String> {
+    let is_known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    if text.split(',').all(is_known) && EnvFilter::try_new(text).is_ok() {
+        Ok(text.to_owned())
+    } else {
+        Err("use error, warn, info, debug or trace, or directives as in `info,weir_rpc=debug`".to_owned())
+    }
 }
 
 /// Longest name of a volume, in bytes (mount protocol).
@@ -221,6 +237,16 @@ mod tests {
 
     fn options(list: &[&str]) -> Result<MountOptions, InvalidSpec> {
         parse_options(&list.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_misspelt_level_is_none() {
+        for good in ["info", "WARN", "", "off", "info,weir_rpc=debug", "weir_rpc=debug, warn"] {
+            assert_eq!(parse_log(good).as_deref(), Ok(good));
+        }
+        for bad in ["infoo", "weir_rpc", "info,debgu", "info,weir_rpc=loud", "=="] {
+            assert!(parse_log(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

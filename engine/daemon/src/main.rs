@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use weir_daemon::config::{Config, ConfigError, Flags, LogFormat};
 use weir_daemon::engine;
 
@@ -31,10 +32,13 @@ fn main() -> ExitCode {
 }
 
 fn start_log(config: Config) -> Result<Config, ConfigError> {
-    let filter = EnvFilter::try_new(&config.log).map_err(|error| ConfigError::Invalid {
+    // A word that is no level would be taken for a part of the program, and everything else be left out of the log.
+    let is_known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+    let known = config.log.split(',').all(is_known).then(|| EnvFilter::try_new(&config.log).ok()).flatten();
+    let filter = known.ok_or_else(|| ConfigError::Invalid {
         key: "log".to_owned(),
         value: config.log.clone(),
-        reason: format!("{error}; use error, warn, info, debug or trace"),
+        reason: "use error, warn, info, debug or trace, or directives as in `info,weir_rpc=debug`".to_owned(),
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {

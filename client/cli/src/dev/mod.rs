@@ -113,7 +113,7 @@ pub struct UpArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,
     /// Log level of engines and mounts.
-    #[arg(long, default_value = "info")]
+    #[arg(long, default_value = "info", value_parser = weir_fuse::spec::parse_log)]
     log: String,
     /// Program of the engine [default: weir-engine beside this program, else on PATH].
     #[arg(long, env = "WEIR_ENGINE")]

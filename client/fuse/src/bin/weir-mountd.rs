@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use weir_fuse::daemon::{self, DEFAULT_ATTACH, DEFAULT_ROOT, DEFAULT_SOCKET, DEFAULT_STATE, DaemonConfig};
 use weir_fuse::report::{Failure, FailureKind, Report};
 use weir_fuse::serve;
-use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_threads};
+use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
 /// Mounts POSIX containers on this node for the CSI node plugin and the weir command line.
 #[derive(Parser, Debug)]
@@ -60,7 +60,7 @@ struct DaemonArguments {
     #[arg(long, default_value_t = 300)]
     engine_wait: u64,
     /// error, warn, info, debug or trace.
-    #[arg(long, env = "WEIR_LOG", default_value = "info")]
+    #[arg(long, env = "WEIR_LOG", default_value = "info", value_parser = parse_log)]
     log: String,
 }
 

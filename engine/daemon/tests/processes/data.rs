@@ -112,6 +112,7 @@ fn a_wrong_configuration_ends_with_the_code_for_usage() {
         ("targets = 1", "targets = 0", "`targets` = \"0\" is not valid"),
         ("provider", "provide", "unknown field `provide`"),
         ("\"tcp\"", "\"udp\"", "`provider` = \"udp\" is not valid"),
+        ("\"info\"", "\"infoo\"", "`log` = \"infoo\" is not valid"),
     ] {
         fs::write(&config, text.replacen(right, wrong, 1)).expect("the file");
         let (code, said) = system.run_to_end(0);
