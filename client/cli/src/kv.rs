@@ -155,8 +155,10 @@ async fn perform(
         }
         KvCommand::Get(key) => {
             let value = kv.get(context, key.key.as_bytes()).await?;
-            let value =
-                value.ok_or_else(|| CliError::NotFound(format!("key \"{}\" does not exist", key.key)))?;
+            let KvObject { pool, container, object } = &key.object;
+            let place = || format!("object {object} of container {container} in pool {pool}");
+            let missing = || CliError::NotFound(format!("{} has no key \"{}\"", place(), key.key));
+            let value = value.ok_or_else(missing)?;
             if !output.json {
                 // As it is: not every value is text.
                 output::write_raw(&value)?;

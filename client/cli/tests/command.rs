@@ -67,7 +67,9 @@ fn values_are_put_listed_and_removed() {
     assert_eq!(keys, ["a", "b", "c"]);
     assert_eq!(system.fails(&["kv", "put", "tank", "objects", "42", "b", "x", "--insert"]).0, 4);
     system.run(&["kv", "remove", "tank", "objects", "42", "b"]);
-    assert_eq!(system.fails(&["kv", "get", "tank", "objects", "42", "b"]).0, 3);
+    let (code, error) = system.fails(&["kv", "get", "tank", "objects", "42", "b"]);
+    let said = "object 42 of container objects in pool tank has no key \"b\"";
+    assert!(code == 3 && error.contains(said), "{code}: {error}");
     assert_eq!(system.fails(&["kv", "get", "tank", "objects", "one.two", "b"]).0, 2);
     let bytes: Vec<u8> = (0..=255).rev().collect();
     let file = system.folder().join("bytes");
