@@ -1,5 +1,6 @@
 //! A target's device: what is remembered of it, and who is told when it can't be used.
 
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -8,13 +9,17 @@ use weir_media::health::{DeviceState, Watched};
 use weir_media::memory::MemoryDevice;
 use weir_pool::{Engines, Failed, TargetPools};
 use weir_proto::{Rank, opcode};
-use weir_runtime::Handle;
+use weir_runtime::{Handle, Instant};
 use weir_store::{FormatError, FormatOptions, Owner, Store};
 
 use crate::verdict::Verdict;
 
 /// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Longest pause before what was said of a device is said again. The pauses double up to it, so that a service that is away for
+/// long costs little, and hears soon when it is back.
+const REPEAT_MAX: Duration = Duration::from_secs(40);
 
 /// Bytes of what stands in for a device that can't be used: an empty store, which takes as much memory as it has written.
 const STAND_IN_BYTES: u64 = 64 << 20;
@@ -49,9 +54,7 @@ pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>) {
 pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>) {
     let mut last = DeviceState::Normal;
     let mut remembered = verdict.read().is_some();
-    // What was said last of the device, and to whom it is still to be said.
-    let mut said = None;
-    let mut untold: Vec<Rank> = Vec::new();
+    let mut news = News::default();
     loop {
         let Some(strong) = pools.upgrade() else { return };
         last = log_state(strong.store(), last);
@@ -62,15 +65,43 @@ pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict
                 Err(error) => tracing::warn!(%error, "that the device is faulty can't be written down"),
             }
         }
-        if said != Some(fault.is_some()) {
-            said = Some(fault.is_some());
-            untold = strong.service_ranks();
-        }
-        if !untold.is_empty() {
-            untold = strong.tell_of_device(untold, fault).await;
-        }
+        news.tell(&rt, &strong, fault).await;
         drop(strong);
         rt.sleep(HEALTH_INTERVAL).await;
+    }
+}
+
+/// What is to be said of a device to pool services.
+#[derive(Default)]
+struct News {
+    /// Whether the device was faulty when something was said of it last.
+    said: Option<bool>,
+    /// To whom it is to be said.
+    untold: BTreeSet<Rank>,
+    /// When it is said again, and how long after that once more.
+    next: Option<(Instant, Duration)>,
+}
+
+impl News {
+    /// Says what is to be said: to all services when it is news, and to those that turn out not to go by it, until they do.
+    async fn tell(&mut self, rt: &Handle, pools: &TargetPools, fault: Option<String>) {
+        if self.said != Some(fault.is_some()) {
+            self.said = Some(fault.is_some());
+            self.untold = pools.service_ranks();
+            self.next = None;
+        }
+        self.untold.extend(pools.misinformed());
+        if self.untold.is_empty() {
+            self.next = None;
+            return;
+        }
+        let now = rt.now();
+        let (at, pause) = self.next.unwrap_or((now, HEALTH_INTERVAL));
+        if now < at {
+            return;
+        }
+        self.untold = pools.tell_of_device(core::mem::take(&mut self.untold), fault).await;
+        self.next = Some((now + pause, REPEAT_MAX.min(pause * 2)));
     }
 }
 

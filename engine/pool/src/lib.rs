@@ -13,6 +13,7 @@ mod engines;
 mod error;
 mod gather;
 mod grants;
+mod notice;
 mod plan;
 mod pools;
 mod record;

@@ -3,14 +3,12 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
-use std::time::Duration;
 
 use weir_proto::pool::{
     DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
     TargetPool as PoolName, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
-use weir_proto::{Clock, PoolId, Rank, TargetIndex, opcode};
-use weir_runtime::join_all;
+use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_store::{Shard, Store};
 
 use crate::directory::SYSTEM_POOL;
@@ -22,9 +20,6 @@ use crate::shelter::MapShelter;
 use crate::spread::Spread;
 use crate::target::TargetPool;
 
-/// Longest wait for a pool service to take note of a device: it writes its map down and does not wait for others.
-const NOTICE_LIMIT: Duration = Duration::from_secs(5);
-
 /// The pools of one target.
 pub struct TargetPools {
     store: Rc<Store>,
@@ -33,6 +28,8 @@ pub struct TargetPools {
     clock: Rc<Clock>,
     shelter: Rc<dyn MapShelter>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
+    /// Pools whose services have shown a map that can't be right, and were not told so yet.
+    pub(crate) contradicted: RefCell<BTreeSet<PoolId>>,
 }
 
 impl TargetPools {
@@ -48,8 +45,8 @@ impl TargetPools {
         clock: Rc<Clock>,
         shelter: Rc<dyn MapShelter>,
     ) -> Result<Rc<Self>, Failed> {
-        let pools = RefCell::default();
-        let pools = Rc::new(Self { store, engines, spread, clock, shelter, pools });
+        let (pools, contradicted) = (RefCell::default(), RefCell::default());
+        let pools = Rc::new(Self { store, engines, spread, clock, shelter, pools, contradicted });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
             if summary.pool == SYSTEM_POOL {
@@ -204,38 +201,6 @@ impl TargetPools {
         pool.set_size(request.size).await
     }
 
-    /// Tells every pool's service that runs here what a target says of its device.
-    async fn judge_device(&self, rank: Rank, notice: DeviceNotice) -> Result<(), Failed> {
-        for pool in self.all() {
-            if let Some(service) = pool.service() {
-                service.judge_device(rank, &notice).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ranks with the services of the pools on this target; every rank when the pools are not known, because the device
-    /// can't be read.
-    #[must_use]
-    pub fn service_ranks(&self) -> Vec<Rank> {
-        let services: BTreeSet<Rank> = self.all().iter().map(|pool| pool.record.borrow().service).collect();
-        if services.is_empty() && self.store.device_fault().is_some() {
-            return self.engines.all().iter().map(|info| info.rank).collect();
-        }
-        services.into_iter().collect()
-    }
-
-    /// Says to the pool services of some ranks whether this target's device can be used. Returns those that have not heard.
-    pub async fn tell_of_device(&self, ranks: Vec<Rank>, fault: Option<String>) -> Vec<Rank> {
-        let pools = self.all().iter().map(|pool| pool.id()).collect();
-        let notice = DeviceNotice { index: self.engines.own_index(), fault, pools };
-        let asked = join_all(ranks.iter().map(|rank| {
-            self.engines.ask::<_, ()>(*rank, TargetIndex(0), opcode::TARGET_DEVICE, &notice, NOTICE_LIMIT)
-        }));
-        let heard = asked.await;
-        ranks.into_iter().zip(heard).filter(|(_, heard)| heard.is_err()).map(|(rank, _)| rank).collect()
-    }
-
     /// Answers what the pool service and the directory ask of this target, and targets ask of services here.
     fn answer_engines(self: &Rc<Self>) {
         macro_rules! answer {
@@ -255,13 +220,7 @@ impl TargetPools {
         answer!(TARGET_POOL_DESTROY, |pools, _, request: TargetPoolDestroy| pools.destroy(request).await);
         answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
         answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
-        answer!(TARGET_POOL_MAP, |pools, _, request: TargetPoolMap| {
-            match pools.get(request.pool) {
-                Ok(pool) => pool.set_map(request.map).await,
-                // Without a shard there is nothing to place.
-                Err(_) => Ok(()),
-            }
-        });
+        answer!(TARGET_POOL_MAP, |pools, _, request: TargetPoolMap| pools.take_map(request).await);
         answer!(TARGET_DEVICE, |pools, from, notice: DeviceNotice| pools.judge_device(from, notice).await);
         answer!(TARGET_CONTAINER_CREATE, |pools, _, request: ContainerName| {
             pools.get(request.pool)?.container(request.container).await.map(drop)

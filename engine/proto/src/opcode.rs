@@ -100,7 +100,8 @@ opcodes! {
     TARGET_CONTAINER_GRANT = 0x0408,
     /// Pool service → target: [`crate::pool::TargetPoolMap`] → empty. Engines only.
     TARGET_POOL_MAP = 0x0409,
-    /// Target → pool services of an engine: [`crate::pool::DeviceNotice`] → empty. Engines only.
+    /// Target → pool services of an engine: [`crate::pool::DeviceNotice`] → `Vec` of
+    /// [`crate::pool::TargetPoolMap`]: the maps that are newer than the target's. Engines only.
     TARGET_DEVICE = 0x040a,
     /// Target 0 → target of the same engine: empty → whether its device was marked as faulty. The mark is gone then.
     /// Engines only.

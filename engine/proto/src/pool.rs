@@ -397,8 +397,17 @@ pub struct DeviceNotice {
     pub index: TargetIndex,
     /// Why the device is not used; `None`: it is.
     pub fault: Option<String>,
-    /// Pools whose shards are on the device; not known when it can't be read.
-    pub pools: Vec<PoolId>,
+    /// Pools whose shards are on the device, with the versions of their maps that the target knows; not known when the device
+    /// can't be read.
+    pub pools: Vec<(PoolId, u32)>,
+}
+
+impl DeviceNotice {
+    /// The version of a pool's map that the target knows; `None`: it has no shard of the pool.
+    #[must_use]
+    pub fn version_of(&self, pool: PoolId) -> Option<u32> {
+        self.pools.iter().find(|(known, _)| *known == pool).map(|(_, version)| *version)
+    }
 }
 
 /// Names a container's part of a pool's shard.

@@ -163,6 +163,12 @@ impl Cluster {
         self.shelters.maps.borrow().len()
     }
 
+    /// Forgets what an engine's data directory has beside its devices.
+    pub fn lose_data_directory(&self, rank: u32) {
+        self.verdicts.borrow_mut().retain(|(of, _), _| *of != rank);
+        self.shelters.maps.borrow_mut().retain(|(of, _, _), _| *of != rank);
+    }
+
     /// From now on engines that start read a configuration that lists so many.
     pub fn list(&self, engines: u32) {
         self.listed.set(engines);

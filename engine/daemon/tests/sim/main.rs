@@ -188,6 +188,16 @@ fn a_map_that_can_be_kept_nowhere_is_given_out_when_it_can() {
 }
 
 #[test]
+fn a_service_that_lost_its_map_is_told_again_which_devices_are_faulty() {
+    for_each_seed(6, maps::are_told_again_of_what_they_lost);
+}
+
+#[test]
+fn a_service_out_of_reach_is_told_of_a_device_rarely_and_until_its_map_says_it() {
+    for_each_seed(2, maps::are_told_rarely_and_until_they_agree);
+}
+
+#[test]
 fn a_long_request_with_a_forged_handle_is_not_fetched() {
     for_each_seed(2, handles::are_checked_before_their_requests_are_fetched);
 }

@@ -17,6 +17,9 @@ const SHAPE: Shape = Shape { engines: 2, targets: 2, clients: 1 };
 /// Longer than a service waits until it tells engines again what they have missed.
 const SETTLED: Duration = Duration::from_secs(15);
 
+/// Longer than a target waits until it repeats what it has to say of its device.
+const REPEATED: Duration = Duration::from_mins(1);
+
 const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
 /// A pool with an object on all of its targets; ranks of its service and of the other engine.
@@ -121,8 +124,59 @@ pub fn wait_until_they_are_kept(seed: u64) {
     let (version, down, _) = map_version(&cluster, "tank");
     assert_eq!((version, down.as_slice()), (1, [].as_slice()), "seed {seed}");
     cluster.fill_shelter(false);
-    cluster.world.run_for(SETTLED);
+    cluster.world.run_for(REPEATED);
     check(&cluster, oid, 3, &[(service, 0), (other, 1)]);
     restart(&cluster, service);
     check(&cluster, oid, 3, &[(service, 0), (other, 1)]);
+}
+
+/// The service loses the maps in which its own device and another one were down, and is told of the other one again: also when
+/// the first attempts are lost, and by a target that knows of no pools since it was started anew.
+pub fn are_told_again_of_what_they_lost(seed: u64) {
+    let (cluster, oid, service, other) = stage(seed);
+    let (own, far) = ((service, 0), (other, 1));
+    check(&cluster, oid, 1, &[]);
+    fail(&cluster, own, oid);
+    fail(&cluster, far, oid);
+    check(&cluster, oid, 3, &[own, far]);
+    if seed.is_multiple_of(2) {
+        restart(&cluster, other);
+        check(&cluster, oid, 3, &[own, far]);
+    }
+    cluster.lose_data_directory(service);
+    cluster.crash(service, CrashKeeps::Everything);
+    cluster.world.run_for(Duration::from_millis(100));
+    cluster.restart(service);
+    cluster.settle();
+    if seed.is_multiple_of(3) {
+        cluster.fabric.configure(|config| config.loss = 0.5);
+        cluster.world.run_for(SETTLED);
+        cluster.fabric.configure(|config| config.loss = 0.0);
+    }
+    cluster.world.run_for(REPEATED);
+    let (version, _, _) = map_version(&cluster, "tank");
+    assert!(version > 3, "seed {seed}: version {version} was given out before");
+    check(&cluster, oid, version, &[far]);
+    clear_and_restart(&cluster, far);
+    check(&cluster, oid, version + 1, &[]);
+}
+
+/// A service that can't be reached is told when it can, and asked rarely until then; with the map as it should be nobody asks.
+pub fn are_told_rarely_and_until_they_agree(seed: u64) {
+    let (cluster, oid, service, other) = stage(seed);
+    check(&cluster, oid, 1, &[]);
+    let nodes = [service, other].map(|rank| &cluster.engines[rank as usize].node);
+    cluster.fabric.partition(&nodes[..1], &nodes[1..]);
+    let calls = || cluster.target(other, 1).rpc().metrics().calls.get();
+    let before = calls();
+    fail(&cluster, (other, 1), oid);
+    cluster.world.run_for(Duration::from_mins(10));
+    let made = calls() - before;
+    assert!((10..30).contains(&made), "seed {seed}: {made} calls in ten minutes");
+    cluster.fabric.heal();
+    cluster.world.run_for(REPEATED);
+    check(&cluster, oid, 2, &[(other, 1)]);
+    let before = calls();
+    cluster.world.run_for(Duration::from_mins(5));
+    assert_eq!(calls(), before, "seed {seed}: the map says it");
 }

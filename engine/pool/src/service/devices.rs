@@ -15,7 +15,8 @@ const MAP_LIMIT: Duration = Duration::from_secs(5);
 impl PoolService {
     /// Takes note of what a target says of its device. One that can't be used is down in a new version of the map; one that
     /// can, and has its shard, is up again. The map is durable before the target is answered, unless the device of
-    /// the service's own target is what fails; all others are told in the background.
+    /// the service's own target is what fails; all others are told in the background. When the target knows a newer map than the
+    /// service, which has lost it, the version grows past that one: none is given out twice.
     pub(crate) async fn judge_device(&self, rank: Rank, notice: &DeviceNotice) -> Result<(), Failed> {
         let _permit = self.mapping.acquire().await;
         let Some(pool) = self.pool.upgrade() else { return Ok(()) };
@@ -26,16 +27,20 @@ impl PoolService {
             return Ok(());
         };
         // A device in place of the one that failed has none of the pool's data.
-        let empty = said == TargetState::UpIn && !notice.pools.contains(&pool.id());
-        if target.state == said || empty {
+        let known = notice.version_of(pool.id());
+        let (is_empty, newest) = (known.is_none(), known.unwrap_or(0).max(map.version));
+        let judged = if said == TargetState::UpIn && is_empty { target.state } else { said };
+        let changes = core::mem::replace(&mut target.state, judged) != judged;
+        if !changes && newest == map.version {
             return Ok(());
         }
-        target.state = said;
-        map.version += 1;
+        map.version = newest.saturating_add(1);
         let (version, label) = (map.version, pool.label());
         pool.set_map(map).await?;
         let reason = notice.fault.as_deref().unwrap_or_default();
-        if said == TargetState::Down {
+        if !changes {
+            tracing::warn!(pool = label, %rank, target = %notice.index, version, "a target has a newer pool map than the service");
+        } else if judged == TargetState::Down {
             let what = "a target is out of the pool map, its data is unavailable";
             tracing::error!(pool = label, %rank, target = %notice.index, version, reason, "{what}");
         } else {
@@ -59,15 +64,12 @@ impl PoolService {
     }
 }
 
-/// Starts to tell maps in the background. The first one came with the pool; a later one may not have reached everybody before
-/// a restart.
+/// Starts to tell maps in the background. What is told may not have reached everybody before a restart; and whoever knows better,
+/// since the service has lost a map, says so.
 pub(super) fn start(service: &Rc<PoolService>) {
     background::start(
         service,
         |service| &service.mapped,
-        async |service: &PoolService| {
-            let is_first = service.pool().is_ok_and(|pool| pool.map.version == 1);
-            !is_first && !service.spread_map().await.unwrap_or(false)
-        },
+        async |service: &PoolService| !service.spread_map().await.unwrap_or(false),
     );
 }

@@ -1,0 +1,133 @@
+//! What a target says of its device to pool services, and how it finds out that it has to say it again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use weir_proto::pool::{DeviceNotice, PoolMap, TargetPoolMap, TargetState};
+use weir_proto::{Rank, TargetIndex, opcode};
+use weir_runtime::join_all;
+
+use crate::error::Failed;
+use crate::pools::TargetPools;
+
+/// Longest wait for a pool service to take note of a device: it writes its map down and does not wait for others.
+const NOTICE_LIMIT: Duration = Duration::from_secs(5);
+
+impl TargetPools {
+    /// Ranks with the services of the pools on this target; every rank when the pools are not known, because the device
+    /// can't be read.
+    #[must_use]
+    pub fn service_ranks(&self) -> BTreeSet<Rank> {
+        let services: BTreeSet<Rank> = self.all().iter().map(|pool| pool.record.borrow().service).collect();
+        if services.is_empty() && self.store().device_fault().is_some() {
+            self.every_rank()
+        } else {
+            services
+        }
+    }
+
+    fn every_rank(&self) -> BTreeSet<Rank> {
+        self.engines().all().iter().map(|info| info.rank).collect()
+    }
+
+    /// Ranks with services that must be told once more of this target's device: the map known here doesn't have it as it is, or
+    /// a map that came since the last question was as wrong, or older than the one known here. Costs no message.
+    #[must_use]
+    pub fn misinformed(&self) -> BTreeSet<Rank> {
+        let mut ranks = BTreeSet::new();
+        for pool in self.all() {
+            let record = pool.record.borrow();
+            if self.shown(&record.map).is_some_and(|shown| shown != self.state()) {
+                ranks.insert(record.service);
+            }
+        }
+        for pool in self.contradicted.take() {
+            match self.get(pool) {
+                Ok(known) => drop(ranks.insert(known.record.borrow().service)),
+                // Which service it has was on the device.
+                Err(_) => ranks.extend(self.every_rank()),
+            }
+        }
+        ranks
+    }
+
+    /// What a map should have of this target.
+    fn state(&self) -> TargetState {
+        if self.store().device_fault().is_some() { TargetState::Down } else { TargetState::UpIn }
+    }
+
+    /// What a map has of this target; `None`: it isn't the pool's.
+    fn shown(&self, map: &PoolMap) -> Option<TargetState> {
+        let own = (self.engines().own_rank(), self.engines().own_index());
+        map.targets.iter().find(|target| (target.rank, target.index) == own).map(|target| target.state)
+    }
+
+    /// Takes over what a service says is the map of a pool, and remembers when it can't be right.
+    pub(crate) async fn take_map(&self, TargetPoolMap { pool, map }: TargetPoolMap) -> Result<(), Failed> {
+        let known = self.get(pool).ok();
+        let newest = known.as_ref().map_or(0, |known| known.record.borrow().map.version);
+        let differs = self.shown(&map).is_some_and(|shown| shown != self.state());
+        // A device in place of one that failed has nothing of the pool: it stays down.
+        let is_concerned = known.is_some() || self.state() == TargetState::Down;
+        if map.version < newest || (differs && is_concerned) {
+            self.contradicted.borrow_mut().insert(pool);
+        }
+        match known {
+            Some(known) => known.set_map(map).await,
+            // Without a shard there is nothing to place.
+            None => Ok(()),
+        }
+    }
+
+    /// Says to the pool services of some ranks whether this target's device can be used, and takes over the newer maps that they
+    /// answer with. Returns those that have not heard.
+    pub async fn tell_of_device(&self, ranks: BTreeSet<Rank>, fault: Option<String>) -> BTreeSet<Rank> {
+        let versions = self.all().into_iter().map(|pool| (pool.id(), pool.record.borrow().map.version));
+        let notice = DeviceNotice { index: self.engines().own_index(), fault, pools: versions.collect() };
+        let asked = join_all(ranks.iter().map(|rank| {
+            self.engines().ask(*rank, TargetIndex(0), opcode::TARGET_DEVICE, &notice, NOTICE_LIMIT)
+        }));
+        let answers: Vec<Result<Vec<TargetPoolMap>, _>> = asked.await;
+        let mut left = BTreeSet::new();
+        for (rank, answer) in ranks.into_iter().zip(answers) {
+            match answer {
+                Ok(newer) => {
+                    for one in newer {
+                        let pool = one.pool;
+                        if let Err(error) = self.take_map(one).await {
+                            tracing::warn!(%pool, %error, "a newer pool map can't be used");
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a pool service has not heard of the device's state");
+                    left.insert(rank);
+                }
+            }
+        }
+        left
+    }
+
+    /// Tells every pool's service that runs here what a target says of its device. The answer has the maps that are newer than
+    /// the target's.
+    pub(crate) async fn judge_device(
+        &self,
+        rank: Rank,
+        notice: DeviceNotice,
+    ) -> Result<Vec<TargetPoolMap>, Failed> {
+        let (mut newer, mut refused) = (Vec::new(), None);
+        for pool in self.all() {
+            let Some(service) = pool.service() else { continue };
+            // The target asks again; the other pools' services must not wait for this one.
+            if let Err(error) = service.judge_device(rank, &notice).await {
+                refused.get_or_insert(error);
+                continue;
+            }
+            let (id, map) = (pool.id(), pool.record.borrow().map.clone());
+            if notice.version_of(id).is_some_and(|version| version < map.version) {
+                newer.push(TargetPoolMap { pool: id, map });
+            }
+        }
+        refused.map_or(Ok(newer), Err)
+    }
+}
