@@ -184,11 +184,28 @@ pub enum Failed {
     /// The pool's state could not be written.
     #[error(transparent)]
     Attributes(#[from] AttributeError),
-    /// The last change of a container's snapshots may have been made durable, or not.
+    /// The last change of something of a container may have been made durable, or not.
     #[error(
-        "{0}: its last change of snapshots failed with the device of the pool service, and only that tells whether it was made; repair or replace the device, restart the engine, then list the snapshots again"
+        "{object}: its last change of {what} failed with the device of the pool service, and only that tells whether it was made; repair or replace the device, restart the engine, then ask again"
     )]
-    Unsettled(String),
+    Unsettled {
+        /// The container.
+        object: String,
+        /// What was changed.
+        what: &'static str,
+    },
+    /// The device of the pool service can't keep changes.
+    #[error(
+        "pool {pool}: its service takes no changes, because they can't be kept on the device of target 0 of rank {rank} ({reason}); no object ids are given out, and containers, quotas, attributes and snapshots stay as they are. Repair or replace the device, say so with `weir system clear-device {rank} 0`, and restart the engine"
+    )]
+    Frozen {
+        /// The pool's label.
+        pool: String,
+        /// Where the service runs.
+        rank: Rank,
+        /// What is wrong with the device or its store.
+        reason: String,
+    },
     /// The map of a pool can be kept neither on the device of its service nor beside it.
     #[error(
         "the map of pool {pool} can't be {what} the engine's data directory: {reason}; while the device of the pool's service is out of use, that is where the map is kept: make it readable and writable, with some room"
@@ -240,7 +257,9 @@ impl Failed {
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
-            Self::Unsettled(_) | Self::Record { .. } | Self::Shelter { .. } => Der::IO,
+            Self::Unsettled { .. } | Self::Frozen { .. } | Self::Record { .. } | Self::Shelter { .. } => {
+                Der::IO
+            }
         }
     }
 
@@ -248,9 +267,10 @@ impl Failed {
     #[must_use]
     pub fn object(&self) -> String {
         match self {
-            Self::NoPool(pool) | Self::InTransition(pool, _) | Self::Credential(pool) => {
-                format!("pool {pool}")
-            }
+            Self::NoPool(pool)
+            | Self::InTransition(pool, _)
+            | Self::Credential(pool)
+            | Self::Frozen { pool, .. } => format!("pool {pool}"),
             Self::Elsewhere { pool, .. }
             | Self::Record { pool, .. }
             | Self::Shelter { pool, .. }
@@ -258,7 +278,7 @@ impl Failed {
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
             Self::Late(object)
-            | Self::Unsettled(object)
+            | Self::Unsettled { object, .. }
             | Self::NoSnapshot { object, .. }
             | Self::Exists { object, .. }
             | Self::Busy { object, .. }

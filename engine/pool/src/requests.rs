@@ -186,7 +186,7 @@ fn serve_container_state(rpc: &Rpc, pools: &Rc<TargetPools>) {
         pools.service(request.capability.pool)?.set_attributes(request).await
     });
     serve(rpc, pools, opcode::CONTAINER_GET_ATTRIBUTES, |pools, request: AttributeGetRequest| async move {
-        pools.service(request.capability.pool)?.get_attributes(&request.capability, &request.names)
+        pools.service(request.capability.pool)?.get_attributes(&request.capability, &request.names).await
     });
     serve(rpc, pools, opcode::CONTAINER_SNAPSHOT, |pools, request: SnapshotRequest| async move {
         pools.service(request.capability.pool)?.snapshot(&request).await

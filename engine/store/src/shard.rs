@@ -88,6 +88,16 @@ impl Shard {
         self.id
     }
 
+    /// Why no change can be kept any more, if so: the store has failed, or its device is out of use. One that is being closed, or
+    /// was, is as good as it has been.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        if self.core.is_stopped() {
+            return None;
+        }
+        self.core.failure().or_else(|| self.core.device.fault())
+    }
+
     pub(crate) fn check_pool(&self) -> Result<(), Absent> {
         let catalog = self.core.catalog.borrow();
         let live = catalog.pools.get(&self.number).is_some_and(|pool| !pool.destroying);

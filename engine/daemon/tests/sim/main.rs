@@ -13,6 +13,7 @@ mod faults;
 mod groups;
 mod handles;
 mod history;
+mod kept;
 mod maps;
 mod saturation;
 mod seeds;
@@ -195,6 +196,11 @@ fn a_service_that_lost_its_map_is_told_again_which_devices_are_faulty() {
 #[test]
 fn a_service_out_of_reach_is_told_of_a_device_rarely_and_until_its_map_says_it() {
     for_each_seed(2, maps::are_told_rarely_and_until_they_agree);
+}
+
+#[test]
+fn what_a_service_knows_is_as_it_was_or_refused_when_its_device_fails() {
+    for_each_seed(6, kept::is_as_it_was_or_refused);
 }
 
 #[test]

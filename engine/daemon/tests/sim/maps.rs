@@ -63,7 +63,7 @@ fn restart(cluster: &Cluster, rank: u32) {
     cluster.world.run_for(SETTLED);
 }
 
-fn clear_and_restart(cluster: &Cluster, (rank, target): (u32, u32)) {
+pub fn clear_and_restart(cluster: &Cluster, (rank, target): (u32, u32)) {
     let clear = v1::ClearDeviceRequest { rank, target };
     let _: v1::ClearDeviceResponse = cluster.manage(0, "System/ClearDevice", &clear).expect("it is up");
     restart(cluster, rank);

@@ -7,7 +7,7 @@ use weir_proto::limits::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX};
 use weir_proto::pool::{AttributeSetRequest, Attributes};
 use weir_proto::{Capability, ContainerId, Rights};
 
-use super::PoolService;
+use super::{Container, PoolService, is_in_doubt};
 use crate::error::Failed;
 use crate::record;
 
@@ -37,6 +37,20 @@ pub(super) fn check_count(count: usize) -> Result<(), String> {
 }
 
 impl PoolService {
+    /// Waits until nobody changes a container's attributes: the shard shows changes that aren't durable yet. They stay as they are
+    /// for as long as what this gives is kept.
+    ///
+    /// # Errors
+    /// When the container was destroyed, or whether the last change of its attributes is durable isn't known.
+    pub(crate) async fn settled_attributes(&self, container: &Container) -> Result<impl Sized, Failed> {
+        let turn = self.turn_of(container).await?;
+        if container.unsettled_attributes.get() {
+            let object = self.object(&container.label());
+            return Err(Failed::Unsettled { object, what: "attributes" });
+        }
+        Ok(turn)
+    }
+
     /// Every attribute of a container.
     pub(crate) fn attributes_of(&self, container: ContainerId) -> BTreeMap<String, ByteBuf> {
         let entries = record::load_scope(&self.shard, &record::scope_attributes(container));
@@ -65,15 +79,23 @@ impl PoolService {
         let change = |(name, value): (String, Option<ByteBuf>)| {
             record::change(&scope, name.as_bytes(), value.map(ByteBuf::into_vec))
         };
-        self.commit(&wanted.into_iter().map(change).collect::<Vec<_>>()).await
+        let committed = self.commit(&wanted.into_iter().map(change).collect::<Vec<_>>()).await;
+        container.unsettled_attributes.set(container.unsettled_attributes.get() || is_in_doubt(&committed));
+        committed
     }
 
     /// Reads attributes: those named, or all.
     ///
     /// # Errors
-    /// When the handle is not valid any more, or more are named than a container keeps.
-    pub fn get_attributes(&self, capability: &Capability, names: &[String]) -> Result<Attributes, Failed> {
+    /// When the handle is not valid any more, more are named than a container keeps, or whether the last change is durable isn't
+    /// known.
+    pub async fn get_attributes(
+        &self,
+        capability: &Capability,
+        names: &[String],
+    ) -> Result<Attributes, Failed> {
         let container = self.authorize_container(capability, Rights::READ)?;
+        let _turn = self.settled_attributes(&container).await?;
         if names.is_empty() {
             return Ok(Attributes { attributes: self.attributes_of(container.id) });
         }

@@ -231,6 +231,7 @@ impl PoolService {
     pub async fn query_by_name(&self, name: &str) -> Result<ContainerInfo, Failed> {
         let container = self.find(name)?;
         let mut info = self.describe(&container).await?;
+        let _turn = self.settled_attributes(&container).await?;
         info.properties.attributes = self.attributes_of(container.id);
         Ok(info)
     }

@@ -27,7 +27,7 @@ use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
 use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights, TenantId};
 use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, Semaphore};
-use weir_store::{AttributeChange, Shard};
+use weir_store::{AttributeChange, AttributeError, Shard};
 
 use crate::engines::Engines;
 use crate::error::Failed;
@@ -55,6 +55,8 @@ pub(crate) struct Container {
     turn: Semaphore,
     /// Whether the newest list of snapshots is the durable one isn't known.
     unsettled: Cell<bool>,
+    /// Nor is that of its attributes.
+    unsettled_attributes: Cell<bool>,
     /// When unused grants were last taken back.
     reclaimed: Cell<Option<Instant>>,
 }
@@ -69,6 +71,7 @@ impl Container {
             next_oid,
             turn: Semaphore::new(1),
             unsettled: Cell::new(false),
+            unsettled_attributes: Cell::new(false),
             reclaimed: Cell::new(None),
         })
     }
@@ -337,8 +340,13 @@ impl PoolService {
         (now.saturating_duration_since(*at) <= age).then(|| Rc::clone(figures))
     }
 
-    /// Makes changes durable.
+    /// Makes changes durable. While they can't be, they are refused before anything has changed.
     async fn commit(&self, changes: &[AttributeChange]) -> Result<(), Failed> {
+        if let Some(reason) = self.shard.failure() {
+            // A device that is out of use says what to do about it, as the error does.
+            let reason = reason.split("; replace the device").next().unwrap_or(&reason).to_owned();
+            return Err(Failed::Frozen { pool: self.label(), rank: self.engines.own_rank(), reason });
+        }
         Ok(self.shard.change_attributes(changes).await?)
     }
 
@@ -354,6 +362,11 @@ impl PoolService {
     fn object(&self, container: &str) -> String {
         format!("container {container} of pool {}", self.label())
     }
+}
+
+/// Whether a change that failed may have been made durable all the same.
+const fn is_in_doubt(committed: &Result<(), Failed>) -> bool {
+    matches!(committed, Err(Failed::Attributes(AttributeError::Failed(_))))
 }
 
 /// A list for a message: at most five entries.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use weir_proto::pool::{SnapshotChange, SnapshotRequest, TargetContainerUsage};
 use weir_proto::{ContainerId, Epoch, Rights, opcode};
 use weir_runtime::join_all;
-use weir_store::{AttributeChange, AttributeError};
+use weir_store::AttributeChange;
 
-use super::{Container, PoolService, background};
+use super::{Container, PoolService, background, is_in_doubt};
 use crate::error::Failed;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
@@ -39,7 +39,8 @@ impl PoolService {
         let container = self.authorize_container(&request.capability, needed)?;
         let _turn = self.turn_of(&container).await?;
         if container.unsettled.get() {
-            return Err(Failed::Unsettled(self.object(&container.label())));
+            let object = self.object(&container.label());
+            return Err(Failed::Unsettled { object, what: "snapshots" });
         }
         match request.change {
             SnapshotChange::List => {}
@@ -121,7 +122,7 @@ impl PoolService {
         let listed =
             record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), Some(record::encode(&record)));
         let committed = self.commit(&[listed, mark(container.id, is_untold)]).await;
-        container.unsettled.set(matches!(committed, Err(Failed::Attributes(AttributeError::Failed(_)))));
+        container.unsettled.set(container.unsettled.get() || is_in_doubt(&committed));
         committed?;
         *container.record.borrow_mut() = record;
         Ok(())

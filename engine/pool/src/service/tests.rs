@@ -75,16 +75,26 @@ fn an_attribute_that_is_named_again_and_again_is_stored_once() {
         service.set_attributes(set).await.expect("one attribute");
         let written = store.stats().commit.log_written - before;
         assert!(written <= 4096, "{written} bytes of the log");
-        let found = service.get_attributes(&capability, &[]).expect("the handle is good");
+        let found = service.get_attributes(&capability, &[]).await.expect("the handle is good");
         assert_eq!(
             found.attributes.into_iter().collect::<Vec<_>>(),
             [("a".to_owned(), value(1999).unwrap())]
         );
         let names = |count: usize| vec!["a".to_owned(); count];
-        let found = service.get_attributes(&capability, &names(1024)).expect("as many as there may be");
+        let found = service.get_attributes(&capability, &names(1024)).await.expect("as many as there may be");
         assert_eq!(found.attributes.len(), 1);
-        let refused = service.get_attributes(&capability, &names(1025)).map(|_| ());
+        let refused = service.get_attributes(&capability, &names(1025)).await.map(|_| ());
         assert_eq!(refused.map_err(|error| error.der()), Err(Der::INVAL));
+    });
+}
+
+#[test]
+fn a_store_that_is_closed_is_not_taken_for_a_device_that_failed() {
+    let Stage { world, node, store, pool: _pool, service, capability } = stage();
+    world.block_on(&node, async move {
+        store.close().await.expect("the device is well");
+        let refused = service.allocate_oids(&capability, 1 << 30).await.expect_err("nothing can be kept");
+        assert!(matches!(refused, Failed::Attributes(_)), "{refused}");
     });
 }
 
