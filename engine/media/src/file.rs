@@ -5,7 +5,7 @@ use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_tran
 use crate::features::Features;
 use crate::health::HUNG;
 use crate::nvme::Watcher;
-use crate::patience::Patience;
+use crate::patience::{Patience, apart};
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
 use crate::search::{search, search_device};
@@ -145,23 +145,58 @@ fn open_storage(options: &OpenOptions, path: &Path) -> io::Result<Option<File>> 
     Ok(is_storage(file.metadata()?.file_type()).then_some(file))
 }
 
+/// A file or block device that is open, locked, and known to be usable.
+struct Opened {
+    file: File,
+    is_file: bool,
+    is_read_only: bool,
+    /// Whole blocks, in bytes.
+    size: u64,
+}
+
+impl Opened {
+    /// Looks at what was opened, which may take as long as the opening itself.
+    fn look(path: &Path, opened: io::Result<Option<File>>, is_read_only: bool) -> Result<Self, MediaError> {
+        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
+        let file = opened.map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
+            _ => fail(error),
+        })?;
+        let file = file.ok_or_else(|| no_storage(path))?;
+        let is_file = file.metadata().map_err(fail)?.is_file();
+        lock(path, &file, is_read_only)?;
+        let size = end_of(&file).map_err(fail)?;
+        let size = size - size % BLOCK as u64;
+        if size == 0 {
+            return Err(open_error(path, "opened", "it is smaller than one block"));
+        }
+        Ok(Self { file, is_file, is_read_only, size })
+    }
+}
+
 impl FileDevice {
     /// Creates a file of `size` bytes, rounded up to whole blocks, with all its space allocated, and opens it. On
-    /// failure nothing is left behind.
+    /// failure nothing is left behind, but of a file system that doesn't answer.
     ///
     /// # Errors
-    /// When the file exists or can't be created, and when the file system lacks the space.
+    /// When the file exists or can't be created, when the file system lacks the space, or doesn't answer.
     pub fn create(handle: &Handle, path: &Path, size: u64) -> Result<Self, MediaError> {
         let fail = |error: io::Error| open_error(path, "created", advice(&error));
-        let file = open_options(true).open(path).map_err(fail)?;
         let size = size.max(1).next_multiple_of(BLOCK as u64);
-        let prepared = allocate(&file, size).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path));
-        if let Err(error) = prepared {
-            // The file is ours and new; failing to remove it changes nothing about the error to report.
+        let named = path.to_owned();
+        let made = Patience::with_creation(path).wait("the open", move || open_options(true).open(named))?;
+        // From here on the file is ours and new; failing to remove it changes nothing about the error to report.
+        let withdraw = |error| {
             let _ = std::fs::remove_file(path);
-            return Err(fail(error));
-        }
-        drop(file);
+            fail(error)
+        };
+        let file = made.map_err(fail)?;
+        let allocated = Patience::with_creation(path)
+            .wait("the allocation of its space", move || allocate(&file, size).map(|()| file))?;
+        let (file, named) = (allocated.map_err(withdraw)?, path.to_owned());
+        let stable = Patience::with_creation(path)
+            .wait("the flush of its metadata", move || file.sync_all().and_then(|()| sync_parent(&named)))?;
+        stable.map_err(withdraw)?;
         Self::open(handle, path)
     }
 
@@ -178,17 +213,11 @@ impl FileDevice {
     /// # Errors
     /// As [`FileDevice::open`].
     pub fn open_with(handle: &Handle, path: &Path, wanted: Features) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
         let named = path.to_owned();
-        let opened =
-            Patience::with(path).wait("the open", move || open_storage(&open_options(false), &named))?;
-        let opened = opened.map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
-            _ => fail(error),
+        let opened = Patience::with(path).wait("the open", move || {
+            Opened::look(&named, open_storage(&open_options(false), &named), false)
         })?;
-        let file = opened.ok_or_else(|| no_storage(path))?;
-        let is_file = file.metadata().map_err(fail)?.is_file();
-        Self::with_file(handle, path, file, (is_file, false), wanted)
+        Self::with_file(handle, path, opened?, wanted)
     }
 
     /// Opens an existing file or block device for reading only. Others may read it at the same time, but nobody may
@@ -197,36 +226,26 @@ impl FileDevice {
     /// # Errors
     /// When it can't be opened, is something else, or another process writes to it.
     pub fn open_read_only(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
         let named = path.to_owned();
         let opened = Patience::with(path).wait("the open", move || {
             let open = |flags| {
                 open_storage(OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC), &named)
             };
-            match open(libc::O_DIRECT) {
+            let file = match open(libc::O_DIRECT) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0),
                 opened => opened,
-            }
+            };
+            Opened::look(&named, file, true)
         })?;
-        let file = opened.map_err(fail)?.ok_or_else(|| no_storage(path))?;
-        let is_file = file.metadata().map_err(fail)?.is_file();
-        Self::with_file(handle, path, file, (is_file, true), Features::DEFAULT)
+        Self::with_file(handle, path, opened?, Features::DEFAULT)
     }
 
     fn with_file(
         handle: &Handle,
         path: &Path,
-        file: File,
-        (is_file, is_read_only): (bool, bool),
+        Opened { file, is_file, is_read_only, size }: Opened,
         wanted: Features,
     ) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
-        lock(path, &file, is_read_only)?;
-        let size = end_of(&file).map_err(fail)?;
-        let size = size - size % BLOCK as u64;
-        if size == 0 {
-            return Err(open_error(path, "opened", "it is smaller than one block"));
-        }
         let may_poll = wanted.has(Features::POLLED) && polls(&file);
         let name = path.display().to_string();
         let file = Rc::new(OwnedFd::from(file));
@@ -356,18 +375,25 @@ fn end_of(file: &File) -> io::Result<u64> {
     seek(file.as_raw_fd(), 0, libc::SEEK_END)
 }
 
-/// The next range of a file at or after `from` that may hold data.
-fn next_data(file: &Ringed<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
+/// Begin and end of what a file has at or after `from`; `None`: nothing. The file system may have to ask the device.
+fn seek_data(file: &OwnedFd, from: u64) -> io::Result<Option<(u64, u64)>> {
+    match seek(file.as_raw_fd(), from, libc::SEEK_DATA) {
+        Ok(start) => Ok(Some((start, seek(file.as_raw_fd(), start, libc::SEEK_HOLE)?))),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The next range of a file at or after `from` that may hold data. Who waits for it bounds the wait.
+async fn next_data(file: &Ringed<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
     if from >= file.size {
         return Ok(None);
     }
     let fail = |error: io::Error| file.error("search", from, 0, &error);
-    let start = match seek(file.file.as_raw_fd(), from, libc::SEEK_DATA) {
-        Ok(start) => start,
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
-        Err(error) => return Err(fail(error)),
-    };
-    let end = seek(file.file.as_raw_fd(), start, libc::SEEK_HOLE).map_err(fail)?;
+    // A descriptor of its own: the call may last longer than the device.
+    let own = file.file.try_clone().map_err(fail)?;
+    let found = apart(move || seek_data(&own, from)).await.and_then(|found| found).map_err(fail)?;
+    let Some((start, end)) = found else { return Ok(None) };
     let block = BLOCK as u64;
     let (start, end) = (start - start % block, end.next_multiple_of(block).min(file.size));
     Ok((start < end).then_some((start, end)))
@@ -403,7 +429,7 @@ impl Device for FileDevice {
             {
                 return Ok(());
             }
-            let data = next_data(&inner, offset)?;
+            let data = next_data(&inner, offset).await?;
             let end = data.map_or(offset + len, |(start, _)| start.min(offset + len));
             if end <= offset {
                 return Ok(());
@@ -431,7 +457,7 @@ impl Device for FileDevice {
                 return search_device(inner.size, read).await;
             }
             let mut at = 0;
-            while let Some((start, end)) = next_data(&inner, at)? {
+            while let Some((start, end)) = next_data(&inner, at).await? {
                 let found = search(start, end, &read).await?;
                 if found.is_some() {
                     return Ok(found);
