@@ -1,5 +1,6 @@
 //! The engine's process: targets on their threads, management and metrics on this one.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use weir_runtime::real::Remote;
 use weir_store::StoreConfig;
 
 use crate::VERSION;
-use crate::config::Config;
+use crate::config::{Config, SpdkConfig};
 use crate::data::{DataError, Layout};
 use crate::grpc::{Bridge, Methods};
 use crate::http::{self, Page};
@@ -67,6 +68,9 @@ pub enum EngineError {
     /// What answers measurements.
     #[error("{0}; remove it from `probes`, or give it a port that is free")]
     Probe(#[from] ListenerError),
+    /// A defect.
+    #[error("the thread that prepares the targets panicked; nothing is served")]
+    Prepare,
     /// The runtime.
     #[error("the management thread can't start: {0}")]
     Runtime(std::io::Error),
@@ -103,16 +107,43 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
     let runtime = runtime.map_err(EngineError::Runtime)?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        // Probes are answered while targets recover, and a port that is taken is found before data is touched.
+        // Probes are answered while targets are made and recover, and a port that is taken is found before data is touched.
         let metrics = listen("metrics", config.metrics_listen).await?;
         let management = listen("management", config.management_listen).await?;
-        #[cfg(feature = "spdk")]
-        config.spdk.as_ref().map_or(Ok(()), crate::spdk::run)?;
-        layout.prepare()?;
-        let mut engine = Engine::start(config, &layout, started)?;
-        engine.serve_metrics(metrics, config);
+        let page = Rc::new(MetricsSource::new(config, started));
+        let (made, spdk) = (layout.clone(), config.spdk.clone());
+        serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made)).await?;
+        let mut engine = Engine::start(config, &layout, &page)?;
         engine.run(management, tls, config).await
     })
+}
+
+/// Starts SPDK where it is used, and makes the targets' files at first start.
+fn prepare(spdk: Option<&SpdkConfig>, layout: &Layout) -> Result<(), EngineError> {
+    #[cfg(feature = "spdk")]
+    spdk.map_or(Ok(()), crate::spdk::run)?;
+    #[cfg(not(feature = "spdk"))]
+    let _ = spdk;
+    Ok(layout.prepare()?)
+}
+
+/// Answers probes and scrapes from now on, and does something meanwhile that may keep its thread waiting for devices.
+async fn serve_during<T: Send + 'static>(
+    listener: TcpListener,
+    page: &Rc<MetricsSource>,
+    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let source = Rc::clone(page);
+    tokio::task::spawn_local(http::serve(listener, move |path| {
+        let source = Rc::clone(&source);
+        async move { source.answer(&path).await }
+    }));
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    // Whoever waits for it lives as long as the process.
+    let thread =
+        std::thread::Builder::new().name("prepare".to_owned()).spawn(move || drop(answer.send(work())));
+    thread.map_err(EngineError::Runtime)?;
+    answered.await.unwrap_or_else(|_| Err(EngineError::Prepare))
 }
 
 async fn listen(service: &'static str, address: SocketAddr) -> Result<TcpListener, EngineError> {
@@ -136,15 +167,13 @@ struct Engine {
     events: mpsc::UnboundedReceiver<Event>,
     healths: Healths,
     methods: Methods,
-    started: SystemTime,
 }
 
 impl Engine {
-    fn start(config: &Config, layout: &Layout, started: SystemTime) -> Result<Self, EngineError> {
+    fn start(config: &Config, layout: &Layout, page: &MetricsSource) -> Result<Self, EngineError> {
         let (sender, events) = mpsc::unbounded_channel();
-        let since = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = page.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let count = usize::try_from(config.targets).unwrap_or(0);
-        let healths: Healths = Arc::new(Mutex::new(vec![Health::Starting; count]));
         let mut targets = Vec::with_capacity(count);
         let auth_keys = libfabric::usable_keys(&config.provider, config.auth_keys.clone());
         let probes = probes(config)?;
@@ -179,7 +208,9 @@ impl Engine {
             // Nobody listens any more only when the process is ending.
             targets.push(TargetThread::start(settings, move |event| drop(sender.send(event)))?);
         }
-        Ok(Self { _probes: probes, targets, events, healths, methods: Methods::default(), started })
+        *page.remotes.borrow_mut() = targets.iter().map(|target| target.remote.clone()).collect();
+        let (healths, methods) = (Arc::clone(&page.healths), Arc::clone(&page.methods));
+        Ok(Self { _probes: probes, targets, events, healths, methods })
     }
 
     fn set_health(&self, target: u32, health: Health) {
@@ -187,22 +218,6 @@ impl Engine {
         if let Some(entry) = usize::try_from(target).ok().and_then(|target| healths.get_mut(target)) {
             *entry = health;
         }
-    }
-
-    fn serve_metrics(&self, listener: TcpListener, config: &Config) {
-        let remotes: Vec<Remote> = self.targets.iter().map(|target| target.remote.clone()).collect();
-        let source = Rc::new(MetricsSource {
-            remotes,
-            healths: Arc::clone(&self.healths),
-            methods: Arc::clone(&self.methods),
-            rank: config.rank.0,
-            provider: config.provider.clone(),
-            started: self.started,
-        });
-        tokio::task::spawn_local(http::serve(listener, move |path| {
-            let source = Rc::clone(&source);
-            async move { source.answer(&path).await }
-        }));
     }
 
     async fn run(
@@ -301,7 +316,8 @@ fn probes(config: &Config) -> Result<Vec<Listener>, ListenerError> {
 
 /// What the metrics port answers from.
 struct MetricsSource {
-    remotes: Vec<Remote>,
+    /// The targets' threads; none before they are started.
+    remotes: RefCell<Vec<Remote>>,
     healths: Healths,
     methods: Methods,
     rank: u32,
@@ -310,6 +326,22 @@ struct MetricsSource {
 }
 
 impl MetricsSource {
+    fn new(config: &Config, started: SystemTime) -> Self {
+        Self::of(config.rank.0, &config.provider, config.targets, started)
+    }
+
+    fn of(rank: u32, provider: &str, targets: u32, started: SystemTime) -> Self {
+        let count = usize::try_from(targets).unwrap_or(0);
+        Self {
+            remotes: RefCell::default(),
+            healths: Arc::new(Mutex::new(vec![Health::Starting; count])),
+            methods: Methods::default(),
+            rank,
+            provider: provider.to_owned(),
+            started,
+        }
+    }
+
     async fn answer(&self, path: &str) -> Page {
         match path {
             "/metrics" => self.metrics().await,
@@ -331,7 +363,7 @@ impl MetricsSource {
     }
 
     async fn metrics(&self) -> Page {
-        let asked: Vec<_> = self.remotes.iter().map(figures_of).collect();
+        let asked: Vec<_> = self.remotes.borrow().iter().map(figures_of).collect();
         let mut targets = Vec::with_capacity(asked.len());
         for answer in asked {
             targets.push(tokio::time::timeout(FIGURES_LIMIT, answer).await.ok().flatten());
@@ -364,5 +396,52 @@ fn figures_of(remote: &Remote) -> impl Future<Output = Option<TargetFigures>> + 
     async move {
         asked.ok()?;
         receiver.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Longer than an answer takes that comes at all.
+    const UNANSWERED: Duration = Duration::from_secs(10);
+
+    /// The status line of the answer to a GET request.
+    fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(UNANSWERED))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: engine\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.lines().next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn probes_are_answered_while_targets_are_made() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let asked = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("it has one");
+            let page = Rc::new(MetricsSource::of(0, "tcp", 2, SystemTime::now()));
+            // Targets are made for as long as it takes to ask.
+            let work = move || Ok(["/healthz", "/readyz", "/metrics"].map(|path| get(address, path)));
+            serve_during(listener, &page, work).await
+        });
+        let answers = asked.expect("they are made").map(|answer| answer.expect("an answer"));
+        assert_eq!(answers, ["HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable", "HTTP/1.1 200 OK"]);
+    }
+
+    #[test]
+    fn a_defect_in_making_targets_ends_the_engine() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let ended: Result<(), _> = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
+            serve_during(listener, &page, || panic!("as it is to be")).await
+        });
+        assert!(matches!(ended, Err(EngineError::Prepare)));
     }
 }
