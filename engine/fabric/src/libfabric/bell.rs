@@ -122,7 +122,8 @@ pub(super) fn is_name(name: &str) -> bool {
 fn parse(name: &str) -> Option<(u64, u32)> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
     let namespace = parts.next()?.parse().ok()?;
-    let pid = parts.next()?.parse().ok()?;
+    // The kernel says 0 of a process that can't be seen from here, and no process has it.
+    let pid = parts.next()?.parse().ok().filter(|pid| *pid != 0)?;
     let random = parts.next()?;
     let hex = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     (hex && parts.next().is_none()).then_some((namespace, pid))
@@ -134,7 +135,8 @@ pub(super) fn process(name: &str) -> Option<PathBuf> {
     (space == namespace()).then(|| PathBuf::from(format!("/proc/{pid}")))
 }
 
-/// Whether this process, as this namespace counts it, can have made this name. Names of other namespaces tell nothing of that.
+/// Whether this process, as this namespace counts it, can have made this name; 0: one that can't be seen here. Names of other
+/// namespaces tell nothing of that.
 pub(super) fn can_be_of(name: &str, process: u32) -> bool {
     parse(name).is_some_and(|(space, pid)| space != namespace() || pid == process)
 }
@@ -448,12 +450,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_be_paths_are_none() {
+    fn names_that_could_be_paths_or_no_processes_are_none() {
         assert!(is_name(&fresh_name(u64::MAX)));
         for name in [
             "",
             "weir-",
             "weir-1-2-3",
+            "weir-1-0-0123456789abcdef",
             "weir-1-2-../../etc/passwd0",
             "weir-1-2-0123456789abcdef-",
             "../weir-1",

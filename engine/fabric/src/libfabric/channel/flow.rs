@@ -355,6 +355,10 @@ mod tests {
         let pid = format!("-{}-", std::process::id());
         let other = own.replace(&pid, &format!("-{}-", std::os::unix::process::parent_id()));
         assert!(bell::can_be_of(&own, std::process::id()) && !bell::can_be_of(&other, std::process::id()));
+        // Nor can one in this namespace, by a process that can't be seen from here.
+        let elsewhere = "weir-1-2-0123456789abcdef";
+        assert!(bell::can_be_of(elsewhere, 0) && !bell::can_be_of(&own, 0));
+        assert!(!bell::can_be_of(&own.replace(&pid, "-0-"), 0));
         let Some(stage) = Stage::set_with_known_peer() else { return };
         for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {
             assert_eq!(stage.offer_as(who, &memory)[0], 0, "{who}");
