@@ -11,7 +11,7 @@ const PREFIX: &str = "libfabric-2.1.0-";
 fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
-    let sources = ["src/libfabric/shim.c", "src/libfabric/region.c"];
+    let sources = ["src/libfabric/shim.c", "src/libfabric/region.c", "src/libfabric/offer.c"];
     for source in sources {
         println!("cargo:rerun-if-changed={source}");
     }

@@ -1,4 +1,4 @@
-//! The C face of libfabric (`shim.c`). Layouts and constants here repeat what is there; a test compares them.
+//! The C face of libfabric (`shim.c`), and what else is in C here. Layouts and constants here repeat what is there; a test compares them.
 #![expect(unsafe_code, reason = "declarations of C functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -288,6 +288,13 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_mr_close(mr: *mut c_void);
     pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
+    pub(super) fn weir_receive(
+        socket: c_int,
+        bytes: *mut c_void,
+        len: u64,
+        file: *mut i32,
+        process: *mut u32,
+    ) -> i64;
     pub(super) fn weir_region_lock(head: *const c_void, length: u64) -> i64;
     pub(super) fn weir_lock_held(lock: *const c_void) -> c_int;
     pub(super) fn weir_lock_break(lock: *mut c_void);
