@@ -169,16 +169,20 @@ mod tests {
         bell::fresh_name(21).replace(&format!("-{}-", id()), &format!("-{process}-"))
     }
 
+    /// The beginning of memory of this format that says that it is of this length.
+    fn head(format: u8, said: usize) -> Vec<u8> {
+        let mut head = vec![0; 2 * PAGE];
+        head[0] = format;
+        head[72..80].copy_from_slice(&u64::try_from(said).expect("small").to_le_bytes());
+        head
+    }
+
     /// The memory of an endpoint of this name, whose lock somebody has.
     fn locked(name: &str) -> (Arc<Region>, PathBuf) {
         // Others remove what dead processes have left.
         let file = format!("guard-{name}");
         let path = Path::new(bell::DIRECTORY).join(&file);
-        let mut head = vec![0; 2 * PAGE];
-        let length = u64::try_from(head.len()).expect("small");
-        head[0] = 8;
-        head[72..80].copy_from_slice(&length.to_le_bytes());
-        std::fs::write(&path, head).expect("writable");
+        std::fs::write(&path, head(8, 2 * PAGE)).expect("writable");
         let region = Region::of_peer(&file, name).expect("it has a lock");
         // SAFETY: within the page, which is mapped.
         unsafe { sys::weir_lock_break(region.lock()) };
@@ -209,13 +213,23 @@ mod tests {
     fn memory_of_another_format_or_length_has_no_lock() {
         let path = Path::new(bell::DIRECTORY).join(format!("guard-format-{}", id()));
         for (format, said) in [(10, 2 * PAGE), (8, PAGE), (8, 0)] {
-            let mut head = vec![0; 2 * PAGE];
-            head[0] = format;
-            head[72..80].copy_from_slice(&u64::try_from(said).expect("small").to_le_bytes());
-            std::fs::write(&path, head).expect("writable");
+            std::fs::write(&path, head(format, said)).expect("writable");
             let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
             assert!(Region::open(file, Owner::Hidden).is_none(), "{format} {said}");
         }
         std::fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_memory_leads_to_no_lock() {
+        let [real, link] = ["real", "link"].map(|name| format!("guard-{name}-{}", id()));
+        let [real_path, link_path] = [&real, &link].map(|file| Path::new(bell::DIRECTORY).join(file));
+        std::fs::write(&real_path, head(8, 2 * PAGE)).expect("writable");
+        std::os::unix::fs::symlink(&real_path, &link_path).expect("a link");
+        let found = [&real, &link].map(|file| Region::open(file, Owner::Own).is_some());
+        for path in [real_path, link_path] {
+            std::fs::remove_file(path).expect("it is there");
+        }
+        assert_eq!(found, [true, false]);
     }
 }
