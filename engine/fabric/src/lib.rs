@@ -19,6 +19,7 @@ mod message;
 mod monitor;
 mod mr_cache;
 mod pool;
+mod port_file;
 mod region;
 mod shortage;
 pub mod sim;

@@ -13,20 +13,17 @@
 use super::channel::{self, Offer};
 use super::guard::Region;
 use super::shared::{PAGE, Shared};
-use crate::FabricError;
+use crate::{FabricError, port_file};
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Longest content of a port's file that is read, in bytes: a name has fewer than 60.
-const NAME_MAX: u64 = 128;
 
 /// Where POSIX shared memory lives on Linux.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -65,16 +62,6 @@ const MOVED: u32 = 2;
 fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW;
     Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
-}
-
-/// The name that a port's file holds. Anybody may have put something else in its place: neither a pipe, which nobody may
-/// ever write to, nor a file without end holds up who looks.
-fn read_name(path: &Path) -> Option<String> {
-    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let mut bytes = Vec::new();
-    fs::File::from(file).take(NAME_MAX).read_to_end(&mut bytes).ok()?;
-    String::from_utf8(bytes).ok()
 }
 
 fn bell_path(name: &str) -> PathBuf {
@@ -158,7 +145,8 @@ pub(super) fn sweep() {
         let file = entry.file_name();
         let Some(file) = file.to_str() else { continue };
         // A port's file has the name in it, all others have it in theirs.
-        let holder = file.starts_with(PORT_PREFIX).then(|| read_name(&entry.path()).unwrap_or_default());
+        let holder =
+            file.starts_with(PORT_PREFIX).then(|| port_file::read(&entry.path()).unwrap_or_default());
         let name = holder.as_deref().unwrap_or(file);
         // What the provider makes beside its own file has a number behind the name.
         let name = name.split(['.', '_']).next().unwrap_or(name);
@@ -308,8 +296,7 @@ impl Bell {
             return Err(failed(&format!("shm port {port} is in use"), &error));
         }
         let scratch = Path::new(DIRECTORY).join(format!("{}.port", self.name));
-        fs::write(&scratch, &self.name)
-            .and_then(|()| fs::rename(&scratch, &path))
+        port_file::write(&path, &scratch, &self.name)
             .map_err(|error| failed(&format!("can't write {}", path.display()), &error))?;
         self.port = Some(port);
         Ok(())
@@ -352,7 +339,7 @@ impl Drop for Bell {
 
 /// The name of the endpoint that listens at a port of this node.
 pub(super) fn lookup(port: u16) -> Option<String> {
-    let name = read_name(&port_path(port))?;
+    let name = port_file::read(&port_path(port))?;
     is_name(&name).then_some(name)
 }
 

@@ -2,7 +2,7 @@
 //! that others know beforehand.
 
 use super::names::Name;
-use crate::FabricError;
+use crate::{FabricError, port_file};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn sweep() {
     let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
     let prefix = prefix();
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)) {
-        let holder = fs::read_to_string(entry.path()).ok().and_then(|text| Name::parse(&text));
+        let holder = port_file::read(&entry.path()).and_then(|text| Name::parse(&text));
         if holder.is_some_and(|holder| holder.is_dead()) {
             // Somebody else may sweep at the same time.
             let _ = fs::remove_file(entry.path());
@@ -38,8 +38,7 @@ fn sweep() {
 
 /// Who listens at a port, if it lives.
 pub(super) fn lookup(port: u16) -> Option<Name> {
-    let text = fs::read_to_string(path(port)).ok()?;
-    Name::parse(&text).filter(|name| !name.is_dead())
+    Name::parse(&port_file::read(&path(port))?).filter(|name| !name.is_dead())
 }
 
 /// A port that is listened at; free again when dropped.
@@ -62,9 +61,8 @@ impl Port {
         }
         sweep();
         let file = path(port);
-        // Readers see all of it or nothing.
         let scratch = file.with_extension(std::process::id().to_string());
-        fs::write(&scratch, holder.text()).and_then(|()| fs::rename(&scratch, &file)).map_err(|error| {
+        port_file::write(&file, &scratch, &holder.text()).map_err(|error| {
             let code = -i64::from(error.raw_os_error().unwrap_or(0));
             failed(code, format!("can't write {}: {error}", file.display()))
         })?;
@@ -101,5 +99,18 @@ mod tests {
         fs::write(path(8), format!("na+sm://{}-1", child.id())).expect("writable");
         drop(Port::listen(9, &name(202), "mercury/na+sm").expect("its holder is dead"));
         assert!(!path(9).exists() && !path(8).exists());
+    }
+
+    #[test]
+    fn a_pipe_in_a_ports_place_holds_up_nobody() {
+        let pipe = path(7);
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+        assert_eq!(lookup(7), None);
+        sweep();
+        let name = Name::parse(&format!("na+sm://{}-203", std::process::id())).expect("an address");
+        let port = Port::listen(7, &name, "mercury/na+sm").expect("nobody listens there");
+        assert_eq!(lookup(7), Some(name), "it has taken the pipe's place");
+        drop(port);
+        assert!(!pipe.exists());
     }
 }

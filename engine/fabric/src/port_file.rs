@@ -1,0 +1,87 @@
+//! Files in shared memory's folder that stand for ports: each holds the address of the endpoint that listens there.
+//!
+//! Everybody may make files in that folder, of whatever kind and of any name. Nothing that stands in the place of such a file
+//! holds up who looks for it or makes it, or leads it elsewhere.
+
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Longest content that is read, in bytes: a name has fewer than 60, an address of Mercury's fewer than 100.
+const CONTENT_MAX: u64 = 128;
+
+/// What a port's file holds, as far as it is text. Neither a pipe, which nobody may ever write to, nor a file without end is
+/// waited for.
+pub(crate) fn read(path: &Path) -> Option<String> {
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    File::from(file).take(CONTENT_MAX).read_to_end(&mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+/// Makes a port's file, in the place of one that is there. It is written as `scratch`, so that readers see all of it or
+/// nothing.
+///
+/// # Errors
+/// Those of the files, such as when `scratch` is somebody else's.
+pub(crate) fn write(path: &Path, scratch: &Path, content: &str) -> io::Result<()> {
+    // What an earlier try has left; what can't be removed is found right below.
+    let _ = fs::remove_file(scratch);
+    File::create_new(scratch)?.write_all(content.as_bytes())?;
+    fs::rename(scratch, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    fn make_pipe(path: &Path) {
+        assert!(Command::new("mkfifo").arg(path).status().expect("runs").success());
+    }
+
+    #[test]
+    fn a_file_that_was_written_is_read_also_in_the_place_of_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, scratch] = ["port", "scratch"].map(|name| folder.path().join(name));
+        assert_eq!(read(&path), None);
+        for content in ["weir-1-2-3", "na+sm://1-2"] {
+            write(&path, &scratch, content).expect("written");
+            assert_eq!((read(&path).as_deref(), scratch.exists()), (Some(content), false));
+        }
+    }
+
+    #[test]
+    fn pipes_links_and_long_files_hold_up_no_reader_and_lead_nowhere() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [pipe, real, link, long] = ["pipe", "real", "link", "long"].map(|name| folder.path().join(name));
+        make_pipe(&pipe);
+        assert_eq!(read(&pipe).unwrap_or_default(), "");
+        fs::write(&real, "weir-1-2-3").expect("written");
+        symlink(&real, &link).expect("a link");
+        assert_eq!((read(&link), read(&real).as_deref()), (None, Some("weir-1-2-3")));
+        fs::write(&long, "weir".repeat(1000)).expect("written");
+        assert!(read(&long).is_some_and(|content| content.len() as u64 == CONTENT_MAX));
+        assert_eq!(read(folder.path()), None);
+    }
+
+    #[test]
+    fn pipes_and_links_hold_up_no_writer_and_lead_nowhere() {
+        for place in ["scratch", "port"] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let [path, scratch, other] = ["port", "scratch", "other"].map(|name| folder.path().join(name));
+            make_pipe(&folder.path().join(place));
+            write(&path, &scratch, "weir-1-2-3").expect("written");
+            assert_eq!(read(&path).as_deref(), Some("weir-1-2-3"));
+            fs::remove_file(&path).expect("removed");
+            fs::write(&other, "another's").expect("written");
+            symlink(&other, folder.path().join(place)).expect("a link");
+            write(&path, &scratch, "weir-1-2-3").expect("written");
+            let [content, others] = [&path, &other].map(|path| read(path).expect("a file"));
+            assert_eq!((content.as_str(), others.as_str()), ("weir-1-2-3", "another's"));
+        }
+    }
+}
