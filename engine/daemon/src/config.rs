@@ -4,6 +4,7 @@ mod cache;
 mod memory;
 mod probes;
 mod spdk;
+mod wrong;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -161,12 +162,12 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file's content.
-    #[error("configuration file {path} is not valid: {source}")]
+    #[error("configuration file {path} is not valid: {reason}")]
     Parse {
         /// The file.
         path: PathBuf,
         /// Where and why.
-        source: Box<toml::de::Error>,
+        reason: String,
     },
     /// A key without a value.
     #[error("`{key}` is not set; set it in the configuration file or by {hint}")]
@@ -346,8 +347,10 @@ impl Config {
         let path = &flags.config;
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-        let file: File = toml::from_str(&text)
-            .map_err(|source| ConfigError::Parse { path: path.clone(), source: Box::new(source) })?;
+        let file: File = toml::from_str(&text).map_err(|error| ConfigError::Parse {
+            path: path.clone(),
+            reason: wrong::reason(&text, &error),
+        })?;
         Self::merge(flags, file)
     }
 

@@ -187,6 +187,21 @@ fn errors_name_the_key() {
 }
 
 #[test]
+fn what_is_no_configuration_is_not_shown_as_it_is() {
+    let long = "x".repeat(100_000);
+    for (text, said) in [
+        (format!("rank = 0\n\u{1b}[2J\u{7}{long}"), "line 2, column "),
+        (format!("colour{long} = 1\n"), "line 1, column 1: unknown field `colourxxx"),
+        (format!("rank = \"{long}\"\n"), "line 1, column 8: invalid type: string "),
+        ("\"\\u001b[2J\" = 1".to_owned(), "line 1, column 1: unknown field `\\u{1b}[2J`"),
+    ] {
+        let error = load(&text, ranked()).expect_err(said);
+        assert!(error.contains(said), "{error}");
+        assert!(error.len() < 2000 && !error.contains(|c: char| c.is_control()), "{error:?}");
+    }
+}
+
+#[test]
 fn times_of_the_membership_protocol_keep_their_proportions_unless_they_are_set() {
     let config = load(GOOD, ranked()).expect("a good file");
     assert_eq!(config.membership, SwimConfig::default());
