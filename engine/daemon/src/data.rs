@@ -18,6 +18,7 @@ use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 use weir_store::{FormatError, FormatOptions, OpenError, Owner, Store, StoreConfig};
 
+use crate::ending::while_wanted;
 use crate::waiting;
 
 /// Ending of a file that is being made.
@@ -112,6 +113,9 @@ pub enum DataError {
     /// A store can't be made.
     #[error("{0}")]
     Format(#[from] FormatError),
+    /// The engine is to end.
+    #[error("the engine was asked to end before its targets were made; the next start makes them")]
+    Unwanted,
 }
 
 /// What the targets' files are made for.
@@ -161,11 +165,12 @@ impl Layout {
         Owner { system: self.system.clone(), rank: self.rank, target: TargetIndex(target) }
     }
 
-    /// Checks the directory, and makes the targets' files at first start.
+    /// Checks the directory, and makes the targets' files at first start, which it leaves off between two transfers when they are
+    /// not wanted any more: a format that was broken off is begun again by the next start, as after a crash.
     ///
     /// # Errors
-    /// When the directory holds something else, or files can't be made.
-    pub fn prepare(&self) -> Result<(), DataError> {
+    /// When the directory holds something else, files can't be made, or they are not wanted any more.
+    pub fn prepare(&self, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         fs::create_dir_all(&self.folder).map_err(wrong)?;
         let names = self.names().map_err(wrong)?;
@@ -178,10 +183,10 @@ impl Layout {
             self.refuse_foreign(&names)?;
             if self.devices.is_empty() {
                 for target in 0..self.targets {
-                    self.make(target)?;
+                    self.make(target, is_unwanted)?;
                 }
             } else {
-                self.take_devices()?;
+                self.take_devices(is_unwanted)?;
             }
         }
         self.finish().map_err(wrong)?;
@@ -193,13 +198,15 @@ impl Layout {
 
     /// Formats and links the devices of a first start. Those that carry these very targets, because the directory was
     /// lost, are linked as they are.
-    fn take_devices(&self) -> Result<(), DataError> {
+    fn take_devices(&self, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
         let mut contents = Vec::new();
         for (target, path) in (0..).zip(&self.devices) {
-            contents.push(executor.block_on(content(&rt, path, &self.owner(target)))?);
+            let owner = self.owner(target);
+            let search = while_wanted(&rt, is_unwanted, content(&rt, path, &owner));
+            contents.push(executor.block_on(search).ok_or(DataError::Unwanted)??);
         }
         let pair = || {
             contents.iter().zip(&self.devices).map(|(content, path)| (content, path.display().to_string()))
@@ -212,7 +219,7 @@ impl Layout {
         for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
             if matches!(content, Content::Nothing) {
                 let device = watched(&rt, waiting::open(&rt, target, path)?);
-                self.format(&executor, &device, target)?;
+                self.format(&executor, &device, target, is_unwanted)?;
                 tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
             }
             self.link(target, path).map_err(wrong)?;
@@ -260,7 +267,7 @@ impl Layout {
     }
 
     /// Makes a target's file under its temporary name. What an earlier attempt left there never held data.
-    fn make(&self, target: u32) -> Result<(), DataError> {
+    fn make(&self, target: u32, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
         let path = self.unfinished(target);
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         match fs::remove_file(&path) {
@@ -270,16 +277,23 @@ impl Layout {
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
         let device = watched(&rt, Rc::new(FileDevice::create(&rt, &path, self.size)?));
-        self.format(&executor, &device, target)?;
+        self.format(&executor, &device, target, is_unwanted)?;
         tracing::info!(path = %self.path(target).display(), size = self.size, "target formatted");
         Ok(())
     }
 
     /// Makes a target's store.
-    fn format(&self, executor: &Executor, device: &Rc<dyn Device>, target: u32) -> Result<(), DataError> {
+    fn format(
+        &self,
+        executor: &Executor,
+        device: &Rc<dyn Device>,
+        target: u32,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<(), DataError> {
         let (rt, options) = (executor.handle(), FormatOptions { owner: self.owner(target), log_bytes: None });
         let format = Store::format(&rt, device, &options);
-        executor.block_on(waiting::attended(&rt, target, device, "format", format))?;
+        let format = waiting::attended(&rt, target, device, "format", format);
+        executor.block_on(while_wanted(&rt, is_unwanted, format)).ok_or(DataError::Unwanted)??;
         Ok(())
     }
 

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
 use weir_fabric::{Options, libfabric};
@@ -22,6 +22,7 @@ use weir_store::StoreConfig;
 use crate::VERSION;
 use crate::config::{Config, SpdkConfig};
 use crate::data::{DataError, Layout};
+use crate::ending::{Signals, Unwanted};
 use crate::grpc::{Bridge, Methods};
 use crate::http::{self, Page};
 use crate::metrics::{Figures, render};
@@ -32,6 +33,10 @@ use crate::thread::{self, Event, Settings, TargetThread, ThreadError};
 /// Longest time from SIGTERM to the end: half of the grace that pods of engines have. What isn't in a checkpoint by
 /// then is recovered from the log.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Longest wait for the thread that prepares the targets to leave off what it does: it does between two transfers. The end of the
+/// process breaks off what it waits for longer, such as an open; that is no more than a crash.
+const LEAVE_OFF_LIMIT: Duration = Duration::from_secs(5);
 
 /// Longest wait for a target's figures: a scrape has ten seconds by default.
 const FIGURES_LIMIT: Duration = Duration::from_secs(5);
@@ -102,29 +107,59 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         size: config.target_size,
         devices: config.devices.clone(),
     };
-    let tls = RotatingServer::load(config.tls.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(EngineError::Runtime)?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
+        let mut signals = Signals::take().map_err(EngineError::Runtime)?;
+        let tls = RotatingServer::load(config.tls.clone())?;
         // Probes are answered while targets are made and recover, and a port that is taken is found before data is touched.
         let metrics = listen("metrics", config.metrics_listen).await?;
         let management = listen("management", config.management_listen).await?;
         let page = Rc::new(MetricsSource::new(config, started));
-        let (made, spdk) = (layout.clone(), config.spdk.clone());
-        serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made)).await?;
+        let (made, spdk, unwanted) = (layout.clone(), config.spdk.clone(), Unwanted::default());
+        let is_unwanted = unwanted.clone();
+        let work = serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made, &is_unwanted));
+        if unless_ended(signals.recv(), &unwanted, work).await?.is_none() {
+            tracing::info!("engine has stopped before its targets were made");
+            return Ok(());
+        }
         let mut engine = Engine::start(config, &layout, &page)?;
-        engine.run(management, tls, config).await
+        engine.run(management, tls, config, signals).await
     })
 }
 
 /// Starts SPDK where it is used, and makes the targets' files at first start.
-fn prepare(spdk: Option<&SpdkConfig>, layout: &Layout) -> Result<(), EngineError> {
+fn prepare(spdk: Option<&SpdkConfig>, layout: &Layout, unwanted: &Unwanted) -> Result<(), EngineError> {
     #[cfg(feature = "spdk")]
     spdk.map_or(Ok(()), crate::spdk::run)?;
     #[cfg(not(feature = "spdk"))]
     let _ = spdk;
-    Ok(layout.prepare()?)
+    Ok(layout.prepare(&|| unwanted.is_set())?)
+}
+
+/// Waits until the targets are prepared, or the engine is asked to end; `None` then, once they are left off.
+async fn unless_ended<T>(
+    asked: impl Future<Output = ()>,
+    unwanted: &Unwanted,
+    work: impl Future<Output = Result<T, EngineError>>,
+) -> Result<Option<T>, EngineError> {
+    let mut work = pin!(work);
+    tokio::select! {
+        biased;
+        () = asked => {}
+        done = &mut work => return done.map(Some),
+    }
+    tracing::info!("engine is stopping before its targets are made");
+    unwanted.set();
+    match tokio::time::timeout(LEAVE_OFF_LIMIT, work).await {
+        Ok(Err(error)) if !matches!(error, EngineError::Data(DataError::Unwanted)) => Err(error),
+        Ok(_) => Ok(None),
+        Err(_) => {
+            tracing::warn!("a device keeps the targets' preparation waiting; it is broken off");
+            Ok(None)
+        }
+    }
 }
 
 /// Answers probes and scrapes from now on, and does something meanwhile that may keep its thread waiting for devices.
@@ -225,9 +260,8 @@ impl Engine {
         listener: TcpListener,
         tls: RotatingServer,
         config: &Config,
+        mut signals: Signals,
     ) -> Result<(), EngineError> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(EngineError::Runtime)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(EngineError::Runtime)?;
         let (stop, mut stopped) = watch::channel(false);
         let first = self.targets.first().map(|target| target.remote.clone());
         let Some(first) = first else { return Err(EngineError::StopLimit) };
@@ -244,8 +278,7 @@ impl Engine {
         let mut serving = 0;
         let ended = loop {
             tokio::select! {
-                _ = terminate.recv() => break Ok(()),
-                _ = interrupt.recv() => break Ok(()),
+                () = signals.recv() => break Ok(()),
                 ended = &mut server => break match ended {
                     Ok(Ok(())) | Err(_) => Ok(()),
                     Ok(Err(error)) => Err(EngineError::Server(error)),
@@ -432,6 +465,30 @@ mod tests {
         });
         let answers = asked.expect("they are made").map(|answer| answer.expect("an answer"));
         assert_eq!(answers, ["HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable", "HTTP/1.1 200 OK"]);
+    }
+
+    #[test]
+    fn targets_are_left_off_when_the_engine_is_to_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (left, is_left) = std::sync::mpsc::channel();
+        let ended = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
+            let unwanted = Unwanted::default();
+            let (is_unwanted, (begun, has_begun)) = (unwanted.clone(), tokio::sync::oneshot::channel());
+            // Targets are made for as long as somebody wants them.
+            let work = serve_during(listener, &page, move || {
+                begun.send(()).expect("the engine waits");
+                while !is_unwanted.is_set() {
+                    std::thread::yield_now();
+                }
+                left.send(()).expect("the test waits");
+                Err::<(), _>(DataError::Unwanted.into())
+            });
+            unless_ended(async { drop(has_begun.await) }, &unwanted, work).await
+        });
+        assert!(matches!(ended, Ok(None)), "{ended:?}");
+        is_left.try_recv().expect("it was waited for");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod convert;
 pub mod data;
 mod devices;
 mod durable;
+mod ending;
 pub mod engine;
 mod grpc;
 mod http;

@@ -17,6 +17,7 @@ use weir_proto::probe::ProbeListener;
 use weir_rpc::group::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};
 use weir_runtime::sync::Gate;
+use weir_runtime::{Either, race};
 use weir_store::{Owner, StoreConfig};
 
 use crate::data;
@@ -204,6 +205,25 @@ fn run(
 
 async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event)) -> Result<(), ThreadError> {
     let target = settings.owner.target.0;
+    let stop = STOP.with(Clone::clone);
+    // A recovery may take long. One that is broken off costs nothing: what was acknowledged is on the device.
+    let served = match race(stop.wait(), Box::pin(start(executor, settings))).await {
+        Either::First(()) => {
+            tracing::info!(target, "the target was stopped before it served");
+            return Ok(());
+        }
+        Either::Second(served) => served?,
+    };
+    CURRENT.set(Some(Rc::clone(&served)));
+    events(Event::Serving(target));
+    stop.wait().await;
+    CURRENT.take();
+    served.stop().await.map_err(|error| ThreadError::Stop { target, reason: error.to_string() })
+}
+
+/// Opens the target's device and endpoint, and has it serve.
+async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, ThreadError> {
+    let target = settings.owner.target.0;
     let rt = executor.handle();
     let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
     let shelter = Rc::new(FileShelter::new(settings.path.clone()));
@@ -247,12 +267,7 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
     };
     let served = Target::start(context).await.map_err(|source| ThreadError::Start { target, source })?;
     weir_probe::announce(served.rpc(), &settings.probes);
-    CURRENT.set(Some(Rc::clone(&served)));
-    events(Event::Serving(target));
-    let stop = STOP.with(Clone::clone);
-    stop.wait().await;
-    CURRENT.take();
-    served.stop().await.map_err(|error| ThreadError::Stop { target, reason: error.to_string() })
+    Ok(served)
 }
 
 /// Keeps the calling thread on one processor. When that is not allowed it runs unpinned.

@@ -71,17 +71,17 @@ fn pools(layout: &Layout, target: u32) -> usize {
 fn devices_are_formatted_once_and_found_again_under_other_names() {
     let machine = Machine::new();
     let layout = machine.layout("data", ["a", "b"]);
-    layout.prepare().expect("a first start");
+    layout.prepare(&|| false).expect("a first start");
     assert_eq!(fs::read_link(layout.path(1)).expect("a link"), machine.device("b"));
     add_pool(&layout, 1);
-    layout.prepare().expect("a second start");
+    layout.prepare(&|| false).expect("a second start");
     assert_eq!(pools(&layout, 1), 1);
     fs::rename(machine.device("b"), machine.device("d")).expect("a new name");
     let layout = machine.layout("data", ["a", "d"]);
-    layout.prepare().expect("the link follows");
+    layout.prepare(&|| false).expect("the link follows");
     assert_eq!(pools(&layout, 1), 1);
     let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "d"]) };
-    files.prepare().expect("what is linked is used without the key, too");
+    files.prepare(&|| false).expect("what is linked is used without the key, too");
     assert_eq!(pools(&files, 1), 1);
 }
 
@@ -93,32 +93,32 @@ fn a_device_with_anything_on_it_is_left_as_it_is() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"somebody's", offset).expect("written");
     drop(file);
     let layout = machine.layout("data", ["a", "b"]);
-    let refused = layout.prepare().expect_err("not blank").to_string();
+    let refused = layout.prepare(&|| false).expect_err("not blank").to_string();
     assert!(refused.contains("is not empty") && refused.contains(&offset.to_string()), "{refused}");
     let bytes = fs::read(machine.device("b")).expect("readable");
     assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 10, "nothing was written");
     // Erased, it will do, although the first device carries a new target by now.
     machine.replace("b");
-    layout.prepare().expect("the first start goes on");
+    layout.prepare(&|| false).expect("the first start goes on");
     let other = Layout { rank: Rank(4), ..machine.layout("other", ["a", "b"]) };
-    assert!(matches!(other.prepare(), Err(DataError::Open(_))), "another engine's targets");
+    assert!(matches!(other.prepare(&|| false), Err(DataError::Open(_))), "another engine's targets");
 }
 
 #[test]
 fn a_lost_directory_finds_its_devices_but_none_is_replaced_by_a_blank_one() {
     let machine = Machine::new();
     let layout = machine.layout("data", ["a", "b"]);
-    layout.prepare().expect("a first start");
+    layout.prepare(&|| false).expect("a first start");
     add_pool(&layout, 0);
     let again = machine.layout("again", ["a", "b"]);
-    again.prepare().expect("the devices carry its targets");
+    again.prepare(&|| false).expect("the devices carry its targets");
     assert_eq!((pools(&again, 0), pools(&again, 1)), (1, 0));
-    let refused = machine.layout("third", ["a", "c"]).prepare().expect_err("c is blank").to_string();
+    let refused = machine.layout("third", ["a", "c"]).prepare(&|| false).expect_err("c is blank").to_string();
     assert!(refused.contains("is blank, while") && refused.contains("lost silently"), "{refused}");
-    let swapped = machine.layout("third", ["b", "a"]).prepare();
+    let swapped = machine.layout("third", ["b", "a"]).prepare(&|| false);
     assert!(matches!(swapped, Err(DataError::Open(_))), "each target has its own");
     machine.replace("b");
-    layout.prepare().expect("the link is there");
+    layout.prepare(&|| false).expect("the link is there");
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     let opened = executor.block_on(async {
@@ -132,7 +132,39 @@ fn a_lost_directory_finds_its_devices_but_none_is_replaced_by_a_blank_one() {
 fn files_with_data_are_not_left_for_devices() {
     let machine = Machine::new();
     let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "b"]) };
-    files.prepare().expect("files");
-    let refused = machine.layout("data", ["a", "b"]).prepare();
+    files.prepare(&|| false).expect("files");
+    let refused = machine.layout("data", ["a", "b"]).prepare(&|| false);
     assert!(matches!(refused, Err(DataError::File { .. })));
+}
+
+/// Breaks preparations off, each one step later than the one before, until one is done; how many were broken off.
+fn break_off(layout: &Layout) -> usize {
+    for steps in 0_usize.. {
+        let left = std::cell::Cell::new(steps);
+        let is_unwanted = || match left.get() {
+            0 => true,
+            some => {
+                left.set(some - 1);
+                false
+            }
+        };
+        match layout.prepare(&is_unwanted) {
+            Ok(()) => return steps,
+            Err(DataError::Unwanted) => {}
+            Err(error) => panic!("after {steps} steps: {error}"),
+        }
+    }
+    unreachable!("it never ends");
+}
+
+#[test]
+fn what_is_broken_off_anywhere_is_made_by_a_later_start() {
+    let machine = Machine::new();
+    let devices = machine.layout("devices", ["a", "b"]);
+    let files = Layout { devices: Vec::new(), ..machine.layout("files", ["a", "b"]) };
+    for layout in [devices, files] {
+        let broken = break_off(&layout);
+        assert!(broken > 10, "only {broken} steps");
+        assert_eq!((pools(&layout, 0), pools(&layout, 1)), (0, 0));
+    }
 }

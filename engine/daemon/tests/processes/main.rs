@@ -3,6 +3,7 @@
 
 mod data;
 mod devices;
+mod ending;
 mod hostile;
 mod kill;
 mod management;
