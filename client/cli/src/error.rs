@@ -121,6 +121,15 @@ impl CliError {
         Self::Io { what: what.into(), source }
     }
 
+    /// Wraps an error about a file or directory that the arguments name: one that is missing does not exist.
+    pub fn named(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::NotFound(format!("{what}: {source}")),
+            _ => Self::Io { what, source },
+        }
+    }
+
     /// The DER number, where the failure has one.
     #[must_use]
     pub fn der(&self) -> Option<Der> {

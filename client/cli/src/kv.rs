@@ -91,8 +91,8 @@ fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {
     match (&arguments.value, &arguments.file) {
         (Some(text), _) => value.extend_from_slice(text.as_bytes()),
         (None, Some(path)) => {
-            let file =
-                std::fs::File::open(path).map_err(|error| CliError::io(path.display().to_string(), error))?;
+            let file = std::fs::File::open(path)
+                .map_err(|error| CliError::named(path.display().to_string(), error))?;
             file.take(VALUE_MAX + 1)
                 .read_to_end(&mut value)
                 .map_err(|error| CliError::io(path.display().to_string(), error))?;

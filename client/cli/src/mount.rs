@@ -79,7 +79,7 @@ pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -
     let attach =
         std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
     let target = arguments.directory.canonicalize().map_err(|error| {
-        CliError::io(format!("directory {} to mount at", arguments.directory.display()), error)
+        CliError::named(format!("directory {} to mount at", arguments.directory.display()), error)
     })?;
     if mountinfo::at(&target)
         .is_ok_and(|found| found.is_some_and(|entry| entry.file_system == mountinfo::FILE_SYSTEM_TYPE))
@@ -174,7 +174,7 @@ fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result
             .create(true)
             .append(true)
             .open(path)
-            .map_err(|error| CliError::io(path.display().to_string(), error))?
+            .map_err(|error| CliError::named(path.display().to_string(), error))?
             .into(),
     };
     // Its standard error must not be the caller's: whoever waits for that to end would wait for the mount to end.

@@ -81,6 +81,9 @@ fn values_are_put_listed_and_removed() {
     let described = system.json(&["kv", "get", "tank", "objects", "42", "bytes"]);
     assert_eq!((&described["value"], &described["bytes"]), (&json!(null), &json!(256)));
     assert!(described["base64"].as_str().is_some_and(|text| text.starts_with("//79")), "{described}");
+    let (code, error) =
+        system.fails(&["kv", "put", "tank", "objects", "42", "bytes", "--file", "/nowhere/bytes"]);
+    assert!(code == 3 && error.contains("/nowhere/bytes"), "{code}: {error}");
     // Whatever failed before: nobody has it open.
     system.run(&["container", "destroy", "tank", "objects"]);
 }
@@ -177,6 +180,8 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["mount", "tank", "nowhere", "/tmp"]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("nowhere"), "{error}");
+    let (code, error) = system.fails(&["mount", "tank", "home", "/nowhere/at/all"]);
+    assert!(code == 3 && error.contains("/nowhere/at/all"), "{code}: {error}");
     system.run(&["container", "create", "tank", "objects", "--type", "object"]);
     let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
     assert_eq!(code, 8, "{error}");
