@@ -243,9 +243,15 @@ async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, C
         gid,
         mode: arguments.mode,
     };
+    let what = format!("create container {} in pool {}", request.label, request.pool);
+    let known = match query_for(what, system, &request.pool, &request.label).await {
+        // The time is over.
+        Err(error @ CliError::Unanswered { .. }) => return Err(error),
+        known => known.ok(),
+    };
     let info = create_container(system, request).await?;
-    let text = format!("Container {} created\n{}", info.label, describe(&info));
-    Ok(Answer::new(to_json(&info), text))
+    let existed = known.is_some_and(|known| known.uuid == info.uuid);
+    Ok(Answer::made("Container", &info.label, existed, to_json(&info), &describe(&info)))
 }
 
 /// Creates a container, or finds the equal one that is there.

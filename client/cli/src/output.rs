@@ -29,6 +29,13 @@ impl Answer {
         Self::new(Value::Null, format!("{}\n", text.into()))
     }
 
+    /// An answer that describes what was to be made. A repeated command succeeds; that it has made nothing is to be seen.
+    pub fn made(kind: &str, label: &str, existed: bool, mut response: Value, description: &str) -> Self {
+        response["existed"] = existed.into();
+        let done = if existed { "exists already, with these properties" } else { "created" };
+        Self::new(response, format!("{kind} {label} {done}\n{description}"))
+    }
+
     /// The same answer with bad news.
     #[must_use]
     pub fn but(mut self, failure: CliError) -> Self {

@@ -112,9 +112,16 @@ fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
 }
 
 async fn create(arguments: PoolCreate, system: &System) -> Result<Answer, CliError> {
-    let info = create_pool(system, request_of(arguments)).await?;
-    let text = format!("Pool {} created\n{}", info.label, describe(&info));
-    Ok(Answer::new(to_json(&info), text))
+    let request = request_of(arguments);
+    let there = match list_for(&format!("create pool {}", request.label), system).await {
+        Ok(pools) => pools,
+        // The time is over.
+        Err(error @ CliError::Unanswered { .. }) => return Err(error),
+        Err(_) => Vec::new(),
+    };
+    let info = create_pool(system, request).await?;
+    let existed = there.iter().any(|known| known.uuid == info.uuid);
+    Ok(Answer::made("Pool", &info.label, existed, to_json(&info), &describe(&info)))
 }
 
 /// Creates a pool, or finds the equal one that is there.

@@ -19,12 +19,19 @@ fn pools_and_containers_are_made_described_and_removed() {
     );
     let again = system.json(&["pool", "create", "--size", "256MiB", "tank"]);
     assert_eq!(again["uuid"], pool["uuid"], "the same request again is the same pool");
+    assert_eq!((&pool["existed"], &again["existed"]), (&json!(false), &json!(true)));
+    let said = system.run(&["pool", "create", "--size", "256MiB", "tank"]);
+    assert!(said.starts_with("Pool tank exists already, with these properties\n"), "{said}");
     assert_eq!(system.fails(&["pool", "create", "--size", "512MiB", "tank"]).0, 4);
     assert_eq!(system.fails(&["pool", "create", "--size", "900TiB", "huge"]).0, 7);
     assert_eq!(system.fails(&["pool", "query", "none"]).0, 3);
     let container = system.json(&["cont", "create", "tank", "home", "--type", "POSIX", "--attr", "team=a"]);
     assert_eq!(container["container_type"], "POSIX");
-    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    assert_eq!(container["existed"], false);
+    for done in ["created", "exists already, with these properties"] {
+        let said = system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+        assert!(said.starts_with(&format!("Container objects {done}\n")), "{said}");
+    }
     let list = system.json(&["container", "list", "tank"]);
     let mut labels: Vec<&str> =
         list.as_array().expect("a list").iter().filter_map(|c| c["label"].as_str()).collect();
