@@ -405,5 +405,9 @@ fn the_fabric_is_measured_between_two_processes_without_a_system() {
     assert!(is_measured(&response["providers"][0]["engines"][0]["figures"]), "{envelope}");
     let refused = bench("nothing");
     assert_eq!(refused.status.code(), Some(1));
-    assert!(harness::text(&refused).contains("nothing on this machine answers by nothing"));
+    let envelope: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+    let error = envelope["error"].as_str().expect("text");
+    assert!(error.starts_with("nothing on this machine answers by nothing: "), "{error}");
+    assert_eq!(harness::text(&refused).matches("answers by").count(), 1);
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), "", "the other side has said it to this one");
 }

@@ -12,13 +12,12 @@ use weir_fabric::Options;
 use weir_probe::Listener;
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
-use weir_rpc::Peer;
 
 use crate::dev::identity::{LOOPBACK, base64, random_key};
 use crate::error::CliError;
 use crate::output::Answer;
 
-/// What the server says once it listens.
+/// What the server says once it listens; another line says why it doesn't.
 const READY: &str = "ready";
 
 /// Longest text of a key that is read.
@@ -85,8 +84,11 @@ impl Server {
         });
         match line.recv_timeout(START_LIMIT) {
             Ok(Ok(line)) if line.trim() == READY => Ok(()),
-            // It has said why.
-            Ok(Ok(_)) => Err(CliError::Dev(format!("nothing on this machine answers by {provider}"))),
+            Ok(Ok(reason)) => {
+                let reason = Some(reason.trim()).filter(|reason| !reason.is_empty());
+                let reason = reason.unwrap_or("the other side of the measurement has ended");
+                Err(CliError::Dev(format!("nothing on this machine answers by {provider}: {reason}")))
+            }
             Ok(Err(error)) => Err(CliError::io("hear from the other side of the measurement", error)),
             Err(_) => Err(CliError::Dev(format!(
                 "{provider} did not open an endpoint on this machine within {} s",
@@ -112,10 +114,11 @@ impl Drop for Server {
     }
 }
 
-/// Answers measurements of whoever knows the key that comes first on standard input, until that ends.
+/// Answers measurements of whoever knows the key that comes first on standard input, until that ends. A provider that can't listen
+/// is for whoever started this process to tell of.
 ///
 /// # Errors
-/// When there is no key, or the provider can't listen.
+/// When there is no key.
 pub fn serve(provider: &str, port: u16) -> Result<Answer, CliError> {
     let failed = |error| CliError::io("standard input", error);
     let mut input = BufReader::new(std::io::stdin());
@@ -123,12 +126,13 @@ pub fn serve(provider: &str, port: u16) -> Result<Answer, CliError> {
     input.by_ref().take(KEY_TEXT_MAX).read_line(&mut text).map_err(failed)?;
     let key = SystemKey::parse(&text).map_err(|error| CliError::Usage(error.to_string()))?;
     let listener = Listener::start(Options::listen(provider, LOOPBACK, port), key);
-    let _listener = listener.map_err(|error| weir_client::Error::Fabric {
-        provider: format!("{provider} at {}", Peer::new(LOOPBACK, port)),
-        reason: error.to_string(),
-    })?;
-    println!("{READY}");
+    let said =
+        listener.as_ref().map_or_else(|error| error.to_string().replace('\n', " "), |_| READY.to_owned());
+    println!("{said}");
     std::io::stdout().flush().map_err(failed)?;
+    if listener.is_err() {
+        return Ok(Answer::new(serde_json::Value::Null, ""));
+    }
     std::io::copy(&mut input, &mut std::io::sink()).map_err(failed)?;
     Ok(Answer::new(serde_json::Value::Null, ""))
 }
