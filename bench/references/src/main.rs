@@ -6,7 +6,7 @@
 //! `update COUNT` stores so many values under further keys, `fetch ROUNDS` fetches the first ones so many times. It ends when
 //! its input does.
 //!
-//! Values of one size under keys of eight bytes, the same ones as that store's dkeys, in the same order, that of a
+//! Values of one size under keys of eight bytes, as many as that store's dkeys and in the same order, that of a
 //! multiplication, so that neighbours in time aren't neighbours in the key space. One thread puts `WIDTH` updates into each
 //! durable (fsync or fdatasync) group: in RocksDB single writes and then one sync of its log, in LMDB and redb one
 //! transaction. That spares the libraries what the store does for its callers, who know nothing of each other; so RocksDB

@@ -161,7 +161,7 @@ pub async fn measure(sides: &Sides<'_>, measured: &[&Size], report: &mut Report)
             let started =
                 Reference::start(sides.program, folder, library, [OPERATIONS, WIDTH, size.len as u64]);
             pin::pin(sides.seat);
-            let mut beside = Match { sides, size, shard: &shard, number, reference: started?.0 };
+            let mut beside = Match { sides, size, shard: &shard, number, reference: started? };
             beside.turns().await?.report(report, library, size.len);
         }
     }
