@@ -123,6 +123,13 @@ pub unsafe trait Lasting: 'static {
     }
 }
 
+// SAFETY: the system gives zeros, the mapping is the value's alone as long as it lives, and stays where it is.
+unsafe impl Lasting for Mapping {
+    fn place(&mut self) -> (NonNull<u8>, usize) {
+        (self.start, self.len)
+    }
+}
+
 // SAFETY: the bytes are those of the first, which is dropped before the second.
 unsafe impl<T: Lasting, K: 'static> Lasting for (T, K) {
     fn place(&mut self) -> (NonNull<u8>, usize) {

@@ -5,11 +5,13 @@
 //! finds the value here, and does him no harm; the scrubber reads the device.
 //!
 //! Each place has a block of one large piece of memory, which its number names: where a value is follows from what is known
-//! of its set. The system gives that memory as it is filled.
+//! of its set. The system gives that memory as it is filled, on huge pages where it has them: values are asked for in any
+//! order, and the processor remembers where few pages are.
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use weir_media::{BLOCK, prefetch};
+use weir_memory::{Lasting, Mapping};
 
 /// Bytes of a value that are asked for ahead of its copy: what follows the processor asks for by itself once the first lines
 /// have shown where that goes, and asking for all takes longer on a busy machine.
@@ -70,21 +72,23 @@ impl Spot {
 #[derive(Debug, Default)]
 struct Places {
     sets: Vec<Set>,
-    memory: Vec<u8>,
-    /// Where the first block begins, so that none lies in two pages.
-    begin: usize,
+    /// The blocks of all places; `None` without any.
+    memory: Option<Mapping>,
 }
 
 impl Places {
     fn new(limit: usize) -> Self {
-        // One block more than there are places may be lost to the alignment.
-        let sets = limit.saturating_sub(BLOCK) / (WAYS * BLOCK + size_of::<Set>());
-        if sets == 0 {
-            return Self::default();
+        let sets = limit / (WAYS * BLOCK + size_of::<Set>());
+        // A system without memory for a cache does without.
+        match Mapping::new(sets * WAYS * BLOCK) {
+            Some(memory) => Self { sets: vec![Set::default(); sets], memory: Some(memory) },
+            None => Self::default(),
         }
-        let memory = vec![0; (sets * WAYS + 1) * BLOCK];
-        let begin = memory.as_ptr().addr().wrapping_neg() % BLOCK;
-        Self { sets: vec![Set::default(); sets], memory, begin }
+    }
+
+    /// The memory of all places.
+    fn memory(&mut self) -> &mut [u8] {
+        self.memory.as_mut().map(Lasting::bytes).unwrap_or_default()
     }
 
     /// The set of a value that begins at this block; `None` when there is no cache.
@@ -95,7 +99,7 @@ impl Places {
 
     /// Where a place is in memory. Those of neighbouring sets are neighbours, as their values' blocks are.
     fn start(&self, set: usize, way: usize) -> usize {
-        self.begin + (way * self.sets.len() + set) * BLOCK
+        (way * self.sets.len() + set) * BLOCK
     }
 
     /// Where the data of a place is.
@@ -128,10 +132,11 @@ impl Cache {
     /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
     /// is here. Returns where.
     pub(crate) fn expect(&self, block: u64, checksum: u32) -> Spot {
-        let places = self.places.borrow();
+        let mut places = self.places.borrow_mut();
         let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
         let Some((set, way)) = found else { return Spot::NONE };
-        let value = &places.memory[places.range(set, way)];
+        let range = places.range(set, way);
+        let value = &places.memory()[range];
         prefetch(&value[..value.len().min(HEAD)]);
         u32::try_from(set * WAYS + way + 1).map_or(Spot::NONE, Spot)
     }
@@ -141,11 +146,11 @@ impl Cache {
     #[inline]
     pub(crate) fn foresee(&self, Spot(spot): Spot) {
         let Some(number) = spot.checked_sub(1) else { return };
-        let (places, number) = (self.places.borrow(), number as usize);
+        let (mut places, number) = (self.places.borrow_mut(), number as usize);
         let (set, way) = (number / WAYS, number % WAYS);
         prefetch(places.sets.get(set..=set).unwrap_or_default());
         let start = places.start(set, way);
-        prefetch(places.memory.get(start..start + HEAD).unwrap_or_default());
+        prefetch(places.memory().get(start..start + HEAD).unwrap_or_default());
     }
 
     /// Passes the value with this checksum at this block on, if it is here. Returns what is made of it; `None`, too, when
@@ -160,7 +165,8 @@ impl Cache {
         let set = places.set(block)?;
         let found = places.sets[set].find(block, checksum).and_then(|way| {
             places.sets[set].touch(way);
-            using(&places.memory[places.range(set, way)])
+            let range = places.range(set, way);
+            using(&places.memory()[range])
         });
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.set(counter.get() + 1);
@@ -180,13 +186,13 @@ impl Cache {
         (set.blocks[way], set.checksums[way], set.lens[way]) = (block, checksum, len);
         set.touch(way);
         let range = places.range(at, way);
-        places.memory[range].copy_from_slice(data);
+        places.memory()[range].copy_from_slice(data);
     }
 
     /// Flips a bit of every byte.
     #[cfg(test)]
     pub(crate) fn alter(&self) {
-        self.places.borrow_mut().memory.iter_mut().for_each(|byte| *byte ^= 4);
+        self.places.borrow_mut().memory().iter_mut().for_each(|byte| *byte ^= 4);
     }
 }
 
@@ -196,7 +202,7 @@ mod tests {
 
     /// Bytes of a cache with so many sets.
     const fn room(sets: usize) -> usize {
-        BLOCK + sets * (WAYS * BLOCK + size_of::<Set>())
+        sets * (WAYS * BLOCK + size_of::<Set>())
     }
 
     fn read(cache: &Cache, block: u64, checksum: u32) -> Option<Vec<u8>> {
@@ -239,10 +245,9 @@ mod tests {
         }
         assert!((0..places).all(|block| read(&cache, block, 7) == Some(value(block))));
         assert_eq!(cache.bytes(), 3 * WAYS * BLOCK);
-        let held = cache.places.borrow();
-        assert!(held.memory.len() + size_of_val(&held.sets[..]) <= room(3));
-        let is_whole = |range: Range<usize>| held.memory[range].as_ptr().addr().is_multiple_of(BLOCK);
-        assert!((0..3).all(|set| (0..WAYS).all(|way| is_whole(held.range(set, way)))));
+        let mut held = cache.places.borrow_mut();
+        assert!(held.memory().len() + size_of_val(&held.sets[..]) <= room(3));
+        assert!(held.memory().as_ptr().addr().is_multiple_of(BLOCK));
     }
 
     #[test]
