@@ -243,30 +243,23 @@ async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, C
         gid,
         mode: arguments.mode,
     };
-    let what = format!("create container {} in pool {}", request.label, request.pool);
-    let known = match query_for(what, system, &request.pool, &request.label).await {
-        // The time is over.
-        Err(error @ CliError::Unanswered { .. }) => return Err(error),
-        known => known.ok(),
-    };
-    let info = create_container(system, request).await?;
-    let existed = known.is_some_and(|known| known.uuid == info.uuid);
+    let (info, existed) = create_container(system, request).await?;
     Ok(Answer::made("Container", &info.label, existed, to_json(&info), &describe(&info)))
 }
 
-/// Creates a container, or finds the equal one that is there.
+/// Creates a container, or finds the equal one that is there; whether it was there.
 ///
 /// # Errors
 /// When the engines refuse it or cannot be asked.
 pub async fn create_container(
     system: &System,
     request: ContainerCreateRequest,
-) -> Result<ContainerInfo, CliError> {
+) -> Result<(ContainerInfo, bool), CliError> {
     let what = format!("create container {} in pool {}", request.label, request.pool);
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).create(request.clone()).await)
         .await?;
-    reply.container.ok_or_else(|| nameless(&request.label))
+    reply.container.map(|container| (container, reply.existed)).ok_or_else(|| nameless(&request.label))
 }
 
 async fn list(pool: String, system: &System) -> Result<Answer, CliError> {

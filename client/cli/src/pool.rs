@@ -113,26 +113,19 @@ fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
 
 async fn create(arguments: PoolCreate, system: &System) -> Result<Answer, CliError> {
     let request = request_of(arguments);
-    let there = match list_for(&format!("create pool {}", request.label), system).await {
-        Ok(pools) => pools,
-        // The time is over.
-        Err(error @ CliError::Unanswered { .. }) => return Err(error),
-        Err(_) => Vec::new(),
-    };
-    let info = create_pool(system, request).await?;
-    let existed = there.iter().any(|known| known.uuid == info.uuid);
+    let (info, existed) = create_pool(system, request).await?;
     Ok(Answer::made("Pool", &info.label, existed, to_json(&info), &describe(&info)))
 }
 
-/// Creates a pool, or finds the equal one that is there.
+/// Creates a pool, or finds the equal one that is there; whether it was there.
 ///
 /// # Errors
 /// When the engines refuse it or cannot be asked.
-pub async fn create_pool(system: &System, request: PoolCreateRequest) -> Result<PoolInfo, CliError> {
+pub async fn create_pool(system: &System, request: PoolCreateRequest) -> Result<(PoolInfo, bool), CliError> {
     let what = format!("create pool {}", request.label);
     let reply =
         system.call(what, async |channel| PoolsClient::new(channel).create(request.clone()).await).await?;
-    reply.pool.ok_or_else(|| nameless(&request.label))
+    reply.pool.map(|pool| (pool, reply.existed)).ok_or_else(|| nameless(&request.label))
 }
 
 /// Every pool.

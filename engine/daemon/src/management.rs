@@ -6,7 +6,7 @@ use std::time::Duration;
 use prost::Message;
 use weir_management::{Failure, v1};
 use weir_pool::{
-    AskError, Directory, DirectoryEntry, EntryState, Failed, PoolService, PoolSpec, TargetPools,
+    AskError, Directory, DirectoryEntry, EntryState, Failed, Made, PoolService, PoolSpec, TargetPools,
 };
 use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
@@ -240,9 +240,9 @@ impl Management {
             object_class: request.object_class,
             tenant: TenantId(request.tenant),
         };
-        let entry = self.directory()?.create(spec).await.map_err(convert::failure)?;
+        let Made { it: entry, existed } = self.directory()?.create(spec).await.map_err(convert::failure)?;
         let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
-        Ok(v1::PoolCreateResponse { pool }.encode_to_vec())
+        Ok(v1::PoolCreateResponse { pool, existed }.encode_to_vec())
     }
 
     /// What a pool's service says of it; what the list says when it doesn't answer.
@@ -305,9 +305,9 @@ impl Management {
             properties: convert::properties(request)?,
             exclusive: false,
         };
-        let info = service.create_container(request, true).await.map_err(convert::failure)?;
-        let container = Some(convert::container(info, &record));
-        Ok(v1::ContainerCreateResponse { container }.encode_to_vec())
+        let made = service.create_container(request, true).await.map_err(convert::failure)?;
+        let container = Some(convert::container(made.it, &record));
+        Ok(v1::ContainerCreateResponse { container, existed: made.existed }.encode_to_vec())
     }
 
     async fn list_containers(&self, request: &v1::ContainerListRequest) -> Answer {

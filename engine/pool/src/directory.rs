@@ -83,6 +83,22 @@ impl Stored for DirectoryEntry {
     type First = FirstEntry;
 }
 
+/// What somebody asked to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made<T> {
+    /// It.
+    pub it: T,
+    /// It was there before the request.
+    pub existed: bool,
+}
+
+impl<T> Made<T> {
+    /// Made for this request.
+    pub(crate) const fn now(it: T) -> Self {
+        Self { it, existed: false }
+    }
+}
+
 /// The list of pools.
 pub struct Directory {
     pub(crate) engines: Rc<Engines>,
@@ -172,12 +188,13 @@ impl Directory {
         }
     }
 
-    /// Creates a pool on its targets, or returns the existing one of the same label and properties.
+    /// Creates a pool on its targets, or returns the existing one of the same label and properties. Of requests that come at
+    /// once, one has made it.
     ///
     /// # Errors
     /// When the pool is impossible, its label is taken by another, or an engine refuses or doesn't answer; nothing
     /// is left then, or what is left goes in the background.
-    pub async fn create(&self, spec: PoolSpec) -> Result<DirectoryEntry, Failed> {
+    pub async fn create(&self, spec: PoolSpec) -> Result<Made<DirectoryEntry>, Failed> {
         let object = format!("pool {}", spec.label);
         validate_label(&spec.label)
             .map_err(|error| Failed::Invalid { object: object.clone(), reason: error.to_string() })?;
@@ -186,14 +203,14 @@ impl Directory {
         if let Some(existing) = self.find(&spec.label) {
             compare(&existing, &spec)?;
             return match existing.state {
-                EntryState::Ready => Ok(existing),
-                EntryState::Creating => self.finish_creation(existing).await,
+                EntryState::Ready => Ok(Made { it: existing, existed: true }),
+                EntryState::Creating => self.finish_creation(existing).await.map(Made::now),
                 EntryState::Destroying => Err(Failed::InTransition(spec.label, "destroyed")),
             };
         }
         let entry = self.plan(spec).await?;
         self.put(&entry).await?;
-        self.finish_creation(entry).await
+        self.finish_creation(entry).await.map(Made::now)
     }
 
     pub(crate) fn turn(&self, label: &str) -> Semaphore {

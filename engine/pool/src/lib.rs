@@ -27,7 +27,7 @@ mod spread;
 mod target;
 
 pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
-pub use directory::{Directory, DirectoryEntry, EntryState, SYSTEM_POOL};
+pub use directory::{Directory, DirectoryEntry, EntryState, Made, SYSTEM_POOL};
 pub use engines::{AskError, Engines, InvalidEngines};
 pub use error::{Failed, Refusal};
 pub use gather::Gathered;

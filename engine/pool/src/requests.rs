@@ -161,7 +161,7 @@ pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
         service.list_containers().await
     });
     serve(rpc, pools, opcode::CONTAINER_CREATE, |pools, request: ContainerCreateRequest| async move {
-        pools.service(request.capability.pool)?.create_container(request, false).await
+        pools.service(request.capability.pool)?.create_container(request, false).await.map(|made| made.it)
     });
     serve(rpc, pools, opcode::CONTAINER_OPEN, |pools, request: ContainerOpenRequest| async move {
         pools.service(request.capability.pool)?.open_container(&request)

@@ -50,7 +50,7 @@ async fn apply_pool(
         say(&format!("pool {} resized from {}", known.label, Size(known.size_bytes)));
     }
     // One that is there is compared in everything.
-    let info = pool::create_pool(system, request.clone()).await?;
+    let (info, _) = pool::create_pool(system, request.clone()).await?;
     say(&format!("pool {} of {}", info.label, Size(info.size_bytes)));
     Ok(())
 }
@@ -92,7 +92,7 @@ async fn apply_container(
         container::change_quota(system, &request.pool, &request.label, quota).await?;
         say(&format!("container {} has another quota", request.label));
     }
-    let info = container::create_container(system, request.clone()).await?;
+    let (info, _) = container::create_container(system, request.clone()).await?;
     say(&format!("container {} in pool {}", info.label, info.pool_label));
     Ok(())
 }

@@ -33,17 +33,12 @@ fn pools_and_containers_live_from_creation_to_destruction() {
     runtime().block_on(async {
         let attached = system.system(2).attach(v1::AttachRequest {}).await.expect("an answer").into_inner();
         assert_eq!((attached.system.as_str(), attached.engines.len()), ("test", 3));
-        // Every engine takes every request.
-        let made =
-            system.pools(1).create(pool("tank", 3 * 64)).await.expect("room").into_inner().pool.expect("it");
-        let again = system
-            .pools(2)
-            .create(pool("tank", 3 * 64))
-            .await
-            .expect("the same")
-            .into_inner()
-            .pool
-            .expect("it");
+        // Every engine takes every request, and of two at once one makes the pool.
+        let (mut pools, mut others) = (system.pools(1), system.pools(2));
+        let both = tokio::join!(pools.create(pool("tank", 3 * 64)), others.create(pool("tank", 3 * 64)));
+        let (one, other) = (both.0.expect("room").into_inner(), both.1.expect("the same").into_inner());
+        assert!(one.existed != other.existed, "{one:?} {other:?}");
+        let (made, again) = (one.pool.expect("it"), other.pool.expect("it"));
         assert_eq!((made.uuid.clone(), made.state()), (again.uuid, v1::PoolState::Ready));
         assert_eq!(
             (made.ranks.as_slice(), made.targets, made.object_class.as_str()),
@@ -57,11 +52,11 @@ fn pools_and_containers_live_from_creation_to_destruction() {
                 attributes: [("claim".to_owned(), "team/data".to_owned())].into(),
                 ..container("tank", &label)
             };
-            let made =
-                system.containers(rank).create(request.clone()).await.expect("room").into_inner().container;
-            let made = made.expect("it");
-            let again = system.containers(0).create(request).await.expect("the same").into_inner().container;
-            assert_eq!(again.expect("it").uuid, made.uuid);
+            let made = system.containers(rank).create(request.clone()).await.expect("room").into_inner();
+            let again = system.containers(0).create(request).await.expect("the same").into_inner();
+            assert_eq!((made.existed, again.existed), (false, true));
+            let made = made.container.expect("it");
+            assert_eq!(again.container.expect("it").uuid, made.uuid);
             let query = v1::ContainerQueryRequest { pool: "tank".to_owned(), container: made.uuid.clone() };
             let found =
                 system.containers(2).query(query).await.expect("it").into_inner().container.expect("it");

@@ -11,6 +11,7 @@ use weir_proto::pool::{
 use weir_proto::{Capability, ContainerId, Rights};
 
 use super::{Container, PoolService, SPACE_AGE_MAX};
+use crate::directory::Made;
 use crate::error::Failed;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER};
 
@@ -41,7 +42,7 @@ impl PoolService {
         &self,
         request: ContainerCreateRequest,
         trusted: bool,
-    ) -> Result<ContainerInfo, Failed> {
+    ) -> Result<Made<ContainerInfo>, Failed> {
         if !trusted {
             self.authorize(&request.capability, Rights::CREATE_CONTAINER)?;
         }
@@ -54,7 +55,7 @@ impl PoolService {
         if let Some(existing) = taken.and_then(|id| self.containers.borrow().get(&id).map(Rc::clone)) {
             let repeated = existing.id == request.container;
             self.compare(&existing, &properties, request.exclusive && !repeated)?;
-            return Ok(info_of(&existing, 0));
+            return Ok(Made { it: info_of(&existing, 0), existed: !repeated });
         }
         if self.containers.borrow().contains_key(&request.container) {
             return Err(Failed::Exists {
@@ -67,7 +68,7 @@ impl PoolService {
         let info = info_of(&container, 0);
         self.insert(container);
         tracing::info!(container = %info.container, label, "container created");
-        Ok(info)
+        Ok(Made::now(info))
     }
 
     async fn store_new(

@@ -99,6 +99,27 @@ fn a_store_that_is_closed_is_not_taken_for_a_device_that_failed() {
 }
 
 #[test]
+fn of_two_that_create_a_container_at_once_one_has_made_it() {
+    let Stage { world, node, store: _store, pool: _pool, service, capability } = stage();
+    world.block_on(&node, async move {
+        let request = |id: u128| ContainerCreateRequest {
+            capability: capability.clone(),
+            container: ContainerId(uuid::Uuid::from_u128(id)),
+            properties: ContainerProperties { label: "crate".to_owned(), ..properties() },
+            exclusive: false,
+        };
+        let made = join_all([17, 18].map(|id| service.create_container(request(id), true))).await;
+        let made: Vec<_> = made.into_iter().map(|made| made.expect("room")).collect();
+        assert_eq!(made[0].it.container, made[1].it.container);
+        let existed: Vec<bool> = made.iter().map(|made| made.existed).collect();
+        assert!(existed == [false, true] || existed == [true, false], "{existed:?}");
+        let repeated = ContainerCreateRequest { container: made[0].it.container, ..request(0) };
+        let repeated = service.create_container(repeated, true).await.expect("it is the same");
+        assert!(!repeated.existed, "its own request, once more");
+    });
+}
+
+#[test]
 fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
     let Stage { world, node, store: _store, pool, service, capability } = stage();
     world.block_on(&node, async move {

@@ -61,8 +61,8 @@ func (s systemService) Query(context.Context, *managementv1.SystemQueryRequest) 
 }
 
 func (s poolsService) Create(_ context.Context, request *managementv1.PoolCreateRequest) (*managementv1.PoolCreateResponse, error) {
-	info, err := s.state.createPool(request)
-	return &managementv1.PoolCreateResponse{Pool: info}, err
+	info, existed, err := s.state.createPool(request)
+	return &managementv1.PoolCreateResponse{Pool: info, Existed: existed}, err
 }
 
 func (s poolsService) List(context.Context, *managementv1.PoolListRequest) (*managementv1.PoolListResponse, error) {
@@ -101,8 +101,8 @@ func (s poolsService) Destroy(_ context.Context, request *managementv1.PoolDestr
 }
 
 func (s containersService) Create(_ context.Context, request *managementv1.ContainerCreateRequest) (*managementv1.ContainerCreateResponse, error) {
-	info, err := s.state.createContainer(request)
-	return &managementv1.ContainerCreateResponse{Container: info}, err
+	info, existed, err := s.state.createContainer(request)
+	return &managementv1.ContainerCreateResponse{Container: info, Existed: existed}, err
 }
 
 func (s containersService) List(_ context.Context, request *managementv1.ContainerListRequest) (*managementv1.ContainerListResponse, error) {

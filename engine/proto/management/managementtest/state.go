@@ -110,25 +110,25 @@ func (s *state) describe(p *pool) *managementv1.PoolInfo {
 	return info
 }
 
-func (s *state) createPool(request *managementv1.PoolCreateRequest) (*managementv1.PoolInfo, error) {
+func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *managementv1.PoolInfo, existed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	object := "pool " + request.GetLabel()
 	if request.GetLabel() == "" || request.GetSizeBytes() == 0 {
-		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "label and size_bytes must be set")
+		return nil, false, fail(codes.InvalidArgument, dial.DERInvalid, object, "label and size_bytes must be set")
 	}
 	if p, err := s.pool(request.GetLabel()); err == nil {
 		if proto.Equal(p.request, request) {
-			return s.describe(p), nil
+			return s.describe(p), true, nil
 		}
-		return nil, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
+		return nil, false, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
 	}
 	ranks, err := s.choose(object, request.GetRanks())
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if request.GetSizeBytes() > uint64(len(ranks))*DefaultEngineBytes {
-		return nil, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "%d bytes are more than the engines have", request.GetSizeBytes())
+		return nil, false, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "%d bytes are more than the engines have", request.GetSizeBytes())
 	}
 	made := &pool{
 		request:  proto.CloneOf(request),
@@ -140,7 +140,7 @@ func (s *state) createPool(request *managementv1.PoolCreateRequest) (*management
 		},
 	}
 	s.pools = append(s.pools, made)
-	return s.describe(made), nil
+	return s.describe(made), false, nil
 }
 
 // choose returns the ranks to use: those asked for, or all that are up. Callers hold mu.
@@ -179,28 +179,28 @@ func (s *state) destroyPool(request *managementv1.PoolDestroyRequest) error {
 	return nil
 }
 
-func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (*managementv1.ContainerInfo, error) {
+func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (info *managementv1.ContainerInfo, existed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, err := s.pool(request.GetPool())
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	object := fmt.Sprintf("container %s of pool %s", request.GetLabel(), p.info.GetLabel())
 	if request.GetLabel() == "" {
-		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "label must be set")
+		return nil, false, fail(codes.InvalidArgument, dial.DERInvalid, object, "label must be set")
 	}
 	if class := request.GetObjectClass(); class != "" && !slices.Contains([]string{"S1", "S2", "S4", "SX"}, class) {
-		return nil, fail(codes.InvalidArgument, dial.DERInvalid, object, "object class %q is unknown; known: S1, S2, S4, SX", class)
+		return nil, false, fail(codes.InvalidArgument, dial.DERInvalid, object, "object class %q is unknown; known: S1, S2, S4, SX", class)
 	}
 	if c, err := p.container(request.GetLabel()); err == nil {
 		if proto.Equal(p.requests[request.GetLabel()], request) {
-			return proto.CloneOf(c), nil
+			return proto.CloneOf(c), true, nil
 		}
-		return nil, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
+		return nil, false, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
 	}
 	if request.GetQuotaBytes() > p.info.GetSizeBytes() {
-		return nil, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "a quota of %d bytes is more than the pool's %d", request.GetQuotaBytes(), p.info.GetSizeBytes())
+		return nil, false, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "a quota of %d bytes is more than the pool's %d", request.GetQuotaBytes(), p.info.GetSizeBytes())
 	}
 	made := &managementv1.ContainerInfo{
 		Uuid: newUUID(), Label: request.GetLabel(), PoolUuid: p.info.GetUuid(), PoolLabel: p.info.GetLabel(),
@@ -211,7 +211,7 @@ func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (*
 	}
 	p.containers = append(p.containers, made)
 	p.requests[request.GetLabel()] = proto.CloneOf(request)
-	return proto.CloneOf(made), nil
+	return proto.CloneOf(made), false, nil
 }
 
 func (s *state) setQuota(request *managementv1.ContainerSetQuotaRequest) (*managementv1.ContainerInfo, error) {

@@ -958,8 +958,10 @@ func (x *PoolCreateRequest) GetTenant() uint64 {
 }
 
 type PoolCreateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pool  *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// It was there before this request.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -999,6 +1001,13 @@ func (x *PoolCreateResponse) GetPool() *PoolInfo {
 		return x.Pool
 	}
 	return nil
+}
+
+func (x *PoolCreateResponse) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
 }
 
 type PoolListRequest struct {
@@ -1639,8 +1648,10 @@ func (x *ContainerCreateRequest) GetMode() uint32 {
 }
 
 type ContainerCreateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Container     *ContainerInfo         `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container *ContainerInfo         `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// It was there before this request.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1680,6 +1691,13 @@ func (x *ContainerCreateResponse) GetContainer() *ContainerInfo {
 		return x.Container
 	}
 	return nil
+}
+
+func (x *ContainerCreateResponse) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
 }
 
 type ContainerListRequest struct {
@@ -2261,9 +2279,10 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x05ranks\x18\x03 \x03(\rR\x05ranks\x12+\n" +
 	"\x11redundancy_factor\x18\x04 \x01(\rR\x10redundancyFactor\x12!\n" +
 	"\fobject_class\x18\x05 \x01(\tR\vobjectClass\x12\x16\n" +
-	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\"F\n" +
+	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\"`\n" +
 	"\x12PoolCreateResponse\x120\n" +
-	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"\x11\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\x12\x18\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x11\n" +
 	"\x0fPoolListRequest\"F\n" +
 	"\x10PoolListResponse\x122\n" +
 	"\x05pools\x18\x01 \x03(\v2\x1c.weir.management.v1.PoolInfoR\x05pools\"&\n" +
@@ -2321,9 +2340,10 @@ const file_management_v1_management_proto_rawDesc = "" +
 	" \x01(\rR\x04mode\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Z\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"t\n" +
 	"\x17ContainerCreateResponse\x12?\n" +
-	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\"*\n" +
+	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\x12\x18\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"*\n" +
 	"\x14ContainerListRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\"Z\n" +
 	"\x15ContainerListResponse\x12A\n" +
