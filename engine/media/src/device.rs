@@ -2,7 +2,7 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::features::Features;
-use crate::health::DeviceHealth;
+use crate::health::{DeviceHealth, FAULTY_ADVICE};
 use crate::pool::DmaPool;
 use crate::wear::Wear;
 use weir_runtime::LocalBoxFuture;
@@ -62,11 +62,11 @@ pub enum MediaError {
         device: String,
     },
     /// The device is faulty and no longer used ([`crate::health::Watched`]).
-    #[error("{device}: is out of use, because it is faulty: {reason}")]
+    #[error("{device}: is out of use, because it is faulty: {reason}; {FAULTY_ADVICE}")]
     Faulty {
         /// Name of the device.
         device: String,
-        /// Why, and what to do.
+        /// Why.
         reason: String,
     },
     /// The device has been closed, or its node has crashed.
@@ -164,7 +164,7 @@ pub trait Device {
         None
     }
 
-    /// Why it is faulty and not used any more, if so. Cheaper than [`Device::health`].
+    /// Why it is faulty and not used any more, if so, without what to do about it. Cheaper than [`Device::health`].
     fn fault(&self) -> Option<String> {
         None
     }

@@ -48,6 +48,10 @@ const ERRORS_SUSPECT: usize = 1;
 /// Errors within the window that make a device faulty.
 const ERRORS_FAULTY: usize = 8;
 
+/// What is to be done about a faulty device.
+pub(crate) const FAULTY_ADVICE: &str =
+    "replace the device, or repair it, then say so with `weir system clear-device` and restart the engine";
+
 /// Slow transfers within the window that make a device suspect.
 const SLOW_SUSPECT: usize = 8;
 
@@ -148,7 +152,7 @@ impl TransferTimes {
 pub struct DeviceHealth {
     /// Its state.
     pub state: DeviceState,
-    /// Why it isn't normal; empty when it is.
+    /// Why it isn't normal, and what to do when it is faulty; empty when it is normal.
     pub reason: String,
     /// Times of reads.
     pub reads: TransferTimes,
@@ -267,10 +271,7 @@ impl Judge {
             let fault = format!("{flight} did not end within {} s", time.as_secs());
             self.fault.get_or_insert(fault);
         }
-        let fault = self.fault.as_ref()?;
-        Some(format!(
-            "{fault}; replace the device, or repair it, then say so with `weir system clear-device` and restart the engine"
-        ))
+        self.fault.clone()
     }
 
     fn judge(&mut self, now: Instant, wear: Option<&Wear>) -> (DeviceState, String) {
@@ -279,7 +280,7 @@ impl Judge {
             self.fault.get_or_insert(fault);
         }
         if let Some(fault) = self.fault(now) {
-            return (DeviceState::Faulty, fault);
+            return (DeviceState::Faulty, format!("{fault}; {FAULTY_ADVICE}"));
         }
         if let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HANGING) {
             let reason = format!("{flight} has been under way for {} s", time.as_secs());
@@ -497,9 +498,7 @@ impl Device for Watched {
     }
 
     fn condemn(&self, reason: &str) {
-        // A reason that was remembered says already what to do.
-        let reason = reason.split("; replace the device").next().unwrap_or(reason).to_owned();
-        self.judge.borrow_mut().fault.get_or_insert(reason);
+        self.judge.borrow_mut().fault.get_or_insert_with(|| reason.to_owned());
     }
 
     fn health(&self) -> Option<DeviceHealth> {

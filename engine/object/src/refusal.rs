@@ -1,6 +1,6 @@
 //! Errors of the store as clients see them: with the names of pool, container and target.
 
-use weir_pool::TargetPools;
+use weir_pool::{Failed, TargetPools};
 use weir_proto::{Der, PoolId};
 use weir_rpc::Status;
 use weir_store::{FetchError, UpdateError};
@@ -45,13 +45,11 @@ pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
 }
 
 /// The answer of a target whose device is faulty.
-pub fn out_of_service(pools: &TargetPools, pool: PoolId, reason: &str) -> Status {
+pub fn out_of_service(pools: &TargetPools, pool: PoolId, reason: String) -> Status {
     let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
     let pool = pools.get(pool).map_or_else(|_| pool.to_string(), |pool| pool.label());
-    let message = format!(
-        "pool {pool}: target {index} of rank {rank} is out of service, because its device is faulty: {reason}"
-    );
-    Status::new(Der::NVME_IO, message)
+    let failed = Failed::OutOfService { rank, index, reason };
+    Status::new(failed.der(), format!("pool {pool}: {failed}"))
 }
 
 /// The answer to a request that breaks a rule of the protocol.

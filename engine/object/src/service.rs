@@ -92,7 +92,7 @@ impl IoService {
         map_version: u32,
     ) -> Result<Access, Status> {
         let fault = self.pools.store().device_fault();
-        let pool = match (self.pools.get(capability.pool), &fault) {
+        let pool = match (self.pools.get(capability.pool), fault.clone()) {
             // Which pools are on a device that can't be read is not known.
             (Err(_), Some(reason)) => {
                 return Err(refusal::out_of_service(&self.pools, capability.pool, reason));
@@ -114,7 +114,7 @@ impl IoService {
         })?;
         pool.check_map(map_version)?;
         if let Some(reason) = fault {
-            return Err(refusal::out_of_service(&self.pools, pool.id(), &reason));
+            return Err(refusal::out_of_service(&self.pools, pool.id(), reason));
         }
         let container = pool.container(id).await?;
         container.touch(self.rt.now());

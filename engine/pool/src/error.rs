@@ -118,13 +118,15 @@ pub enum Failed {
     )]
     NotSealed,
     /// The device of this target is faulty.
-    #[error("target {index} of rank {rank} is out of service, because its device is faulty: {reason}")]
+    #[error(
+        "target {index} of rank {rank} is out of service, because its device is faulty: {reason}. Repair or replace the device, say so with `weir system clear-device {rank} {index}`, and restart the engine"
+    )]
     OutOfService {
         /// The rank.
         rank: Rank,
         /// The target.
         index: TargetIndex,
-        /// What is wrong with it, and what to do.
+        /// What is wrong with it.
         reason: String,
     },
     /// A request goes by another version of the list of engines.

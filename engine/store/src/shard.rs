@@ -95,7 +95,7 @@ impl Shard {
         if self.core.is_stopped() {
             return None;
         }
-        self.core.failure().or_else(|| self.core.device.fault())
+        self.core.device.fault().or_else(|| self.core.failure())
     }
 
     pub(crate) fn check_pool(&self) -> Result<(), Absent> {

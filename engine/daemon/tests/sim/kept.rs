@@ -97,6 +97,7 @@ fn refused<T: core::fmt::Debug>(result: Result<T, Error>, service: u32) {
     for part in ["pool tank", "takes no changes", &format!("weir system clear-device {service} 0")] {
         assert!(text.contains(part), "{text}");
     }
+    assert_eq!(text.matches("eplace the device").count(), 1, "said once: {text}");
 }
 
 /// The device of a service fails while its state is changed; the engine is restarted without the device, then with it.

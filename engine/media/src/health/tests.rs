@@ -61,7 +61,7 @@ fn errors_make_a_device_suspect_for_a_while_and_many_make_it_faulty_for_good() {
     assert!(found.state == DeviceState::Faulty && found.reason.contains("replace the device"), "{found:?}");
     assert_eq!(found.refused, 2);
     let condemned = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
-    condemned.condemn(&found.reason);
+    condemned.condemn(&device.fault().expect("it is faulty"));
     assert_eq!(health(&condemned).reason, found.reason, "remembered as it was");
     assert!(matches!(write(&world, &node, &condemned), Err(MediaError::Faulty { .. })));
     let again = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));

@@ -343,8 +343,6 @@ impl PoolService {
     /// Makes changes durable. While they can't be, they are refused before anything has changed.
     async fn commit(&self, changes: &[AttributeChange]) -> Result<(), Failed> {
         if let Some(reason) = self.shard.failure() {
-            // A device that is out of use says what to do about it, as the error does.
-            let reason = reason.split("; replace the device").next().unwrap_or(&reason).to_owned();
             return Err(Failed::Frozen { pool: self.label(), rank: self.engines.own_rank(), reason });
         }
         Ok(self.shard.change_attributes(changes).await?)
