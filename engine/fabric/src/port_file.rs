@@ -11,8 +11,8 @@ use std::path::Path;
 /// Longest content that is read, in bytes: a name has fewer than 60, an address of Mercury's fewer than 100.
 const CONTENT_MAX: u64 = 128;
 
-/// What a port's file holds, as far as it is text. Neither a pipe, which nobody may ever write to, nor a file without end is
-/// waited for.
+/// What a port's file holds, as far as it is text. Neither a pipe, which nobody may ever write to, nor a file without end, nor
+/// the end of somebody's lease is waited for.
 pub(crate) fn read(path: &Path) -> Option<String> {
     let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -34,13 +34,30 @@ pub(crate) fn write(path: &Path, scratch: &Path, content: &str) -> io::Result<()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
     fn make_pipe(path: &Path) {
         assert!(Command::new("mkfifo").arg(path).status().expect("runs").success());
+    }
+
+    /// Has a descriptor's news come as another signal than SIGIO (`fcntl.h`).
+    const F_SETSIG: libc::c_int = 10;
+
+    /// A lease on a file: whoever opens it otherwise waits for its end, for 45 s at most.
+    #[expect(unsafe_code, reason = "no library has leases")]
+    pub(crate) fn lease(path: &Path) -> File {
+        let file = File::options().read(true).write(true).open(path).expect("a file");
+        // SAFETY: both calls take numbers only. The signal that tells of a break is one that is ignored.
+        let leased = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        assert!(leased, "{}", io::Error::last_os_error());
+        file
     }
 
     #[test]
@@ -55,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_links_and_long_files_hold_up_no_reader_and_lead_nowhere() {
+    fn pipes_links_leases_and_long_files_hold_up_no_reader_and_lead_nowhere() {
         let folder = tempfile::tempdir().expect("a folder");
         let [pipe, real, link, long] = ["pipe", "real", "link", "long"].map(|name| folder.path().join(name));
         make_pipe(&pipe);
@@ -66,6 +83,11 @@ mod tests {
         fs::write(&long, "weir".repeat(1000)).expect("written");
         assert!(read(&long).is_some_and(|content| content.len() as u64 == CONTENT_MAX));
         assert_eq!(read(folder.path()), None);
+        let lease = lease(&real);
+        assert_eq!(read(&real), None);
+        write(&real, &link, "weir-4-5-6").expect("written in its place");
+        assert_eq!(read(&real).as_deref(), Some("weir-4-5-6"));
+        drop(lease);
     }
 
     #[test]

@@ -58,9 +58,10 @@ const ASLEEP: u32 = 1;
 /// The owner has opened its endpoint anew, and has another bell; or it has closed it, and has none.
 const MOVED: u32 = 2;
 
-/// Opens a file that is here. Everybody may make files here, so links are not followed.
-fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW;
+/// Opens a file that is here. Everybody may make files here, so links are not followed, and a lease on one, with which its owner
+/// could hold others up for most of a minute, is an error.
+pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
@@ -262,7 +263,7 @@ impl Bell {
 
     /// The lock of the endpoint's memory, where it has one that can be looked after.
     pub(super) fn region(&self) -> Option<Arc<Region>> {
-        Region::of_own(&self.provider_name(self.generation.get()))
+        Region::of_own(&self.provider_name(self.generation.get())).ok().flatten()
     }
 
     /// The endpoint was opened anew, as this generation: whoever comes to the old bell finds the new one. Both ring the same
@@ -379,7 +380,8 @@ impl Ringer {
         let socket = UnixDatagram::unbound().map_err(|error| failed("can't make a socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up a socket", &error))?;
         let generation = page.word(GENERATION).load(Ordering::Relaxed);
-        let region = Region::of_peer(&provider_name(name, generation), name);
+        let region = Region::of_peer(&provider_name(name, generation), name)
+            .map_err(|error| failed("the peer's memory is held by somebody", &error))?;
         Ok(Self { page, generation, socket, path: socket_path(name), _region: region })
     }
 
@@ -427,6 +429,7 @@ impl Ringer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port_file::tests::lease;
 
     /// The name of an endpoint of a process that has ended.
     fn dead_name() -> String {
@@ -471,19 +474,25 @@ mod tests {
     }
 
     #[test]
-    fn pipes_and_links_of_others_hold_up_nobody_and_lead_nowhere() {
-        let pipe = port_path(7);
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
-        assert_eq!(lookup(7), None);
-        sweep();
-        let mut bell = Bell::new(&fresh_name(15)).expect("a bell");
-        bell.listen(7).expect("nobody listens there");
-        assert_eq!(lookup(7).as_ref(), Some(&bell.name), "it has taken the pipe's place");
+    fn links_and_leases_of_others_hold_up_nobody_and_lead_nowhere() {
         let (real, name) = (Bell::new(&fresh_name(16)).expect("a bell"), fresh_name(17));
         std::os::unix::fs::symlink(bell_path(&real.name), bell_path(&name)).expect("a link");
         let led = Ringer::new(&name).is_ok();
         fs::remove_file(bell_path(&name)).expect("removed");
         assert!(!led && Ringer::new(&real.name).is_ok());
+        let name = format!("{PREFIX}{}-{}-{:016x}", namespace(), std::os::unix::process::parent_id(), 15);
+        let files = [bell_path(&name), Path::new(DIRECTORY).join(&name)];
+        for file in &files {
+            fs::write(file, vec![0; PAGE]).expect("writable");
+        }
+        let rung = files.each_ref().map(|file| {
+            let _lease = lease(file);
+            Ringer::new(&name).err().map(|error| error.to_string())
+        });
+        for file in files {
+            fs::remove_file(file).expect("it is there");
+        }
+        assert!(rung.iter().flatten().filter(|error| error.contains("os error 11")).count() == 2, "{rung:?}");
     }
 
     #[test]

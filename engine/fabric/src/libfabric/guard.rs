@@ -13,7 +13,9 @@ use super::{bell, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -50,22 +52,33 @@ pub(super) struct Region {
 
 impl Region {
     /// The memory of an endpoint of this process; its lock is looked after until it is dropped. `None`: it has none that is known.
-    pub(super) fn of_own(file: &str) -> Option<Arc<Self>> {
+    ///
+    /// # Errors
+    /// When somebody's lease on the file would hold up the provider, too.
+    pub(super) fn of_own(file: &str) -> io::Result<Option<Arc<Self>>> {
         Self::open(file, Owner::Own)
     }
 
     /// The memory of a peer. One in this process looks after its own.
-    pub(super) fn of_peer(file: &str, peer: &str) -> Option<Arc<Self>> {
+    ///
+    /// # Errors
+    /// As [`Region::of_own`].
+    pub(super) fn of_peer(file: &str, peer: &str) -> io::Result<Option<Arc<Self>>> {
         let owner = bell::process(peer).map_or(Owner::Hidden, Owner::Process);
-        if bell::is_own(peer) { None } else { Self::open(file, owner) }
+        if bell::is_own(peer) { Ok(None) } else { Self::open(file, owner) }
     }
 
-    fn open(file: &str, owner: Owner) -> Option<Arc<Self>> {
-        let path = Path::new(bell::DIRECTORY).join(file);
-        let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        let length = u64::try_from(rustix::fs::fstat(&file).ok()?.st_size).ok()?;
-        let head = if length >= PAGE as u64 { Shared::map(&file, PAGE).ok()? } else { return None };
+    fn open(file: &str, owner: Owner) -> io::Result<Option<Arc<Self>>> {
+        match bell::open(&Path::new(bell::DIRECTORY).join(file), OFlags::empty()) {
+            Ok(file) => Ok(Self::of(&file, owner)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn of(file: &OwnedFd, owner: Owner) -> Option<Arc<Self>> {
+        let length = u64::try_from(rustix::fs::fstat(file).ok()?.st_size).ok()?;
+        let head = if length >= PAGE as u64 { Shared::map(file, PAGE).ok()? } else { return None };
         // SAFETY: a mapped page, which is longer than the head.
         let lock = usize::try_from(unsafe { sys::weir_region_lock(head.start(), length) }).ok()?;
         let region = Arc::new(Self { head, lock, owner, broken: AtomicBool::new(false) });
@@ -183,7 +196,7 @@ mod tests {
         let file = format!("guard-{name}");
         let path = Path::new(bell::DIRECTORY).join(&file);
         std::fs::write(&path, head(8, 2 * PAGE)).expect("writable");
-        let region = Region::of_peer(&file, name).expect("it has a lock");
+        let region = Region::of_peer(&file, name).expect("no lease").expect("it has a lock");
         // SAFETY: within the page, which is mapped.
         unsafe { sys::weir_lock_break(region.lock()) };
         let lock = region.head.word(LOCK);
@@ -215,7 +228,7 @@ mod tests {
         for (format, said) in [(10, 2 * PAGE), (8, PAGE), (8, 0)] {
             std::fs::write(&path, head(format, said)).expect("writable");
             let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
-            assert!(Region::open(file, Owner::Hidden).is_none(), "{format} {said}");
+            assert!(Region::open(file, Owner::Hidden).expect("no lease").is_none(), "{format} {said}");
         }
         std::fs::remove_file(path).expect("it is there");
     }
@@ -226,7 +239,7 @@ mod tests {
         let [real_path, link_path] = [&real, &link].map(|file| Path::new(bell::DIRECTORY).join(file));
         std::fs::write(&real_path, head(8, 2 * PAGE)).expect("writable");
         std::os::unix::fs::symlink(&real_path, &link_path).expect("a link");
-        let found = [&real, &link].map(|file| Region::open(file, Owner::Own).is_some());
+        let found = [&real, &link].map(|file| Region::open(file, Owner::Own).expect("no lease").is_some());
         for path in [real_path, link_path] {
             std::fs::remove_file(path).expect("it is there");
         }

@@ -100,17 +100,4 @@ mod tests {
         drop(Port::listen(9, &name(202), "mercury/na+sm").expect("its holder is dead"));
         assert!(!path(9).exists() && !path(8).exists());
     }
-
-    #[test]
-    fn a_pipe_in_a_ports_place_holds_up_nobody() {
-        let pipe = path(7);
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
-        assert_eq!(lookup(7), None);
-        sweep();
-        let name = Name::parse(&format!("na+sm://{}-203", std::process::id())).expect("an address");
-        let port = Port::listen(7, &name, "mercury/na+sm").expect("nobody listens there");
-        assert_eq!(lookup(7), Some(name), "it has taken the pipe's place");
-        drop(port);
-        assert!(!pipe.exists());
-    }
 }
