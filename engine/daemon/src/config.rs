@@ -538,8 +538,11 @@ fn required<T>(value: Option<T>, key: &'static str, hint: &'static str) -> Resul
     value.ok_or(ConfigError::Missing { key, hint })
 }
 
-fn invalid(key: &str, value: &str, reason: &str) -> ConfigError {
-    ConfigError::Invalid { key: key.to_owned(), value: value.to_owned(), reason: reason.to_owned() }
+/// A key has an impossible value; it is shown in part when it is long.
+#[must_use]
+pub fn invalid(key: &str, value: &str, reason: &str) -> ConfigError {
+    let value = wrong::brief(value, wrong::REASON_MAX);
+    ConfigError::Invalid { key: key.to_owned(), value, reason: wrong::brief(reason, wrong::REPORT_MAX) }
 }
 
 fn auth_keys(text: Option<&str>, provider: &str, device: Option<&str>) -> Result<Vec<AuthKey>, ConfigError> {

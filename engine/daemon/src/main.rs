@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-use weir_daemon::config::{Config, ConfigError, Flags, LogFormat};
+use weir_daemon::config::{self, Config, ConfigError, Flags, LogFormat};
 use weir_daemon::engine;
 
 /// Exit code for a configuration that can't be used, as shells use it for wrong usage.
@@ -35,11 +35,8 @@ fn start_log(config: Config) -> Result<Config, ConfigError> {
     // A word that is no level would be taken for a part of the program, and everything else be left out of the log.
     let is_known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
     let known = config.log.split(',').all(is_known).then(|| EnvFilter::try_new(&config.log).ok()).flatten();
-    let filter = known.ok_or_else(|| ConfigError::Invalid {
-        key: "log".to_owned(),
-        value: config.log.clone(),
-        reason: "use error, warn, info, debug or trace, or directives as in `info,weir_rpc=debug`".to_owned(),
-    })?;
+    let usage = "use error, warn, info, debug or trace, or directives as in `info,weir_rpc=debug`";
+    let filter = known.ok_or_else(|| config::invalid("log", &config.log, usage))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match config.log_format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),

@@ -199,6 +199,23 @@ fn what_is_no_configuration_is_not_shown_as_it_is() {
         assert!(error.contains(said), "{error}");
         assert!(error.len() < 2000 && !error.contains(|c: char| c.is_control()), "{error:?}");
     }
+    let many = (2..2000).map(|rank| {
+        format!(
+            "[[engines]]\nrank = {rank}\nhost = \"h\"\nfabric_port = 1\ntargets = 1\nmanagement = \"h:1\"\n"
+        )
+    });
+    let unlisted =
+        GOOD.split("[[engines]]").next().expect("a beginning").to_owned() + &many.collect::<String>();
+    for (text, said) in [
+        (format!("log_format = \"\\u001b[2J{long}\"\n{GOOD}"), "`log_format` = \"\\u{1b}[2Jxxx"),
+        (format!("index_memory = \"{long}\"\n{GOOD}"), "…\" is not valid: give bytes"),
+        (format!("devices = [\"/{long}\"]\n{GOOD}"), "`devices` = \"/xxx"),
+        (unlisted, "`rank` = \"1\" is not valid: [[engines]] lists ranks 2, 3"),
+    ] {
+        let error = load(&text, ranked()).expect_err(said);
+        assert!(error.contains(said), "{error}");
+        assert!(error.len() < 2000 && !error.contains(|c: char| c.is_control()), "{error:?}");
+    }
 }
 
 #[test]
