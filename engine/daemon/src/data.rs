@@ -218,7 +218,8 @@ impl Layout {
         }
         for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
             if matches!(content, Content::Nothing) {
-                let device = watched(&rt, waiting::open(&rt, target, path)?);
+                let opened = while_wanted(&rt, is_unwanted, when_free(&rt, target, path));
+                let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Unwanted)??);
                 self.format(&executor, &device, target, is_unwanted)?;
                 tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
             }
@@ -332,7 +333,7 @@ fn watched(rt: &Handle, device: Rc<dyn Device>) -> Rc<dyn Device> {
 /// What a device carries of a target.
 async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, DataError> {
     let target = owner.target.0;
-    let device = watched(rt, waiting::open(rt, target, path)?);
+    let device = watched(rt, when_free(rt, target, path).await?);
     let name = device.name().to_owned();
     let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
     let open = Store::open(rt, Rc::clone(&device), owner, config);
@@ -348,14 +349,18 @@ async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, Dat
     }
 }
 
-/// Opens the file of a target, or the device that it is a link to. Waits for a process that is on its way out: what was killed holds its files until the
-/// kernel has ended its transfers.
+/// Opens the file of a target, or the device that it is a link to.
 ///
 /// # Errors
 /// When it can't be opened or another process goes on using it.
 pub async fn open(rt: &Handle, target: u32, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
     let linked = std::fs::read_link(path);
-    let path = linked.as_deref().unwrap_or(path);
+    when_free(rt, target, linked.as_deref().unwrap_or(path)).await
+}
+
+/// Opens a device. Waits for a process that is on its way out: what was killed holds its files until the kernel has ended its
+/// transfers.
+async fn when_free(rt: &Handle, target: u32, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
     let until = rt.now() + BUSY_LIMIT;
     loop {
         match waiting::open(rt, target, path) {

@@ -86,6 +86,25 @@ fn devices_are_formatted_once_and_found_again_under_other_names() {
 }
 
 #[test]
+fn a_device_that_another_process_is_about_to_let_go_of_is_waited_for() {
+    let machine = Machine::new();
+    let layout = machine.layout("data", ["a", "b"]);
+    let executor = Executor::new().expect("an executor");
+    let held = weir_media::open(&executor.handle(), &machine.device("a")).expect("nobody has it");
+    let (held, looks) = (std::cell::Cell::new(Some(held)), std::cell::Cell::new(0));
+    let is_unwanted = || {
+        looks.set(looks.get() + 1);
+        // The first look is before the first try.
+        if looks.get() > 1 {
+            drop(held.take());
+        }
+        false
+    };
+    layout.prepare(&is_unwanted).expect("it is free in the end");
+    assert_eq!((pools(&layout, 0), pools(&layout, 1)), (0, 0));
+}
+
+#[test]
 fn a_device_with_anything_on_it_is_left_as_it_is() {
     let machine = Machine::new();
     let offset = 77 << 20;
