@@ -33,8 +33,26 @@ const ALLOCATE_MAX: u64 = 1 << 32;
 /// Object ids that are made durable ahead of their allocation, so that most allocations write nothing.
 const ALLOCATE_AHEAD: u64 = 1 << 20;
 
+/// Object ids that a container's users may have been given for each millisecond of its life: far more than are ever asked for.
+/// They suffice for five hundred years.
+const OIDS_PER_MS: u64 = 1 << 20;
+
+/// Where what is skipped ends, whatever the clock says: the other half of all ids is left.
+const SKIPPED_MAX: u64 = 1 << 63;
+
+impl Container {
+    /// Goes on behind all object ids that may have been given out up to this time, in nanoseconds since 1970, whatever the record
+    /// says: that of a device that was restored from an older copy says too little.
+    pub(super) fn skip_oids(&self, now: u64) {
+        let age_ms = (now / 1_000_000).saturating_sub(self.record.borrow().created.saturating_mul(1000));
+        let skipped = age_ms.saturating_mul(OIDS_PER_MS).min(SKIPPED_MAX);
+        self.next_oid.set(self.next_oid.get().max(skipped));
+    }
+}
+
 impl PoolService {
-    /// Creates a container, or returns the existing one of the same label and properties.
+    /// Creates a container, or returns the existing one of the same label and properties. Of requests that come at once, one
+    /// has made it; a request that is repeated, with the same id, also.
     ///
     /// # Errors
     /// When a property is invalid, the label is taken, the state can't be written, or the pool is destroyed meanwhile.

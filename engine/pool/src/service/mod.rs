@@ -49,7 +49,7 @@ pub(crate) struct Container {
     pub(crate) record: RefCell<ContainerRecord>,
     /// Open handles that were seen since the service started, with when they were last.
     handles: RefCell<HashMap<u64, Instant>>,
-    /// Next object-id bits to hand out; below the record's `next_oid`, which is durable.
+    /// Next object-id bits to hand out; those below the record's `next_oid`, which is durable, need no write.
     next_oid: Cell<u64>,
     /// Serialises changes of the container.
     turn: Semaphore,
@@ -149,7 +149,9 @@ impl PoolService {
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
             let id = record::container_of(pool.id(), &name)?;
             let record: ContainerRecord = record::decode(pool.id(), "the record of a container", &bytes)?;
-            service.insert(Container::new(id, record));
+            let container = Container::new(id, record);
+            container.skip_oids(service.engines.runtime().wall_ns());
+            service.insert(container);
         }
         destroy::start(&service);
         devices::start(&service);

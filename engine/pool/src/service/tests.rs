@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_proto::pool::{
     AttributeSetRequest, ContainerCreateRequest, ContainerProperties, ContainerType, SnapshotChange,
@@ -116,6 +117,29 @@ fn of_two_that_create_a_container_at_once_one_has_made_it() {
         let repeated = ContainerCreateRequest { container: made[0].it.container, ..request(0) };
         let repeated = service.create_container(repeated, true).await.expect("it is the same");
         assert!(!repeated.existed, "its own request, once more");
+    });
+}
+
+#[test]
+fn a_device_from_an_older_copy_gives_no_object_id_again() {
+    let Stage { world, node, store, pool, service, capability } = stage();
+    let copy =
+        store.pool(POOL).and_then(|shard| shard.attribute(record::SCOPE_CONTAINER, CONTAINER.0.as_bytes()));
+    let (of, first) = (Rc::clone(&pool), Rc::clone(&service));
+    let handle = capability.clone();
+    let given = world.block_on(&node, async move {
+        let given = first.allocate_oids(&handle, 1 << 30).await.expect("room").first;
+        let older = record::change(record::SCOPE_CONTAINER, CONTAINER.0.as_bytes(), copy);
+        of.shard().change_attributes(&[older]).await.expect("it is restored");
+        given
+    });
+    world.run_for(Duration::from_secs(3));
+    world.block_on(&node, async move {
+        let spread = Spread::start(&service.engines, |_| false);
+        let again = PoolService::open(&pool, Rc::clone(&service.engines), spread, Rc::default())
+            .expect("it is whole");
+        let next = again.allocate_oids(&capability, 1).await.expect("room").first;
+        assert!(next >= given + (1 << 30), "{next} of a range from {given} on");
     });
 }
 
