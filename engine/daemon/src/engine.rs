@@ -120,7 +120,7 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         let (made, spdk, unwanted) = (layout.clone(), config.spdk.clone(), Unwanted::default());
         let is_unwanted = unwanted.clone();
         let work = serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made, &is_unwanted));
-        if unless_ended(signals.recv(), &unwanted, work).await?.is_none() {
+        if unless_ended(signals.recv(), &unwanted, LEAVE_OFF_LIMIT, work).await?.is_none() {
             tracing::info!("engine has stopped before its targets were made");
             return Ok(());
         }
@@ -138,10 +138,11 @@ fn prepare(spdk: Option<&SpdkConfig>, layout: &Layout, unwanted: &Unwanted) -> R
     Ok(layout.prepare(&|| unwanted.is_set())?)
 }
 
-/// Waits until the targets are prepared, or the engine is asked to end; `None` then, once they are left off.
+/// Waits until the targets are prepared, or the engine is asked to end; `None` then, once they are left off or `limit` is over.
 async fn unless_ended<T>(
     asked: impl Future<Output = ()>,
     unwanted: &Unwanted,
+    limit: Duration,
     work: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<Option<T>, EngineError> {
     let mut work = pin!(work);
@@ -152,7 +153,7 @@ async fn unless_ended<T>(
     }
     tracing::info!("engine is stopping before its targets are made");
     unwanted.set();
-    match tokio::time::timeout(LEAVE_OFF_LIMIT, work).await {
+    match tokio::time::timeout(limit, work).await {
         Ok(Err(error)) if !matches!(error, EngineError::Data(DataError::Unwanted)) => Err(error),
         Ok(_) => Ok(None),
         Err(_) => {
@@ -485,10 +486,27 @@ mod tests {
                 left.send(()).expect("the test waits");
                 Err::<(), _>(DataError::Unwanted.into())
             });
-            unless_ended(async { drop(has_begun.await) }, &unwanted, work).await
+            unless_ended(async { drop(has_begun.await) }, &unwanted, UNANSWERED, work).await
         });
         assert!(matches!(ended, Ok(None)), "{ended:?}");
         is_left.try_recv().expect("it was waited for");
+    }
+
+    #[test]
+    fn an_engine_that_is_to_end_does_not_wait_for_a_device_that_never_answers() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (answer, answered) = std::sync::mpsc::channel();
+        let unwanted = Unwanted::default();
+        let ended = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
+            let work = serve_during(listener, &page, move || Ok(answered.recv().is_ok()));
+            let ended = unless_ended(core::future::ready(()), &unwanted, Duration::from_millis(1), work);
+            tokio::time::timeout(UNANSWERED, ended).await
+        });
+        assert!(matches!(ended, Ok(Ok(None))) && unwanted.is_set(), "{ended:?}");
+        // The thread ends with the test.
+        let _ = answer.send(());
     }
 
     #[test]
