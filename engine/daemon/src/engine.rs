@@ -29,6 +29,7 @@ use crate::metrics::{Figures, render};
 use crate::process::ProcessFigures;
 use crate::snapshot::{self, TargetFigures};
 use crate::thread::{self, Event, Settings, TargetThread, ThreadError};
+use crate::waiting::{self, NOTICE_INTERVAL};
 
 /// Longest time from SIGTERM to the end: half of the grace that pods of engines have. What isn't in a checkpoint by
 /// then is recovered from the log.
@@ -120,6 +121,11 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         let (made, spdk, unwanted) = (layout.clone(), config.spdk.clone(), Unwanted::default());
         let is_unwanted = unwanted.clone();
         let work = serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made, &is_unwanted));
+        let folder = config.data.display();
+        let say = |waited: Duration| {
+            tracing::warn!("the targets in {folder} are still being prepared, {} s", waited.as_secs());
+        };
+        let work = waiting::elsewhere(NOTICE_INTERVAL, say, work);
         if unless_ended(signals.recv(), &unwanted, LEAVE_OFF_LIMIT, work).await?.is_none() {
             tracing::info!("engine has stopped before its targets were made");
             return Ok(());
@@ -256,6 +262,18 @@ impl Engine {
         }
     }
 
+    /// Says which targets don't serve yet: one that waits for a file of the data directory can't say so itself.
+    fn say_who_starts(&self, config: &Config, waited: Duration) {
+        let healths = self.healths.lock().unwrap_or_else(PoisonError::into_inner);
+        let starting = (0..).zip(healths.iter()).filter(|(_, health)| **health == Health::Starting);
+        let targets: Vec<String> = starting.map(|(target, _): (u32, _)| target.to_string()).collect();
+        let (targets, folder, seconds) = (targets.join(", "), config.data.display(), waited.as_secs());
+        tracing::warn!(
+            targets,
+            "targets still start, {seconds} s; they wait for their devices or for {folder}"
+        );
+    }
+
     async fn run(
         &mut self,
         listener: TcpListener,
@@ -277,9 +295,12 @@ impl Engine {
             });
         let mut server = tokio::task::spawn_local(server);
         let mut serving = 0;
+        let begin = tokio::time::Instant::now();
+        let mut notices = tokio::time::interval_at(begin + NOTICE_INTERVAL, NOTICE_INTERVAL);
         let ended = loop {
             tokio::select! {
                 () = signals.recv() => break Ok(()),
+                _ = notices.tick(), if serving < self.targets.len() => self.say_who_starts(config, begin.elapsed()),
                 ended = &mut server => break match ended {
                     Ok(Ok(())) | Err(_) => Ok(()),
                     Ok(Err(error)) => Err(EngineError::Server(error)),

@@ -10,7 +10,7 @@ use weir_media::{Device, MediaError};
 use weir_runtime::Handle;
 
 /// How often it is said: most steps take milliseconds.
-const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
+pub const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 fn notice(target: u32, device: &str, step: &str, waited: Duration) -> String {
     format!("target {target}: waiting for {device}: {step}, {} s", waited.as_secs())
@@ -50,6 +50,17 @@ async fn attended_by<T>(
         }
         let waited = rt.now() - begin;
         say(&(notice(target, device.name(), step, waited) + &doing(&**device)));
+    }
+}
+
+/// Waits for what another thread does, such as with files of the data directory, whose drive may not answer.
+pub async fn elsewhere<T>(interval: Duration, say: impl Fn(Duration), work: impl Future<Output = T>) -> T {
+    let (mut work, begin) = (pin!(work), Instant::now());
+    loop {
+        match tokio::time::timeout(interval, work.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) => say(begin.elapsed()),
+        }
     }
 }
 
@@ -149,6 +160,17 @@ mod tests {
             opened.map(drop).map_err(|error| error.to_string())
         });
         check(&error, &said, "recovery");
+    }
+
+    #[test]
+    fn it_is_said_that_another_thread_takes_long() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let end = std::cell::Cell::new(Some(end));
+        // The work ends only when something was said.
+        let say = |_| assert!(end.take().is_none_or(|end| end.send(7).is_ok()));
+        let done = runtime.block_on(async { elsewhere(Duration::from_millis(1), say, ended).await });
+        assert_eq!(done, Ok(7));
     }
 
     #[test]
