@@ -295,16 +295,7 @@ pub async fn query_container(
     pool: &str,
     container: &str,
 ) -> Result<ContainerInfo, CliError> {
-    query_for(format!("query container {container} of pool {pool}"), system, pool, container).await
-}
-
-/// Describes a container, for the sake of `what`.
-async fn query_for(
-    what: String,
-    system: &System,
-    pool: &str,
-    container: &str,
-) -> Result<ContainerInfo, CliError> {
+    let what = format!("query container {container} of pool {pool}");
     let request = ContainerQueryRequest { pool: pool.to_owned(), container: container.to_owned() };
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await)
@@ -315,15 +306,12 @@ async fn query_for(
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
     let what = format!("destroy container {container} of pool {pool}");
-    let is_missing = match query_for(what.clone(), system, &pool, &container).await {
-        // The time is over.
-        Err(error @ CliError::Unanswered { .. }) => return Err(error),
-        known => known.is_err_and(|error| error.der() == Some(weir_proto::Der::NONEXIST)),
-    };
     let request = ContainerDestroyRequest { pool, container: container.clone(), force: arguments.force };
-    system.call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await).await?;
+    let reply = system
+        .call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await)
+        .await?;
     // A repeated command succeeds; a mistyped name is to be seen.
-    let done = if is_missing { "does not exist: nothing to destroy" } else { "destroyed" };
+    let done = if reply.missing { "does not exist: nothing to destroy" } else { "destroyed" };
     Ok(Answer::done(format!("Container {container} {done}")))
 }
 

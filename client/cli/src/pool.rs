@@ -133,13 +133,9 @@ pub async fn create_pool(system: &System, request: PoolCreateRequest) -> Result<
 /// # Errors
 /// When the engines cannot be asked.
 pub async fn list_pools(system: &System) -> Result<Vec<PoolInfo>, CliError> {
-    list_for("list pools", system).await
-}
-
-/// Every pool, for the sake of `what`.
-async fn list_for(what: &str, system: &System) -> Result<Vec<PoolInfo>, CliError> {
-    let reply =
-        system.call(what, async |channel| PoolsClient::new(channel).list(PoolListRequest {}).await).await?;
+    let reply = system
+        .call("list pools", async |channel| PoolsClient::new(channel).list(PoolListRequest {}).await)
+        .await?;
     Ok(reply.pools)
 }
 
@@ -190,16 +186,10 @@ async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliE
     let PoolDestroy { pool, force } = arguments;
     let request = PoolDestroyRequest { pool: pool.clone(), force };
     let what = format!("destroy pool {pool}");
-    let is_it = |info: &PoolInfo| info.label == pool || info.uuid.eq_ignore_ascii_case(&pool);
-    let was_there = match list_for(&what, system).await {
-        Ok(pools) => pools.iter().any(is_it),
-        // The time is over.
-        Err(error @ CliError::Unanswered { .. }) => return Err(error),
-        Err(_) => true,
-    };
-    system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
+    let reply =
+        system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
     // A repeated command succeeds; a mistyped name is to be seen.
-    let done = if was_there { "destroyed" } else { "does not exist: nothing to destroy" };
+    let done = if reply.missing { "does not exist: nothing to destroy" } else { "destroyed" };
     Ok(Answer::done(format!("Pool {pool} {done}")))
 }
 

@@ -275,8 +275,9 @@ impl Management {
     }
 
     async fn destroy_pool(&self, request: &v1::PoolDestroyRequest) -> Answer {
-        self.directory()?.destroy(&request.pool, request.force).await.map_err(convert::failure)?;
-        Ok(v1::PoolDestroyResponse {}.encode_to_vec())
+        let was_there = self.directory()?.destroy(&request.pool, request.force).await;
+        let missing = !was_there.map_err(convert::failure)?;
+        Ok(v1::PoolDestroyResponse { missing }.encode_to_vec())
     }
 
     /// The service of a pool named by label or UUID text, with its record.
@@ -332,11 +333,13 @@ impl Management {
     }
 
     async fn destroy_container(&self, request: &v1::ContainerDestroyRequest) -> Answer {
+        let mut missing = true;
         if let Some(pool) = self.pools.find(&request.pool) {
             let service = self.pools.service(pool.id()).map_err(convert::failure)?;
-            service.destroy_by_name(&request.container, request.force).await.map_err(convert::failure)?;
+            let was_there = service.destroy_by_name(&request.container, request.force).await;
+            missing = !was_there.map_err(convert::failure)?;
         }
-        Ok(v1::ContainerDestroyResponse {}.encode_to_vec())
+        Ok(v1::ContainerDestroyResponse { missing }.encode_to_vec())
     }
 }
 

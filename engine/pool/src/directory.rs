@@ -255,23 +255,24 @@ impl Directory {
         Ok(())
     }
 
-    /// Destroys a pool. Destroying a missing one succeeds. Engines that are away, and targets out of service, give their
+    /// Destroys a pool. Destroying a missing one succeeds; the answer is whether there was one. Engines that are away, and targets out of service, give their
     /// parts back when they are here again; but one that goes on in the background waits for all, unless it is asked for again.
     ///
     /// # Errors
     /// When the pool has containers and `force` is not set; when it is not set and the service doesn't answer; or when a target refuses:
     /// the destruction then goes on in the background.
-    pub async fn destroy(&self, name: &str, force: bool) -> Result<(), Failed> {
-        let Some(found) = self.find(name) else { return Ok(()) };
+    pub async fn destroy(&self, name: &str, force: bool) -> Result<bool, Failed> {
+        let Some(found) = self.find(name) else { return Ok(false) };
         let turn = self.turn(&found.pool.label);
         let _permit = turn.acquire().await;
-        let Some(mut entry) = self.find(name) else { return Ok(()) };
+        let Some(mut entry) = self.find(name) else { return Ok(false) };
         let only_if_empty = !force && entry.state == EntryState::Ready;
         entry.state = EntryState::Destroying;
         if !only_if_empty {
             self.put(&entry).await?;
         }
-        self.finish_destruction(&entry, only_if_empty, true).await
+        self.finish_destruction(&entry, only_if_empty, true).await?;
+        Ok(true)
     }
 
     /// Tells the target with the service first: it knows whether there are containers. `leaves_remnants`: what is away is

@@ -94,13 +94,14 @@ async fn change_and_destroy(system: &System) {
     let refused = failure_of(&system.pools(0).destroy(destroy(false)).await.expect_err("it has containers"));
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message.contains("has 3 containers (home-0, home-1, home-2)"), "{refused}");
-    for rank in 0..2 {
+    for (rank, missing) in [(0, false), (1, true)] {
         let gone = v1::ContainerDestroyRequest {
             pool: "tank".to_owned(),
             container: "home-0".to_owned(),
             force: false,
         };
-        system.containers(rank).destroy(gone).await.expect("a missing one is no error");
+        let destroyed = system.containers(rank).destroy(gone).await.expect("a missing one is no error");
+        assert_eq!(destroyed.into_inner().missing, missing);
     }
     system.pools(1).destroy(destroy(true)).await.expect("it goes");
     system.pools(1).destroy(destroy(false)).await.expect("a missing one is no error");

@@ -22,22 +22,22 @@ impl PoolService {
     /// When the pool handle doesn't allow it, or handles are open and `force` is not set.
     pub async fn destroy_container(&self, request: &ContainerDestroyRequest) -> Result<(), Failed> {
         self.authorize(&request.capability, Rights::DESTROY_CONTAINER)?;
-        self.destroy_by_name(&request.container, request.force).await
+        self.destroy_by_name(&request.container, request.force).await.map(drop)
     }
 
-    /// As [`PoolService::destroy_container`], for requests of management.
+    /// As [`PoolService::destroy_container`], for requests of management. Whether there was one.
     ///
     /// # Errors
     /// When handles are open and `force` is not set.
-    pub async fn destroy_by_name(&self, name: &str, force: bool) -> Result<(), Failed> {
+    pub async fn destroy_by_name(&self, name: &str, force: bool) -> Result<bool, Failed> {
         let container = match self.find(name) {
             Ok(container) => container,
-            Err(Failed::NoContainer { .. }) => return Ok(()),
+            Err(Failed::NoContainer { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
         let _permit = container.turn.acquire().await;
         if container.is_doomed() {
-            return Ok(());
+            return Ok(false);
         }
         let handles = if force { 0 } else { self.live_handles(&container).await? };
         if handles > 0 {
@@ -54,7 +54,7 @@ impl PoolService {
         self.labels.borrow_mut().remove(&container.label());
         tracing::info!(container = %container.id, label = container.label(), "container destroyed");
         self.doomed.notify_one();
-        Ok(())
+        Ok(true)
     }
 
     /// Handles whose clients may still be there. One that has not been heard of for long, of a container that nobody

@@ -1329,7 +1329,9 @@ func (x *PoolDestroyRequest) GetForce() bool {
 }
 
 type PoolDestroyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// There was none of this name.
+	Missing       bool `protobuf:"varint,1,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1364,13 @@ func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use PoolDestroyResponse.ProtoReflect.Descriptor instead.
 func (*PoolDestroyResponse) Descriptor() ([]byte, []int) {
 	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PoolDestroyResponse) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
 }
 
 type PoolInfo struct {
@@ -2050,7 +2059,9 @@ func (x *ContainerDestroyRequest) GetForce() bool {
 }
 
 type ContainerDestroyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// There was none of this name.
+	Missing       bool `protobuf:"varint,1,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2083,6 +2094,13 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
 	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ContainerDestroyResponse) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
 }
 
 type ContainerInfo struct {
@@ -2298,8 +2316,9 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\">\n" +
 	"\x12PoolDestroyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x15\n" +
-	"\x13PoolDestroyResponse\"\x87\x04\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"/\n" +
+	"\x13PoolDestroyResponse\x12\x18\n" +
+	"\amissing\x18\x01 \x01(\bR\amissing\"\x87\x04\n" +
 	"\bPoolInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x123\n" +
@@ -2365,8 +2384,9 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x17ContainerDestroyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"\x1a\n" +
-	"\x18ContainerDestroyResponse\"\xa0\x04\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"4\n" +
+	"\x18ContainerDestroyResponse\x12\x18\n" +
+	"\amissing\x18\x01 \x01(\bR\amissing\"\xa0\x04\n" +
 	"\rContainerInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1b\n" +
