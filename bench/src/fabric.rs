@@ -2,15 +2,15 @@
 //!
 //! The bare reference sends and reads through an endpoint without any RPC; `fi_pingpong`, libfabric's own loop, is a
 //! second reference where the library's build has it. Client and server have a core each, where there are two. The sides
-//! take turns, a few dozen milliseconds each, and a ratio is the median of the ratios of neighbouring turns: what else
-//! the machine does meets both.
+//! take turns of some milliseconds, each going first as often as the other, and a ratio is the median of the ratios of
+//! neighbouring turns: what else the machine does meets both. Whoever's turn it isn't sleeps.
 
 mod bare;
 mod cores;
 mod flood;
 #[cfg(feature = "mercury")]
 mod mercury;
-mod requests;
+pub mod requests;
 mod threads;
 
 pub use flood::flood;
@@ -34,16 +34,19 @@ use crate::report::{BenchError, Report};
 /// Bytes of a small request.
 const SMALL: usize = 64;
 /// Bytes of a bulk transfer: the MiB in "MiB/s" below.
-const LARGE: usize = 1 << 20;
+pub const LARGE: usize = 1 << 20;
 /// Requests in flight in the rate rows: as Mercury's published figures have it.
 const IN_FLIGHT: usize = 16;
 /// Transfers under way in the rows of several: a lone write counts as done when it is in the system's buffers, so that
 /// bare ones overlap by themselves.
 const TRANSFERS: usize = 4;
-/// Time for one turn of one side.
-const SPAN: Duration = Duration::from_millis(60);
+/// Time for one turn of one side: some dozen transfers on the slowest provider, and too short for the machine to become
+/// another one between neighbours.
+const SPAN: Duration = Duration::from_millis(20);
+/// Time at the beginning of a turn that doesn't count: the server is woken, and caches are filled.
+const WARM_UP: Duration = Duration::from_millis(5);
 /// Turns of each side for each row.
-const TURNS: usize = 7;
+const TURNS: usize = 21;
 /// Longest wait for the server to start.
 const START_SECONDS: u64 = 10;
 
@@ -100,8 +103,21 @@ enum What {
 
 /// One of those that are compared: a client with a server process of its own.
 trait Side {
+    /// Operations per second in this time.
+    fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError>;
+
+    /// The core that its client has.
+    fn core(&self) -> usize {
+        Seats::USUAL.client
+    }
+
     /// Operations per second in one turn.
-    fn sample(&self, what: What) -> Result<f64, BenchError>;
+    fn turn(&self, what: What) -> Result<f64, BenchError> {
+        pin::pin(self.core());
+        let rate = self.sample(what, WARM_UP).and_then(|_| self.sample(what, SPAN));
+        pin::pin(Seats::USUAL.client);
+        rate
+    }
 }
 
 /// What went wrong with a part of a measurement.
@@ -194,8 +210,8 @@ impl Drop for Server {
     }
 }
 
-/// Operations per second of something that is repeated for a turn, `width` at a time.
-async fn rate<F, Fut>(width: usize, operation: F) -> f64
+/// Operations per second of something that is repeated for this time, `width` at a time.
+async fn rate<F, Fut>(span: Duration, width: usize, operation: F) -> f64
 where
     F: Fn(usize) -> Fut,
     Fut: Future<Output = ()>,
@@ -204,7 +220,7 @@ where
     let done = Cell::new(0u32);
     let (operation, done) = (&operation, &done);
     let workers = (0..width).map(|worker| async move {
-        while began.elapsed() < SPAN {
+        while began.elapsed() < span {
             operation(worker).await;
             done.set(done.get() + 1);
         }
@@ -216,9 +232,12 @@ where
 /// What two sides that take turns gave.
 fn pairs(side: &dyn Side, reference: &dyn Side, what: What) -> Result<Pairs, BenchError> {
     let mut pairs = Pairs::default();
-    for _ in 0..TURNS {
-        let other = reference.sample(what)?;
-        pairs.add(side.sample(what)?, other);
+    for turn in 0..TURNS {
+        let mut sides = [side, reference];
+        sides.rotate_left(turn % 2);
+        let mut rates = [sides[0].turn(what)?, sides[1].turn(what)?];
+        rates.rotate_left(turn % 2);
+        pairs.add(rates[0], rates[1]);
     }
     Ok(pairs)
 }

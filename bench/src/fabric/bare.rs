@@ -157,12 +157,12 @@ impl Bare {
     }
 
     /// Echoes per second with a window of messages in flight.
-    async fn echoes(&self) -> f64 {
+    async fn echoes(&self, span: Duration) -> f64 {
         let mirror = &self.mirror;
         let first = mirror.arrived.get();
         let mut sent = first;
         let began = Instant::now();
-        while began.elapsed() < SPAN {
+        while began.elapsed() < span {
             while sent - mirror.arrived.get() < IN_FLIGHT as u64 {
                 drop(self.endpoint.send(self.to, 0, &[&[7; SMALL]]));
                 sent += 1;
@@ -193,29 +193,29 @@ impl Bare {
 }
 
 impl Side for Bare {
-    fn sample(&self, what: What) -> Result<f64, BenchError> {
+    fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         Ok(self.executor.block_on(async {
             match what {
-                What::Alone => rate(1, |_| self.ping()).await,
-                What::Together => self.echoes().await,
-                What::Read => rate(1, |worker| self.read(worker)).await,
-                What::Write => rate(1, |worker| self.write(worker)).await,
+                What::Alone => rate(span, 1, |_| self.ping()).await,
+                What::Together => self.echoes(span).await,
+                What::Read => rate(span, 1, |worker| self.read(worker)).await,
+                What::Write => rate(span, 1, |worker| self.write(worker)).await,
                 What::AskedRead => {
-                    rate(1, |worker| async move {
+                    rate(span, 1, |worker| async move {
                         self.ping().await;
                         self.read(worker).await;
                     })
                     .await
                 }
                 What::AskedWrite => {
-                    rate(1, |worker| async move {
+                    rate(span, 1, |worker| async move {
                         self.ping().await;
                         self.write(worker).await;
                     })
                     .await
                 }
-                What::Reads => rate(TRANSFERS, |worker| self.read(worker)).await,
-                What::Writes => rate(TRANSFERS, |worker| self.write(worker)).await,
+                What::Reads => rate(span, TRANSFERS, |worker| self.read(worker)).await,
+                What::Writes => rate(span, TRANSFERS, |worker| self.write(worker)).await,
             }
         }))
     }

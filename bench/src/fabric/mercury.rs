@@ -6,12 +6,9 @@ use core::time::Duration;
 use weir_fabric::mercury::{Load, ReferenceLoop};
 
 use super::requests::Requests;
-use super::{IN_FLIGHT, Mode, SPAN, Server, Side, TRANSFERS, What, failed, pairs};
+use super::{IN_FLIGHT, Mode, Server, Side, TRANSFERS, What, failed, pairs};
 use crate::pin::Seats;
 use crate::report::{BenchError, Report};
-
-/// Time to wake a server before a turn.
-const WARM_UP: Duration = Duration::from_millis(3);
 
 /// Runs as the server of the loop without Weir. Ends when it is killed.
 pub(super) fn serve(provider: &str, busy: bool) -> Result<(), BenchError> {
@@ -38,7 +35,7 @@ impl Alone {
 }
 
 impl Side for Alone {
-    fn sample(&self, what: What) -> Result<f64, BenchError> {
+    fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let (load, width) = match what {
             What::Alone => (Load::Empty, 1),
             What::Together => (Load::Empty, IN_FLIGHT),
@@ -48,8 +45,8 @@ impl Side for Alone {
             What::Writes => (Load::Push, TRANSFERS),
         };
         let width = u32::try_from(width).unwrap_or(1);
-        let ask = |span| self.reference.ask(&self.address, load, width, span);
-        ask(WARM_UP).and_then(|_| ask(SPAN)).map_err(|error| failed("Mercury's loop", &error))
+        let asked = self.reference.ask(&self.address, load, width, span);
+        asked.map_err(|error| failed("Mercury's loop", &error))
     }
 }
 

@@ -12,24 +12,24 @@ use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError}
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
-use super::{IN_FLIGHT, LARGE, Mode, SMALL, SPAN, Server, Side, TRANSFERS, What, failed, rate, touch};
-use crate::pin::{Seats, pin};
+use super::{IN_FLIGHT, LARGE, Mode, SMALL, Server, Side, TRANSFERS, What, failed, rate, touch};
+use crate::pin::Seats;
 use crate::report::BenchError;
 
 /// Operation that answers with nothing.
-pub(super) const EMPTY: u16 = 0x7f01;
+pub const EMPTY: u16 = 0x7f01;
 /// Operation that pulls all client memory.
-const PULL: u16 = 0x7f02;
+pub const PULL: u16 = 0x7f02;
 /// Operation that pushes to all client memory.
-const PUSH: u16 = 0x7f03;
+pub const PUSH: u16 = 0x7f03;
 
 /// Settings of either end.
-fn settings(sealed: bool) -> RpcConfig {
+pub fn settings(sealed: bool) -> RpcConfig {
     RpcConfig { keys: sealed.then_some(Keys::System(SystemKey([7; 32]))), ..RpcConfig::default() }
 }
 
 /// What a server process of this side keeps.
-pub(super) fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
+pub fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
     let rpc = Rpc::new(rt, endpoint, settings(sealed));
     rpc.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
     rpc.serve(
@@ -54,10 +54,10 @@ pub(super) fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<
 }
 
 /// Requests per second with many in flight, each made by a task of its own.
-pub(super) async fn rate_of_tasks(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer) -> f64 {
+pub(super) async fn rate_of_tasks(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, span: Duration) -> f64 {
     let began = Instant::now();
     // The executor's clock: reading the system's for each request would be a good part of what a request costs.
-    let until = rt.now() + SPAN;
+    let until = rt.now() + span;
     let done = Rc::new(Cell::new(0u32));
     let tasks: Vec<_> = (0..IN_FLIGHT)
         .map(|_| {
@@ -147,19 +147,21 @@ impl Requests {
 }
 
 impl Side for Requests {
-    fn sample(&self, what: What) -> Result<f64, BenchError> {
-        pin(self.seats.client);
+    fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let rate = self.executor.block_on(async {
             match what {
-                What::Alone => rate(1, |_| self.call(EMPTY)).await,
-                What::Together => rate_of_tasks(&self.rt, &self.rpc, &self.to).await,
-                What::Read | What::AskedRead => rate(1, |_| self.call(PULL)).await,
-                What::Write | What::AskedWrite => rate(1, |_| self.call(PUSH)).await,
-                What::Reads => rate(TRANSFERS, |_| self.call(PULL)).await,
-                What::Writes => rate(TRANSFERS, |_| self.call(PUSH)).await,
+                What::Alone => rate(span, 1, |_| self.call(EMPTY)).await,
+                What::Together => rate_of_tasks(&self.rt, &self.rpc, &self.to, span).await,
+                What::Read | What::AskedRead => rate(span, 1, |_| self.call(PULL)).await,
+                What::Write | What::AskedWrite => rate(span, 1, |_| self.call(PUSH)).await,
+                What::Reads => rate(span, TRANSFERS, |_| self.call(PULL)).await,
+                What::Writes => rate(span, TRANSFERS, |_| self.call(PUSH)).await,
             }
         });
-        pin(Seats::USUAL.client);
         self.trouble.borrow_mut().take().map_or(Ok(rate), |error| Err(failed("RPC", &error)))
+    }
+
+    fn core(&self) -> usize {
+        self.seats.client
     }
 }

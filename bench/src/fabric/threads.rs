@@ -5,9 +5,9 @@
 //! allocator, a cache line - makes them less than twice one. Two processes of one thread each show what the machine
 //! itself takes away.
 
+use core::time::Duration;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
 use weir_fabric::{Options, open};
@@ -15,9 +15,14 @@ use weir_rpc::{CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 
 use super::requests::{self, EMPTY, rate_of_tasks};
-use super::{SMALL, TURNS, failed, free_port, is_native, pin};
+use super::{SMALL, failed, free_port, is_native, pin};
 use crate::pairs::Pairs;
 use crate::report::{BenchError, Report};
+
+/// Time that a process measures: long beside what its threads' starts are apart.
+const SPAN: Duration = Duration::from_millis(60);
+/// Turns of processes of one kind.
+const TURNS: usize = 7;
 
 /// Requests per second of this thread to itself, once all threads are ready.
 fn talk_alone(provider: &str, ready: &Barrier) -> Result<f64, BenchError> {
@@ -30,11 +35,11 @@ fn talk_alone(provider: &str, ready: &Barrier) -> Result<f64, BenchError> {
         Rpc::new(rt.clone(), open(&Options::near(provider, "127.0.0.1", port))?, RpcConfig::default());
     let to = Peer::new("127.0.0.1", port);
     executor.block_on(async {
-        let options = CallOptions::within(&rt, core::time::Duration::from_secs(10));
+        let options = CallOptions::within(&rt, Duration::from_secs(10));
         let first = client.call(&to, EMPTY, &[7; SMALL], None, options).await;
         ready.wait();
         first.map_err(|error| failed("a request", &error))?;
-        Ok(rate_of_tasks(&rt, &Rc::clone(&client), &to).await)
+        Ok(rate_of_tasks(&rt, &client, &to, SPAN).await)
     })
 }
 
