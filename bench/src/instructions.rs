@@ -5,19 +5,15 @@
 
 use core::time::Duration;
 use std::process::Command;
-use std::rc::Rc;
 
 use weir_fabric::{Ability, Options, open};
-use weir_proto::capability::SystemKey;
-use weir_rpc::{CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{Bulk, CallOptions, Peer, Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
 
-use crate::fabric::{failed, free_port};
+use crate::fabric::requests::{self, EMPTY, PULL, PUSH};
+use crate::fabric::{LARGE, failed, free_port};
 use crate::report::{BenchError, Report};
-
-/// Operation that answers with nothing.
-const EMPTY: u16 = 0x7f01;
 
 /// Requests under way at once, where it is several.
 const IN_FLIGHT: u32 = 16;
@@ -37,16 +33,22 @@ enum Variant {
     Numbered,
     /// Several are under way at once.
     Together,
+    /// The server reads a MiB of the client's memory.
+    Pull,
+    /// The server writes a MiB to the client's memory.
+    Push,
 }
 
 impl Variant {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 8] = [
         (Self::Plain, "plain"),
         (Self::Sealed, "sealed"),
         (Self::Queued, "queued"),
         (Self::Addressed, "addressed"),
         (Self::Numbered, "numbered"),
         (Self::Together, "together"),
+        (Self::Pull, "pull"),
+        (Self::Push, "push"),
     ];
 
     fn name(self) -> &'static str {
@@ -70,25 +72,27 @@ pub fn make_requests(arguments: &str) -> Result<(), BenchError> {
         Variant::Queued => vec![Ability::Channels],
         Variant::Addressed => vec![Ability::Channels, Ability::Source],
         Variant::Numbered => vec![Ability::Channels, Ability::AvUserId],
-        Variant::Plain | Variant::Sealed | Variant::Together => Vec::new(),
+        _ => Vec::new(),
     };
-    let config = RpcConfig {
-        keys: (variant == Variant::Sealed).then_some(Keys::System(SystemKey([7; 32]))),
-        greet_always: variant == Variant::Addressed,
-        ..RpcConfig::default()
-    };
+    let sealed = variant == Variant::Sealed;
+    let config = RpcConfig { greet_always: variant == Variant::Addressed, ..requests::settings(sealed) };
     let options = Options { without: without.clone(), ..Options::listen(provider, "127.0.0.1", port) };
     let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
-    let server = Rpc::new(rt.clone(), endpoint, config.clone());
-    server.serve(EMPTY, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    let _server = requests::serve(rt.clone(), endpoint, sealed);
     let options = Options { without, ..Options::near(provider, "127.0.0.1", port) };
     let endpoint = open(&rt, &options).map_err(|error| failed("endpoint", &error))?;
     let client = Rpc::new(rt.clone(), endpoint, config);
     let to = Peer::new("127.0.0.1", port);
     let ask = async |requests: u32| {
+        let mut memory = client.alloc(LARGE).map_err(|error| failed("memory", &error))?;
         for _ in 0..requests {
             let options = CallOptions::within(&rt, Duration::from_secs(20));
-            let reply = client.call(&to, EMPTY, &[7; 64], None, options).await;
+            let (opcode, bulk) = match variant {
+                Variant::Pull => (PULL, Some(Bulk::read(&memory))),
+                Variant::Push => (PUSH, Some(Bulk::write(&mut memory))),
+                _ => (EMPTY, None),
+            };
+            let reply = client.call(&to, opcode, &[7; 64], bulk, options).await;
             reply.map_err(|error| failed("a request", &error))?;
         }
         Ok(())
@@ -209,6 +213,11 @@ pub fn measure(report: &mut Report, providers: &[String]) {
         // What a completion tells of a sender matters only to messages that have one.
         let channels = weir_fabric::libfabric::probe(provider).is_ok_and(|found| found.channels);
         let queued = channels.then(|| beside(Variant::Queued, "no channel", ("plain", plain))).flatten();
+        if !channels {
+            // Providers within a node copy a process' own memory by themselves, which hides all else.
+            beside(Variant::Pull, "1 MiB client to server", ("plain", plain));
+            beside(Variant::Push, "1 MiB server to client", ("plain", plain));
+        }
         let reference = queued.map_or(("plain", plain), |queued| ("no channel", queued));
         beside(Variant::Addressed, "with an address in each message", reference);
         beside(Variant::Numbered, "senders by the provider's number", reference);
