@@ -139,24 +139,32 @@ impl<'a> Lent<'a> {
     }
 
     /// See [`Exposed::outlast`]; that takes no credit. Boxed, because hardly any call ends with this.
-    fn outlast(self, credit: Option<Permit>) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    fn outlast(&mut self, credit: Option<Permit>) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
         drop(credit);
+        let exposed = self.0.take();
         Box::pin(async move {
-            if let Some(exposed) = self.0 {
+            if let Some(exposed) = exposed {
                 exposed.outlast().await;
             }
         })
     }
 
     /// The call has failed, refused by this incarnation of the server, if any. See [`Exposed::withdraw`] for where one may be at
-    /// the memory; that takes no credit.
-    async fn give_up(self, by: Option<ClientId>, credit: Option<Permit>) {
+    /// the memory; that takes no credit. Boxed, because hardly any call ends with this.
+    fn give_up(
+        &mut self,
+        by: Option<ClientId>,
+        credit: Option<Permit>,
+    ) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
         drop(credit);
-        if let Some(mut exposed) = self.0
-            && !exposed.settle(by)
-        {
-            exposed.withdraw().await;
-        }
+        let exposed = self.0.take();
+        Box::pin(async move {
+            if let Some(mut exposed) = exposed
+                && !exposed.settle(by)
+            {
+                exposed.withdraw().await;
+            }
+        })
     }
 }
 
@@ -256,7 +264,8 @@ impl Asked<'_> {
         let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, options.deadline);
         lent.map_err(|error| self.tally.failed(error.into()))?;
         let letter = Letter::new(inner, opcode, body, options, inner.rt.times());
-        self.attempt_all(&ticket, &letter, exposed, credit, Course::new(inner, start), None).await
+        let mut course = Course::new(inner, start);
+        self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
     }
 
     /// From the first try on, which was made and has no reply.
@@ -271,7 +280,7 @@ impl Asked<'_> {
             course.tries = 1;
             Ok(session)
         };
-        self.attempt_all(&ticket, &letter, Lent(None), Some(credit), course, Some(first)).await
+        self.attempt_all(&ticket, &letter, &mut Lent(None), Some(credit), &mut course, Some(first)).await
     }
 
     /// Tries until there is a reply, or the deadline. `first`: what came of a try that was made. The reply moves only once on
@@ -280,9 +289,9 @@ impl Asked<'_> {
         &self,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        mut exposed: Lent<'_>,
+        exposed: &mut Lent<'_>,
         mut credit: Option<Permit>,
-        mut course: Course<'_>,
+        course: &mut Course<'_>,
         mut first: Option<Result<Rc<Session>, Next>>,
     ) -> Result<Reply, RpcError> {
         let (inner, state, tally) = (self.inner, &ticket.state, &self.tally);
@@ -296,17 +305,17 @@ impl Asked<'_> {
                     let session = if let Some(session) = state.session() {
                         Ok(session)
                     } else {
-                        let made = course.contact(state, deadline).await;
+                        let made = Box::pin(course.contact(state, deadline)).await;
                         now = inner.rt.now();
                         made
                     };
-                    session.and_then(|session| course.begin(session, ticket, letter, &exposed, now))
+                    session.and_then(|session| course.begin(session, ticket, letter, exposed, now))
                 }
             };
             let next = match tried {
                 Ok(session) => match ticket.wait().await {
                     Ok(Arrived::Reply) => {
-                        if !ticket.replied(&mut exposed) {
+                        if !ticket.replied(exposed) {
                             exposed.outlast(credit).await;
                         }
                         return ticket.take_reply();
@@ -324,16 +333,18 @@ impl Asked<'_> {
                     course.last = why;
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
-                        course.rest(pause, deadline).await;
-                        credit =
-                            inner.credit(state, self.opcode, class.again(), deadline).await.unwrap_or(None);
+                        credit = Box::pin(async {
+                            course.rest(pause, deadline).await;
+                            inner.credit(state, self.opcode, class.again(), deadline).await.unwrap_or(None)
+                        })
+                        .await;
                     }
                     now = inner.rt.now();
                 }
             }
         }
         exposed.give_up(None, credit).await;
-        Err(match (course.tries, course.last.into_owned()) {
+        Err(match (course.tries, core::mem::take(&mut course.last).into_owned()) {
             (0, reason) => tally.failed(RpcError::Unreachable { peer: self.to.clone(), reason }),
             (tries, last) => self.timed_out(course.start, tries, last),
         })
@@ -422,7 +433,7 @@ impl Inner {
             return Ok(permit);
         }
         add(&self.metrics.queued, 1);
-        self.rt.timeout_at(deadline, turn).await
+        Box::pin(self.rt.timeout_at(deadline, turn)).await
     }
 }
 
