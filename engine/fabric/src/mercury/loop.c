@@ -22,8 +22,9 @@
 /* Polls in vain for so long before it sleeps, as Weir's executor does. */
 #define SPIN_NS 20000
 
-/* A loop that doesn't sleep naps all the same when nobody has wanted anything for so long: others take turns with it. */
-#define IDLE_NS 5000000
+/* A server that doesn't sleep naps all the same when nobody has wanted anything for so long: others take turns with it, on
+ * its core. The uncounted begin of a turn is longer than a nap. */
+#define IDLE_NS 500000
 #define NAP_NS 500000
 
 /* Longest sleep, in milliseconds: bounds how late the end of a measurement is noticed. */
@@ -176,8 +177,6 @@ static int step(struct weir_hg_loop *loop, uint64_t *idle_since)
 	bool sleeps = !loop->busy && *idle_since != 0 && now - *idle_since >= SPIN_NS;
 	hg_return_t ret;
 
-	if (loop->busy && *idle_since != 0 && now - *idle_since >= IDLE_NS)
-		(void) nanosleep(&(struct timespec) {.tv_nsec = NAP_NS}, NULL);
 	ret = HG_Core_progress(loop->core, sleeps ? SLEEP_MS : 0);
 
 	if (ret != HG_SUCCESS && ret != HG_TIMEOUT)
@@ -198,9 +197,11 @@ int weir_hg_loop_serve(struct weir_hg_loop *loop)
 	uint64_t idle_since = 0;
 	int ret;
 
-	do
+	do {
 		ret = step(loop, &idle_since);
-	while (ret == HG_SUCCESS);
+		if (loop->busy && idle_since != 0 && now_ns() - idle_since >= IDLE_NS)
+			(void) nanosleep(&(struct timespec) {.tv_nsec = NAP_NS}, NULL);
+	} while (ret == HG_SUCCESS);
 	return ret;
 }
 
