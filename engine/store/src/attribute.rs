@@ -3,13 +3,13 @@
 //! Values are kept in pieces, because an index entry is bounded.
 
 use crate::catalog::entry_bytes;
-use crate::error::AttributeError;
 use crate::journal::RECORD_MAX;
 use crate::key;
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::CommitError;
 use core::ops::ControlFlow;
+use weir_proto::{Der, PoolId};
 
 /// Longest scope or name, in bytes (DAOS: `DAOS_ATTR_NAME_MAX` is 511). Two of them, escaped, leave an index entry
 /// room for a piece.
@@ -33,6 +33,53 @@ pub struct AttributeChange {
     pub name: Vec<u8>,
     /// The new value, up to 512 KiB; `None` deletes.
     pub value: Option<Vec<u8>>,
+}
+
+/// A change of attributes failed. Nothing of it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// Scope or name has an impossible length.
+    #[error(
+        "scope and name of an attribute have up to {limit} bytes, the name at least 1; \"{name}\" has not"
+    )]
+    Name {
+        /// The name, escaped.
+        name: String,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// The value is too long.
+    #[error("attribute \"{name}\" has {len} bytes, at most {limit} are kept")]
+    TooLong {
+        /// The name, escaped.
+        name: String,
+        /// Its length.
+        len: usize,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// The pool was destroyed.
+    #[error("pool {0} has no shard on this target")]
+    PoolMissing(PoolId),
+    /// The device has no room left.
+    #[error("pool {0} has no room for attributes on this target; delete data or grow the pool")]
+    NoSpace(PoolId),
+    /// The store has failed.
+    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
+    Failed(String),
+}
+
+impl AttributeError {
+    /// The number that crosses the wire.
+    #[must_use]
+    pub const fn der(&self) -> Der {
+        match self {
+            Self::Name { .. } | Self::TooLong { .. } => Der::INVAL,
+            Self::PoolMissing(_) => Der::NONEXIST,
+            Self::NoSpace(_) => Der::NOSPACE,
+            Self::Failed(_) => Der::IO,
+        }
+    }
 }
 
 fn check(change: &AttributeChange) -> Result<(), AttributeError> {

@@ -585,40 +585,6 @@ impl TransactionError {
     }
 }
 
-/// A change of attributes failed. Nothing of it is stored.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttributeError {
-    /// Scope or name has an impossible length.
-    #[error(
-        "scope and name of an attribute have up to {limit} bytes, the name at least 1; \"{name}\" has not"
-    )]
-    Name {
-        /// The name, escaped.
-        name: String,
-        /// Most bytes.
-        limit: usize,
-    },
-    /// The value is too long.
-    #[error("attribute \"{name}\" has {len} bytes, at most {limit} are kept")]
-    TooLong {
-        /// The name, escaped.
-        name: String,
-        /// Its length.
-        len: usize,
-        /// Most bytes.
-        limit: usize,
-    },
-    /// The pool was destroyed.
-    #[error("pool {0} has no shard on this target")]
-    PoolMissing(PoolId),
-    /// The device has no room left.
-    #[error("pool {0} has no room for attributes on this target; delete data or grow the pool")]
-    NoSpace(PoolId),
-    /// The store has failed.
-    #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
-    Failed(String),
-}
-
 impl OpenError {
     /// Whether the device may be new: formatting it is what is to be done, and [`crate::Store::format`] still refuses
     /// if there is data behind the superblock.
@@ -681,19 +647,6 @@ impl FetchError {
             Self::Undecided { .. } => Der::INPROGRESS,
             Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
-            Self::Failed(_) => Der::IO,
-        }
-    }
-}
-
-impl AttributeError {
-    /// The number that crosses the wire.
-    #[must_use]
-    pub const fn der(&self) -> Der {
-        match self {
-            Self::Name { .. } | Self::TooLong { .. } => Der::INVAL,
-            Self::PoolMissing(_) => Der::NONEXIST,
-            Self::NoSpace(_) => Der::NOSPACE,
             Self::Failed(_) => Der::IO,
         }
     }

@@ -65,12 +65,10 @@ mod view;
 mod walk;
 mod writer;
 
-pub use attribute::AttributeChange;
+pub use attribute::{AttributeChange, AttributeError};
 pub use audit::Audit;
 pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
-pub use error::{
-    AttributeError, FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError,
-};
+pub use error::{FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey, Landed};
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
