@@ -398,6 +398,8 @@ impl<'a> Ground<'a> {
             let removals: Vec<Change> = keys.into_iter().map(|key| Change::Remove { key }).collect();
             self.core.commit(&removals, None)?;
         }
+            let newest = self.horizon.min(self.core.newest_epoch());
+            self.core.timestamps.note_removal(&self.object, newest);
         Ok(true)
     }
 

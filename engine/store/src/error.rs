@@ -400,6 +400,18 @@ pub enum FetchError {
     /// The buffer is too small for the data.
     #[error("the data has {needed} bytes, the buffer {given}")]
     Buffer {
+    /// Something that a transaction would see at its epoch has gone.
+    #[error(
+        "epoch {:#x} comes too late: of what was there, aggregation has removed what changed up to epoch {:#x}; start the transaction again at a newer one",
+        epoch.0,
+        newest.0
+    )]
+    Restart {
+        /// The epoch of the transaction.
+        epoch: Epoch,
+        /// Up to this epoch history has gone.
+        newest: Epoch,
+    },
         /// Bytes of data.
         needed: u64,
         /// Bytes of the buffer.
@@ -648,6 +660,7 @@ impl FetchError {
             Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,
+            Self::Restart { .. } => Der::TX_RESTART,
         }
     }
 }

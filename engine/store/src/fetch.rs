@@ -499,10 +499,10 @@ impl Shard {
         if let Some((transaction, epoch)) = met {
             return Err(FetchError::Undecided { transaction, epoch });
         }
-        if reader == Reader::Transaction {
-            core.timestamps.note_read(object, scope, epoch.0);
+        match reader {
+            Reader::Plain => Ok(()),
+            Reader::Transaction => self.begin_view(object, scope, epoch),
         }
-        Ok(())
     }
 
     /// Like [`Shard::begin_read`] for somebody who reads outside of transactions what may be as new as anything in the

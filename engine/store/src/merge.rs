@@ -217,6 +217,8 @@ impl Ground<'_> {
         if !self.holds() {
             return Ok(Merged::Stopped);
         }
+        // Older parts go with it.
+        core.timestamps.note_removal(&object, plan.epoch);
         core.commit(&changes, None)?;
         if let Some(mut reservation) = reservation {
             reservation.keep();

@@ -13,7 +13,7 @@ use weir_proto::Key;
 /// slot less than once in a hundred times. 512 KiB, a quarter of which is what reads outside of transactions go to.
 const DKEY_SLOTS: usize = 1 << 14;
 
-/// Slots for objects, in two tables. 128 KiB.
+/// Slots for objects, in two tables of 64 KiB, and one for what aggregation has removed, of 16 KiB.
 const OBJECT_SLOTS: usize = 1 << 11;
 
 /// What is remembered of a place.
@@ -82,15 +82,28 @@ pub(crate) enum Scope<'a> {
 }
 
 /// The tables.
-#[derive(Default)]
 pub(crate) struct Timestamps {
     dkeys: Table<DKEY_SLOTS>,
     /// Of objects as a whole: reads of which dkeys there are, punches of all of it.
     whole: Table<OBJECT_SLOTS>,
     /// The newest of an object as a whole and all its dkeys.
     any: Table<OBJECT_SLOTS>,
+    /// Up to which epochs aggregation has removed history of objects.
+    aggregated: Box<[Cell<u64>]>,
     /// Transactions up to this epoch may be too late for reads before the last restart.
     floor: Cell<u64>,
+}
+
+impl Default for Timestamps {
+    fn default() -> Self {
+        Self {
+            dkeys: Table::default(),
+            whole: Table::default(),
+            any: Table::default(),
+            aggregated: vec![Cell::default(); OBJECT_SLOTS].into(),
+            floor: Cell::default(),
+        }
+    }
 }
 
 /// Where hashes begin: any number with bits all over.
@@ -213,6 +226,21 @@ impl Timestamps {
     /// As [`Timestamps::note_write`] outside of transactions, of a dkey whose hash is known, as is that of its object.
     pub(crate) fn note_write_at(&self, (object, dkey): (u64, u64), epoch: u64) {
         self.note_dkey((object, dkey), epoch, Kind::Write);
+    }
+
+    /// Of what an object was before this epoch, something is removed that nobody sees at it or later.
+    pub(crate) fn note_removal(&self, object: &ObjectKey, epoch: u64) {
+        let newest = self.aggregated_of(object);
+        newest.set(newest.get().max(epoch));
+    }
+
+    /// The oldest epoch at which all is there of an object that ever was.
+    pub(crate) fn limit_of_view(&self, object: &ObjectKey) -> u64 {
+        self.aggregated_of(object).get().max(self.floor.get())
+    }
+
+    fn aggregated_of(&self, object: &ObjectKey) -> &Cell<u64> {
+        &self.aggregated[Table::<OBJECT_SLOTS>::slot(hash_object(object))]
     }
 
     /// The newest epoch that a write of `scope` may not be older than, of these kinds.

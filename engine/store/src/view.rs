@@ -1,5 +1,6 @@
 //! How a transaction reads.
 
+use crate::aggregate::snapshots_of;
 use crate::error::FetchError;
 use crate::fetch::{Fetch, Reader};
 use crate::journal::ObjectKey;
@@ -24,7 +25,8 @@ impl View {
     /// As [`Shard::fetch`], at the transaction's epoch.
     ///
     /// # Errors
-    /// See [`FetchError`]; [`FetchError::Undecided`] when a prepared transaction may change what is asked for.
+    /// See [`FetchError`]; [`FetchError::Undecided`] when a prepared transaction may change what is asked for,
+    /// [`FetchError::Restart`] when aggregation has removed what there was of it at that epoch.
     pub async fn fetch(
         &self,
         object: ObjectId,
@@ -54,7 +56,7 @@ impl View {
         }
         let number = self.shard.locate(self.container)?;
         self.wait().await;
-        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
+        self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
         self.shard.list(self.container, object, scope, self.epoch, anchor, limit, with_value).await
     }
 
@@ -70,7 +72,7 @@ impl View {
     ) -> Result<SearchKeyReply, FetchError> {
         let number = self.shard.locate(self.container)?;
         self.wait().await;
-        self.shard.core.timestamps.note_read(&self.object(number, object), Scope::Object, self.epoch.0);
+        self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
         self.shard.query_key(self.container, object, self.epoch, query, anchor).await
     }
 
@@ -97,5 +99,23 @@ impl Shard {
         self.locate(container)?;
         self.check_transaction_epoch(epoch).map_err(|error| FetchError::Invalid(error.to_string()))?;
         Ok(View { shard: self.clone(), container, epoch })
+    }
+
+    /// Notes that a transaction reads something. Refuses when it has changed since the transaction's epoch and its history is
+    /// gone: the transaction would miss what was there.
+    pub(crate) fn begin_view(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: Epoch,
+    ) -> Result<(), FetchError> {
+        let timestamps = &self.core.timestamps;
+        let newest = timestamps.limit_of_view(object);
+        let is_kept = || snapshots_of(&self.core, *object).is_some_and(|kept| kept.contains(&epoch.0));
+        if epoch.0 < newest && !is_kept() {
+            return Err(FetchError::Restart { epoch, newest: Epoch(newest) });
+        }
+        timestamps.note_read(object, scope, epoch.0);
+        Ok(())
     }
 }

@@ -79,6 +79,8 @@ struct History {
     epoch: u64,
     /// History before this is gone.
     horizon: u64,
+    /// What was removed before the last restart isn't known any more: views of earlier epochs are refused.
+    restarted: u64,
     ids: u128,
     commits: u64,
     refusals: u64,
@@ -107,6 +109,7 @@ impl History {
             seen: Vec::new(),
             epoch,
             horizon: 0,
+            restarted: 0,
             ids: 0,
             commits: 0,
             refusals: 0,
@@ -210,6 +213,7 @@ impl History {
         match found {
             Ok(value) => self.seen.push((epoch, Seen::Value(place, value))),
             Err(FetchError::Undecided { .. }) if self.held(place) => self.refusals += 1,
+            Err(FetchError::Restart { .. }) if epoch < self.restarted => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
         }
         Ok(())
@@ -225,6 +229,7 @@ impl History {
         match found {
             Ok(page) => self.seen.push((epoch, Seen::Count(number, page.entries.len()))),
             Err(FetchError::Undecided { .. }) => self.refusals += 1,
+            Err(FetchError::Restart { .. }) if epoch < self.restarted => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
         }
         Ok(())
@@ -299,6 +304,8 @@ impl History {
         self.machine.crash(CrashKeeps::Any);
         self.store = self.machine.open(config_of(self.machine.world.seed()));
         self.shard = self.store.pool(POOL).expect("the pool");
+        let newest = self.committed.keys().next_back().copied().unwrap_or(0);
+        self.restarted = newest.max(self.machine.handle().wall_ns());
         // Coordinators of transactions that weren't prepared have lost them.
         self.open.retain(|open| open.prepared.is_some());
         let mut expected: Vec<_> = self.open.iter().map(|open| (id(open.id), Epoch(open.epoch))).collect();

@@ -374,6 +374,39 @@ fn transactions_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn who_reads_what_aggregation_has_removed_since_has_to_start_again() {
+    let (machine, store, shard, t) = start(7);
+    machine.run(async move {
+        for (number, dkey) in [(1, "x"), (1, "gone"), (2, "x")] {
+            plain(&shard, number, dkey, t, b"first").await.expect("stored");
+        }
+        plain(&shard, 1, "x", t + 100, b"second").await.expect("stored");
+        punch(&shard, object(1), PunchScope::Dkeys(vec![key("gone")]), t + 110).await.expect("punched");
+        let [view, of_snapshot, later] =
+            [50, 40, 200].map(|behind| shard.view(CONTAINER, Epoch(t + behind)).expect("a view"));
+        assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
+        shard.add_snapshot(CONTAINER, Epoch(t + 40)).await.expect("a snapshot");
+        shard.aggregate(CONTAINER, Epoch(t + 150)).await.expect("aggregated");
+        assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())), "the snapshot keeps it");
+        shard.set_snapshots(CONTAINER, &[]).await.expect("given up");
+        shard.aggregate(CONTAINER, Epoch(t + 150)).await.expect("aggregated");
+        for view in [&view, &of_snapshot] {
+            for dkey in ["x", "gone", "never"] {
+                let error = read_in(view, 1, dkey).await.expect_err("its state is gone");
+                assert_eq!(error.der(), Der::TX_RESTART, "{error}");
+            }
+            let error = view.list(object(1), &ListScope::Dkeys, b"", 10, None).await.expect_err("gone");
+            assert_eq!(error.der(), Der::TX_RESTART, "{error}");
+            // Nothing of this was removed.
+            assert_eq!(read_in(view, 2, "x").await, Ok(Some(b"first".to_vec())));
+        }
+        assert_eq!(read_in(&later, 1, "x").await, Ok(Some(b"second".to_vec())));
+        assert_eq!(read_in(&later, 1, "gone").await, Ok(None));
+    });
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
+
+#[test]
 fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everything() {
     let machine = Machine::new(6, 64 << 20);
     let (store, shard) = machine.start(StoreConfig::default());
