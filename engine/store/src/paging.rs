@@ -227,9 +227,10 @@ impl Core {
     /// Reads nodes and puts them into their places, of a still if there is one.
     pub(crate) async fn load(&self, missing: Missing, still: Option<&Tree>) -> Result<(), PageError> {
         let loads = missing.0.into_iter().map(|(key, page)| self.load_node(key, page, still));
-        join_all(loads).await.into_iter().collect::<Result<(), _>>()?;
+        // Nobody may need the others: who does comes to them first once he has this one.
+        let needed = join_all(loads).await.into_iter().next();
         self.relieve_memory();
-        Ok(())
+        needed.unwrap_or(Ok(()))
     }
 
     async fn load_node(&self, key: Vec<u8>, page: PageRef, still: Option<&Tree>) -> Result<(), PageError> {

@@ -238,6 +238,33 @@ fn damage_of_a_node_that_is_read_late_is_reported_with_its_place_and_nothing_els
 }
 
 #[test]
+fn damage_of_a_node_that_is_only_read_ahead_harms_nobody() {
+    const EXTENTS: u64 = 100;
+    let machine = filled(8);
+    let store = machine.open(small());
+    let shard = store.pool(POOL).expect("the pool");
+    let opened = Rc::clone(&store);
+    machine.run(async move {
+        for at in 0..EXTENTS {
+            let data = pattern(FILLED + at, LEN);
+            write(&shard, FILLED, 100_000 + at, at * LEN as u64, &data).await.expect("stored");
+        }
+        opened.close().await.expect("closed");
+    });
+    drop(store);
+    machine.rot_all(&pattern(FILLED + 40, LEN));
+    let store = machine.open(small());
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        let (data, _) = read(&shard, FILLED, u64::MAX, 0, 30 * LEN as u64).await.expect("it is all there");
+        assert!(data.chunks(LEN).zip(FILLED..).all(|(part, number)| part == pattern(number, LEN)));
+        let error = read(&shard, FILLED, u64::MAX, 0, 50 * LEN as u64).await.expect_err("damaged");
+        assert!(matches!(error, FetchError::Index { .. }), "{error}");
+    });
+    assert!(store.stats().index.errors > 1, "the damaged leaf wasn't read ahead");
+}
+
+#[test]
 fn a_read_that_fails_once_is_tried_again_by_the_next_reader() {
     let machine = filled(6);
     let store = machine.open(small());

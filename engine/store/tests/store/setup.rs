@@ -133,6 +133,13 @@ impl Machine {
         self.world.restart(&self.node);
     }
 
+    /// Flips a bit of these bytes wherever the disk has them: where they are, and where they have been.
+    pub fn rot_all(&self, bytes: &[u8]) {
+        let (all, wanted) = (self.disk.bytes(0, self.device().size() as usize), &bytes[..16]);
+        let places = (0..).zip(all.windows(16)).filter(|(_, found)| *found == wanted);
+        places.for_each(|(at, _)| self.disk.rot(at, 3));
+    }
+
     /// Stores that were opened here and whose memory isn't free.
     pub fn stores(&self) -> usize {
         live(&self.opened.borrow())
