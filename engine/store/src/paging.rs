@@ -15,7 +15,7 @@ use crate::state::{Core, add};
 use crate::tree::{Body, Child, Missing, NODE_BYTES, PageRef, Tree};
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_media::{BLOCK, MediaError};
 use weir_runtime::join_all;
@@ -89,11 +89,32 @@ pub(crate) struct Paging {
     loading: RefCell<BTreeMap<u64, Notify>>,
     /// Ticks at which questions under way began, with how many began then.
     asking: RefCell<BTreeMap<u64, u32>>,
+    /// First blocks of nodes that couldn't be read.
+    damaged: RefCell<BTreeSet<u64>>,
     /// No sweep before this tick.
     rest_until: Cell<u64>,
     pub(crate) faults: Cell<u64>,
     pub(crate) evictions: Cell<u64>,
     pub(crate) errors: Cell<u64>,
+}
+
+impl Paging {
+    /// Whether a node that isn't in memory may take over keys from this one on. What never is evicted has to be in memory; below
+    /// a node that can't be read there would be nothing any more.
+    pub(crate) fn may_inherit(&self, page: PageRef, low: &[u8]) -> bool {
+        low >= FLOOR.as_slice() && !self.damaged.borrow().contains(&page.block)
+    }
+
+    /// A node was read, or couldn't be.
+    fn note_read(&self, block: u64, is_sound: bool) {
+        let mut damaged = self.damaged.borrow_mut();
+        if is_sound {
+            damaged.remove(&block);
+        } else {
+            damaged.insert(block);
+            add(&self.errors, 1);
+        }
+    }
 }
 
 /// Keeps nodes that a question passes in memory.
@@ -244,7 +265,8 @@ impl Core {
         let hold = self.hold_nodes();
         let body = self.read_node(page).await;
         drop(hold);
-        let body = body.inspect_err(|_| add(&self.paging.errors, 1))?;
+        self.paging.note_read(page.block, body.is_ok());
+        let body = body?;
         add(&self.paging.faults, 1);
         let installed = match still {
             Some(still) => still.install(&key, page, body),

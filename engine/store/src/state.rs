@@ -417,7 +417,7 @@ impl Core {
     fn tidy_keys<'a>(&self, removed: impl Iterator<Item = &'a [u8]>) {
         let mut tree = self.tree.borrow_mut();
         for key in removed {
-            tree.tidy(key);
+            tree.tidy(key, |page, low| self.paging.may_inherit(page, low));
         }
     }
 

@@ -25,6 +25,7 @@ use crate::codec::Malformed;
 use core::cell::{Cell, RefCell};
 use evict::Hand;
 use node::{NODE_MERGED, NODE_MIN};
+use scan::Low;
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -332,10 +333,11 @@ impl Tree {
         Ok(old)
     }
 
-    /// Joins nodes that became small by the removal of this key.
-    pub(crate) fn tidy(&mut self, key: &[u8]) {
+    /// Joins nodes that became small by the removal of this key. A node that isn't in memory takes over the keys of an empty
+    /// one where `may_inherit` says so of its place and the lowest of these keys.
+    pub(crate) fn tidy(&mut self, key: &[u8], may_inherit: impl Fn(PageRef, &[u8]) -> bool) {
         self.let_go();
-        tidy(&mut self.root, key, &mut self.changes);
+        tidy(&mut self.root, (Low::default(), key), &mut self.changes, &may_inherit);
         loop {
             let only = match &self.root.body {
                 Body::Branch(_, children) if children.len() == 1 => children[0].node().ok(),
@@ -352,7 +354,7 @@ impl Tree {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         let old = self.take(key)?;
         if old.is_some() {
-            self.tidy(key);
+            self.tidy(key, |_, _| true);
         }
         Ok(old)
     }
@@ -428,7 +430,12 @@ fn take(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option
 }
 
 /// Joins small nodes on the way to a key, the lowest first, as far as the way was changed since the last freeze.
-fn tidy(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) {
+fn tidy(
+    node: &mut Rc<Node>,
+    (low, key): (Low<'_>, &[u8]),
+    changes: &mut Changes,
+    may_inherit: &dyn Fn(PageRef, &[u8]) -> bool,
+) {
     if !node.is_dirty() || Rc::strong_count(node) > 1 {
         return;
     }
@@ -436,20 +443,28 @@ fn tidy(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) {
     if let Body::Branch(keys, children) = &mut owned.body {
         let at = Node::child_of(keys, key);
         let Ok(child) = children[at].node_mut() else { return };
-        tidy(child, key, changes);
+        tidy(child, (low.of_child(keys, at), key), changes, may_inherit);
         if child.size() < NODE_MIN && children.len() > 1 {
             let left = at.saturating_sub(1).min(children.len() - 2);
-            merge(keys, children, left, changes);
+            merge((low, keys), children, left, changes, may_inherit);
         }
     }
     owned.recharge();
 }
 
 /// Joins child `left` with its right neighbour when both are in memory and fit, or when one of them is empty.
-fn merge(keys: &mut Packed, children: &mut Vec<Child>, left: usize, changes: &mut Changes) {
-    for at in [left, left + 1] {
+fn merge(
+    (low, keys): (Low<'_>, &mut Packed),
+    children: &mut Vec<Child>,
+    left: usize,
+    changes: &mut Changes,
+    may_inherit: &dyn Fn(PageRef, &[u8]) -> bool,
+) {
+    for (at, heir) in [(left, left + 1), (left + 1, left)] {
+        let absent = children[heir].absent_edge(heir > at);
         if let Ok(node) = children[at].node()
             && node.is_empty()
+            && absent.is_none_or(|page| may_inherit(page, &low.of_child(keys, at).key()))
         {
             // Without the key between them, the neighbour takes over the whole range.
             keys.remove(left + 1);

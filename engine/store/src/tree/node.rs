@@ -97,6 +97,22 @@ impl Child {
         matches!(&*self.0.borrow(), Link::Resident(node) if is(node))
     }
 
+    /// The place of the first node that isn't in memory along one edge of what is below, itself included: `is_left` is the
+    /// edge of the lowest keys. `None`: the leaf there is in memory.
+    pub(super) fn absent_edge(&self, is_left: bool) -> Option<PageRef> {
+        let node = match self.node() {
+            Ok(node) => node,
+            Err(page) => return Some(page),
+        };
+        match &node.body {
+            Body::Leaf(_) => None,
+            Body::Branch(_, children) => {
+                let edge = if is_left { children.first() } else { children.last() };
+                edge?.absent_edge(is_left)
+            }
+        }
+    }
+
     /// Its place on the device, if it was written.
     pub(crate) fn page(&self) -> Option<PageRef> {
         match &*self.0.borrow() {
