@@ -55,6 +55,9 @@ pub(crate) struct Queue {
     turn: u8,
     /// Objects that are being visited.
     visited: BTreeSet<ObjectKey>,
+    /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
+    /// is left behind them.
+    pub(crate) damaged: BTreeMap<(PoolNumber, ContainerNumber), Option<Vec<u8>>>,
 }
 
 /// What background aggregation does next.
@@ -395,11 +398,11 @@ impl<'a> Ground<'a> {
         if !keys.is_empty() {
             add(&self.core.counters.aggregated, keys.len() as u64);
             add(&self.removed, keys.len() as u64);
+            let newest = self.horizon.min(self.core.newest_epoch());
+            self.core.timestamps.note_removal(&self.object, newest);
             let removals: Vec<Change> = keys.into_iter().map(|key| Change::Remove { key }).collect();
             self.core.commit(&removals, None)?;
         }
-            let newest = self.horizon.min(self.core.newest_epoch());
-            self.core.timestamps.note_removal(&self.object, newest);
         Ok(true)
     }
 

@@ -5,7 +5,7 @@ use crate::aggregate::{ChoreError, Task, visit_akey, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
-use crate::paging::{Fault, Halt};
+use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::{Core, add};
@@ -96,8 +96,14 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
         Some(Task::Akey(rest)) => visit_akey(core, *rest, horizon).await?,
         Some(Task::Object(object, since)) => drop(visit_object(core, object, since, horizon).await?),
         Some(Task::Container(pool, container, from)) => {
-            let next = next_object(core, &key::objects(pool, container), &from).await?;
-            if let Some(object) = next {
+            let prefix = key::objects(pool, container);
+            let next = next_object(core, &prefix, &from).await;
+            if let Err(ChoreError::Page(_)) = next
+                && let Some(behind) = behind_damage(core, &prefix, &from)
+            {
+                core.aggregation.borrow_mut().resume_container(pool, container, behind);
+            }
+            if let Some(object) = next? {
                 let behind = key::after(Path::object(pool, container, object).as_bytes());
                 core.aggregation.borrow_mut().resume_container(pool, container, behind);
                 visit_object(core, (pool, container, object), 0, horizon).await?;
@@ -142,7 +148,17 @@ async fn visit_container(
     let prefix = key::objects(pool, container);
     let mut from = prefix.clone();
     let mut damaged = Ok(());
-    while let Some(object) = next_object(core, &prefix, &from).await? {
+    loop {
+        let object = match next_object(core, &prefix, &from).await {
+            Err(error @ ChoreError::Page(_)) => {
+                damaged = Err(error);
+                let Some(behind) = behind_damage(core, &prefix, &from) else { break };
+                from = behind;
+                continue;
+            }
+            next => next?,
+        };
+        let Some(object) = object else { break };
         match visit_whole(core, (pool, container, object), horizon).await {
             Err(error @ ChoreError::Page(_)) => damaged = Err(error),
             visited => visited?,
@@ -180,10 +196,16 @@ async fn next_object(core: &Core, prefix: &[u8], from: &[u8]) -> Result<Option<O
     Ok(found.await?.map(|rest| key::object_from(&rest)).transpose()?)
 }
 
+/// Where work on what begins with `prefix` goes on that couldn't have a node read at or behind `from`. `None`: nothing is
+/// left of it.
+fn behind_damage(core: &Core, prefix: &[u8], from: &[u8]) -> Option<Vec<u8>> {
+    core.tree.borrow().behind_absent(from).filter(|behind| behind.starts_with(prefix))
+}
+
 /// What reclaim does next.
 enum Doomed {
-    /// Entries that begin with this go.
-    Entries(Vec<u8>),
+    /// Entries that begin with the first go, from the second on.
+    Entries(Vec<u8>, Vec<u8>),
     /// Nothing is left: the last entries go together.
     Last(Vec<Change>),
 }
@@ -194,27 +216,41 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
         return Ok(false);
     }
     core.admit().await?;
+    let mut place = None;
     let changes = core.ask(|tree| {
-        let changes = match find_doomed(core, tree)? {
+        let changes = match find_doomed(core, tree, &mut place)? {
             None => Vec::new(),
             Some(Doomed::Last(changes)) => changes,
-            Some(Doomed::Entries(prefix)) => {
+            Some(Doomed::Entries(prefix, from)) => {
                 let mut changes = Vec::new();
-                tree.scan::<()>(&prefix, |key, _| {
+                let scanned = tree.scan::<()>(&from, |key, _| {
                     if changes.len() >= RECLAIM_STEP || !key.starts_with(&prefix) {
                         return ControlFlow::Break(());
                     }
                     changes.push(Change::Remove { key: key.to_vec() });
                     ControlFlow::Continue(())
-                })?;
+                });
+                // What was found goes first: a node behind it may be one that can't be read.
+                scanned
+                    .map(drop)
+                    .or_else(|missing| if changes.is_empty() { Err(missing) } else { Ok(()) })?;
                 changes
             }
         };
         tree.reach(changes.iter().map(Change::key))?;
         Ok::<_, Halt<ChoreError>>(changes)
     });
-    let changes = changes.await?;
+    let changes = match (changes.await, place) {
+        (Err(ChoreError::Page(PageError::Corrupt { .. })), Some((container, from))) => {
+            // What lies behind goes all the same, and what is left of others.
+            let behind = core.tree.borrow().behind_absent(&from);
+            core.aggregation.borrow_mut().damaged.insert(container, behind);
+            return Ok(true);
+        }
+        (changes, _) => changes?,
+    };
     if changes.is_empty() {
+        core.aggregation.borrow_mut().damaged.values_mut().for_each(|behind| *behind = None);
         return Ok(false);
     }
     add(&core.counters.reclaimed, changes.len() as u64);
@@ -222,29 +258,48 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
     Ok(true)
 }
 
-fn find_doomed(core: &Core, tree: &Tree) -> Result<Option<Doomed>, Fault> {
-    let has = |prefix: &[u8]| Ok::<_, Fault>(tree.first(prefix, prefix)?.is_some());
+/// A container, and an index key of it.
+type Place = ((PoolNumber, ContainerNumber), Vec<u8>);
+
+/// `place` becomes that where it looks for entries.
+fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Option<Doomed>, Fault> {
     let catalog = core.catalog.borrow();
+    let damaged = &core.aggregation.borrow().damaged;
     for (pool_number, pool) in &catalog.pools {
+        let mut is_whole = true;
         for (number, container) in &pool.containers {
             // Updates that are under way hold reservations in the pool and find their container gone.
             if !container.destroying && !pool.destroying {
                 continue;
             }
-            let snapshots = key::container(key::SNAPSHOT, *pool_number, *number);
-            let transactions = key::transactions(*pool_number, *number);
-            for prefix in [key::objects(*pool_number, *number), transactions, snapshots] {
-                if has(&prefix)? {
-                    return Ok(Some(Doomed::Entries(prefix)));
+            let behind = match damaged.get(&(*pool_number, *number)) {
+                None => &Vec::new(),
+                Some(Some(behind)) => behind,
+                Some(None) => {
+                    is_whole = false;
+                    continue;
+                }
+            };
+            let of_kind = |kind| key::container(kind, *pool_number, *number);
+            // In the order of their keys.
+            for prefix in [key::OBJECT, key::SNAPSHOT, key::TRANSACTION].map(of_kind) {
+                let from = behind.max(&prefix).clone();
+                *place = Some(((*pool_number, *number), from.clone()));
+                if tree.first(&from, &prefix)?.is_some() {
+                    return Ok(Some(Doomed::Entries(prefix, from)));
                 }
             }
-            let last = [key::USAGE, key::CONTAINER].map(|kind| key::container(kind, *pool_number, *number));
-            return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
+            *place = None;
+            if behind.is_empty() {
+                let last = [key::USAGE, key::CONTAINER].map(of_kind);
+                return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
+            }
+            is_whole = false;
         }
-        if pool.destroying {
+        if pool.destroying && is_whole {
             let attributes = key::attributes(*pool_number);
-            if has(&attributes)? {
-                return Ok(Some(Doomed::Entries(attributes)));
+            if tree.first(&attributes, &attributes)?.is_some() {
+                return Ok(Some(Doomed::Entries(attributes.clone(), attributes)));
             }
             let last = [key::container(key::USAGE, *pool_number, 0), key::pool(*pool_number)];
             return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));

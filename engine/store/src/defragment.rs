@@ -13,7 +13,7 @@ use crate::fetch::hold_blocks;
 use crate::key::{self, OBJECT, PoolNumber};
 use crate::merge::write_data;
 use crate::pace::read_blocks_behind;
-use crate::paging::Halt;
+use crate::paging::{Halt, PageError};
 use crate::record::Change;
 use crate::reservation::Reservation;
 use crate::space::{Purpose, Run, Runs, SEGMENT};
@@ -53,6 +53,8 @@ struct Pass {
     hole: u64,
     /// Empty segments when it began.
     empty: u64,
+    /// A node of the index couldn't be read; what lies below it stays where it is.
+    damaged: Option<PageError>,
 }
 
 /// What defragmentation is at.
@@ -88,7 +90,7 @@ fn plan(core: &Core, is_wanted: bool) -> Option<Pass> {
     let victims = space.sparse_segments(VICTIMS_MAX, space.free() / HELD_DIVISOR);
     let mut victims = (!victims.is_empty()).then_some(victims)?;
     victims.sort_by_key(|segment| segment.block);
-    Some(Pass { victims, from: vec![OBJECT], hole: 0, empty: scatter.empty })
+    Some(Pass { victims, from: vec![OBJECT], hole: 0, empty: scatter.empty, damaged: None })
 }
 
 impl Pass {
@@ -137,7 +139,14 @@ async fn advance(core: &Rc<Core>, mut pass: Pass) -> Result<Option<Pass>, ChoreE
     core.admit().await?;
     // Also what was freed since the last time.
     core.space.borrow_mut().hold_free(&pass.victims);
-    match look(core, &pass).await? {
+    let look = match look(core, &pass).await {
+        Err(ChoreError::Page(error)) => {
+            pass.damaged = Some(error);
+            core.tree.borrow().behind_absent(&pass.from).map_or(Look::End, Look::Pause)
+        }
+        look => look?,
+    };
+    match look {
         Look::Pause(from) => pass.from = from,
         Look::Candidate(candidate) => {
             pass.from = key::after(&candidate.key);
@@ -152,7 +161,7 @@ async fn advance(core: &Rc<Core>, mut pass: Pass) -> Result<Option<Pass>, ChoreE
             if core.space.borrow().scatter().empty <= pass.empty {
                 rest(core);
             }
-            return Ok(None);
+            return pass.damaged.map_or(Ok(None), |error| Err(error.into()));
         }
     }
     Ok(Some(pass))

@@ -172,6 +172,12 @@ impl Tree {
         Ok(found.flatten())
     }
 
+    /// The lowest key behind the first node at or behind `from` that isn't in memory: where a scan goes on that couldn't have
+    /// that node read. `None` when there is nothing behind it.
+    pub(crate) fn behind_absent(&self, from: &[u8]) -> Option<Vec<u8>> {
+        behind_absent(&self.root, Some(from), None).break_value()?
+    }
+
     /// Without `from` all entries below the node are visited.
     fn scan_node<B>(
         &self,
@@ -257,6 +263,24 @@ impl<'a> Low<'a> {
     pub(super) fn key(self) -> Vec<u8> {
         self.0.map(|(keys, at)| keys.key(at)).unwrap_or_default()
     }
+}
+
+/// As [`Tree::behind_absent`], below a node that ends at `high`.
+fn behind_absent(
+    node: &Node,
+    from: Option<&[u8]>,
+    high: Option<(&Packed, usize)>,
+) -> ControlFlow<Option<Vec<u8>>> {
+    let Body::Branch(keys, children) = &node.body else { return ControlFlow::Continue(()) };
+    let first = from.map_or(0, |from| Node::child_of(keys, from));
+    for (at, child) in children.iter().enumerate().skip(first) {
+        let high = if at + 1 < keys.len() { Some((keys, at + 1)) } else { high };
+        let Ok(child) = child.node() else {
+            return ControlFlow::Break(high.map(|(keys, at)| keys.key(at)));
+        };
+        behind_absent(&child, from.filter(|_| at == first), high)?;
+    }
+    ControlFlow::Continue(())
 }
 
 /// Those of a range of children that aren't in memory. `first` is a key below the first of them.

@@ -8,7 +8,7 @@ use weir_media::sim::CrashKeeps;
 use weir_proto::Epoch;
 use weir_proto::object::PunchScope;
 use weir_runtime::random::Random;
-use weir_store::{FetchError, Shard, Store, StoreConfig};
+use weir_store::{FetchError, PoolError, Shard, Store, StoreConfig};
 
 const DISK: u64 = 40 << 20;
 
@@ -158,4 +158,25 @@ fn what_is_damaged_stays_where_it_is_and_is_still_reported() {
             assert_eq!(location.offset, place + 4096);
         }
     });
+}
+
+#[test]
+fn what_lies_behind_a_damaged_node_is_moved() {
+    let machine = Machine::new(4, DISK);
+    let (store, shard, left) = scattered(&machine, quiet(), 4);
+    let (mut names, marker): (Vec<String>, _) = (left.into_iter().map(name).collect(), pattern(77, 60));
+    names.sort();
+    let (sixth, lost, handle) = (names.len() / 6, marker.clone(), machine.handle());
+    machine.run(async move {
+        put(&shard, &names[sixth], "b", handle.wall_ns(), &marker).await.expect("stored");
+        store.close().await.expect("closed");
+    });
+    machine.rot_all(&lost);
+    let store = machine.open(cramped());
+    let opened = Rc::clone(&store);
+    let error =
+        machine.run(async move { opened.defragment().await }).expect_err("a part of the index is damaged");
+    assert!(matches!(error, PoolError::Index(_)), "{error}");
+    let moved = store.stats().relocated;
+    assert!(moved > 20, "{moved} values were moved");
 }

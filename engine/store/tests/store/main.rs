@@ -6,6 +6,7 @@ mod basics;
 mod checksums;
 mod closing;
 mod crash;
+mod damage;
 mod defragment;
 mod deletes;
 mod dropped;
