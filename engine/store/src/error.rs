@@ -190,6 +190,9 @@ pub enum PoolError {
         /// Bytes that no pool has.
         free: u64,
     },
+    /// The device has no room left for more pools, containers or snapshots.
+    #[error("the device has no room for another entry of pool {0}; delete data")]
+    Full(PoolId),
     /// A pool can't shrink below what it holds.
     #[error("pool {pool} holds {used} bytes and can't shrink to {asked}; delete data first")]
     InUse {
@@ -397,9 +400,6 @@ pub enum FetchError {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// The buffer is too small for the data.
-    #[error("the data has {needed} bytes, the buffer {given}")]
-    Buffer {
     /// Something that a transaction would see at its epoch has gone.
     #[error(
         "epoch {:#x} comes too late: of what was there, aggregation has removed what changed up to epoch {:#x}; start the transaction again at a newer one",
@@ -412,6 +412,9 @@ pub enum FetchError {
         /// Up to this epoch history has gone.
         newest: Epoch,
     },
+    /// The buffer is too small for the data.
+    #[error("the data has {needed} bytes, the buffer {given}")]
+    Buffer {
         /// Bytes of data.
         needed: u64,
         /// Bytes of the buffer.
@@ -615,7 +618,7 @@ impl PoolError {
             Self::Missing(_) => Der::NONEXIST,
             Self::ContainerMissing(_) => Der::CONT_NONEXIST,
             Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
-            Self::NoSpace { .. } => Der::NOSPACE,
+            Self::NoSpace { .. } | Self::Full(_) => Der::NOSPACE,
             Self::InUse { .. } => Der::BUSY,
             Self::Index(_) | Self::Failed(_) => Der::IO,
         }
@@ -657,10 +660,10 @@ impl FetchError {
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::Buffer { .. } | Self::Scattered { .. } => Der::REC2BIG,
             Self::Undecided { .. } => Der::INPROGRESS,
+            Self::Restart { .. } => Der::TX_RESTART,
             Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
             Self::Media(_) => Der::NVME_IO,
             Self::Failed(_) => Der::IO,
-            Self::Restart { .. } => Der::TX_RESTART,
         }
     }
 }

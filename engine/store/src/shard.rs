@@ -122,7 +122,7 @@ impl Shard {
     /// Creates a container. Creating it again succeeds.
     ///
     /// # Errors
-    /// When the pool is gone or the store has failed.
+    /// When the pool is gone, the device has no room for more, or the store has failed.
     pub async fn create_container(&self, container: ContainerId) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         self.check_pool()?;
@@ -130,6 +130,7 @@ impl Shard {
             // The one who created it may not have been told yet.
             return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
         }
+        self.core.check_room_for_entry(self.id)?;
         let changes = {
             let catalog = self.core.catalog.borrow();
             let pool = catalog.pools.get(&self.number).ok_or(PoolError::Missing(self.id))?;
@@ -200,35 +201,24 @@ impl Shard {
     /// long one, epochs of both lists may be kept.
     ///
     /// # Errors
-    /// When the container is missing.
+    /// When the container is missing, or the device has no room for more.
     pub async fn set_snapshots(&self, container: ContainerId, epochs: &[Epoch]) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         let number = self.locate(container)?;
         let wanted: BTreeSet<u64> = epochs.iter().map(|epoch| epoch.0).collect();
         let key = |epoch: &u64| key::snapshot(self.number, number, *epoch);
-        let planned = self.core.ask(|tree| {
-            let present = self.snapshot_set(number);
-            let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
-            let new = wanted.difference(&present);
-            let new = new.map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
-            // What is new comes first: where an epoch has gone, all of the wanted ones are there.
-            let changes: Vec<Change> = new.chain(gone).collect();
-            let first = &changes[..changes.len().min(SNAPSHOT_CHANGES_MAX)];
-            tree.reach(first.iter().map(Change::key))?;
-            Ok::<_, Halt<String>>((present, changes))
-        });
-        let (present, changes) = planned.await.map_err(PoolError::Index)?;
+        let present = self.snapshot_set(number);
+        let gone = present.difference(&wanted).map(|epoch| Change::Remove { key: key(epoch) });
+        let new = wanted.difference(&present);
+        let new = new.map(|epoch| Change::Put { key: key(epoch), value: Vec::new() });
+        // What is new comes first: where an epoch has gone, all of the wanted ones are there.
+        let changes: Vec<Change> = new.chain(gone).collect();
         if changes.is_empty() {
             // The one who set them may not have been told yet.
             self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed)?;
         }
         for part in changes.chunks(SNAPSHOT_CHANGES_MAX) {
-            self.core.admit().await.map_err(PoolError::Failed)?;
-            // Nodes may have been read in between.
-            if self.locate(container)? != number {
-                return Err(PoolError::ContainerMissing(container));
-            }
-            self.core.change_catalog(part).await.map_err(PoolError::Failed)?;
+            self.change_snapshots(container, number, part).await?;
         }
         if present.difference(&wanted).next().is_some() {
             self.core.aggregation.borrow_mut().add_container(self.number, number);
@@ -240,12 +230,33 @@ impl Shard {
     /// Adds one epoch to those whose state aggregation keeps, however many there are.
     ///
     /// # Errors
-    /// When the container is missing.
+    /// When the container is missing, or the device has no room for more.
     pub async fn add_snapshot(&self, container: ContainerId, epoch: Epoch) -> Result<(), PoolError> {
-        self.core.admit().await.map_err(PoolError::Failed)?;
         let number = self.locate(container)?;
         let key = key::snapshot(self.number, number, epoch.0);
-        self.core.change_catalog(&[Change::Put { key, value: Vec::new() }]).await.map_err(PoolError::Failed)
+        self.change_snapshots(container, number, &[Change::Put { key, value: Vec::new() }]).await
+    }
+
+    /// Adds and removes epochs that a container keeps.
+    async fn change_snapshots(
+        &self,
+        container: ContainerId,
+        number: ContainerNumber,
+        changes: &[Change],
+    ) -> Result<(), PoolError> {
+        self.core.admit().await.map_err(PoolError::Failed)?;
+        let reached =
+            self.core.ask(|tree| Ok::<_, Halt<String>>(tree.reach(changes.iter().map(Change::key))?));
+        reached.await.map_err(PoolError::Index)?;
+        // The container may have gone while index nodes were read: nobody would take these away.
+        if self.locate(container)? != number {
+            return Err(PoolError::ContainerMissing(container));
+        }
+        if changes.iter().any(|change| matches!(change, Change::Put { .. })) {
+            self.core.check_room_for_entry(self.id)?;
+        }
+        let record = self.core.commit(changes, None).map_err(|error| PoolError::Failed(error.to_string()))?;
+        self.core.make_durable(record).await.map_err(PoolError::Failed)
     }
 
     fn snapshot_set(&self, number: ContainerNumber) -> Rc<BTreeSet<u64>> {

@@ -5,7 +5,7 @@ use crate::catalog::{Catalog, Tally, Usage, entry_bytes};
 use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
 use crate::config::StoreConfig;
-use crate::error::Location;
+use crate::error::{Location, PoolError};
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey, RECORD_MAX};
@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaPool};
+use weir_proto::PoolId;
 use weir_runtime::Handle;
 use weir_runtime::sync::Notify;
 
@@ -310,6 +311,16 @@ impl Core {
     pub(crate) fn has_room_for_metadata(&self) -> bool {
         let kept = self.reserve_blocks() / 2 + self.dirty_blocks() + self.promised_blocks();
         self.space.borrow().node_room() >= kept
+    }
+
+    /// Refuses more pools, containers or snapshots, which nobody's share or quota counts, on a device that is full.
+    pub(crate) fn check_room_for_entry(&self, pool: PoolId) -> Result<(), PoolError> {
+        if self.has_room_for_metadata() {
+            return Ok(());
+        }
+        // Deleted data may be waiting for aggregation.
+        self.chores.notify_one();
+        Err(PoolError::Full(pool))
     }
 
     /// Whether a delete may still make these changes: aggregation, which gives back what deletes take, and the checkpoints

@@ -187,6 +187,7 @@ impl Store {
         if size > free {
             return Err(PoolError::NoSpace { pool, asked: size, free });
         }
+        self.core.check_room_for_entry(pool)?;
         let number = self.core.catalog.borrow().next_pool();
         let number =
             number.ok_or_else(|| PoolError::Failed("no number is left for another pool".to_owned()))?;

@@ -288,3 +288,28 @@ fn a_failed_device_stops_changes_but_not_reads() {
         assert_eq!(get(&shard, "d", "a", 1).await, Ok(Some(b"kept".to_vec())));
     });
 }
+
+#[test]
+fn snapshots_are_refused_before_a_full_device_has_no_room_for_deletes() {
+    let machine = Machine::new(9, DISK);
+    let (store, shard) = start(&machine, quiet());
+    let opened = Rc::clone(&store);
+    machine.run(async move {
+        fill(&shard, 1, 4096).await;
+        let mut refused = Ok(());
+        for count in (1..100).map(|part| part * 4096) {
+            let epochs: Vec<Epoch> = (0..count).map(|number| Epoch((1 << 40) + number)).collect();
+            refused = shard.set_snapshots(CONTAINER, &epochs).await;
+            if refused.is_err() {
+                break;
+            }
+        }
+        assert!(matches!(refused, Err(PoolError::Full(_))), "{refused:?}");
+        let another = ContainerId(Uuid::from_u128(0xdd));
+        assert!(matches!(shard.create_container(another).await, Err(PoolError::Full(_))));
+        opened.checkpoint().await.expect("a checkpoint");
+        punch(&shard, OBJECT, PunchScope::Dkeys(vec![key("f1")]), 1 << 50).await.expect("a delete has room");
+        shard.set_snapshots(CONTAINER, &[]).await.expect("given up");
+    });
+    assert_eq!(machine.audit(&store).problems, [""; 0]);
+}
