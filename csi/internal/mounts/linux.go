@@ -48,6 +48,7 @@ func parse(table io.Reader) ([]Mount, error) {
 			Device:   fields[2],
 			Root:     unescape(fields[3]),
 			FSType:   superFields[0],
+			Options:  fields[5],
 			ReadOnly: strings.HasPrefix(fields[5], "ro,") || fields[5] == "ro",
 		})
 	}
@@ -74,8 +75,35 @@ func (l Linux) Bind(source, target string, readOnly bool) error {
 	if !readOnly {
 		return nil
 	}
-	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		return errors.Join(&os.PathError{Op: "make read-only", Path: target, Err: err}, l.Unmount(target))
+	if err := l.Restrict(target); err != nil {
+		return errors.Join(err, l.Unmount(target))
+	}
+	return nil
+}
+
+// kept are the options of a mount that making it read-only must not take away, with their flags. The kernel sets all of
+// them anew: what is not named is gone.
+var kept = map[string]uintptr{
+	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "nosymfollow": unix.MS_NOSYMFOLLOW,
+	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
+}
+
+// Restrict makes the topmost mount at path read-only, and leaves its other options as they are.
+func (l Linux) Restrict(path string) error {
+	entries, err := l.List()
+	if err != nil {
+		return err
+	}
+	present, ok := At(entries, path)
+	if !ok {
+		return fmt.Errorf("make %s read-only: %w", path, ErrNotMounted)
+	}
+	flags := uintptr(unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY)
+	for option := range strings.SplitSeq(present.Options, ",") {
+		flags |= kept[option]
+	}
+	if err := unix.Mount("", path, "", flags, ""); err != nil {
+		return &os.PathError{Op: "make read-only", Path: path, Err: err}
 	}
 	return nil
 }

@@ -21,16 +21,16 @@ func TestParse(t *testing.T) {
 			table: "36 35 0:98 / /var/lib/kubelet/staging rw,nosuid shared:1 - fuse.weir weir rw,user_id=0\n" +
 				"37 35 0:98 / /var/lib/kubelet/pods/a/mount ro,nosuid - fuse.weir weir rw\n",
 			want: []Mount{
-				{Path: "/var/lib/kubelet/staging", Device: "0:98", Root: "/", FSType: "fuse.weir"},
-				{Path: "/var/lib/kubelet/pods/a/mount", Device: "0:98", Root: "/", FSType: "fuse.weir", ReadOnly: true},
+				{Path: "/var/lib/kubelet/staging", Device: "0:98", Root: "/", FSType: "fuse.weir", Options: "rw,nosuid"},
+				{Path: "/var/lib/kubelet/pods/a/mount", Device: "0:98", Root: "/", FSType: "fuse.weir", Options: "ro,nosuid", ReadOnly: true},
 			},
 		},
 		"a pod's subPath": {
 			table: "38 35 0:98 /data/a\\040b /var/lib/kubelet/pods/a/volume-subpaths/v/c/0 rw - fuse.weir weir rw\n",
-			want:  []Mount{{Path: "/var/lib/kubelet/pods/a/volume-subpaths/v/c/0", Device: "0:98", Root: "/data/a b", FSType: "fuse.weir"}},
+			want:  []Mount{{Path: "/var/lib/kubelet/pods/a/volume-subpaths/v/c/0", Device: "0:98", Root: "/data/a b", FSType: "fuse.weir", Options: "rw"}},
 		},
 		"a path with escaped characters": {
-			table: `36 35 8:1 / /a\040b\134c rw - ext4 /dev/sda1 rw`, want: []Mount{{Path: `/a b\c`, Device: "8:1", Root: "/", FSType: "ext4"}},
+			table: `36 35 8:1 / /a\040b\134c rw - ext4 /dev/sda1 rw`, want: []Mount{{Path: `/a b\c`, Device: "8:1", Root: "/", FSType: "ext4", Options: "rw"}},
 		},
 		"an empty table":           {},
 		"a line without separator": {table: "36 35 0:98 / /a rw", bad: true},
@@ -80,6 +80,33 @@ func mountable(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) })
 	return folder
+}
+
+// What a volume holds was written by others: its programs must not gain rights, nor its device files be opened.
+func TestAReadOnlyBindKeepsTheOtherOptions(t *testing.T) {
+	source, target := mountable(t), t.TempDir()
+	table := Linux{}
+	options := func(path string) string {
+		entries, err := table.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry, _ := At(entries, path)
+		return entry.Options
+	}
+	if err := unix.Mount("", source, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Bind(source, target, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = table.Unmount(target) })
+	if got, want := options(target), strings.Replace(options(source), "rw,", "ro,", 1); got != want {
+		t.Errorf("the bind has %q, want %q", got, want)
+	}
+	if err := table.Restrict(t.TempDir()); !errors.Is(err, ErrNotMounted) {
+		t.Errorf("restrict what is not mounted: %v, want ErrNotMounted", err)
+	}
 }
 
 func TestBind(t *testing.T) {

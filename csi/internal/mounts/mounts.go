@@ -19,6 +19,8 @@ type Mount struct {
 	Root string
 	// FSType is the kernel's name of the file system's type, e.g. "fuse.weir".
 	FSType string
+	// Options are those of this mount, separated by commas, e.g. "rw,nosuid,nodev".
+	Options string
 	// ReadOnly tells whether this mount refuses changes, whatever others of the same file system allow.
 	ReadOnly bool
 }
@@ -35,6 +37,8 @@ type Table interface {
 	List() ([]Mount, error)
 	// Bind shows the directory source at target, which exists. A read-only bind refuses changes below target.
 	Bind(source, target string, readOnly bool) error
+	// Restrict makes the topmost mount at path read-only.
+	Restrict(path string) error
 	// Unmount removes the topmost mount at path, also one whose server is dead. The error wraps ErrNotMounted if there
 	// is none.
 	Unmount(path string) error

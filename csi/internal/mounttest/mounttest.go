@@ -143,6 +143,19 @@ func (n *Node) Bind(source, target string, readOnly bool) error {
 	return nil
 }
 
+// Restrict makes the topmost mount at path read-only.
+func (n *Node) Restrict(path string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := len(n.entries) - 1; i >= 0; i-- {
+		if n.entries[i].Path == path {
+			n.entries[i].ReadOnly = true
+			return nil
+		}
+	}
+	return fmt.Errorf("make %s read-only: %w", path, mounts.ErrNotMounted)
+}
+
 // Unmount removes the topmost mount at path.
 func (n *Node) Unmount(path string) error {
 	n.mu.Lock()

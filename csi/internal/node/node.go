@@ -274,6 +274,13 @@ func (s *Server) publish(ctx context.Context, staged mounts.Mount, request *csi.
 			}
 		case present.Device != staged.Device:
 			return status.Errorf(codes.AlreadyExists, "%s: something else is mounted at %s", operation, target)
+		case readOnly && !present.ReadOnly:
+			// The first of the two steps of an attempt that was cut off. One target belongs to one pod, which has the volume
+			// read-only or not for as long as it lives.
+			if err := s.table.Restrict(target); err != nil {
+				return status.Errorf(codes.Internal, "%s: %v", operation, err)
+			}
+			return nil
 		case present.ReadOnly != readOnly:
 			return status.Errorf(codes.AlreadyExists, "%s: it is published at %s with readonly %t, not %t", operation, target, present.ReadOnly, readOnly)
 		default:

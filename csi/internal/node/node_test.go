@@ -270,6 +270,21 @@ func TestPublishReadOnly(t *testing.T) {
 	}
 }
 
+func TestAReadOnlyPublishThatWasCutOffIsFinished(t *testing.T) {
+	f := start(t)
+	shared := capability(writeMany)
+	f.mustServe(shared, "writer")
+	// A read-only bind takes two steps; the plugin was killed after the first.
+	if err := f.node.Bind(f.path(stagingName), f.path("reader"), false); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f.publishAs("reader", shared, true), codes.OK)
+	entries, _ := f.node.List()
+	if entry, ok := mounts.At(entries, f.path("reader")); !ok || !entry.ReadOnly || len(entries) != 3 {
+		t.Errorf("%+v of %d mounts, want one that is read-only of 3", entry, len(entries))
+	}
+}
+
 func TestPublishSaysWhyItCannot(t *testing.T) {
 	tests := map[string]struct {
 		change  func(f *fixture, r *csi.NodePublishVolumeRequest)
