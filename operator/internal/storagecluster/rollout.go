@@ -48,7 +48,7 @@ func due(engines []rolloutEngine) []int32 {
 		return ranks
 	}
 	for _, e := range engines {
-		if !e.current {
+		if e.runnable && !e.current && e.serving {
 			return append(ranks, e.rank)
 		}
 	}

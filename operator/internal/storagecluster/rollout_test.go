@@ -13,7 +13,8 @@ func TestDue(t *testing.T) {
 	oldUnreachable := rolloutEngine{runnable: true, exists: true, serving: true}
 	starting := rolloutEngine{runnable: true, exists: true, current: true}
 	fresh := rolloutEngine{runnable: true, exists: true, current: true, fresh: true}
-	homeless := rolloutEngine{}
+	homeless := rolloutEngine{fresh: true}
+	added := rolloutEngine{runnable: true, fresh: true}
 	tests := map[string]struct {
 		engines []rolloutEngine
 		want    []int32
@@ -21,6 +22,8 @@ func TestDue(t *testing.T) {
 		"a cluster at rest is left alone":                                 {[]rolloutEngine{up, up, up}, nil},
 		"missing engines are made all at once":                            {[]rolloutEngine{missing, missing, missing}, []int32{0, 1, 2}},
 		"an engine without a node has to wait":                            {[]rolloutEngine{missing, homeless}, []int32{0}},
+		"an engine without a node waits while the others are up, too":     {[]rolloutEngine{up, up, homeless}, nil},
+		"an engine that is added does not put off a rollout":              {[]rolloutEngine{added, old, old}, []int32{0, 1}},
 		"of outdated engines the first is restarted":                      {[]rolloutEngine{old, old, old}, []int32{0}},
 		"the next one follows when the first is up":                       {[]rolloutEngine{up, old, old}, []int32{1}},
 		"while one is starting the others wait":                           {[]rolloutEngine{starting, old, old}, nil},
@@ -29,7 +32,7 @@ func TestDue(t *testing.T) {
 		"engines that serve but don't answer the operator are left":       {[]rolloutEngine{oldUnreachable, oldUnreachable}, nil},
 		"a rollout waits for an engine that does not answer":              {[]rolloutEngine{up, oldUnreachable, old}, nil},
 		"an engine that was never up does not hold up the others":         {[]rolloutEngine{up, old, fresh}, []int32{1}},
-		"nor does one without a node":                                     {[]rolloutEngine{old, old, {fresh: true}}, []int32{0}},
+		"nor does one without a node":                                     {[]rolloutEngine{old, old, homeless}, []int32{0}},
 		"an engine that is added does not hold up nor restart the others": {[]rolloutEngine{up, up, missing}, []int32{2}},
 	}
 	for name, tc := range tests {
