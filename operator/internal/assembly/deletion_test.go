@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,7 +36,7 @@ type deaf struct{}
 
 func (deaf) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-func TestADeletionDoesNotTrustACacheThatKnowsOfNothingMade(t *testing.T) {
+func TestADeletionDoesNotTrustTheCache(t *testing.T) {
 	scheme, err := NewScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -45,23 +46,25 @@ func TestADeletionDoesNotTrustACacheThatKnowsOfNothingMade(t *testing.T) {
 	goes := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
 	}
-	poolSpec := v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: v1alpha1.DeletionDelete}
+	poolSpec := func(policy v1alpha1.DeletionPolicy) v1alpha1.PoolSpec {
+		return v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: policy}
+	}
 	others := []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage"}},
 		&v1alpha1.StorageCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "weir"}},
 		&v1alpha1.Pool{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "tank"}, Spec: poolSpec, Status: v1alpha1.PoolStatus{UUID: "2c3d"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "tank"}, Spec: poolSpec(v1alpha1.DeletionDelete), Status: v1alpha1.PoolStatus{UUID: "2c3d"},
 		},
 	}
 	tests := map[string]struct {
-		// object is what is deleted, made in the engines under this UUID.
-		object     func(uuid string) client.Object
+		// object is what is deleted by this policy, made in the engines under this UUID.
+		object     func(policy v1alpha1.DeletionPolicy, uuid string) client.Object
 		reconciler func(stale, live client.Client) reconcile.Reconciler
 		conditions func(client.Object) []metav1.Condition
 	}{
 		"of a pool": {
-			object: func(uuid string) client.Object {
-				return &v1alpha1.Pool{ObjectMeta: goes("lake"), Spec: poolSpec, Status: v1alpha1.PoolStatus{UUID: uuid}}
+			object: func(policy v1alpha1.DeletionPolicy, uuid string) client.Object {
+				return &v1alpha1.Pool{ObjectMeta: goes("lake"), Spec: poolSpec(policy), Status: v1alpha1.PoolStatus{UUID: uuid}}
 			},
 			reconciler: func(stale, live client.Client) reconcile.Reconciler {
 				return pool.New(stale, live, silent{}, deaf{}, clock)
@@ -69,8 +72,8 @@ func TestADeletionDoesNotTrustACacheThatKnowsOfNothingMade(t *testing.T) {
 			conditions: func(obj client.Object) []metav1.Condition { return obj.(*v1alpha1.Pool).Status.Conditions },
 		},
 		"of a container": {
-			object: func(uuid string) client.Object {
-				spec := v1alpha1.ContainerSpec{PoolRef: v1alpha1.LocalReference{Name: "tank"}, DeletionPolicy: v1alpha1.DeletionDelete}
+			object: func(policy v1alpha1.DeletionPolicy, uuid string) client.Object {
+				spec := v1alpha1.ContainerSpec{PoolRef: v1alpha1.LocalReference{Name: "tank"}, DeletionPolicy: policy}
 				return &v1alpha1.Container{ObjectMeta: goes("box"), Spec: spec, Status: v1alpha1.ContainerStatus{UUID: uuid}}
 			},
 			reconciler: func(stale, live client.Client) reconcile.Reconciler {
@@ -80,23 +83,31 @@ func TestADeletionDoesNotTrustACacheThatKnowsOfNothingMade(t *testing.T) {
 		},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			with := func(uuid string) client.Client {
-				object := tc.object(uuid)
-				return fake.NewClientBuilder().WithScheme(scheme).WithObjects(others...).WithObjects(object).WithStatusSubresource(object).Build()
-			}
-			stale, live := with(""), with("0a1b")
-			after := tc.object("")
+		with := func(policy v1alpha1.DeletionPolicy, uuid string) client.Client {
+			object := tc.object(policy, uuid)
+			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(others...).WithObjects(object).WithStatusSubresource(object).Build()
+		}
+		after := tc.object("", "")
+		reconcileOnce := func(t *testing.T, stale, live client.Client) error {
+			t.Helper()
 			key := client.ObjectKeyFromObject(after)
 			if _, err := tc.reconciler(stale, live).Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 				t.Fatal(err)
 			}
-			if err := stale.Get(t.Context(), key, after); err != nil {
+			return stale.Get(t.Context(), key, after)
+		}
+		t.Run(name+" that was made", func(t *testing.T) {
+			if err := reconcileOnce(t, with(v1alpha1.DeletionDelete, ""), with(v1alpha1.DeletionDelete, "0a1b")); err != nil {
 				t.Fatalf("the object was let go, and what it stands for stays in the engines: %v", err)
 			}
 			c := meta.FindStatusCondition(tc.conditions(after), v1alpha1.ConditionDeletionBlocked)
 			if c == nil || c.Reason != v1alpha1.ReasonEngineUnreachable {
 				t.Errorf("conditions %+v", tc.conditions(after))
+			}
+		})
+		t.Run(name+" that is to be kept by now", func(t *testing.T) {
+			if err := reconcileOnce(t, with(v1alpha1.DeletionDelete, "0a1b"), with(v1alpha1.DeletionRetain, "0a1b")); !apierrors.IsNotFound(err) {
+				t.Errorf("the engines were asked to destroy it: %v, conditions %+v", err, tc.conditions(after))
 			}
 		})
 	}

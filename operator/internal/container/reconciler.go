@@ -62,7 +62,7 @@ type Reconciler struct {
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
-// New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
+// New makes a reconciler. live reads past the cache, for deletions.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
 	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
 	r.course = lifecycle.Course[*v1alpha1.Container]{
@@ -76,7 +76,7 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 
 func statusOf(container *v1alpha1.Container) lifecycle.Status {
 	return lifecycle.Status{
-		ObservedGeneration: &container.Status.ObservedGeneration, Conditions: &container.Status.Conditions, Made: container.Status.UUID != "",
+		ObservedGeneration: &container.Status.ObservedGeneration, Conditions: &container.Status.Conditions, UUID: &container.Status.UUID,
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -23,14 +25,14 @@ type Object[T any] interface {
 type Course[T Object[T]] struct {
 	// Client reads and writes the objects.
 	Client client.Client
-	// Live reads past the cache, which may lag behind what was written a moment before a deletion. nil: what is made for an
-	// object is found without its status.
+	// Live reads past the cache, which may lag behind what was written a moment before a deletion: what was made for an object,
+	// or that it is to be kept. What a deletion destroys nothing brings back.
 	Live client.Reader
 	// Reporter writes their conditions.
 	Reporter *status.Reporter
 	// New makes an empty object.
 	New func() T
-	// Status is what every status has, and whether it says that something was made for the object.
+	// Status finds what every status has.
 	Status func(T) Status
 	// Converge brings the world in line with an object's spec, writes its status and says when to look again.
 	Converge func(context.Context, T) (time.Duration, error)
@@ -44,7 +46,8 @@ type Course[T Object[T]] struct {
 type Status struct {
 	ObservedGeneration *int64
 	Conditions         *[]metav1.Condition
-	Made               bool
+	// UUID of what the engines made for the object; nil for a kind that the engines know nothing of.
+	UUID *string
 }
 
 // Reconcile moves one object towards its spec, or its end.
@@ -64,10 +67,32 @@ func (c *Course[T]) Reconcile(ctx context.Context, request reconcile.Request) (r
 	if err != nil {
 		c.Reporter.Failed(ctx, obj, c.Status(obj).Conditions, err)
 	}
-	if err := errors.Join(err, patchStatus(ctx, c.Client, obj, base)); err != nil {
+	written := patchStatus(ctx, c.Client, obj, base)
+	if apierrors.IsConflict(written) {
+		written = errors.Join(written, c.remember(ctx, obj, base))
+	}
+	if err := errors.Join(err, written); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// remember writes down what the engines just made for an object that somebody has changed, or deleted, meanwhile. Were it
+// forgotten, the deletion would leave it in the engines.
+func (c *Course[T]) remember(ctx context.Context, obj, base T) error {
+	uuid := c.Status(obj).UUID
+	if uuid == nil || *uuid == *c.Status(base).UUID {
+		return nil
+	}
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		now := c.New()
+		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil || now.GetUID() != obj.GetUID() {
+			return client.IgnoreNotFound(err)
+		}
+		before := now.DeepCopy()
+		*c.Status(now).UUID = *uuid
+		return patchStatus(ctx, c.Client, now, before)
+	})
 }
 
 // finalize lets an object go when nothing blocks that any more. The DeletionBlocked condition says what it waits for.
@@ -75,10 +100,13 @@ func (c *Course[T]) finalize(ctx context.Context, obj T) (reconcile.Result, erro
 	if !held(obj) {
 		return reconcile.Result{}, nil
 	}
-	if c.Live != nil && !c.Status(obj).Made {
-		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
+	cached := obj
+	obj = c.New()
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(cached), obj); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if obj.GetUID() != cached.GetUID() || !held(obj) {
+		return reconcile.Result{}, nil // let go already; another object of that name has its own turn
 	}
 	base := c.begin(obj)
 	blocked, err := c.Blocker(ctx, obj)

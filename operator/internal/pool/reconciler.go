@@ -57,7 +57,7 @@ type Reconciler struct {
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
-// New makes a reconciler. live reads past the cache: namespaces are looked at only when one goes.
+// New makes a reconciler. live reads past the cache, for deletions.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
 	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
 	r.course = lifecycle.Course[*v1alpha1.Pool]{
@@ -71,7 +71,7 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 
 func statusOf(pool *v1alpha1.Pool) lifecycle.Status {
 	return lifecycle.Status{
-		ObservedGeneration: &pool.Status.ObservedGeneration, Conditions: &pool.Status.Conditions, Made: pool.Status.UUID != "",
+		ObservedGeneration: &pool.Status.ObservedGeneration, Conditions: &pool.Status.Conditions, UUID: &pool.Status.UUID,
 	}
 }
 

@@ -95,7 +95,7 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 		config:   config,
 	}
 	r.course = lifecycle.Course[*v1alpha1.StorageCluster]{
-		Client: c, Reporter: r.reporter,
+		Client: c, Live: live, Reporter: r.reporter,
 		New:      func() *v1alpha1.StorageCluster { return &v1alpha1.StorageCluster{} },
 		Status:   statusOf,
 		Converge: r.converge, Blocker: r.end, // what blocks comes by watch: a Pool, a pod or a Job that goes, or ends
