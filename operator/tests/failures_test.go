@@ -30,15 +30,19 @@ func TestWhatTheAPIServerRefusesIsInTheCondition(t *testing.T) {
 	t.Parallel()
 	i := install(t, 1)
 	i.machines.node("a")
-	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: i.namespace, Name: "weir-ca"}}
+	// It got an address, which nobody can take away.
+	foreign := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.namespace, Name: "weir-engines"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
 	if err := admin.Create(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
 	i.apply(i.machines.cluster(1, ""))
 	var cluster v1alpha1.StorageCluster
 	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconcileFailed,
-		"create Secret "+i.namespace+"/weir-ca", "already exists")
-	i.event("weir", v1alpha1.ReasonReconcileFailed, "already exists")
+		"apply Service "+i.namespace+"/weir-engines", "clusterIP")
+	i.event("weir", v1alpha1.ReasonReconcileFailed, "clusterIP")
 	if err := admin.Delete(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}

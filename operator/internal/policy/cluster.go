@@ -28,7 +28,7 @@ type Cluster struct {
 	Name string
 	// TargetBytes is the storage of one target.
 	TargetBytes int64
-	// ClientSecretOwner is the other StorageCluster, "namespace/name", that owns the client Secret's name.
+	// ClientSecretOwner is who else owns the client Secret's name, such as "StorageCluster namespace/name".
 	ClientSecretOwner string
 	// ClientSecret is the name of that Secret, "namespace/name".
 	ClientSecret string
@@ -74,7 +74,7 @@ func clusterClientSecretOwn(c Cluster) (string, string, bool) {
 		return "", "", false
 	}
 	return v1alpha1.ReasonClientSecretTaken, fmt.Sprintf(
-		"StorageCluster %s: Secret %s belongs to StorageCluster %s, so that volumes of this cluster can't be mounted: make one of the two under another name, or delete the Secret if that one is gone",
+		"StorageCluster %s: Secret %s belongs to %s, so that volumes of this cluster can't be mounted: make one of the two under another name, or delete the Secret if that one is gone",
 		c.Name, c.ClientSecret, c.ClientSecretOwner), true
 }
 

@@ -118,7 +118,7 @@ func TestClusterChains(t *testing.T) {
 		"storage that is too small comes first":     {ClusterReady, Cluster{Name: "weir", TargetBytes: 1 << 20, Shortage: "no nodes"}, v1alpha1.ReasonStorageTooSmall, "gives each target 1Mi, it needs 64Mi"},
 		"another cluster's client Secret is named": {ClusterReady, func() Cluster {
 			c := with(up)
-			c.ClientSecretOwner = "other/weir"
+			c.ClientSecretOwner = "StorageCluster other/weir"
 			return c
 		}(), v1alpha1.ReasonClientSecretTaken, "sys/weir-client belongs to StorageCluster other/weir"},
 		"settled when all are up and current":  {ClusterSettled, with(up), "", ""},

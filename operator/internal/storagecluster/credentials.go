@@ -32,7 +32,7 @@ type credentials struct {
 	systemKey []byte
 	// renewAt is when the first certificate has to be renewed.
 	renewAt time.Time
-	// clientSecretOwner is the other cluster, "namespace/name", that has the name of the client Secret.
+	// clientSecretOwner is who else has the name of the client Secret, such as "StorageCluster namespace/name".
 	clientSecretOwner string
 }
 
@@ -75,7 +75,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 		ObjectMeta: manifest.Meta(cluster, manifest.AuthorityName(cluster.Name)),
 		Type:       corev1.SecretTypeTLS,
 	}
-	existing, err := r.readSecret(ctx, secret)
+	existing, err := r.ownSecret(ctx, secret)
 	if err != nil {
 		return pki.Pair{}, time.Time{}, err
 	}
@@ -120,7 +120,7 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name)),
 	}
-	existing, err := r.readSecret(ctx, secret)
+	existing, err := r.ownSecret(ctx, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, auth
 	extra map[string][]byte,
 ) (pki.Pair, time.Time, error) {
 	now := r.clock.Now()
-	existing, err := r.readSecret(ctx, secret)
+	existing, err := r.ownSecret(ctx, secret)
 	if err != nil {
 		return pki.Pair{}, time.Time{}, err
 	}
@@ -211,11 +211,14 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	return renewAt, nil
 }
 
-// otherOwner returns "namespace/name" of the other cluster that a client Secret in the operator's namespace belongs to,
-// "" when it is free or ours. One without the annotation belongs to the cluster in that namespace.
+// otherOwner returns who else a client Secret in the operator's namespace belongs to, "" when it is free or ours. One without
+// the annotation belongs to the cluster in that namespace.
 func otherOwner(existing, ours *corev1.Secret) string {
 	if existing == nil {
 		return ""
+	}
+	if !made(existing) {
+		return "somebody else, since it lacks the label " + manifest.LabelManagedBy + "=" + manifest.ManagedBy
 	}
 	owner := existing.Annotations[v1alpha1.AnnotationCluster]
 	if owner == "" {
@@ -224,7 +227,7 @@ func otherOwner(existing, ours *corev1.Secret) string {
 	if owner == ours.Annotations[v1alpha1.AnnotationCluster] {
 		return ""
 	}
-	return owner
+	return "StorageCluster " + owner
 }
 
 // hurryMounts has the kubelets look at the pods that mount the client Secret, which they do at once when an annotation
@@ -259,18 +262,38 @@ func clientClone(cluster *v1alpha1.StorageCluster, namespace string) *corev1.Sec
 	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta}
 }
 
-// readSecret returns the Secret of that name, or nil when there is none.
+// readSecret returns the Secret of that name, or nil when there is none. The cache shows only what the operator made, and that
+// late: whether a name is free is asked past it.
 func (r *Reconciler) readSecret(ctx context.Context, like *corev1.Secret) (*corev1.Secret, error) {
 	var secret corev1.Secret
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: like.Namespace, Name: like.Name}, &secret)
+	name := types.NamespacedName{Namespace: like.Namespace, Name: like.Name}
+	err := r.client.Get(ctx, name, &secret)
+	if apierrors.IsNotFound(err) {
+		err = r.live.Get(ctx, name, &secret)
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil // an absent Secret is an ordinary answer
 	case err != nil:
-		return nil, fmt.Errorf("read Secret %s/%s: %w", like.Namespace, like.Name, err)
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
 	default:
 		return &secret, nil
 	}
+}
+
+// ownSecret is readSecret for a Secret that is about to be written: one that somebody else made is not overwritten.
+func (r *Reconciler) ownSecret(ctx context.Context, like *corev1.Secret) (*corev1.Secret, error) {
+	secret, err := r.readSecret(ctx, like)
+	if err == nil && secret != nil && !made(secret) {
+		return nil, fmt.Errorf("secret %s/%s was not made by the operator, which does not overwrite it: rename it or the StorageCluster; if it was restored, give it the label %s=%s",
+			secret.Namespace, secret.Name, manifest.LabelManagedBy, manifest.ManagedBy)
+	}
+	return secret, err
+}
+
+// made tells whether the operator made a Secret.
+func made(secret *corev1.Secret) bool {
+	return secret.Labels[manifest.LabelManagedBy] == manifest.ManagedBy
 }
 
 func pair(secret *corev1.Secret) pki.Pair {
