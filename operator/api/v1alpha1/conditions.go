@@ -58,6 +58,8 @@ const (
 	ReasonClientSecretTaken = "ClientSecretTaken"
 	// ReasonErasingData says that the directories of the engines are being erased.
 	ReasonErasingData = "ErasingData"
+	// ReasonSettlingClaims says that Kubernetes has not noted yet whether the claims of the engines stay.
+	ReasonSettlingClaims = "SettlingClaims"
 	// ReasonErasureFailed says that the directory of an engine could not be erased.
 	ReasonErasureFailed = "ErasureFailed"
 )

@@ -70,10 +70,6 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint strin
 	meta.Annotations = map[string]string{AnnotationTemplate: Fingerprint(encoded)}
 	selector := EngineSelector(c.Name)
 	selector[v1alpha1.LabelRank] = fmt.Sprintf("%d", rank)
-	whenDeleted := appsv1.RetainPersistentVolumeClaimRetentionPolicyType
-	if c.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
-		whenDeleted = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
-	}
 	set := &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
 		ObjectMeta: meta,
@@ -83,13 +79,10 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint strin
 			Selector:    &metav1.LabelSelector{MatchLabels: selector},
 			Template:    template,
 			// Parallel lets a new template replace a pod that never became ready.
-			PodManagementPolicy:  appsv1.ParallelPodManagement,
-			UpdateStrategy:       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
-			RevisionHistoryLimit: new(int32(2)),
-			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-				WhenDeleted: whenDeleted,
-				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-			},
+			PodManagementPolicy:                  appsv1.ParallelPodManagement,
+			UpdateStrategy:                       appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
+			RevisionHistoryLimit:                 new(int32(2)),
+			PersistentVolumeClaimRetentionPolicy: ClaimRetention(c),
 		},
 	}
 	if claim := c.Spec.Storage.VolumeClaimTemplate; claim != nil {
@@ -106,6 +99,18 @@ func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint strin
 		}}
 	}
 	return set, nil
+}
+
+// ClaimRetention says what becomes of an engine's claim when its StatefulSet goes.
+func ClaimRetention(c *v1alpha1.StorageCluster) *appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy {
+	whenDeleted := appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	if c.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
+		whenDeleted = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	}
+	return &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+		WhenDeleted: whenDeleted,
+		WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+	}
 }
 
 // EraseJob erases the directory of a rank of a complete cluster on its node. It mounts the directory's parent, so that the directory itself

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,7 +36,8 @@ func (r *Reconciler) end(ctx context.Context, cluster *v1alpha1.StorageCluster) 
 	return nil, nil // nothing blocks
 }
 
-// blockers does what can be done towards the deletion and returns what it has to wait for, nil for nothing.
+// blockers does what can be done towards the deletion and returns what it has to wait for, nil for nothing. It reads past the
+// cache: an engine, or a record of its node, that the cache does not show yet would leave data behind.
 func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageCluster) (*status.Condition, error) {
 	blocked := func(reason, message string) *status.Condition {
 		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
@@ -49,9 +51,16 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("StorageCluster %s is used by %s: delete them first",
 			cluster.Name, status.List(pools))), nil
 	}
-	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete || cluster.Spec.Storage.HostPath == nil {
-		// Owned objects go with the cluster; claims by the retention policy of their StatefulSets.
-		return nil, nil // nothing blocks
+	if cluster.Spec.Storage.HostPath == nil {
+		unsettled, err := r.settleClaims(ctx, cluster)
+		if err != nil || len(unsettled) == 0 {
+			return nil, err
+		}
+		return blocked(v1alpha1.ReasonSettlingClaims, "waiting for Kubernetes' controller of StatefulSets to note whether the claims stay: "+
+			status.List(unsettled)), nil
+	}
+	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
+		return nil, nil // nothing blocks: owned objects go with the cluster, the directories stay
 	}
 	pods, err := r.stopEngines(ctx, cluster)
 	if err != nil {
@@ -65,7 +74,7 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 
 func (r *Reconciler) dependents(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
 	var pools v1alpha1.PoolList
-	if err := r.client.List(ctx, &pools, client.InNamespace(cluster.Namespace)); err != nil {
+	if err := r.live.List(ctx, &pools, client.InNamespace(cluster.Namespace)); err != nil {
 		return nil, fmt.Errorf("list pools of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
 	var names []string
@@ -77,21 +86,62 @@ func (r *Reconciler) dependents(ctx context.Context, cluster *v1alpha1.StorageCl
 	return names, nil
 }
 
-// stopEngines deletes the StatefulSets and returns the pods that are still there.
-func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+// settleClaims gives the StatefulSets the deletion policy as it is now, which decides over the claims once the cluster is gone:
+// it may have been changed just before the deletion, or since. It returns the StatefulSets whose controller has not noted it.
+func (r *Reconciler) settleClaims(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+	sets, err := r.statefulSets(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	var unsettled []string
+	for i := range sets {
+		set := &sets[i]
+		if !set.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if want := manifest.ClaimRetention(cluster); !equality.Semantic.DeepEqual(set.Spec.PersistentVolumeClaimRetentionPolicy, want) {
+			base := set.DeepCopy()
+			set.Spec.PersistentVolumeClaimRetentionPolicy = want
+			err := r.client.Patch(ctx, set, client.MergeFrom(base), client.FieldOwner(apply.FieldOwner))
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("set what becomes of the claims of StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
+			}
+		}
+		if set.Status.ObservedGeneration < set.Generation {
+			unsettled = append(unsettled, "StatefulSet "+set.Name)
+		}
+	}
+	return unsettled, nil
+}
+
+// statefulSets are those of a cluster's engines, past the cache.
+func (r *Reconciler) statefulSets(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]appsv1.StatefulSet, error) {
 	var sets appsv1.StatefulSetList
-	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
-	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
+	err := r.live.List(ctx, &sets, client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name)))
+	if err != nil {
 		return nil, fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	for i := range sets.Items {
-		err := r.client.Delete(ctx, &sets.Items[i], client.PropagationPolicy(metav1.DeletePropagationBackground))
+	return sets.Items, nil
+}
+
+// stopEngines deletes the StatefulSets and returns the pods that are still there.
+func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+	sets, err := r.statefulSets(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sets {
+		err := r.client.Delete(ctx, &sets[i], client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("delete StatefulSet %s/%s: %w", cluster.Namespace, sets.Items[i].Name, err)
+			return nil, fmt.Errorf("delete StatefulSet %s/%s: %w", cluster.Namespace, sets[i].Name, err)
 		}
 	}
 	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, inCluster...); err != nil {
+	err = r.live.List(ctx, &pods, client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name)))
+	if err != nil {
 		return nil, fmt.Errorf("list pods of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
 	var names []string
@@ -105,7 +155,7 @@ func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageC
 func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster,
 	blocked func(reason, message string) *status.Condition,
 ) (*status.Condition, error) {
-	held, err := r.recordedPlacement(ctx, cluster)
+	held, err := recordedPlacement(ctx, r.live, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +163,12 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 	for rank, node := range held {
 		job := manifest.EraseJob(r.complete(cluster), rank, node)
 		var existing batchv1.Job
-		err := r.client.Get(ctx, client.ObjectKeyFromObject(job), &existing)
-		if apierrors.IsNotFound(err) {
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(job), &existing)
+		if err == nil && !metav1.IsControlledBy(&existing, cluster) {
+			// It erased what an earlier cluster of this name had.
+			err = client.IgnoreNotFound(r.client.Delete(ctx, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+			existing = batchv1.Job{}
+		} else if apierrors.IsNotFound(err) {
 			err = apply.Object(ctx, r.client, job)
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 				// No event can be sent about an object of a namespace that is going.

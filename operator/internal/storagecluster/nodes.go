@@ -45,22 +45,27 @@ func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.Stor
 	if cluster.Spec.Storage.HostPath == nil {
 		return nodes{}, nil
 	}
-	held, err := r.recordedPlacement(ctx, cluster)
-	if err != nil {
-		return nodes{}, err
-	}
 	var list corev1.NodeList
 	if err := r.client.List(ctx, &list); err != nil {
 		return nodes{}, fmt.Errorf("list nodes for StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	assigned, shortage := placement.Assign(held, cluster.Spec.Engines, list.Items)
-	result := nodes{assigned: assigned, shortage: shortage, pinned: true}
-	record := map[string]string{}
-	for rank, node := range assigned {
-		record[fmt.Sprintf("%s%d", rankKeyPrefix, rank)] = node
+	var result nodes
+	// The record is written only if it is incomplete past the cache as well, which does not show what was written a moment ago,
+	// nor a record that somebody restored without its labels. A rank whose node is overwritten has lost its data.
+	for _, reader := range []client.Reader{r.client, r.live} {
+		held, err := recordedPlacement(ctx, reader, cluster)
+		if err != nil {
+			return nodes{}, err
+		}
+		assigned, shortage := placement.Assign(held, cluster.Spec.Engines, list.Items)
+		result = nodes{assigned: assigned, shortage: shortage, pinned: true}
+		if equality.Semantic.DeepEqual(held, assigned) {
+			return result, nil
+		}
 	}
-	if equality.Semantic.DeepEqual(held, assigned) {
-		return result, nil
+	record := map[string]string{}
+	for rank, node := range result.assigned {
+		record[fmt.Sprintf("%s%d", rankKeyPrefix, rank)] = node
 	}
 	return result, apply.Object(ctx, r.client, &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -70,7 +75,7 @@ func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.Stor
 }
 
 // recordedPlacement reads the record; what status says fills in for a record that somebody deleted.
-func (r *Reconciler) recordedPlacement(ctx context.Context, cluster *v1alpha1.StorageCluster) (placement.Assignment, error) {
+func recordedPlacement(ctx context.Context, reader client.Reader, cluster *v1alpha1.StorageCluster) (placement.Assignment, error) {
 	held := placement.Assignment{}
 	for _, e := range cluster.Status.Engines {
 		if e.Node != "" {
@@ -79,7 +84,7 @@ func (r *Reconciler) recordedPlacement(ctx context.Context, cluster *v1alpha1.St
 	}
 	var record corev1.ConfigMap
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: manifest.PlacementName(cluster.Name)}
-	if err := r.client.Get(ctx, name, &record); err != nil {
+	if err := reader.Get(ctx, name, &record); err != nil {
 		if apierrors.IsNotFound(err) {
 			return held, nil
 		}
