@@ -127,7 +127,7 @@ type ContainerOwner struct {
 	// +optional
 	// +kubebuilder:default="0755"
 	// +kubebuilder:validation:MaxLength=4
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-7]{3,4}$')",message="owner.mode is three or four octal digits in quotes, for example \"0775\""
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-7]{3,4}$') && !self.matches('^0+$')",message="owner.mode is three or four octal digits in quotes, not all of them 0, for example \"0775\""
 	Mode string `json:"mode,omitempty"`
 }
 

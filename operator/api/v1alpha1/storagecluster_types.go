@@ -49,6 +49,7 @@ type StorageClusterList struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.fabric.provider != 'shm' || self.engines.replicas == 1",message="fabric.provider shm reaches one node only: set engines.replicas to 1, or choose tcp, verbs or cxi"
 // +kubebuilder:validation:XValidation:rule="self.ports.fabric + self.engines.targetsPerEngine <= 65536",message="ports.fabric is the first of targetsPerEngine ports: the last one would be above 65535"
+// +kubebuilder:validation:XValidation:rule="self.ports.management != self.ports.metrics && [self.ports.management, self.ports.metrics].all(p, p < self.ports.fabric || p >= self.ports.fabric + self.engines.targetsPerEngine)",message="ports overlap: management, metrics and the targetsPerEngine ports from ports.fabric on must all differ"
 type StorageClusterSpec struct {
 	// image of the engine. Empty means the image that the operator was installed with. A change restarts the
 	// engines one at a time.
