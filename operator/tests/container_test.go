@@ -155,8 +155,16 @@ func TestRetainedContainerIsAdopted(t *testing.T) {
 	i.ready(&before, "box")
 	i.remove(&v1alpha1.Container{}, "box")
 	i.gone(&v1alpha1.Container{}, "box")
-	i.apply(object("Container", "chest", `{poolRef: {name: tank}, label: box}`))
+	i.apply(object("Container", "crate", `{poolRef: {name: tank}, label: box, objectClass: S1}`))
+	i.condition(&v1alpha1.Container{}, "crate", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonRejected,
+		"pool tank has a container box already, of object class SX, not S1")
+	i.remove(&v1alpha1.Container{}, "crate")
+	i.gone(&v1alpha1.Container{}, "crate")
+	i.apply(object("Container", "chest", `{poolRef: {name: tank}, label: box, quota: 64Mi, owner: {uid: 7, gid: 7}}`))
 	i.ready(&after, "chest")
+	if quota := i.describe("tank", "box").GetQuotaBytes(); quota != 64<<20 {
+		t.Errorf("the quota is %d bytes", quota)
+	}
 	if before.Status.UUID != after.Status.UUID {
 		t.Errorf("adopted %s, want %s", after.Status.UUID, before.Status.UUID)
 	}

@@ -3,6 +3,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -37,6 +38,8 @@ const (
 	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from
 	// holding up those of others.
 	concurrency = 4
+	// defaultChunkBytes is the chunk size of a container that was given none.
+	defaultChunkBytes = 1 << 20
 	// reasonContainerLost says that the engines don't have the container of this object any more.
 	reasonContainerLost = "ContainerLost"
 )
@@ -162,7 +165,12 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, container *v1alpha1.C
 		}
 	}
 	quota := quotaBytes(container)
-	if container.Status.UUID == "" {
+	if unlike := difference(container, pool, known); container.Status.UUID == "" && unlike != "" {
+		r.notReady(ctx, container, v1alpha1.ReasonRejected, fmt.Sprintf(
+			"pool %s has a container %s already, %s: make a Container that agrees with it, or one with another label", pool.EngineLabel(), label, unlike))
+		return nil
+	}
+	if missing {
 		request, err := createRequest(container, pool)
 		if err != nil {
 			return err
@@ -185,6 +193,32 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, container *v1alpha1.C
 	}
 	r.describe(ctx, container, pool, known, refusal == nil)
 	return nil
+}
+
+// difference says what forbids to take over a container that the pool has, "" for nothing. Its quota is set afterwards; its
+// owner and attributes are its own.
+func difference(container *v1alpha1.Container, pool *v1alpha1.Pool, known *managementv1.ContainerInfo) string {
+	if known == nil {
+		return ""
+	}
+	kind := v1alpha1.ContainerPosix
+	if known.GetType() == managementv1.ContainerType_CONTAINER_TYPE_OBJECT {
+		kind = v1alpha1.ContainerObject
+	}
+	class, chunk := cmp.Or(container.Spec.ObjectClass, pool.Spec.ObjectClass), int64(defaultChunkBytes)
+	if container.Spec.ChunkSize != nil {
+		chunk = container.Spec.ChunkSize.Value()
+	}
+	switch {
+	case kind != container.Spec.Type:
+		return fmt.Sprintf("of type %s, not %s", kind, container.Spec.Type)
+	case known.GetObjectClass() != class:
+		return fmt.Sprintf("of object class %s, not %s", known.GetObjectClass(), class)
+	case int64(known.GetChunkSizeBytes()) != chunk:
+		return fmt.Sprintf("in chunks of %s, not %s", policy.Bytes(int64(known.GetChunkSizeBytes())), policy.Bytes(chunk))
+	default:
+		return ""
+	}
 }
 
 func createRequest(container *v1alpha1.Container, pool *v1alpha1.Pool) (*managementv1.ContainerCreateRequest, error) {
