@@ -27,6 +27,8 @@ const (
 	connectTimeout = 3 * time.Second
 	// reloadInterval is how often, at most, the attach file is read again. The kubelet takes longer to deliver one.
 	reloadInterval = 2 * time.Second
+	// messageBytes bounds an answer, as in the operator: 10,000 containers of 1 KiB each.
+	messageBytes = 16 << 20
 	// roundPauseMin and roundPauseMax bound the pause after every engine has been tried without an answer.
 	roundPauseMin = 200 * time.Millisecond
 	roundPauseMax = 5 * time.Second
@@ -272,6 +274,7 @@ func (s *System) connection(address string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepaliveTimeout}),
 		grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)),
 	)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"weir.dev/weir/engine/proto/management/dial"
 	"weir.dev/weir/engine/proto/management/managementtest"
@@ -96,6 +97,17 @@ func TestAnErrorCarriesTheDERNumberAndTheObject(t *testing.T) {
 	passed, ok := status.FromError(err)
 	if !ok || passed.Code() != codes.NotFound || len(passed.Details()) != 1 {
 		t.Errorf("as a gRPC status: %v, details %v", passed, passed.Details())
+	}
+}
+
+func TestALongAnswerIsTaken(t *testing.T) {
+	system := managementtest.Start(t, 1)
+	system.MakePool("tank", 1<<30)
+	// The request is just below gRPC's own limit on a message, the answer just above.
+	request := &managementv1.ContainerCreateRequest{Pool: "tank", Label: "box", Attributes: map[string]string{"a": ""}}
+	request.Attributes["a"] = strings.Repeat("x", 4<<20-proto.Size(request)-10)
+	if _, err := system.Dial().Containers().Create(bounded(t, 20*time.Second), request); err != nil {
+		t.Errorf("an answer of more than 4 MiB: %v", err)
 	}
 }
 
