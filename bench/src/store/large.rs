@@ -55,8 +55,8 @@ struct Turns {
 
 impl Sides {
     /// A turn of each, on blocks that neither has used before in this run. Either comes first by turns.
-    async fn turn(&self, number: u64, width: u64, into: &mut Turns) -> Option<()> {
-        let load = Load::new(&self.handle, &self.shard, (number + 1) << 32, COUNT, width, LEN)?;
+    async fn turn(&self, number: u64, load: &Load, into: &mut Turns) -> Option<()> {
+        let (load, width) = (load.under((number + 1) << 32), load.width);
         let raw = |device| Raw { handle: &self.handle, device, pool: &self.pool, width, len: LEN };
         let begin = number * COUNT;
         let updates = async || {
@@ -108,10 +108,11 @@ pub async fn measure(
     let sides = Sides { handle: handle.clone(), device, used, tapped, pool, store, shard };
     let goal = Some("at least 0.95 of raw");
     for (round, width) in (0..).zip(WIDTHS) {
-        sides.turn(round * TURNS, width, &mut Turns::default()).await.ok_or_else(none)?;
+        let load = Load::new(handle, &sides.shard, 0, COUNT, width, LEN).ok_or_else(none)?;
+        sides.turn(round * TURNS, &load, &mut Turns::default()).await.ok_or_else(none)?;
         let mut turns = Turns::default();
         for turn in 1..TURNS {
-            sides.turn(round * TURNS + turn, width, &mut turns).await.ok_or_else(none)?;
+            sides.turn(round * TURNS + turn, &load, &mut turns).await.ok_or_else(none)?;
         }
         if let Some(cost) = turns.cost.filter(|_| round == 0) {
             report_cost(report, "1 MiB", &cost, LEN);

@@ -137,6 +137,11 @@ impl Load {
         })
     }
 
+    /// The same load under dkeys from another one on, with the same memory, which an engine keeps, too.
+    pub fn under(&self, first: u64) -> Self {
+        Self { first, ..self.clone() }
+    }
+
     /// As a random order as a multiplication gives: neighbours in time aren't neighbours in the index.
     fn dkey(&self, number: u64) -> Key {
         Key::from_u64(self.first + number.wrapping_mul(0x9e37_79b9) % self.count)
