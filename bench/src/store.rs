@@ -12,7 +12,7 @@ mod turns;
 
 pub use counts::run as count;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -63,8 +63,8 @@ fn read_memory(device: &Rc<dyn Device>) -> DmaPool {
 struct Raw<'a> {
     handle: &'a Handle,
     device: &'a Rc<dyn Device>,
-    /// For reads.
-    pool: &'a DmaPool,
+    /// Gives memory of `len` bytes to read to.
+    memory: &'a dyn Fn() -> Option<DmaBuf>,
     width: u64,
     len: usize,
 }
@@ -90,12 +90,14 @@ impl Raw<'_> {
 
     /// Reads what lies at these places, `rounds` times, whoever of `width` workers comes to which; reads per second.
     async fn reads(&self, places: &Rc<[u64]>, rounds: u64) -> Option<f64> {
+        let buffers = (0..self.width).map(|_| (self.memory)()).collect::<Option<Vec<_>>>()?;
+        let buffers = Rc::new(RefCell::new(buffers));
         let (next, count) = (Rc::new(Cell::new(0)), places.len() * usize::try_from(rounds).ok()?);
         rate(self.handle, count as u64, self.width, |_| {
-            let (device, pool, len) = (Rc::clone(self.device), self.pool.clone(), self.len);
+            let (device, buffers) = (Rc::clone(self.device), Rc::clone(&buffers));
             let (next, places) = (Rc::clone(&next), Rc::clone(places));
             async move {
-                let mut buffer = pool.take(len).await;
+                let Some(mut buffer) = buffers.borrow_mut().pop() else { return false };
                 while next.get() < count {
                     let place = places[next.replace(next.get() + 1) % places.len()];
                     match device.read(place, buffer).await {
@@ -256,7 +258,8 @@ async fn beside_raw(
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
     let (store, shard) =
         new_store(handle, used_file(handle, path, FILE_BYTES).await?, StoreConfig::default()).await?;
-    let raw = Raw { handle, device: &device, pool: &pool, width: WIDTH, len: BLOCK };
+    let memory = || pool.try_take(BLOCK);
+    let raw = Raw { handle, device: &device, memory: &memory, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
     let places: Rc<[u64]> = (0..OPERATIONS).map(|number| number * BLOCK as u64).collect();
     let raw_reads = raw.reads(&places, 1).await.ok_or_else(none)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 use weir_fabric::BufferPool;
 use weir_media::file::FileDevice;
-use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
+use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Landing, Slice};
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
@@ -140,6 +140,11 @@ impl Load {
     /// The same load under dkeys from another one on, with the same memory, which an engine keeps, too.
     pub fn under(&self, first: u64) -> Self {
         Self { first, ..self.clone() }
+    }
+
+    /// Memory to which a large extent is fetched, for the device alone.
+    pub fn landing(&self) -> Option<DmaBuf> {
+        Landing::new(self.fabric.alloc(self.len).ok()?).ok()?.take(self.len)
     }
 
     /// As a random order as a multiplication gives: neighbours in time aren't neighbours in the index.
