@@ -4,13 +4,14 @@ mod harness;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use harness::DevSystem;
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate};
+use rustix::fs::{FallocateFlags, RawDir, XattrFlags, fallocate};
 use rustix::io::Errno;
 
 /// A system for one test: one engine is enough where no engine is lost.
@@ -242,9 +243,76 @@ fn what_one_client_closed_another_sees_when_it_opens() {
     // Same size and another content: the page cache of the other client must not survive.
     fs::write(two.path("f"), "ANEW").expect("written");
     assert_eq!(fs::read_to_string(one.path("f")).expect("read"), "ANEW");
+    // Even when it gets the same modification time again.
+    let timed = |content: &str| {
+        let mut file = OpenOptions::new().write(true).open(one.path("f")).expect("opened");
+        file.write_all(content.as_bytes()).expect("written");
+        let times = fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+        file.set_times(times).expect("utimens");
+    };
+    for content in ["1234", "5678"] {
+        timed(content);
+        for _ in 0..2 {
+            assert_eq!(fs::read_to_string(two.path("f")).expect("read"), content, "with an old time");
+        }
+    }
     fs::create_dir(one.path("dir")).expect("made");
     fs::write(two.path("dir/x"), "").expect("written");
     assert_eq!(fs::read_dir(one.path("dir")).expect("listed").count(), 1);
+}
+
+#[test]
+fn a_listing_that_goes_on_does_not_bring_back_what_was_changed_meanwhile() {
+    let system = system();
+    let mount = system.mount("home", &[]);
+    let path = |number: usize| mount.path(&format!("d/{number:03}"));
+    fs::create_dir(mount.path("d")).expect("made");
+    for number in 0..120 {
+        fs::write(path(number), "").expect("written");
+    }
+    // With a buffer that takes a part of what engines list at once.
+    let directory = File::open(mount.path("d")).expect("opened");
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut listing = RawDir::new(&directory, &mut buffer);
+    listing.next().expect("there are some").expect("listed");
+    for number in 0..120 {
+        fs::set_permissions(path(number), Permissions::from_mode(0o600)).expect("chmod");
+    }
+    let open = OpenOptions::new().write(true).open(path(80)).expect("opened");
+    fs::remove_file(path(80)).expect("removed");
+    fs::rename(path(81), mount.path("elsewhere")).expect("renamed");
+    // The kernel takes attributes with a listing while programs ask for them, and keeps them for a moment.
+    while let Some(entry) = listing.next() {
+        let name = entry.expect("listed").file_name().to_str().expect("text").to_owned();
+        match fs::metadata(mount.path("d").join(&name)) {
+            Ok(stat) if stat.is_file() => {
+                assert_eq!(stat.mode() & 0o777, 0o600, "{name}");
+                assert!(name != "080" && name != "081", "{name} is gone");
+            }
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{name}"),
+        }
+    }
+    assert_eq!(open.metadata().expect("stat").nlink(), 0);
+    open.set_permissions(Permissions::from_mode(0o640)).expect("chmod of a file without a name");
+}
+
+#[test]
+fn a_name_that_two_clients_create_at_once_is_one_file_for_both() {
+    let system = system();
+    let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));
+    for round in 0..100 {
+        let name = format!("f{round}");
+        let inode = |path: std::path::PathBuf| {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            file.expect("opened").metadata().expect("stat").ino()
+        };
+        let (first, second) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| inode(two.path(&name)));
+            (inode(one.path(&name)), other.join().expect("opened"))
+        });
+        assert_eq!(first, second);
+    }
 }
 
 #[test]

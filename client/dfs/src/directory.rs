@@ -31,6 +31,12 @@ pub struct DirStream {
 }
 
 impl DirStream {
+    /// Entries listed so far.
+    #[must_use]
+    pub fn listed(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
     fn rewind(&mut self) {
         self.entries.clear();
         self.anchor = Anchor::START;

@@ -110,7 +110,7 @@ pub fn without_privilege(mode: u32) -> u32 {
 
 /// Stamp of attributes.
 pub fn stamp(stat: &Stat) -> Stamp {
-    Stamp { size: stat.size, mtime_ns: stat.mtime_ns }
+    Stamp { size: stat.size, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
 }
 
 /// Changes that the kernel asks for.
@@ -172,6 +172,7 @@ impl Shared {
         }
         // After a failure neither side alone knows the size while writes wait.
         self.settle(context, &inode);
+        let asked = self.inodes.moment();
         let (node, removed, opens) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some(), known.opens)
@@ -182,8 +183,11 @@ impl Shared {
         }
         match context.block_on(self.dfs.stat(context, &node)) {
             Ok((node, stat)) => {
-                Self::learn(&inode, &node, &stat);
-                Ok(stat)
+                if inode.learn(&node, stamp(&stat), asked) {
+                    return Ok(stat);
+                }
+                // What was written from here meanwhile counts: the answer may not know of it.
+                Ok(Self::stat_gathered(&inode).unwrap_or(stat))
             }
             // Another client renamed or removed a file that is open here: its content can still be described.
             Err(Error::Stale(_)) if opens > 0 => Ok(context.block_on(self.dfs.stat_listed(context, &node))?),
@@ -191,11 +195,12 @@ impl Shared {
         }
     }
 
-    /// Takes note of fresh attributes that the kernel is about to be told. An inode that was renamed here meanwhile keeps
-    /// its newer name.
-    pub(crate) fn learn(inode: &Inode, node: &Node, stat: &Stat) {
+    /// Takes note of attributes after they were changed from here.
+    fn learn_changed(&self, inode: &Inode, node: &Node, stat: &Stat) {
         inode.learn_record(node);
-        inode.lock().told = Some(stamp(stat));
+        let mut known = inode.lock();
+        known.told = Some(stamp(stat));
+        self.inodes.note_change(&mut known);
     }
 
     /// Changes attributes.
@@ -224,7 +229,7 @@ impl Shared {
             return self.setattr_removed(context, &inode, change);
         }
         let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
-        Self::learn(&inode, &node, &stat);
+        self.learn_changed(&inode, &node, &stat);
         Ok(stat)
     }
 
@@ -284,7 +289,9 @@ impl Shared {
             context.block_on(file.truncate(context, size))?;
         }
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
-        inode.lock().told = Some(stamp(&stat));
+        let mut known = inode.lock();
+        known.told = Some(stamp(&stat));
+        self.inodes.note_change(&mut known);
         Ok(Stat { links: 0, ..stat })
     }
 }

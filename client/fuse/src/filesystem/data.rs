@@ -9,7 +9,7 @@ use weir_dfs::{Error, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
-use super::inodes::{Inode, Stamp};
+use super::inodes::{Inode, Moment, Stamp};
 use super::worker::{Fault, Served, Shared};
 use crate::spec::Cache;
 
@@ -37,6 +37,7 @@ impl Shared {
 
     fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32, caller: u32) -> Served<Opened> {
         self.settle(context, inode);
+        let mut asked = self.inodes.moment();
         let (node, removed) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some())
@@ -49,25 +50,39 @@ impl Shared {
             let mode = (caller != 0 && cleared != node.record.mode).then_some(cleared);
             let change = SetAttributes { size: Some(0), mode, ..SetAttributes::default() };
             let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
-            inode.lock().node.record = node.record;
+            inode.learn_record(&node);
+            self.inodes.note_change(&mut inode.lock());
+            asked = self.inodes.moment();
             stat
         } else {
             let (node, stat) = context.block_on(self.dfs.stat(context, &node))?;
-            inode.lock().node.record = node.record;
+            let mut known = inode.lock();
+            if known.changed <= asked {
+                known.node.record = node.record;
+            }
             stat
         };
-        self.opened(inode, &stat, flags)
+        self.opened(inode, &stat, flags, asked)
     }
 
-    /// Enters the handle of a file whose attributes are these now. The file's open count has been raised.
-    pub(crate) fn opened(&self, inode: &Arc<Inode>, stat: &Stat, flags: i32) -> Served<Opened> {
+    /// Enters the handle of a file whose attributes were these when the engines were asked. The file's open count has been
+    /// raised.
+    pub(crate) fn opened(
+        &self,
+        inode: &Arc<Inode>,
+        stat: &Stat,
+        flags: i32,
+        asked: Moment,
+    ) -> Served<Opened> {
         let fresh = stamp(stat);
         let (node, kept, told) = {
             let mut known = inode.lock();
             let kept = known.cached == Some(fresh);
             let told = known.told;
-            known.cached = Some(fresh);
-            known.told = Some(fresh);
+            // Written to from here meanwhile: what the page cache holds then has no stamp yet.
+            let is_newest = known.is_newest(asked);
+            known.cached = is_newest.then_some(fresh);
+            known.told = if is_newest { Some(fresh) } else { told };
             (known.node.clone(), kept, told)
         };
         let file = self.dfs.file(&node)?;
@@ -105,25 +120,18 @@ impl Shared {
         flags: i32,
         owner: (u32, u32),
     ) -> Served<(Stat, Opened)> {
-        let exclusive = flags & libc::O_EXCL != 0;
-        let (node, stat) = self.create_or_find(context, parent, name, mode, exclusive, owner)?;
+        let (node, stat) = self.create_new(context, parent, name, mode, flags & libc::O_EXCL != 0, owner)?;
         let inode = self.inode(node.inode_number())?;
         inode.lock().opens += 1;
-        if stat.is_some() && self.cache == Cache::CloseToOpen {
+        if self.cache == Cache::CloseToOpen {
             inode.gathering.begin_fresh();
         }
-        let opened = match stat {
-            Some(stat) => self.opened(&inode, &stat, flags).map(|opened| (stat, opened)),
-            None => self.open_counted(context, &inode, flags, owner.0).and_then(|opened| {
-                let stat = context.block_on(self.dfs.stat_listed(context, &inode.node()))?;
-                Ok((stat, opened))
-            }),
-        };
+        let opened = self.opened(&inode, &stat, flags, self.inodes.moment());
         if opened.is_err() {
             self.close(context, &inode);
             self.inodes.forget(inode.number, 1);
         }
-        opened
+        opened.map(|opened| (stat, opened))
     }
 
     /// One handle of an inode less.
@@ -184,7 +192,7 @@ impl Shared {
         }
         if open.gathers {
             self.gather(context, &open, offset, data)?;
-            Self::note_written(&open, offset, data, now_ns());
+            self.note_written(&open, offset, data, now_ns());
             self.metrics.written(data.len() as u64);
             return Ok(());
         }
@@ -200,19 +208,20 @@ impl Shared {
         if written.is_err() {
             open.inode.lock().cached = None;
         }
-        Self::note_written(&open, offset, data, i64::try_from(written?.wall_ns()).unwrap_or(i64::MAX));
+        self.note_written(&open, offset, data, i64::try_from(written?.wall_ns()).unwrap_or(i64::MAX));
         self.metrics.written(data.len() as u64);
         Ok(())
     }
 
     /// Takes note of what the kernel knows after a write.
-    fn note_written(open: &OpenFile, offset: u64, data: &[u8], mtime_ns: i64) {
+    fn note_written(&self, open: &OpenFile, offset: u64, data: &[u8], mtime_ns: i64) {
         let mut known = open.inode.lock();
+        self.inodes.note_write(&mut known);
         known.cached = None;
         let end = offset.saturating_add(data.len() as u64);
         // What isn't known, after a failure, the end of one write can't tell.
-        if let Some(Stamp { size, .. }) = known.told {
-            known.told = Some(Stamp { size: size.max(end), mtime_ns });
+        if let Some(Stamp { size, ctime_ns, .. }) = known.told {
+            known.told = Some(Stamp { size: size.max(end), mtime_ns, ctime_ns });
         }
     }
 
@@ -225,7 +234,10 @@ impl Shared {
         }
         let change = SetAttributes { mode: Some(cleared), ..SetAttributes::default() };
         match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
-            Ok((node, _)) => inode.lock().node.record = node.record,
+            Ok((node, _)) => {
+                inode.learn_record(&node);
+                self.inodes.note_change(&mut inode.lock());
+            }
             // It has no name any more, so nobody can run it.
             Err(Error::Stale(_)) => inode.lock().node.record.mode = cleared,
             Err(error) => return Err(error.into()),
@@ -253,7 +265,9 @@ impl Shared {
                     context.block_on(open.file.truncate(context, end))?;
                 }
                 // The kernel takes the file to be as long from now on, and asks again after the next write.
-                if let Some(told) = open.inode.lock().told.as_mut() {
+                let mut known = open.inode.lock();
+                self.inodes.note_write(&mut known);
+                if let Some(told) = known.told.as_mut() {
                     told.size = end.max(size);
                 }
                 Ok(())

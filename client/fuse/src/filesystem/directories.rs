@@ -2,15 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use weir_client::Context;
-use weir_dfs::{DirEntry, Kind, Node, Stat};
+use weir_dfs::{DirEntry, DirStream, Error, Kind, Node, Stat};
 
 use super::attributes::{of_new, stamp, to_kernel};
 use super::handles::{Handle, OpenDirectory};
-use super::worker::{Fault, Served, Shared};
+use super::inodes::Moment;
+use super::worker::{CACHE_LIFE, Fault, Served, Shared};
 use super::{GENERATION, entry_life};
 
 /// Entries looked at in one step: more than fit the 4 KiB that the kernel asks for at first.
@@ -23,8 +24,32 @@ const STATS_AT_ONCE: usize = 32;
 /// waits as for any operation.
 const STATS_LIMIT: Duration = Duration::from_secs(5);
 
+/// What was listed of a directory so far.
+#[derive(Debug)]
+pub struct Listing {
+    stream: DirStream,
+    page: Page,
+}
+
+/// The entries that engines were asked for last.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// Entries before them.
+    before: u64,
+    asked: Moment,
+    at: Instant,
+}
+
+/// A listed entry with attributes.
+struct Listed {
+    node: Node,
+    attributes: Attributes,
+    /// When the engines were asked for the entry.
+    asked: Moment,
+}
+
 /// Attributes of a listed entry.
-enum Listed {
+enum Attributes {
     /// As the engines have them.
     Asked(Stat),
     /// As this mount's applications see them, while the engines lack what they have written.
@@ -41,8 +66,9 @@ impl Shared {
     pub(crate) fn opendir(&self, number: u64) -> Served<u64> {
         let node = self.inode(number)?.node();
         let stream = self.dfs.open_directory(&node)?;
+        let page = Page { before: 0, asked: self.inodes.moment(), at: Instant::now() };
         Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory {
-            stream: Mutex::new(stream),
+            listing: Mutex::new(Listing { stream, page }),
             names_only: AtomicBool::new(false),
         }))))
     }
@@ -51,11 +77,23 @@ impl Shared {
         self.handles.directory(handle).ok_or(Fault::Errno(libc::EBADF))
     }
 
-    /// Entries from an offset on; at most [`STEP`].
-    fn entries(&self, context: &Context, directory: &OpenDirectory, offset: u64) -> Served<Vec<DirEntry>> {
-        let mut stream = directory.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let listed = self.dfs.read_directory(context, &mut stream, offset.saturating_sub(DOTS), STEP);
-        Ok(context.block_on(listed)?.to_vec())
+    /// Entries from an offset on; at most [`STEP`]. And the page that was listed last.
+    fn entries(
+        &self,
+        context: &Context,
+        directory: &OpenDirectory,
+        offset: u64,
+    ) -> Served<(Vec<DirEntry>, Page)> {
+        let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Listing { stream, page } = &mut *listing;
+        let cookie = offset.saturating_sub(DOTS);
+        let before = if cookie == 0 { 0 } else { stream.listed() };
+        let (asked, at) = (self.inodes.moment(), Instant::now());
+        let entries = context.block_on(self.dfs.read_directory(context, stream, cookie, STEP))?.to_vec();
+        if cookie == 0 || stream.listed() != before {
+            *page = Page { before, asked, at };
+        }
+        Ok((entries, *page))
     }
 
     /// Fills a listing with names.
@@ -79,7 +117,7 @@ impl Shared {
             let entries = match self.entries(context, &directory, at) {
                 // What was found counts; the next request meets the error.
                 Err(_) if at > first => return Ok(()),
-                entries => entries?,
+                entries => entries?.0,
             };
             if entries.is_empty() {
                 return Ok(());
@@ -121,7 +159,7 @@ impl Shared {
         let first = offset.max(DOTS);
         let mut at = first;
         loop {
-            let entries = match self.entries(context, &directory, at) {
+            let (entries, page) = match self.entries(context, &directory, at) {
                 Err(_) if at > first => return Ok(()),
                 entries => entries?,
             };
@@ -129,56 +167,102 @@ impl Shared {
                 return Ok(());
             }
             for batch in entries.chunks(STATS_AT_ONCE) {
-                let stats = self.stats(context, &directory, batch);
-                for (entry, stat) in batch.iter().zip(stats) {
+                let listed = self.listed(context, number, &directory, batch, page);
+                for (entry, listed) in batch.iter().zip(listed) {
                     at = entry.cookie + DOTS;
-                    let (life, shown) = match &stat {
-                        Listed::Asked(stat) | Listed::Gathered(stat) => (life, *stat),
-                        Listed::Unknown => (Duration::ZERO, self.last_known(&entry.node)),
+                    let Some(Listed { node, attributes, asked }) = listed else { continue };
+                    // Of a file that is being written, what its writers were told counts.
+                    let (life, shown, stamp) = match attributes {
+                        Attributes::Asked(stat) => (life, stat, Some(stamp(&stat))),
+                        Attributes::Gathered(stat) => (life, stat, None),
+                        Attributes::Unknown => (Duration::ZERO, self.last_known(&node), None),
                     };
                     let attributes = to_kernel(&shown);
-                    if reply.add(attributes.ino, at, os(&entry.node.name), &life, &attributes, GENERATION) {
+                    if reply.add(attributes.ino, at, os(&node.name), &life, &attributes, GENERATION) {
                         return Ok(());
                     }
-                    let inode = self.inodes.found(&entry.node);
-                    // Of a file that is being written, what its writers were told counts.
-                    if let Listed::Asked(stat) = stat
-                        && inode.gathering.is_settled()
-                    {
-                        inode.lock().told = Some(stamp(&stat));
-                    }
+                    self.inodes.found(&node, stamp, asked);
                 }
             }
         }
     }
 
-    /// Attributes of listed entries, asked for at the same time. What this mount has not sent yet is not waited for: an engine
-    /// that is away would hold up the listing as long as it holds up the writer.
-    fn stats(&self, context: &Context, directory: &OpenDirectory, batch: &[DirEntry]) -> Vec<Listed> {
-        let gathered = |entry: &DirEntry| {
-            Self::stat_gathered(&*self.inodes.get(entry.node.inode_number())?).map(Listed::Gathered)
-        };
-        let mut stats: Vec<Option<Listed>> = batch.iter().map(gathered).collect();
-        if !directory.names_only.load(Ordering::Relaxed) {
-            let rt = context.runtime();
-            let (places, asked): (Vec<usize>, Vec<_>) = (0..batch.len())
-                .filter(|place| stats[*place].is_none())
-                .map(|place| {
-                    (place, rt.timeout(STATS_LIMIT, self.dfs.stat_listed(context, &batch[place].node)))
-                })
-                .unzip();
-            let answers = context.block_on(weir_runtime::join_all(asked));
-            for (place, answer) in places.into_iter().zip(answers) {
-                stats[place] = answer.ok().and_then(Result::ok).map(Listed::Asked);
+    /// Whether what was listed of an entry is too old for the kernel to go by: it was longer ago than the kernel may keep
+    /// it, or the entry was changed from here since, or a name of the directory is gone, which may be this one.
+    fn is_outdated(&self, directory: u64, entry: &DirEntry, page: Page) -> bool {
+        entry.cookie <= page.before
+            || page.at.elapsed() >= CACHE_LIFE
+            || self.inodes.has_changed(directory, page.asked)
+            || self.inodes.has_changed(entry.node.inode_number(), page.asked)
+    }
+
+    /// Listed entries with their attributes, asked for at the same time. An entry that was listed too long ago is looked up
+    /// again: `None` when it is gone. What this mount has not sent yet is not waited for: an engine that is away would hold
+    /// up the listing as long as it holds up the writer.
+    fn listed(
+        &self,
+        context: &Context,
+        number: u64,
+        directory: &OpenDirectory,
+        batch: &[DirEntry],
+        page: Page,
+    ) -> Vec<Option<Listed>> {
+        let now = self.inodes.moment();
+        let parent = self.inodes.get(number).map(|inode| inode.node());
+        let names_only = directory.names_only.load(Ordering::Relaxed);
+        let all = batch.iter().map(|entry| {
+            let parent = parent.as_ref().filter(|_| !names_only && self.is_outdated(number, entry, page));
+            let asked = if parent.is_some() { now } else { page.asked };
+            async move {
+                let described = self.describe(context, parent, &entry.node, names_only);
+                let answer = context.runtime().timeout(STATS_LIMIT, described).await;
+                let unknown = || (entry.node.clone(), Attributes::Unknown);
+                let (node, attributes) = answer.unwrap_or_else(|_| Some(unknown()))?;
+                // What was listed may be old by now: it must not replace anything that is known.
+                let is_known = !matches!(attributes, Attributes::Unknown);
+                Some(Listed { node, attributes, asked: if is_known { asked } else { Moment::default() } })
             }
-            if stats.iter().any(Option::is_none) {
-                directory.names_only.store(true, Ordering::Relaxed);
-                tracing::warn!(
-                    "a directory is listed without the attributes of some entries: an engine with them is away"
-                );
-            }
+        });
+        let listed = context.block_on(weir_runtime::join_all(all));
+        let is_unknown = |listed: &Listed| matches!(listed.attributes, Attributes::Unknown);
+        if !names_only && listed.iter().flatten().any(is_unknown) {
+            directory.names_only.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "a directory is listed without the attributes of some entries: an engine with them is away"
+            );
         }
-        stats.into_iter().map(|stat| stat.unwrap_or(Listed::Unknown)).collect()
+        listed
+    }
+
+    /// An entry with its attributes; looked up again in `parent` when that is given. `None` when it is gone. With
+    /// `names_only` engines are not asked for attributes.
+    async fn describe(
+        &self,
+        context: &Context,
+        parent: Option<&Node>,
+        node: &Node,
+        names_only: bool,
+    ) -> Option<(Node, Attributes)> {
+        let node = match parent {
+            None => node.clone(),
+            Some(parent) => match self.dfs.lookup(context, parent, &node.name).await {
+                Ok(found) => found,
+                Err(Error::NotFound(_)) => return None,
+                Err(_) => return Some((node.clone(), Attributes::Unknown)),
+            },
+        };
+        let inode = self.inodes.get(node.inode_number());
+        if let Some(stat) = inode.and_then(|inode| Self::stat_gathered(&inode)) {
+            return Some((node, Attributes::Gathered(stat)));
+        }
+        if names_only {
+            return Some((node, Attributes::Unknown));
+        }
+        let attributes = match self.dfs.stat_listed(context, &node).await {
+            Ok(stat) => Attributes::Asked(stat),
+            Err(_) => Attributes::Unknown,
+        };
+        Some((node, attributes))
     }
 
     /// What is known of a listed inode without asking: its record, with the size that the kernel has, so that it drops nothing

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_dfs::{DirStream, File};
+use weir_dfs::File;
 
+use super::directories::Listing;
 use super::inodes::Inode;
 
 /// Parts of the table, each with its own lock.
@@ -30,7 +31,7 @@ pub struct OpenFile {
 #[derive(Debug)]
 pub struct OpenDirectory {
     /// What was listed so far. Locked across requests: the kernel reads one directory handle at a time.
-    pub stream: Mutex<DirStream>,
+    pub listing: Mutex<Listing>,
     /// An engine with attributes of entries stays away: names are listed without asking for more of them.
     pub names_only: AtomicBool,
 }

@@ -1,6 +1,7 @@
 //! Inodes that the kernel knows, by number.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_dfs::{Node, Removed, SetAttributes};
@@ -13,14 +14,22 @@ pub const ROOT: u64 = 1;
 /// Parts of the table, each with its own lock: more than there are threads, so that two rarely meet.
 const SHARDS: usize = 32;
 
-/// What tells whether a file's content has changed: size in bytes and modification time in nanoseconds since 1970.
+/// What tells whether a file's content has changed: size in bytes, and times in nanoseconds since 1970. The modification
+/// time may be set to what it was before; the time of that change can't.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Size.
     pub size: u64,
     /// Modification time.
     pub mtime_ns: i64,
+    /// Time of the last change of content or attributes.
+    pub ctime_ns: i64,
 }
+
+/// A moment in the order of this mount's changes. What engines are asked at a moment may be answered without the changes
+/// that come after it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Moment(u64);
 
 /// What is known of an inode.
 #[derive(Debug)]
@@ -37,6 +46,10 @@ pub struct Known {
     pub cached: Option<Stamp>,
     /// What the kernel was told last about the content.
     pub told: Option<Stamp>,
+    /// When name or record were changed from here last; of a directory, when it lost a name.
+    pub changed: Moment,
+    /// When content was written from here last.
+    pub written: Moment,
 }
 
 /// An inode that the kernel knows.
@@ -50,6 +63,11 @@ pub struct Inode {
 }
 
 impl Known {
+    /// Whether an answer to who asked at a moment knows the content as it is here.
+    pub fn is_newest(&self, asked: Moment) -> bool {
+        self.changed.max(self.written) <= asked
+    }
+
     /// Changes the attributes held here.
     pub fn apply(&mut self, change: &SetAttributes) {
         let record = &mut self.node.record;
@@ -65,13 +83,27 @@ impl Inode {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a record as the engines have it now. An inode that was renamed here meanwhile keeps its newer
+    /// Takes note of a record as it is after a change from here. An inode that was renamed here meanwhile keeps its newer
     /// name.
     pub fn learn_record(&self, node: &Node) {
         let mut known = self.lock();
         if known.node.parent == node.parent && known.node.name == node.name {
             known.node.record.clone_from(&node.record);
         }
+    }
+
+    /// Takes note of what the engines answered to who asked at a moment, but for what was changed from here since. Whether
+    /// size and times are what they said.
+    pub fn learn(&self, node: &Node, stamp: Stamp, asked: Moment) -> bool {
+        let mut known = self.lock();
+        if known.changed <= asked {
+            known.node.record.clone_from(&node.record);
+        }
+        let is_newest = known.is_newest(asked);
+        if is_newest {
+            known.told = Some(stamp);
+        }
+        is_newest
     }
 
     /// The inode under its last name.
@@ -84,13 +116,15 @@ impl Inode {
 #[derive(Debug)]
 pub struct Inodes {
     shards: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
+    /// Changes from here so far.
+    changes: AtomicU64,
 }
 
 impl Inodes {
     /// A table that holds the root, which the kernel never forgets.
     pub fn new(root: Node) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let table = Self { shards };
+        let table = Self { shards, changes: AtomicU64::new(0) };
         table.shard(ROOT).insert(ROOT, Arc::new(fresh(ROOT, root, 1)));
         table
     }
@@ -106,15 +140,52 @@ impl Inodes {
         self.shard(number).get(&number).cloned()
     }
 
-    /// Enters an inode that was just looked up, or brings its entry up to date; the kernel holds one reference more.
-    pub fn found(&self, node: &Node) -> Arc<Inode> {
+    /// Now: before the engines are asked.
+    pub fn moment(&self) -> Moment {
+        Moment(self.changes.load(Ordering::SeqCst))
+    }
+
+    /// Notes a change of name or record from here: answers on their way don't know of it.
+    pub fn note_change(&self, known: &mut Known) {
+        known.changed = self.next_moment();
+    }
+
+    /// Notes a change of content from here, whether the engines have it or it waits here.
+    pub fn note_write(&self, known: &mut Known) {
+        known.written = self.next_moment();
+    }
+
+    fn next_moment(&self) -> Moment {
+        Moment(self.changes.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Notes that a directory has lost a name.
+    pub fn note_name_gone(&self, directory: u64) {
+        if let Some(directory) = self.get(directory) {
+            self.note_change(&mut directory.lock());
+        }
+    }
+
+    /// Whether name or record of an inode were changed from here since a moment.
+    pub fn has_changed(&self, number: u64, since: Moment) -> bool {
+        self.get(number).is_some_and(|inode| inode.lock().changed > since)
+    }
+
+    /// Enters an inode that engines told of, who were asked at a moment, or brings its entry up to date, but for what was
+    /// changed from here since; the kernel holds one reference more.
+    pub fn found(&self, node: &Node, stamp: Option<Stamp>, asked: Moment) -> Arc<Inode> {
         let number = node.inode_number();
         let mut shard = self.shard(number);
         let inode = shard.entry(number).or_insert_with(|| Arc::new(fresh(number, node.clone(), 0)));
         let mut known = inode.lock();
         known.lookups += 1;
-        known.node.clone_from(node);
-        known.removed = None;
+        if known.changed <= asked {
+            known.node.clone_from(node);
+            known.removed = None;
+        }
+        if known.is_newest(asked) {
+            known.told = stamp.or(known.told);
+        }
         drop(known);
         Arc::clone(inode)
     }
@@ -153,7 +224,16 @@ impl Inodes {
 }
 
 fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
-    let state = Known { node, lookups, opens: 0, removed: None, cached: None, told: None };
+    let state = Known {
+        node,
+        lookups,
+        opens: 0,
+        removed: None,
+        cached: None,
+        told: None,
+        changed: Moment::default(),
+        written: Moment::default(),
+    };
     Inode { number, gathering: Gathering::default(), state: Mutex::new(state) }
 }
 
@@ -184,8 +264,8 @@ mod tests {
     #[test]
     fn an_inode_lives_as_long_as_the_kernel_or_a_handle_refers_to_it() {
         let table = Inodes::new(node(1));
-        let inode = table.found(&node(100));
-        table.found(&node(100));
+        let inode = table.found(&node(100), None, table.moment());
+        table.found(&node(100), None, table.moment());
         inode.lock().opens += 1;
         table.forget(inode.number, 2);
         assert!(table.get(inode.number).is_some(), "a handle keeps it");
@@ -199,12 +279,64 @@ mod tests {
     #[test]
     fn the_content_of_a_removed_file_goes_with_its_last_handle() {
         let table = Inodes::new(node(1));
-        let inode = table.found(&node(100));
+        let inode = table.found(&node(100), None, table.moment());
         inode.lock().opens = 2;
         inode.lock().removed = Some(Removed { node: node(100) });
         assert!(table.closed(&inode).is_none());
         assert_eq!(table.closed(&inode), Some(Removed { node: node(100) }));
         table.forget(inode.number, 1);
         assert!(table.get(inode.number).is_none());
+    }
+
+    const OLD: Stamp = Stamp { size: 3, mtime_ns: 5, ctime_ns: 5 };
+
+    #[test]
+    fn an_answer_from_before_a_rename_from_here_does_not_bring_the_old_name_back() {
+        let table = Inodes::new(node(1));
+        let inode = table.found(&node(100), None, table.moment());
+        let asked = table.moment();
+        let renamed = Node { name: b"g".to_vec(), ..node(100) };
+        {
+            let mut known = inode.lock();
+            known.node = renamed.clone();
+            table.note_change(&mut known);
+        }
+        table.found(&node(100), Some(OLD), asked);
+        assert_eq!((inode.node(), inode.lock().lookups), (renamed, 2));
+        table.found(&node(100), Some(OLD), table.moment());
+        assert_eq!(inode.node(), node(100), "another client renamed it back since");
+    }
+
+    #[test]
+    fn an_answer_from_before_a_removal_does_not_keep_the_content_from_being_reclaimed() {
+        let table = Inodes::new(node(1));
+        let inode = table.found(&node(100), None, table.moment());
+        let asked = table.moment();
+        {
+            let mut known = inode.lock();
+            known.opens = 1;
+            known.removed = Some(Removed { node: node(100) });
+            table.note_change(&mut known);
+        }
+        table.found(&node(100), Some(OLD), asked);
+        assert_eq!(table.closed(&inode), Some(Removed { node: node(100) }));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_write_does_not_make_the_file_shorter() {
+        let table = Inodes::new(node(1));
+        let inode = table.found(&node(100), Some(OLD), table.moment());
+        let asked = table.moment();
+        let written = Stamp { size: 9, ..OLD };
+        {
+            let mut known = inode.lock();
+            known.told = Some(written);
+            table.note_write(&mut known);
+        }
+        table.found(&node(100), Some(OLD), asked);
+        assert!(!inode.learn(&node(100), OLD, asked));
+        assert_eq!(inode.lock().told, Some(written));
+        assert!(inode.learn(&node(100), OLD, table.moment()), "engines were asked after the write");
+        assert_eq!(inode.lock().told, Some(OLD));
     }
 }

@@ -11,13 +11,14 @@ impl Shared {
     /// Finds an entry.
     pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
         let directory = self.inode(parent)?.node();
+        let mut asked = self.inodes.moment();
         let mut node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         if self.settle_known(context, &node).is_some() {
+            asked = self.inodes.moment();
             node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         }
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
-        let inode = self.inodes.found(&node);
-        inode.lock().told = Some(stamp(&stat));
+        self.inodes.found(&node, Some(stamp(&stat)), asked);
         Ok(stat)
     }
 
@@ -35,8 +36,7 @@ impl Shared {
     /// Takes note of an inode that was just made.
     pub(crate) fn made(&self, node: &Node) -> Stat {
         let stat = of_new(node);
-        let inode = self.inodes.found(node);
-        inode.lock().told = Some(stamp(&stat));
+        self.inodes.found(node, Some(stamp(&stat)), self.inodes.moment());
         stat
     }
 
@@ -96,6 +96,7 @@ impl Shared {
     pub(crate) fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
         let removed = context.block_on(self.dfs.unlink(context, &directory, name))?;
+        self.inodes.note_name_gone(parent);
         self.removed(context, removed);
         Ok(())
     }
@@ -104,6 +105,7 @@ impl Shared {
     pub(crate) fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
         let removed = context.block_on(self.dfs.rmdir(context, &directory, name))?;
+        self.inodes.note_name_gone(parent);
         self.removed(context, removed);
         Ok(())
     }
@@ -112,6 +114,7 @@ impl Shared {
     fn removed(&self, context: &Context, removed: Removed) {
         if let Some(inode) = self.inodes.get(removed.node.inode_number()) {
             let mut known = inode.lock();
+            self.inodes.note_change(&mut known);
             if known.opens > 0 {
                 known.removed = Some(removed);
                 return;
@@ -138,17 +141,21 @@ impl Shared {
         let renamed = self.dfs.rename(context, &source, from.1, &target, to.1, replace);
         let (node, replaced) = context.block_on(renamed)?;
         if let Some(inode) = self.inodes.get(node.inode_number()) {
-            inode.lock().node = node;
+            let mut known = inode.lock();
+            known.node = node;
+            self.inodes.note_change(&mut known);
         }
+        self.inodes.note_name_gone(from.0);
+        self.inodes.note_name_gone(to.0);
         if let Some(removed) = replaced {
             self.removed(context, removed);
         }
         Ok(())
     }
 
-    /// Creates a file, or with a name that somebody else has just taken finds that one. The kernel asks to create only
-    /// what it has looked up in vain.
-    pub(crate) fn create_or_find(
+    /// Creates a file. The kernel asks to create only what it has looked up in vain. When another client has taken the
+    /// name since, the kernel has to look again: nobody has checked yet whether the caller may open that file.
+    pub(crate) fn create_new(
         &self,
         context: &Context,
         parent: u64,
@@ -156,18 +163,14 @@ impl Shared {
         mode: u32,
         exclusive: bool,
         owner: (u32, u32),
-    ) -> Served<(Node, Option<Stat>)> {
+    ) -> Served<(Node, Stat)> {
         let directory = self.inode(parent)?.node();
         match context.block_on(self.dfs.create(context, &directory, name, ownership(mode, owner))) {
             Ok(node) => {
                 let stat = self.made(&node);
-                Ok((node, Some(stat)))
+                Ok((node, stat))
             }
-            Err(Error::Exists(_)) if !exclusive => {
-                let node = context.block_on(self.dfs.lookup(context, &directory, name))?;
-                self.inodes.found(&node);
-                Ok((node, None))
-            }
+            Err(Error::Exists(_)) if !exclusive => Err(Fault::Errno(libc::ESTALE)),
             Err(error) => Err(error.into()),
         }
     }

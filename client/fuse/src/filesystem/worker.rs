@@ -18,7 +18,7 @@ use super::inodes::Inodes;
 use super::writeback::Writeback;
 
 /// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
-const CACHE_LIFE: Duration = Duration::from_secs(1);
+pub(super) const CACHE_LIFE: Duration = Duration::from_secs(1);
 
 /// A request that takes longer than this counts as waiting for an engine. A large write to a busy disk takes less.
 const SLOW: Duration = Duration::from_secs(5);

@@ -315,7 +315,10 @@ impl Shared {
             };
             match context.block_on(self.dfs.write_back(context, &node, gathered)) {
                 Ok((settled, epoch)) => {
-                    inode.learn_record(&settled);
+                    if gathered.change.changes_record() {
+                        inode.learn_record(&settled);
+                        self.inodes.note_change(&mut inode.lock());
+                    }
                     return Ok(epoch);
                 }
                 Err(Error::Stale(what)) => {
@@ -369,6 +372,7 @@ impl Shared {
     fn lost(&self, inode: &Inode, fault: &Fault, took: Duration) {
         self.log(Operation::Write, fault, took);
         let mut known = inode.lock();
+        self.inodes.note_write(&mut known);
         (known.cached, known.told) = (None, None);
         drop(known);
         self.expire_attributes(inode.number);

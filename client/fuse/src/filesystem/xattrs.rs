@@ -32,6 +32,7 @@ impl Shared {
         let node = inode.node();
         let node = context.block_on(self.dfs.set_xattr(context, &node, name, value, mode))?;
         inode.learn_record(&node);
+        self.inodes.note_change(&mut inode.lock());
         Ok(())
     }
 
