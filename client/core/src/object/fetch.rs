@@ -1,6 +1,7 @@
 //! Fetches.
 
 use weir_fabric::Buffer;
+use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, FetchReply, FetchRequest, Fetched, Value};
 use weir_proto::{Key, codec, opcode};
 
@@ -172,6 +173,10 @@ fn deliver<'d>(
             .ok_or_else(|| question.protocol("the reply holds less data than it describes"))
     };
     match &read.value {
+        // Whoever makes room for a longer value by what an engine says must not run out of memory.
+        Value::Single { .. } if found.size > PAYLOAD_MAX => {
+            Err(question.protocol(format!("it says that a value has {} bytes", found.size)))
+        }
         Value::Single { size } => {
             let (bytes, rest) = cut(data, found.size.min(*size))?;
             verify(question, bytes, found.checksums.first())?;
@@ -211,4 +216,22 @@ fn verify(question: &Question<'_>, bytes: &[u8], expected: Option<&u32>) -> Resu
     }
     let subject = question.subject.to_string();
     Err(Error::Checksum { operation: question.operation, subject, expected, actual })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_longer_than_any_is_an_engines_mistake() {
+        let question = Question::new("fetch", &"an object", opcode::OBJECT_FETCH);
+        let mut into = [0; 4];
+        let mut read = AkeyRead::single(Key::new(b"v").expect("a key"), &mut into);
+        let mut of_size = |size| {
+            let found = Fetched { size, present: Vec::new(), checksums: Vec::new() };
+            deliver(&question, &mut read, &found, b"data").map(<[u8]>::len)
+        };
+        assert!(matches!(of_size(PAYLOAD_MAX + 1), Err(Error::Protocol { .. })));
+        assert!(matches!(of_size(PAYLOAD_MAX), Ok(0)));
+    }
 }
