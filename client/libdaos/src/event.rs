@@ -93,7 +93,7 @@ impl EventState {
     /// Ends the event's own operation. Returns the events that are complete by that: itself, and its parent when it
     /// was the last that the parent waited for.
     pub fn finish(self: &Arc<Self>, result: c_int) -> Vec<Arc<Self>> {
-        {
+        let result = {
             let mut course = self.course();
             course.open = course.open.saturating_sub(1);
             if course.result == 0 {
@@ -107,10 +107,11 @@ impl EventState {
             // SAFETY: the caller keeps its structure until `daos_event_fini`, which is refused while the event is
             // running, and reads `ev_error` only after it has seen the event complete.
             unsafe { (*place).ev_error = course.result };
-        }
+            // Used again, a parent has the results of its next children only.
+            core::mem::take(&mut course.result)
+        };
         let mut done = vec![Arc::clone(self)];
         if let Some(parent) = &self.parent {
-            let result = self.course().result;
             let mut course = parent.course();
             let last = course.status == Status::Running && course.barrier && course.open == 1;
             if !last {
@@ -156,7 +157,8 @@ pub fn launch(ev: *mut daos_event_t, launch: Launch) -> Outcome {
     let queue = state.the_queue()?;
     {
         let mut course = state.course();
-        if course.status == Status::Running {
+        // One that waits for a poll would be reported while its next operation still uses the caller's memory.
+        if course.status == Status::Running || (course.status == Status::Complete && state.is_top()) {
             return Err(Der::BUSY);
         }
         *course = Course { status: Status::Running, open: 1, barrier: false, result: 0 };
@@ -257,7 +259,7 @@ pub extern "C" fn daos_event_parent_barrier(ev: *mut daos_event_t) -> c_int {
         let state = state_of(ev)?;
         let queue = state.the_queue()?;
         let mut course = state.course();
-        if course.status == Status::Running {
+        if course.status != Status::Ready {
             return Err(Der::BUSY);
         }
         course.status = Status::Running;
@@ -278,4 +280,43 @@ pub extern "C" fn daos_event_parent_barrier(ev: *mut daos_event_t) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_event_abort(ev: *mut daos_event_t) -> c_int {
     guarded(|| state_of(ev).map(|_| ()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(place: &mut daos_event_t, parent: Option<&Arc<EventState>>) -> Arc<EventState> {
+        let course = Course { status: Status::Running, open: 1, barrier: false, result: 0 };
+        Arc::new(EventState {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            user: &raw mut *place as usize,
+            queue: None,
+            parent: parent.cloned(),
+            course: Mutex::new(course),
+        })
+    }
+
+    const fn blank() -> daos_event_t {
+        daos_event_t { ev_error: 0, ev_private: [0; 20], ev_debug: 0 }
+    }
+
+    #[test]
+    fn a_parent_that_is_used_again_forgets_the_failure_of_earlier_children() {
+        let (mut above, mut below) = (blank(), blank());
+        let parent = event(&mut above, None);
+        let mut round = |result| {
+            let child = event(&mut below, Some(&parent));
+            {
+                let mut course = parent.course();
+                (course.status, course.barrier, course.open) = (Status::Running, true, 1);
+            }
+            let done = child.finish(result);
+            assert_eq!(done.len(), 2, "child and parent are complete");
+            parent.taken();
+        };
+        round(-1007);
+        round(0);
+        assert_eq!((above.ev_error, below.ev_error), (0, 0));
+    }
 }

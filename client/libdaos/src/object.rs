@@ -300,7 +300,8 @@ async fn fetch(
                 if part.size > runs.room() {
                     return Err(Der::REC2BIG);
                 }
-                (Value::Single { size: runs.room() }, runs.sink(runs.room())?)
+                let most = runs.room().min(weir_proto::limits::PAYLOAD_MAX);
+                (Value::Single { size: most }, runs.sink(most)?)
             }
             // Nothing is there: the size alone is asked for again, so that conditions are checked.
             (Some(_), true) if part.size == 0 => {

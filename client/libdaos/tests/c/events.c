@@ -84,10 +84,28 @@ parent(daos_handle_t kv)
 	OK(daos_event_parent_barrier(&parents));
 	CHECK(daos_eq_poll(eq, 1, DAOS_EQ_WAIT, 1, &done) == 1);
 	CHECK(done == &parents);
+	/* Both again: the failure of a child is its round's only. */
+	for (int round = 0; round < 2; round++) {
+		const char *key = round == 0 ? "missing" : "e1";
+		int flags = round == 0 ? DAOS_COND_KEY_GET : 0;
+
+		OK(daos_kv_get(kv, DAOS_TX_NONE, flags, key, &sizes[1], NULL, &children[1]));
+		OK(daos_event_parent_barrier(&parents));
+		CHECK(daos_eq_poll(eq, 1, DAOS_EQ_WAIT, 1, &done) == 1);
+		CHECK_RC(parents.ev_error, round == 0 ? -DER_NONEXIST : 0);
+	}
 	for (int i = 0; i < 8; i++) {
 		CHECK(sizes[i] == VALUE_BYTES);
 		OK(daos_event_fini(&children[i]));
 	}
+	OK(daos_event_fini(&parents));
+	/* An event that no poll has reported yet is not free for another operation. */
+	OK(daos_event_init(&parents, eq, NULL));
+	OK(daos_kv_get(kv, DAOS_TX_NONE, 0, "e1", &sizes[0], NULL, &parents));
+	while (daos_eq_query(eq, DAOS_EQR_COMPLETED, 0, NULL) == 0)
+		;
+	CHECK_RC(daos_kv_get(kv, DAOS_TX_NONE, 0, "e1", &sizes[0], NULL, &parents), -DER_BUSY);
+	CHECK(daos_eq_poll(eq, 1, DAOS_EQ_WAIT, 1, &done) == 1);
 	OK(daos_event_fini(&parents));
 	OK(daos_eq_destroy(eq, 0));
 }

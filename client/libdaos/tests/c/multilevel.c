@@ -34,6 +34,14 @@ integer_keys(daos_handle_t coh)
 	d_iov_set(&iov, "abc", 3);
 	sgl.sg_iovs = &iov;
 	OK(daos_obj_update(oh, DAOS_TX_NONE, 0, &dkey, 1, &iod, &sgl, NULL));
+	/* Room for more than any value has. */
+	char *room = calloc(1, 16 << 20);
+
+	d_iov_set(&iov, room, 16 << 20);
+	iod.iod_size = DAOS_REC_ANY;
+	OK(daos_obj_fetch(oh, DAOS_TX_NONE, 0, &dkey, 1, &iod, &sgl, NULL, NULL));
+	CHECK(iod.iod_size == 3 && iov.iov_len == 3 && memcmp(room, "abc", 4) == 0);
+	free(room);
 	d_iov_set(&iov, keys, sizeof(keys));
 	OK(daos_obj_list_dkey(oh, DAOS_TX_NONE, &nr, kds, &sgl, &anchor, NULL));
 	CHECK(nr == 1 && kds[0].kd_key_len == sizeof(number) && keys[0] == number);
