@@ -153,7 +153,10 @@ impl Dfs {
             )
             .await;
             if let Err(error) = inserted {
-                self.object(record.oid)?.punch(context).await?;
+                // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
+                if matches!(error, Error::Exists(_)) {
+                    drop(self.object(record.oid)?.punch(context).await);
+                }
                 return Err(error);
             }
             linked?;

@@ -393,3 +393,20 @@ fn the_file_system_behaves_as_its_model_while_engines_crash() {
         });
     }
 }
+
+#[test]
+fn a_directory_that_was_made_although_its_answer_was_lost_is_whole() {
+    let cluster = Rc::new(Cluster::start(21, 1, 2));
+    let context = cluster.context(Duration::from_secs(5));
+    let system = Rc::clone(&cluster);
+    cluster.run(async move {
+        let dfs = mount(&context).await;
+        let root = dfs.root().clone();
+        dfs.mkdir(&context, &root, b"before", OWNER).await.expect("made");
+        system.fabric.partition_one_way(system.engine(0), &system.client);
+        dfs.mkdir(&context, &root, b"d", OWNER).await.expect_err("no answer");
+        system.fabric.heal();
+        let found = dfs.lookup(&context, &root, b"d").await.expect("it was made");
+        assert_eq!(dfs.parent_of(&context, found.oid()).await.expect("known"), Some(root.oid()));
+    });
+}

@@ -198,6 +198,11 @@ impl Cluster {
         });
     }
 
+    /// An engine's node.
+    pub fn engine(&self, rank: u32) -> &Node {
+        &self.engines[rank as usize].node
+    }
+
     /// The targets of an engine that serve.
     pub fn targets(&self, rank: u32) -> Vec<Rc<Target>> {
         self.engines[rank as usize].targets.borrow().clone()
