@@ -28,7 +28,7 @@ use crate::pin;
 use crate::report::{BenchError, Report};
 
 /// Size of the store's file: the working set with room to spare.
-const FILE_BYTES: u64 = 1 << 30;
+const FILE_BYTES: u64 = 3 << 29;
 /// Extents that are stored before updates are measured, and fetched. Other libraries have as many.
 const OPERATIONS: u64 = 8192;
 /// Updates of 64 B that are measured, a third of a second of them: neither what is touched for the first time nor one stall

@@ -22,6 +22,9 @@ fn settle() {
 
 /// Turns of each side that count, behind one that doesn't: what is touched for the first time, and who has to be woken.
 const TURNS: u64 = 11;
+/// Updates with which a turn begins and which aren't counted: what others have driven from the processor's caches meanwhile
+/// isn't what is measured.
+const WARM_UP: u64 = 1024;
 /// Rounds of fetches in a turn.
 const ROUNDS: u64 = 4;
 
@@ -109,13 +112,19 @@ impl Match<'_> {
     async fn updates(&mut self, turn: u64, into: &mut Turns) -> Result<(), BenchError> {
         let none = || failed("a transfer", &"an operation failed");
         let count = self.size.turn;
+        let write = async |count| floor(self.sides.raw, self.size.len, count / WIDTH).await.ok_or_else(none);
         settle();
-        let floor = floor(self.sides.raw, self.size.len, count / WIDTH).await.ok_or_else(none)?;
+        write(WARM_UP).await?;
+        let floor = write(count).await?;
         let load = self.load(turn).ok_or_else(none)?;
+        let mut warm_up = load.under(load.first + (1 << 19));
+        warm_up.count = WARM_UP;
+        let epoch = (self.number << 8 | turn) << 20;
         settle();
-        let own = load.updates((self.number << 8 | turn) << 20).await.ok_or_else(none)?;
+        warm_up.updates(epoch).await.ok_or_else(none)?;
+        let own = load.updates(epoch + WARM_UP).await.ok_or_else(none)?;
         settle();
-        let before = self.reference.turn("fetch", 0)?;
+        let before = self.reference.turn("update", WARM_UP)?;
         let other = self.reference.turn("update", count)?;
         into.floors.add(floor, other.rate);
         into.of_floor.add(own, floor);
