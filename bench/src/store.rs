@@ -139,15 +139,28 @@ async fn floor(device: &Rc<dyn Device>, len: usize, batches: u64) -> Option<f64>
     Some(float(batches * WIDTH) / begin.elapsed().as_secs_f64())
 }
 
-/// Binds this thread to the core from which the disk makes most updates durable, as an operator would a target's, and returns
-/// how many, and how many from the worst core: where one core takes all of the disk's interrupts, a thread elsewhere has to be
-/// woken from there each time. Otherwise chance would decide. The libraries run where the system puts them. The core comes last.
-async fn take_seat(device: &Rc<dyn Device>) -> Option<(f64, f64, usize)> {
+/// Does something on a thread of its own: the kernel's workers for it, which keep the processors of their beginning, end with it.
+fn apart<T: Send>(work: impl FnOnce(&Executor) -> Option<T> + Send) -> Option<T> {
+    std::thread::scope(|scope| scope.spawn(|| work(&Executor::new().ok()?)).join()).ok()?
+}
+
+/// What [`floor`] is from a core.
+fn floor_from(seat: usize, path: &Path) -> Option<f64> {
+    apart(|executor| {
+        pin::pin(seat);
+        let device: Rc<dyn Device> = Rc::new(FileDevice::open(&executor.handle(), path).ok()?);
+        executor.block_on(floor(&device, TINY.len, SEAT_BATCHES))
+    })
+}
+
+/// Binds this thread to the core from which the disk makes most updates of this file durable, as an operator would a target's,
+/// and returns how many, and how many from the worst core: where one core takes all of the disk's interrupts, a thread elsewhere has
+/// to be woken from there each time. Otherwise chance would decide. The libraries run where the system puts them. The core comes last.
+fn take_seat(path: &Path) -> Option<(f64, f64, usize)> {
     let mut seats = vec![0.0_f64; pin::count().min(SEATS_MAX)];
     for _ in 0..SEAT_ROUNDS {
         for (at, best) in seats.iter_mut().enumerate() {
-            pin::pin(at);
-            *best = best.max(floor(device, TINY.len, SEAT_BATCHES).await?);
+            *best = best.max(floor_from(at, path)?);
         }
     }
     let worst = seats.iter().copied().fold(f64::INFINITY, f64::min);
@@ -251,9 +264,12 @@ async fn beside_raw(
     report: &mut Report,
 ) -> Result<(Rc<dyn Device>, usize), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
-    let device = used_file(handle, raw_path, FILE_BYTES).await?;
+    apart(|executor| executor.block_on(used_file(&executor.handle(), raw_path, FILE_BYTES)).ok().map(drop))
+        .ok_or_else(|| failed("prepare", &raw_path.display()))?;
+    let (best, worst, seat) = take_seat(raw_path).ok_or_else(none)?;
+    let device: Rc<dyn Device> =
+        Rc::new(FileDevice::open(handle, raw_path).map_err(|error| failed("open", &error))?);
     let pool = read_memory(&device);
-    let (best, worst, seat) = take_seat(&device).await.ok_or_else(none)?;
     let seats = ("raw: from the best core", best);
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
     let (store, shard) =

@@ -7,6 +7,7 @@
 mod regions;
 mod stable;
 mod transfer;
+mod workers;
 
 use crate::device::DeviceStats;
 use crate::features::Features;
@@ -192,6 +193,7 @@ impl<W: Wire> Ring<W> {
             features = features.without(Features::DEFERRED.with(Features::COOPERATIVE));
             build::<W>(features)
         })?;
+        workers::keep_near(&uring);
         let event = if features.has(Features::DEFERRED) { Some(Event::new(&uring)?) } else { None };
         let mut registered = None;
         // A kernel or container that refuses costs a little time for each transfer, nothing else.

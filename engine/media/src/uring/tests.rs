@@ -205,3 +205,37 @@ fn a_ring_gives_up_a_transfer_that_never_ends_and_leaves_its_memory_to_the_kerne
         drop(ring);
     }
 }
+
+/// The processors on which the kernel's workers of the calling thread may run, as the kernel writes them.
+fn processors_of_workers() -> Vec<String> {
+    // SAFETY: a plain system call.
+    let name = format!("iou-wrk-{}\n", unsafe { libc::gettid() });
+    let threads = std::fs::read_dir("/proc/self/task").expect("the threads").flatten();
+    let workers = threads
+        .filter(|thread| std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|is| is == name));
+    let status = workers.filter_map(|worker| std::fs::read_to_string(worker.path().join("status")).ok());
+    let allowed = |status: String| {
+        Some(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned())
+    };
+    status.filter_map(allowed).collect()
+}
+
+#[test]
+fn workers_keep_to_the_one_processor_of_their_thread() {
+    // SAFETY: all bits of a set may be 0; the calls set and read such a set of the calling thread.
+    let processor = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+        let first =
+            (0..libc::CPU_SETSIZE as usize).find(|at| libc::CPU_ISSET(*at, &set)).expect("a processor");
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(first, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
+        first
+    };
+    let Setup { executor, device, .. } = set_up(Features::NONE, 1 << 20);
+    executor.block_on(device.flush()).expect("a flush");
+    let workers = processors_of_workers();
+    assert!(!workers.is_empty(), "the kernel has flushed without a worker");
+    assert!(workers.iter().all(|worker| *worker == processor.to_string()), "{workers:?}");
+}
