@@ -122,16 +122,22 @@ impl<T> Place<T> {
     }
 }
 
-/// Elements of an array argument; `INVAL` for NULL unless it is empty.
+/// Elements of an array argument; `INVAL` for NULL unless it is empty, and for more than memory can hold.
 pub fn elements<T: Copy>(first: *const T, count: usize) -> Result<Vec<T>, Der> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    if first.is_null() {
+    if first.is_null() || !fits_memory(size_of::<T>().checked_mul(count)) {
         return Err(Der::INVAL);
     }
-    // SAFETY: not NULL; by the caller's promise `count` elements stand there, initialised.
+    // SAFETY: not NULL and no longer than a slice may be; by the caller's promise `count` elements stand there,
+    // initialised.
     Ok(unsafe { core::slice::from_raw_parts(first, count) }.to_vec())
+}
+
+/// Whether a number of bytes, if it is one, can be the length of something in memory.
+pub fn fits_memory(bytes: Option<usize>) -> bool {
+    bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
 }
 
 /// The place of an array argument's element.
@@ -142,4 +148,18 @@ pub fn element<T>(first: *mut T, index: usize) -> Place<T> {
 /// Only calls that are transactions of their own exist.
 pub fn no_transaction(th: daos_handle_t) -> Outcome {
     if th.cookie == 0 { Ok(()) } else { Err(Der::NO_HDL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_elements_than_memory_can_hold_are_refused_before_they_are_read() {
+        let one = [7_u64];
+        assert_eq!(elements(one.as_ptr(), 1), Ok(vec![7]));
+        for count in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize / 8 + 1] {
+            assert_eq!(elements(one.as_ptr(), count), Err(Der::INVAL), "{count}");
+        }
+    }
 }

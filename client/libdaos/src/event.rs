@@ -45,8 +45,6 @@ struct Course {
     status: Status,
     /// Children, and for a parent with an operation of its own that operation, that are not complete.
     open: usize,
-    /// Whether a barrier waits for the children.
-    barrier: bool,
     result: c_int,
 }
 
@@ -111,19 +109,54 @@ impl EventState {
             core::mem::take(&mut course.result)
         };
         let mut done = vec![Arc::clone(self)];
-        if let Some(parent) = &self.parent {
-            let mut course = parent.course();
-            let last = course.status == Status::Running && course.barrier && course.open == 1;
-            if !last {
-                course.open = course.open.saturating_sub(1);
-                course.result = if course.result == 0 { result } else { course.result };
-            }
-            drop(course);
-            if last {
-                done.extend(parent.finish(result));
-            }
+        if let Some(parent) = self.parent.as_ref().filter(|parent| parent.child_done(result)) {
+            done.extend(parent.finish(result));
         }
         done
+    }
+
+    /// A child is complete. Whether the event is, too, but for its own [`finish`](Self::finish): it waits for nothing else.
+    fn child_done(&self, result: c_int) -> bool {
+        let mut course = self.course();
+        let last = course.status == Status::Running && course.open == 1;
+        if !last {
+            course.open = course.open.saturating_sub(1);
+            course.result = if course.result == 0 { result } else { course.result };
+        }
+        last
+    }
+
+    /// An operation of the event's own begins. Children that are under way count on.
+    fn begin(&self) -> Outcome {
+        {
+            let mut course = self.course();
+            // One that waits for a poll would be reported while its next operation still uses the caller's memory.
+            if course.status == Status::Running || (course.status == Status::Complete && self.is_top()) {
+                return Err(Der::BUSY);
+            }
+            course.status = Status::Running;
+            course.open += 1;
+        }
+        if let Some(parent) = &self.parent {
+            parent.course().open += 1;
+        }
+        Ok(())
+    }
+
+    /// The operation that was begun does not come.
+    fn give_up(&self) -> Outcome {
+        {
+            let mut course = self.course();
+            course.status = Status::Ready;
+            course.open = course.open.saturating_sub(1);
+        }
+        match self.parent.as_ref().filter(|parent| parent.child_done(0)) {
+            Some(parent) => {
+                parent.the_queue()?.complete(parent, 0);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn the_queue(&self) -> Result<Arc<Queue>, Der> {
@@ -155,26 +188,11 @@ fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
 pub fn launch(ev: *mut daos_event_t, launch: Launch) -> Outcome {
     let state = state_of(ev)?;
     let queue = state.the_queue()?;
-    {
-        let mut course = state.course();
-        // One that waits for a poll would be reported while its next operation still uses the caller's memory.
-        if course.status == Status::Running || (course.status == Status::Complete && state.is_top()) {
-            return Err(Der::BUSY);
-        }
-        *course = Course { status: Status::Running, open: 1, barrier: false, result: 0 };
-        required(ev)?.change(|event| event.ev_error = 0);
-    }
-    if let Some(parent) = &state.parent {
-        let mut course = parent.course();
-        course.open += 1;
-    }
+    state.begin()?;
+    required(ev)?.change(|event| event.ev_error = 0);
     let submitted = queue.submit(&state, launch);
     if submitted.is_err() {
-        state.course().status = Status::Ready;
-        if let Some(parent) = &state.parent {
-            let mut course = parent.course();
-            course.open = course.open.saturating_sub(1);
-        }
+        state.give_up()?;
     }
     submitted
 }
@@ -202,7 +220,7 @@ pub extern "C" fn daos_event_init(
             user: ev as usize,
             queue,
             parent,
-            course: Mutex::new(Course { status: Status::Ready, open: 0, barrier: false, result: 0 }),
+            course: Mutex::new(Course { status: Status::Ready, open: 0, result: 0 }),
         });
         let mut words = [0; 20];
         words[0] = MARK;
@@ -263,7 +281,6 @@ pub extern "C" fn daos_event_parent_barrier(ev: *mut daos_event_t) -> c_int {
             return Err(Der::BUSY);
         }
         course.status = Status::Running;
-        course.barrier = true;
         let waits = course.open > 0;
         if !waits {
             course.open = 1;
@@ -287,7 +304,7 @@ mod tests {
     use super::*;
 
     fn event(place: &mut daos_event_t, parent: Option<&Arc<EventState>>) -> Arc<EventState> {
-        let course = Course { status: Status::Running, open: 1, barrier: false, result: 0 };
+        let course = Course { status: Status::Ready, open: 0, result: 0 };
         Arc::new(EventState {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             user: &raw mut *place as usize,
@@ -307,10 +324,8 @@ mod tests {
         let parent = event(&mut above, None);
         let mut round = |result| {
             let child = event(&mut below, Some(&parent));
-            {
-                let mut course = parent.course();
-                (course.status, course.barrier, course.open) = (Status::Running, true, 1);
-            }
+            child.begin().expect("not busy");
+            parent.course().status = Status::Running;
             let done = child.finish(result);
             assert_eq!(done.len(), 2, "child and parent are complete");
             parent.taken();
@@ -318,5 +333,26 @@ mod tests {
         round(-1007);
         round(0);
         assert_eq!((above.ev_error, below.ev_error), (0, 0));
+    }
+
+    #[test]
+    fn a_parent_with_an_operation_of_its_own_waits_for_its_children_too() {
+        let (mut above, mut below) = (blank(), blank());
+        let parent = event(&mut above, None);
+        let child = event(&mut below, Some(&parent));
+        let launch = || {
+            child.begin().expect("not busy");
+            parent.begin().expect("not busy");
+        };
+        launch();
+        assert!(parent.finish(0).is_empty(), "a child is under way");
+        assert_eq!(child.finish(-1007).len(), 2, "child and parent are complete");
+        assert_eq!(parent.begin(), Err(Der::BUSY), "no poll has reported it");
+        parent.taken();
+        assert_eq!(above.ev_error, -1007);
+        launch();
+        assert_eq!(child.finish(0).len(), 1, "the parent's own operation is under way");
+        assert_eq!(parent.finish(0).len(), 1);
+        assert_eq!(above.ev_error, 0);
     }
 }

@@ -1,8 +1,9 @@
 //! Keys and scatter-gather lists of the caller.
 
+use weir_proto::limits::KEY_MAX;
 use weir_proto::{Der, Key};
 
-use crate::boundary::{Place, element, elements};
+use crate::boundary::{Place, element, elements, fits_memory};
 use crate::types::{d_iov_t, d_sg_list_t};
 
 /// Most runs of memory in a list: as many as extents in a request.
@@ -12,6 +13,9 @@ const RUNS_MAX: u32 = 65536;
 pub fn key(iov: &d_iov_t, integer: bool) -> Result<Key, Der> {
     if iov.iov_buf.is_null() || iov.iov_len == 0 || iov.iov_len > iov.iov_buf_len {
         return Err(Der::INVAL);
+    }
+    if iov.iov_len > KEY_MAX {
+        return Err(Der::KEY2BIG);
     }
     let bytes = elements(iov.iov_buf.cast::<u8>().cast_const(), iov.iov_len)?;
     if integer {
@@ -40,10 +44,11 @@ pub struct Runs {
     list: Place<d_sg_list_t>,
     iovs: *mut d_iov_t,
     each: Vec<d_iov_t>,
+    room: u64,
 }
 
 impl Runs {
-    /// Reads a list. Runs of no bytes may be NULL.
+    /// Reads a list. Runs of no bytes may be NULL; `INVAL` for more bytes than memory can hold.
     pub fn read(list: Place<d_sg_list_t>) -> Result<Self, Der> {
         let head = list.get();
         if head.sg_nr > RUNS_MAX {
@@ -53,12 +58,14 @@ impl Runs {
         if runs.iter().any(|run| run.iov_buf.is_null() && run.iov_buf_len > 0) {
             return Err(Der::INVAL);
         }
-        Ok(Self { list, iovs: head.sg_iovs, each: runs })
+        let room = runs.iter().try_fold(0_usize, |sum, run| sum.checked_add(run.iov_buf_len));
+        let room = room.filter(|room| fits_memory(Some(*room))).ok_or(Der::INVAL)? as u64;
+        Ok(Self { list, iovs: head.sg_iovs, each: runs, room })
     }
 
     /// Room in the list, in bytes.
     pub fn room(&self) -> u64 {
-        self.each.iter().map(|run| run.iov_buf_len as u64).sum()
+        self.room
     }
 
     /// The first `len` bytes, to read from. The caller's memory: valid until the operation is complete.
@@ -104,5 +111,39 @@ impl Runs {
             element(self.iovs, index).change(|iov| iov.iov_len = take);
         }
         self.list.change(|list| list.sg_nr_out = filled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boundary::required;
+
+    fn iov(buffer: &mut [u8], len: usize) -> d_iov_t {
+        d_iov_t { iov_buf: buffer.as_mut_ptr().cast(), iov_buf_len: len, iov_len: 0 }
+    }
+
+    #[test]
+    fn runs_longer_than_memory_are_refused() {
+        let mut byte = [0];
+        let mut room_of = |lengths: &[usize]| {
+            let mut iovs: Vec<d_iov_t> = lengths.iter().map(|len| iov(&mut byte, *len)).collect();
+            let sg_nr = u32::try_from(iovs.len()).expect("few");
+            let mut list = d_sg_list_t { sg_nr, sg_nr_out: 0, sg_iovs: iovs.as_mut_ptr() };
+            Runs::read(required(&raw mut list).expect("a place")).map(|runs| runs.room())
+        };
+        assert_eq!(room_of(&[1, 0, 1]), Ok(2));
+        assert_eq!(room_of(&[usize::MAX, 2]), Err(Der::INVAL), "their sum wraps");
+        assert_eq!(room_of(&[isize::MAX as usize, 1]), Err(Der::INVAL));
+        assert_eq!(room_of(&[usize::MAX]), Err(Der::INVAL));
+    }
+
+    #[test]
+    fn a_key_longer_than_any_is_refused_before_it_is_read() {
+        let mut byte = [0];
+        let long = d_iov_t { iov_len: usize::MAX, ..iov(&mut byte, usize::MAX) };
+        assert!(matches!(key(&long, false), Err(Der::KEY2BIG)));
+        let short = d_iov_t { iov_len: 1, ..iov(&mut byte, 1) };
+        assert!(key(&short, false).is_ok());
     }
 }

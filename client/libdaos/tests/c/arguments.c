@@ -66,6 +66,14 @@ wrong_pointers(daos_handle_t poh, daos_handle_t coh)
 	CHECK_RC(daos_obj_update(oh, DAOS_TX_NONE, 0, &dkey, 1, &iod, NULL, NULL), -DER_REC2BIG);
 	CHECK_RC(daos_obj_fetch(oh, DAOS_TX_NONE, DAOS_COND_DKEY_INSERT, &dkey, 1, &iod, NULL, NULL, NULL),
 		 -DER_INVAL);
+	/* Lengths whose sum is no length. */
+	d_iov_t vast[2];
+	d_sg_list_t sgl = {.sg_nr = 2, .sg_iovs = vast};
+
+	d_iov_set(&vast[0], &iod, SIZE_MAX);
+	d_iov_set(&vast[1], &iod, 11);
+	CHECK_RC(daos_obj_update(oh, DAOS_TX_NONE, 0, &dkey, 1, &iod, &sgl, NULL), -DER_INVAL);
+	CHECK_RC(daos_obj_fetch(oh, DAOS_TX_NONE, 0, &dkey, 1, &iod, &sgl, NULL, NULL), -DER_INVAL);
 	CHECK_RC(daos_obj_punch(oh, tx, 0, NULL), -DER_NO_HDL);
 	CHECK_RC(daos_obj_close(oh, &event), -DER_INVAL);
 	OK(daos_obj_close(oh, NULL));
