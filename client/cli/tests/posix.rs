@@ -350,6 +350,31 @@ fn a_new_file_with_its_attributes_is_whole_for_another_client_once_it_is_closed(
 }
 
 #[test]
+fn a_new_file_that_is_renamed_while_it_is_closed_keeps_its_attributes() {
+    let system = system();
+    let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));
+    for round in 0..300 {
+        let (old, new) = (one.path(&format!("old{round}")), format!("new{round}"));
+        let file = File::create(&old).expect("created");
+        file.set_permissions(Permissions::from_mode(0o640)).expect("mode set");
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let renamer = scope.spawn(|| {
+                start.wait();
+                // At each moment of the other thread's `close` in some round.
+                std::thread::sleep(Duration::from_micros(round % 50 * 8));
+                fs::rename(&old, one.path(&new)).expect("renamed");
+            });
+            start.wait();
+            drop(file);
+            renamer.join().expect("no error");
+        });
+        let mode = fs::metadata(two.path(&new)).expect("stat").mode() & 0o7777;
+        assert_eq!(mode, 0o640, "round {round}");
+    }
+}
+
+#[test]
 fn a_change_of_an_open_file_reaches_others_in_about_a_second_or_with_fsync() {
     let system = system();
     let (one, two) = (system.mount("home", &[]), system.mount("home", &[]));

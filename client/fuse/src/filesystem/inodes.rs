@@ -106,6 +106,12 @@ impl Inode {
         is_newest
     }
 
+    /// Whether it still has the name that it has there, as far as this mount knows.
+    pub fn is_named_as(&self, node: &Node) -> bool {
+        let known = self.lock();
+        known.removed.is_none() && known.node.parent == node.parent && known.node.name == node.name
+    }
+
     /// The inode under its last name.
     pub fn node(&self) -> Node {
         self.lock().node.clone()

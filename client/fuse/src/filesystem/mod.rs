@@ -14,6 +14,7 @@ mod dispatch;
 mod gathering;
 mod handles;
 mod inodes;
+mod name_changes;
 mod names;
 mod runs;
 mod worker;

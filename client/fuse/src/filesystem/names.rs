@@ -5,6 +5,7 @@ use weir_client::Context;
 use weir_dfs::{Error, Kind, Node, Ownership, Removed, Replace, Stat};
 
 use super::attributes::{of_new, stamp};
+use super::name_changes::NameChange;
 use super::worker::{Fault, Served, Shared};
 
 impl Shared {
@@ -95,23 +96,25 @@ impl Shared {
     /// Removes the name of anything but a directory.
     pub(crate) fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
+        let change = self.name_changes.begin(&[(directory.oid(), name)]);
         let removed = context.block_on(self.dfs.unlink(context, &directory, name))?;
         self.inodes.note_name_gone(parent);
-        self.removed(context, removed);
+        self.removed(context, removed, change);
         Ok(())
     }
 
     /// Removes an empty directory.
     pub(crate) fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Served<()> {
         let directory = self.inode(parent)?.node();
+        let change = self.name_changes.begin(&[(directory.oid(), name)]);
         let removed = context.block_on(self.dfs.rmdir(context, &directory, name))?;
         self.inodes.note_name_gone(parent);
-        self.removed(context, removed);
+        self.removed(context, removed, change);
         Ok(())
     }
 
     /// Frees what lost its last name, or leaves it to its last open handle.
-    fn removed(&self, context: &Context, removed: Removed) {
+    fn removed(&self, context: &Context, removed: Removed, change: NameChange<'_>) {
         if let Some(inode) = self.inodes.get(removed.node.inode_number()) {
             let mut known = inode.lock();
             self.inodes.note_change(&mut known);
@@ -120,6 +123,7 @@ impl Shared {
                 return;
             }
         }
+        drop(change);
         self.reclaim(context, removed);
     }
 
@@ -138,6 +142,7 @@ impl Shared {
             if flags.contains(RenameFlags::RENAME_NOREPLACE) { Replace::Refuse } else { Replace::Allow };
         let source = self.inode(from.0)?.node();
         let target = self.inode(to.0)?.node();
+        let change = self.name_changes.begin(&[(source.oid(), from.1), (target.oid(), to.1)]);
         let renamed = self.dfs.rename(context, &source, from.1, &target, to.1, replace);
         let (node, replaced) = context.block_on(renamed)?;
         if let Some(inode) = self.inodes.get(node.inode_number()) {
@@ -148,7 +153,7 @@ impl Shared {
         self.inodes.note_name_gone(from.0);
         self.inodes.note_name_gone(to.0);
         if let Some(removed) = replaced {
-            self.removed(context, removed);
+            self.removed(context, removed, change);
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::spec::{Cache, MountOptions, MountSpec};
 
 use super::handles::Handles;
 use super::inodes::Inodes;
+use super::name_changes::NameChanges;
 use super::writeback::Writeback;
 
 /// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
@@ -68,6 +69,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Caching.
     pub cache: Cache,
+    /// Names that are being changed from here.
+    pub name_changes: NameChanges,
     /// Changes that the engines don't have yet.
     pub writeback: Writeback,
     attach: Attach,
@@ -95,6 +98,7 @@ impl Shared {
             handles: Handles::default(),
             metrics: Metrics::default(),
             cache: options.cache,
+            name_changes: NameChanges::default(),
             writeback: Writeback::default(),
             attach,
             engine_wait: spec.engine_wait,

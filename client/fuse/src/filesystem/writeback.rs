@@ -304,32 +304,30 @@ impl Shared {
     }
 
     fn write_back(&self, context: &Context, inode: &Inode, gathered: &Gathered<'_>) -> Served<Epoch> {
-        let mut node = inode.node();
+        let mut left = *gathered;
         loop {
-            let gathered = if inode.lock().removed.is_some() {
+            let node = inode.node();
+            if inode.lock().removed.is_some() {
                 // Without an entry there is nothing to hold attributes; those here are what is left.
-                inode.lock().apply(&gathered.change);
-                Gathered { change: SetAttributes::default(), ..*gathered }
-            } else {
-                *gathered
-            };
-            match context.block_on(self.dfs.write_back(context, &node, gathered)) {
-                Ok((settled, epoch)) => {
-                    if gathered.change.changes_record() {
-                        inode.learn_record(&settled);
-                        self.inodes.note_change(&mut inode.lock());
-                    }
+                inode.lock().apply(&left.change);
+                left.change = SetAttributes::default();
+            }
+            let outcome = context.block_on(self.dfs.write_back(context, &node, left));
+            if !left.change.changes_record() {
+                return Ok(outcome?.1);
+            }
+            // A rename from here that is under way may have taken the name away before this change came, or the record as it
+            // was before.
+            self.name_changes.wait_for((node.parent, &node.name));
+            let is_there = inode.is_named_as(&node);
+            match outcome {
+                Ok((settled, epoch)) if is_there => {
+                    inode.learn_record(&settled);
+                    self.inodes.note_change(&mut inode.lock());
                     return Ok(epoch);
                 }
-                Err(Error::Stale(what)) => {
-                    // It may have been renamed or removed here meanwhile.
-                    let now = inode.node();
-                    let moved = (now.parent, &now.name) != (node.parent, &node.name);
-                    if !moved && inode.lock().removed.is_none() {
-                        return Err(Error::Stale(what).into());
-                    }
-                    node = now;
-                }
+                Ok((_, newest)) => left = Gathered { runs: &[], newest, ..left },
+                Err(Error::Stale(_)) if !is_there => {}
                 Err(error) => return Err(error.into()),
             }
         }
