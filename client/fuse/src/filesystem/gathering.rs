@@ -15,6 +15,8 @@ use super::worker::Served;
 pub struct Pending {
     pub(super) runs: Runs,
     pub(super) change: SetAttributes,
+    /// Attributes on their way.
+    pub(super) sent_change: SetAttributes,
     /// When attributes changed last, in nanoseconds since 1970.
     pub(super) changed_ns: i64,
     /// Ranges on their way, with the order in which they left.
@@ -38,6 +40,12 @@ impl Pending {
     /// Whether the engines have everything.
     pub(super) fn is_settled(&self) -> bool {
         self.runs.is_empty() && self.sending.is_empty() && !self.settling && !self.change.changes_record()
+    }
+
+    /// The attributes to be sent. They count here until they have arrived.
+    pub(super) fn take_change(&mut self) -> SetAttributes {
+        self.sent_change = std::mem::take(&mut self.change);
+        self.sent_change
     }
 
     pub(super) fn take_order(&mut self, range: Range<u64>) -> u64 {
@@ -113,8 +121,43 @@ impl Gathering {
 pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
     let mut record = node.record.clone();
     let pending = gathering.lock();
-    if pending.change.changes_record() {
-        pending.change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
+    for change in [&pending.sent_change, &pending.change] {
+        if change.changes_record() {
+            change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
+        }
     }
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_client::ObjectId;
+    use weir_dfs::{Kind, Record};
+
+    #[test]
+    fn attributes_on_their_way_count_as_those_that_wait() {
+        let record = Record {
+            kind: Kind::File,
+            mode: 0o644,
+            uid: 1,
+            gid: 1,
+            oid: ObjectId { hi: 0, lo: 100 },
+            atime_ns: 0,
+            mtime_ns: 0,
+            mtime_epoch: Epoch::ZERO,
+            ctime_ns: 0,
+            chunk_size: 1 << 20,
+            xattrs: false,
+            target: vec![],
+        };
+        let node = Node { parent: ObjectId { hi: 0, lo: 1 }, name: b"f".to_vec(), record };
+        let gathering = Gathering::default();
+        let owner = SetAttributes { mode: Some(0o600), uid: Some(2), ..SetAttributes::default() };
+        gathering.lock().change = owner;
+        assert_eq!(gathering.lock().take_change(), owner);
+        gathering.lock().change = SetAttributes { uid: Some(3), ..SetAttributes::default() };
+        let seen = overlay(&node, &gathering);
+        assert_eq!((seen.mode, seen.uid, seen.gid), (0o600, 3, 1));
+    }
 }

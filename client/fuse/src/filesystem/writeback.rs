@@ -276,8 +276,7 @@ impl Shared {
     ) {
         let runs = pending.runs.take_all();
         let bytes: usize = runs.iter().map(|(_, run)| run.len()).sum();
-        let change =
-            if attributes_wait { SetAttributes::default() } else { std::mem::take(&mut pending.change) };
+        let change = if attributes_wait { SetAttributes::default() } else { pending.take_change() };
         let newest = pending.newest;
         pending.settling = true;
         pending.since = pending.change.changes_record().then(Instant::now);
@@ -298,6 +297,7 @@ impl Shared {
             pending.arrived(order);
         }
         pending.settling = false;
+        pending.sent_change = SetAttributes::default();
         pending.note(&outcome);
         drop(pending);
         inode.gathering.progress.notify_all();
