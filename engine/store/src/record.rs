@@ -6,9 +6,13 @@
 use crate::catalog::entry_bytes;
 use crate::codec::{Decoder, Encode, Malformed, shared_len};
 use crate::journal::RECORD_MAX;
+use crate::key;
 use crate::tree::ENTRY_MAX;
+use crate::value::{Blocks, Payload, Version};
+use core::hash::Hasher as _;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::hash::DefaultHasher;
 
 /// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,19 +130,6 @@ pub(crate) fn growth(edits: &[Edit<'_>]) -> u64 {
     edits.iter().filter_map(|edit| Some(entry_bytes(edit.key.len(), edit.value?.len()))).sum()
 }
 
-/// The values that records leave behind: of each key what its last change sets. Blocks of a value that a later change
-/// of the same batch replaces or removes belong to somebody else as soon as the batch is durable.
-pub(crate) fn values_left(records: &[Vec<Change>]) -> BTreeMap<&[u8], &[u8]> {
-    let mut values = BTreeMap::new();
-    for change in records.iter().flatten() {
-        match change {
-            Change::Put { key, value } => drop(values.insert(key.as_slice(), value.as_slice())),
-            Change::Remove { key } => drop(values.remove(key.as_slice())),
-        }
-    }
-    values
-}
-
 const REMOVE: u8 = 0;
 const PUT: u8 = 1;
 
@@ -225,44 +216,140 @@ pub(crate) fn excess_len(edits: &[Edit<'_>]) -> Option<usize> {
     Some(record_len(edits)).filter(|len| *len > RECORD_MAX)
 }
 
-/// Reads all records of a batch.
-pub(crate) fn decode_records(bytes: &[u8]) -> Result<Vec<Vec<Change>>, Malformed> {
-    let mut decoder = Decoder::new(bytes);
-    let mut records = Vec::new();
-    while !decoder.is_empty() {
-        let len = decoder.count(bytes.len())?;
-        records.push(decode_changes(decoder.bytes(len)?)?);
-    }
-    Ok(records)
+/// The records of a batch, read one change at a time: what keys have in common stands there once, and all of them spelt out
+/// can take a thousand times the bytes of the batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    count: usize,
+    changes: usize,
 }
 
-fn decode_changes(bytes: &[u8]) -> Result<Vec<Change>, Malformed> {
-    let mut decoder = Decoder::new(bytes);
-    let count = decoder.count(bytes.len())?;
-    let mut changes: Vec<Change> = Vec::new();
-    for _ in 0..count {
-        let tag = decoder.u8()?;
-        let previous = changes.last().map_or(&[][..], Change::key);
-        let shared = decoder.count(previous.len())?;
-        let mut key = previous[..shared].to_vec();
-        let suffix = decoder.count(ENTRY_MAX)?;
-        key.extend_from_slice(decoder.bytes(suffix)?);
-        let value_len = if tag == PUT { decoder.count(ENTRY_MAX)? } else { 0 };
-        if key.len() + value_len > ENTRY_MAX {
+impl Records {
+    /// Takes all records of a batch after a look at each.
+    pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(&bytes);
+        let mut changes = 0;
+        while cursor.next()?.is_some() {
+            changes += 1;
+        }
+        let count = cursor.count;
+        Ok(Self { bytes, count, changes })
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The changes of all of them.
+    pub(crate) fn changes_len(&self) -> usize {
+        self.changes
+    }
+
+    /// The changes in their order, each with the number of its record.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, Change)> {
+        let mut cursor = Cursor::new(&self.bytes);
+        // All were looked at: none is malformed.
+        core::iter::from_fn(move || {
+            let (key, value) = cursor.next().ok()??;
+            let key = key.to_vec();
+            let change = match value {
+                Some(value) => Change::Put { key, value: value.to_vec() },
+                None => Change::Remove { key },
+            };
+            Some((cursor.count - 1, change))
+        })
+    }
+
+    /// The changes in their order, but for those of the first `skipped` records.
+    pub(crate) fn changes(&self, skipped: usize) -> impl Iterator<Item = Change> {
+        let behind = self.numbered().skip_while(move |(number, _)| *number < skipped);
+        behind.map(|(_, change)| change)
+    }
+
+    /// The versions in blocks that the records leave behind: of each key what its last change sets. Blocks of a value that a
+    /// later change of the same batch replaces or removes belong to somebody else as soon as the batch is durable.
+    pub(crate) fn blocks_left(&self) -> Vec<Blocks> {
+        // Keys go by their hashes: were two the same, the data of one value more or less would be looked at.
+        let mut left = BTreeMap::new();
+        for change in self.changes(0).filter(|change| key::is_version(change.key())) {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(change.key());
+            let value = match change {
+                Change::Put { value, .. } if Version::has_blocks(&value) => Some(value),
+                _ => None,
+            };
+            match value {
+                Some(value) => drop(left.insert(hasher.finish(), value)),
+                None => drop(left.remove(&hasher.finish())),
+            }
+        }
+        let blocks = |value: Vec<u8>| match Version::decode(&value).ok()?.payload {
+            Payload::Blocks(blocks) => Some(blocks),
+            _ => None,
+        };
+        left.into_values().filter_map(blocks).collect()
+    }
+}
+
+/// A way through the changes of a batch.
+struct Cursor<'a> {
+    records: Decoder<'a>,
+    /// What is left of the present record.
+    record: Decoder<'a>,
+    /// How many changes that should be.
+    left: usize,
+    /// Records that were begun.
+    count: usize,
+    key: Vec<u8>,
+}
+
+impl<'a> Cursor<'a> {
+    const fn new(bytes: &'a [u8]) -> Self {
+        let (records, record) = (Decoder::new(bytes), Decoder::new(&[]));
+        Self { records, record, left: 0, count: 0, key: Vec::new() }
+    }
+
+    /// Key and value of the next change; no value of a key that is removed.
+    #[expect(clippy::type_complexity, reason = "a change by reference, which lives until the next one")]
+    fn next(&mut self) -> Result<Option<(&[u8], Option<&'a [u8]>)>, Malformed> {
+        while self.left == 0 {
+            if !self.record.is_empty() {
+                return Err(Malformed("a record has bytes behind its end"));
+            }
+            if self.records.is_empty() {
+                return Ok(None);
+            }
+            let len = self.records.count(self.records.rest().len())?;
+            self.record = Decoder::new(self.records.bytes(len)?);
+            self.left = self.record.count(len)?;
+            self.count += 1;
+            self.key.clear();
+        }
+        self.left -= 1;
+        let tag = self.record.u8()?;
+        let shared = self.record.count(self.key.len())?;
+        let suffix = self.record.count(ENTRY_MAX)?;
+        self.key.truncate(shared);
+        self.key.extend_from_slice(self.record.bytes(suffix)?);
+        let value_len = if tag == PUT { self.record.count(ENTRY_MAX)? } else { 0 };
+        if self.key.len() + value_len > ENTRY_MAX {
             return Err(Malformed("an entry is too large"));
         }
-        changes.push(match tag {
-            PUT => Change::Put { key, value: decoder.bytes(value_len)?.to_vec() },
-            REMOVE => Change::Remove { key },
+        let value = match tag {
+            PUT => Some(self.record.bytes(value_len)?),
+            REMOVE => None,
             _ => return Err(Malformed("a change is of unknown kind")),
-        });
+        };
+        Ok(Some((&self.key, value)))
     }
-    if decoder.is_empty() { Ok(changes) } else { Err(Malformed("a record has bytes behind its end")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Lone;
     use proptest::prelude::*;
 
     fn change() -> impl Strategy<Value = Change> {
@@ -273,16 +360,66 @@ mod tests {
         ]
     }
 
+    /// All records of a batch, each with its changes.
+    fn decode_records(bytes: &[u8]) -> Result<Vec<Vec<Change>>, Malformed> {
+        let records = Records::decode(bytes.to_vec())?;
+        let mut found = vec![Vec::new(); records.len()];
+        records.numbered().for_each(|(number, change)| found[number].push(change));
+        let changes: Vec<Change> = found.iter().skip(1).flatten().cloned().collect();
+        assert_eq!(records.changes(1).collect::<Vec<_>>(), changes);
+        assert_eq!(records.changes_len(), records.changes(0).count());
+        Ok(found)
+    }
+
+    /// The bytes of a batch of these records.
+    fn encode_records(records: &[Vec<Change>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for record in records {
+            encode_record(&record.iter().map(Edit::from).collect::<Vec<_>>(), &mut bytes);
+        }
+        bytes
+    }
+
     #[test]
     fn of_each_key_the_last_change_counts() {
-        let put = |key: &[u8], value: &[u8]| Change::Put { key: key.to_vec(), value: value.to_vec() };
+        let path = key::Path::object(1, 2, weir_proto::ObjectId { hi: 0, lo: 3 });
+        let path = path.dkey(&weir_proto::Key::from_u64(4)).akey(&weir_proto::Key::from_u64(5));
+        let put = |epoch: u64, payload: &Payload| {
+            let version = Version { record_size: 0, payload: payload.clone() };
+            Change::Put { key: path.single(epoch).to_vec(), value: version.encode() }
+        };
+        let at = |block| Payload::Blocks(Lone { len: 9, block, checksum: 7 }.into());
         let records = [
-            vec![put(b"a", b"1"), put(b"b", b"1"), put(b"c", b"1")],
-            vec![Change::Remove { key: b"b".to_vec() }, put(b"a", b"2")],
-            vec![put(b"b", b"3"), Change::Remove { key: b"c".to_vec() }],
+            vec![put(1, &at(1)), put(2, &at(2)), put(3, &at(3)), put(4, &at(4))],
+            vec![Change::remove(&path.single(2)), put(1, &at(5)), put(4, &Payload::Hole)],
+            vec![put(2, &at(6)), Change::remove(&path.single(3))],
         ];
-        let left: Vec<(&[u8], &[u8])> = values_left(&records).into_iter().collect();
-        assert_eq!(left, [(b"a".as_slice(), b"2".as_slice()), (b"b", b"3")]);
+        let records = Records::decode(encode_records(&records)).expect("sound");
+        let mut left: Vec<u64> = records.blocks_left().iter().map(|blocks| blocks.runs[0].block).collect();
+        left.sort_unstable();
+        assert_eq!(left, [5, 6]);
+    }
+
+    #[test]
+    fn a_batch_is_read_without_all_of_its_keys_in_memory() {
+        // A key of the largest size, and then the same without its last byte and with another one, over and over.
+        let mut record = Vec::new();
+        let count = 100_000;
+        record.put_varint(count + 1);
+        put_head(REMOVE, 0, ENTRY_MAX, &mut record);
+        record.resize(record.len() + ENTRY_MAX, 9);
+        for number in 0..count {
+            put_head(REMOVE, ENTRY_MAX - 1, 1, &mut record);
+            record.push(u8::try_from(number % 200).expect("small"));
+        }
+        let mut bytes = Vec::new();
+        bytes.put_varint(record.len() as u64);
+        bytes.extend_from_slice(&record);
+        assert!(bytes.len() < RECORD_MAX);
+        let records = Records::decode(bytes).expect("sound");
+        assert!(records.bytes.capacity() < RECORD_MAX);
+        assert_eq!((records.len(), records.changes(0).count() as u64), (1, count + 1));
+        assert_eq!(records.blocks_left(), []);
     }
 
     proptest! {

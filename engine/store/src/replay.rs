@@ -10,12 +10,11 @@ use crate::checksum::are_of_chunks;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::{RECORD_MAX, Ring};
-use crate::key;
 use crate::paging::Halt;
-use crate::record::{Change, decode_records, values_left};
+use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
-use crate::value::{Blocks, Payload, Version};
+use crate::value::Blocks;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf};
 
@@ -73,7 +72,7 @@ impl Reader<'_> {
 
 /// The batch before the present position, not yet applied.
 struct Held {
-    records: Vec<Vec<Change>>,
+    records: Records,
     sequence: u64,
     /// Where it is in the ring.
     position: u64,
@@ -115,7 +114,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
         if let Some(Held { records, .. }) = held.take() {
             apply(opening, core, &records, ring.position, &mut left).await?;
         }
-        let records = decode_records(&bytes).map_err(|malformed| {
+        let records = Records::decode(bytes).map_err(|malformed| {
             opening.corrupt("a log batch", layout.log_offset + ring.position, malformed.0)
         })?;
         let state = &mut *core.journal.ring.borrow_mut();
@@ -150,27 +149,29 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
 async fn apply(
     opening: &Opening<'_>,
     core: &Core,
-    records: &[Vec<Change>],
+    records: &Records,
     position: u64,
     known: &mut u64,
 ) -> Result<(), OpenError> {
     let skipped = records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
     *known -= skipped as u64;
-    let records = &records[skipped..];
-    add(&core.counters.replayed, records.len() as u64);
-    let changes: Vec<&Change> = records.iter().flatten().collect();
-    for part in changes.chunks(REACH_CHANGES) {
-        let keys = || part.iter().map(|change| change.key());
+    add(&core.counters.replayed, (records.len() - skipped) as u64);
+    let mut changes = records.changes(skipped);
+    loop {
+        let part: Vec<Change> = changes.by_ref().take(REACH_CHANGES).collect();
+        if part.is_empty() {
+            return Ok(());
+        }
+        let keys = || part.iter().map(Change::key);
         core.ask(|tree| Ok::<_, Halt<OpenError>>(tree.reach(keys())?)).await?;
-        for change in part {
+        for change in &part {
             core.apply(change, None).map_err(|malformed| {
                 opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
             })?;
         }
-        core.tidy(part.iter().copied());
+        core.tidy(&part);
         core.relieve_memory();
     }
-    Ok(())
 }
 
 /// The batch that marks the end of the ring is written together with the one at the start, so a crash may keep only
@@ -227,14 +228,9 @@ async fn check_end(opening: &Opening<'_>, core: &Core, reader: &mut Reader<'_>) 
 }
 
 /// Whether the data extents that the last batch leaves behind are what it says.
-async fn data_is_intact(core: &Core, records: &[Vec<Change>]) -> Result<bool, OpenError> {
-    for (key, value) in values_left(records) {
-        if !key::is_version(key) {
-            continue;
-        }
-        if let Ok(Version { payload: Payload::Blocks(blocks), .. }) = Version::decode(value)
-            && !blocks_match(core, &blocks).await?
-        {
+async fn data_is_intact(core: &Core, records: &Records) -> Result<bool, OpenError> {
+    for blocks in records.blocks_left() {
+        if !blocks_match(core, &blocks).await? {
             return Ok(false);
         }
     }

@@ -2,10 +2,9 @@
 
 use super::{Inspector, read};
 use crate::codec::crc32c;
-use crate::key;
-use crate::record::{Change, values_left};
+use crate::record::Records;
 use crate::space::Run;
-use crate::value::{Blocks, Payload, Version};
+use crate::value::Blocks;
 use weir_media::BLOCK;
 
 /// A piece of a value that isn't what was stored.
@@ -81,14 +80,9 @@ pub(super) fn are_inside(inspector: &Inspector, runs: &[Run]) -> bool {
 }
 
 /// Whether the data extents that records leave behind are what they say.
-pub(super) async fn is_intact(inspector: &Inspector, records: &[Vec<Change>]) -> bool {
-    for (key, value) in values_left(records) {
-        if !key::is_version(key) {
-            continue;
-        }
-        if let Ok(Version { payload: Payload::Blocks(blocks), .. }) = Version::decode(value)
-            && (!are_inside(inspector, &blocks.runs) || !compare(inspector, &blocks).await.bad.is_empty())
-        {
+pub(super) async fn is_intact(inspector: &Inspector, records: &Records) -> bool {
+    for blocks in records.blocks_left() {
+        if !are_inside(inspector, &blocks.runs) || !compare(inspector, &blocks).await.bad.is_empty() {
             return false;
         }
     }

@@ -402,25 +402,23 @@ impl Inspector {
             if lines.push(batch).is_break() {
                 return;
             }
-            for (record, changes) in found.records.iter().enumerate() {
-                for change in changes {
-                    let mut line: Line = vec![
-                        ("batch", Field::Number(found.batch.sequence)),
-                        ("record", Field::Number(record as u64)),
-                    ];
-                    match change {
-                        Change::Put { key, value } => {
-                            line.push(("change", text("set")));
-                            self.describe(key, value, &mut line);
-                        }
-                        Change::Remove { key } => {
-                            line.push(("change", text("remove")));
-                            line.push(("key", text(hex(key))));
-                        }
+            for (record, change) in found.records.numbered() {
+                let mut line: Line = vec![
+                    ("batch", Field::Number(found.batch.sequence)),
+                    ("record", Field::Number(record as u64)),
+                ];
+                match change {
+                    Change::Put { key, value } => {
+                        line.push(("change", text("set")));
+                        self.describe(&key, &value, &mut line);
                     }
-                    if lines.push(line).is_break() {
-                        return;
+                    Change::Remove { key } => {
+                        line.push(("change", text("remove")));
+                        line.push(("key", text(hex(&key))));
                     }
+                }
+                if lines.push(line).is_break() {
+                    return;
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::format::{
     BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
 };
 use crate::journal::Ring;
-use crate::record::{Change, decode_records};
+use crate::record::{Change, Records};
 use crate::replay::BATCH_MAX;
 use crate::space::Runs;
 use crate::value::Payload;
@@ -24,7 +24,7 @@ pub(super) struct Found {
     pub(super) batch: Batch,
     /// First byte on the device.
     pub(super) offset: u64,
-    pub(super) records: Vec<Vec<Change>>,
+    pub(super) records: Records,
 }
 
 /// Reads the log from a checkpoint on.
@@ -109,10 +109,10 @@ impl<'a> LogWalk<'a> {
             self.report.batches += 1;
             self.report.bytes += len;
             self.report.end = self.inspector.layout().log_offset + self.ring.position;
-            match decode_records(&bytes) {
+            match Records::decode(bytes) {
                 Ok(records) => {
                     self.report.records += records.len() as u64;
-                    self.report.changes += records.iter().map(Vec::len).sum::<usize>() as u64;
+                    self.report.changes += records.changes_len() as u64;
                     return Some(Found { batch, offset, records });
                 }
                 Err(malformed) => {
@@ -222,7 +222,7 @@ impl Inspector {
     fn lay(&self, found: Found, known: &mut u64, overlay: &mut Overlay, findings: &mut Findings) {
         let skipped = found.records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
         *known -= skipped as u64;
-        for change in found.records.into_iter().skip(skipped).flatten() {
+        for change in found.records.changes(skipped) {
             match change {
                 Change::Put { key, value } => {
                     if let Some(reason) = self.change_fault(&key, &value) {
