@@ -3,7 +3,7 @@
 use super::COUNTER_END;
 use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
 use crate::space::{Bits, MAP_HEADER};
-use crate::tree::{Body, NODE_BYTES, NODE_HEADER, Node, Packed, PageRef};
+use crate::tree::{Body, CHILD_BYTES, ENTRY_MAX, NODE_BYTES, NODE_HEADER, NODE_MAX, Node, Packed, PageRef};
 use uuid::Uuid;
 use weir_media::BLOCK;
 
@@ -125,15 +125,23 @@ pub(crate) fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<St
         }
         key.truncate(shared);
         key.extend_from_slice(suffix);
-        if kind == BRANCH {
-            entries.push(&key, b"");
+        let value = if kind == BRANCH {
             children.push(PageRef { block: decoder.u64()?, len: decoder.u32()?, crc: decoder.u32()? });
+            &[]
         } else {
             let len = decoder.count(NODE_BYTES)?;
-            entries.push(&key, decoder.bytes(len)?);
+            decoder.bytes(len)?
+        };
+        if key.len() + value.len() > ENTRY_MAX {
+            return Err(Malformed("it has an entry that is larger than any may be"));
         }
+        entries.push(&key, value);
     }
     let entries = entries.range(0..entries.len());
+    // In memory only what all keys have in common is stored once: others alike could take a thousand times the page.
+    if entries.size() + children.len() * CHILD_BYTES > NODE_MAX {
+        return Err(Malformed("it has more than any node may"));
+    }
     match kind {
         LEAF => Ok(StoredNode::Leaf(entries)),
         BRANCH if count > 0 && entries.key(0).is_empty() => Ok(StoredNode::Branch(entries, children)),
@@ -214,6 +222,49 @@ mod tests {
         assert_eq!(decode_map(&page, 3, STORE), Ok((17, Bits::default())));
         assert!(decode_map(&page, 4, STORE).is_err());
         assert!(decode_map(&[0; BLOCK], 3, STORE).is_err());
+    }
+
+    /// A page of a leaf with these entries, each the bytes shared with the key before, those of its own, and the value.
+    fn leaf(entries: &[(usize, Vec<u8>, Vec<u8>)]) -> (Vec<u8>, PageRef) {
+        let mut page = Vec::new();
+        page.put_u32(NODE_MAGIC);
+        page.put_u32(0);
+        page.put_u64(store_mark(STORE));
+        page.put_u64(0);
+        page.put_u64(1);
+        page.put_u8(LEAF);
+        page.extend_from_slice(&[0; 3]);
+        page.put_u32(u32::try_from(entries.len()).expect("a few"));
+        page.resize(NODE_HEADER, 0);
+        for (shared, suffix, value) in entries {
+            page.put_varint(*shared as u64);
+            page.put_varint(suffix.len() as u64);
+            page.extend_from_slice(suffix);
+            page.put_varint(value.len() as u64);
+            page.extend_from_slice(value);
+        }
+        assert!(page.len() <= NODE_BYTES);
+        page.resize(NODE_BYTES, 0);
+        let crc = seal(&mut page);
+        (page, PageRef { block: 1, len: u32::try_from(NODE_BYTES).expect("small"), crc })
+    }
+
+    #[test]
+    fn a_node_takes_no_more_memory_than_one_that_was_written() {
+        // Many long keys that have nearly all in common, behind one that has nothing of it.
+        let mut entries = vec![(0, vec![1], Vec::new()), (0, vec![2; 4000], Vec::new())];
+        entries.extend(
+            (0..1500u16).map(|number| (3998, [&[3], &number.to_be_bytes()[..]].concat(), Vec::new())),
+        );
+        let (page, place) = leaf(&entries);
+        assert_eq!(decode_node(&page, place, STORE).err(), Some(Malformed("it has more than any node may")));
+        // Without that one they are stored together in memory, too.
+        let (page, place) = leaf(&[&[(0, vec![2; 4000], Vec::new())], &entries[2..1000]].concat());
+        assert!(decode_node(&page, place, STORE).is_ok());
+        for (value, fits) in [(ENTRY_MAX - 7, true), (ENTRY_MAX - 6, false)] {
+            let (page, place) = leaf(&[(0, vec![1; 7], vec![0; value])]);
+            assert_eq!(decode_node(&page, place, STORE).is_ok(), fits);
+        }
     }
 
     proptest! {

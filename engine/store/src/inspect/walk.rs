@@ -5,7 +5,7 @@ use super::finding::Findings;
 use super::{Inspector, read};
 use crate::format::{StoredNode, decode_node};
 use crate::space::Run;
-use crate::tree::{ENTRY_MAX, LEVELS_MAX, NODE_BYTES, Packed, PageRef};
+use crate::tree::{LEVELS_MAX, NODE_BYTES, Packed, PageRef};
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::join_all;
 
@@ -167,10 +167,6 @@ impl<'a> Walk<'a> {
             && (outside(&entries.key(lowest)) || outside(&entries.key(entries.len() - 1)))
         {
             return Err("its keys are outside the bounds that its parent gives".to_owned());
-        }
-        let too_large = |at: usize| entries.key(at).len() + entries.value(at).len() > ENTRY_MAX;
-        if is_leaf && (0..entries.len()).any(too_large) {
-            return Err("it has an entry that is larger than any may be".to_owned());
         }
         let bound = |at: usize| if at == 0 { step.low.clone() } else { entries.key(at) };
         let children = places

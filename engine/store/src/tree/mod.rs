@@ -17,7 +17,10 @@ mod scan;
 mod way;
 
 pub(crate) use address::Address;
-pub(crate) use node::{Body, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, Node, PageRef};
+pub(crate) use node::{
+    Body, CHILD_BYTES, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node,
+    PageRef,
+};
 pub(crate) use packed::Packed;
 pub(crate) use way::{Stamps, Turns, Way, half};
 

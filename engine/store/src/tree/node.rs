@@ -25,7 +25,7 @@ pub(super) const NODE_MERGED: usize = NODE_MAX / 4 * 3;
 pub(crate) const ENTRY_MAX: usize = 6000;
 
 /// Bytes that a branch stores for each child on the device: block, length and checksum.
-pub(super) const CHILD_BYTES: usize = 16;
+pub(crate) const CHILD_BYTES: usize = 16;
 
 /// Bytes of a node in memory beside its entries: the node and its home with two reference counts each.
 const NODE_FIXED: usize = size_of::<Node>() + size_of::<Home>() + 4 * size_of::<usize>();
