@@ -128,11 +128,24 @@ pub(crate) enum CheckpointError {
     Failed(String),
 }
 
-/// Writes checkpoints on request and by time until the store stops.
+/// How often somebody looks whether space has come free that a checkpoint didn't find.
+const SPACE_LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until a checkpoint's time has come, or there are more free blocks than the last one `found`, if those were too few.
+async fn wait_until_due(core: &Core, found: Option<u64>) {
+    let Some(found) = found else { return core.rt.sleep(core.config.checkpoint_interval).await };
+    let due = core.rt.now() + core.config.checkpoint_interval;
+    while core.space.borrow().free() <= found && core.rt.now() < due {
+        core.rt.sleep(SPACE_LOOK).await;
+    }
+}
+
+/// Writes checkpoints on request, by time, and when the last one found no space and some has come free, until the store stops.
 pub(crate) async fn run(core: Rc<Core>) {
+    let mut found = None;
     loop {
-        let timer = core.rt.sleep(core.config.checkpoint_interval);
-        if let Either::Second(()) = race(core.checkpoints.request.notified(), timer).await
+        let due = wait_until_due(&core, found.take());
+        if let Either::Second(()) = race(core.checkpoints.request.notified(), due).await
             && core.tree.borrow().dirty_nodes() == 0
         {
             continue;
@@ -148,10 +161,11 @@ pub(crate) async fn run(core: Rc<Core>) {
             // Space comes back with deletes and with what readers hold; log and index wait for it.
             Ok(()) => core.relieve_all_memory().await,
             Err(CheckpointError::NoSpace(_)) => {
+                found = Some(core.space.borrow().free());
                 // Whoever moves values waits for log and index, too.
                 core.space.borrow_mut().release_held();
                 core.chores.notify_one();
-                core.rt.sleep(Duration::from_millis(10)).await;
+                core.rt.sleep(SPACE_LOOK).await;
             }
             Err(error) => {
                 core.fail(&error.to_string());
@@ -388,4 +402,26 @@ async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result
     }
     convoy.end().await?;
     Ok((frozen.maps.len() * BLOCK) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::tests::on_a_shard;
+
+    #[test]
+    fn a_checkpoint_without_space_is_written_when_some_comes_free() {
+        on_a_shard(async |shard| {
+            let core = &shard.core;
+            let pause = || core.rt.sleep(Duration::from_secs(1));
+            let free = core.space.borrow().free();
+            let taken = core.space.borrow_mut().allocate(free, Purpose::Index, usize::MAX).expect("all");
+            core.checkpoints.request.notify_one();
+            pause().await;
+            assert!(core.checkpoints.failures.get() > 0 && core.checkpoints.count.get() == 0);
+            taken.iter().for_each(|run| core.space.borrow_mut().release(*run));
+            pause().await;
+            assert_eq!(core.checkpoints.count.get(), 1);
+        });
+    }
 }
