@@ -200,14 +200,14 @@ impl Inspector {
         let mut known = self.checkpoint.as_ref().map_or(0, |header| header.known);
         while let Some(found) = walk.next(findings).await {
             if let Some(before) = held.replace(found) {
-                self.lay(before, &mut known, &mut overlay, findings);
+                self.lay(&before, &mut known, &mut overlay, findings);
             }
         }
         let mut report = walk.report;
         if let Some(last) = held {
             // A batch that was stable isn't dropped: of its data those are told who read it.
             if last.batch.sequence < walk.stable || is_intact(self, &last.records).await {
-                self.lay(last, &mut known, &mut overlay, findings);
+                self.lay(&last, &mut known, &mut overlay, findings);
             } else {
                 report.dropped = true;
                 let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which was not acknowledged";
@@ -219,7 +219,7 @@ impl Inspector {
 
     /// Takes in the changes of a batch, but for the first `known` records, which the checkpoint has already. Each change
     /// is looked at, also those that later ones undo: an open applies them all.
-    fn lay(&self, found: Found, known: &mut u64, overlay: &mut Overlay, findings: &mut Findings) {
+    fn lay(&self, found: &Found, known: &mut u64, overlay: &mut Overlay, findings: &mut Findings) {
         let skipped = found.records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
         *known -= skipped as u64;
         for change in found.records.changes(skipped) {
