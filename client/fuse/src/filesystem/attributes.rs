@@ -197,10 +197,9 @@ impl Shared {
 
     /// Takes note of attributes after they were changed from here.
     fn learn_changed(&self, inode: &Inode, node: &Node, stat: &Stat) {
-        inode.learn_record(node);
         let mut known = inode.lock();
         known.told = Some(stamp(stat));
-        self.inodes.note_change(&mut known);
+        self.inodes.note_record(&mut known, node);
     }
 
     /// Changes attributes.

@@ -50,16 +50,12 @@ impl Shared {
             let mode = (caller != 0 && cleared != node.record.mode).then_some(cleared);
             let change = SetAttributes { size: Some(0), mode, ..SetAttributes::default() };
             let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
-            inode.learn_record(&node);
-            self.inodes.note_change(&mut inode.lock());
+            self.inodes.note_record(&mut inode.lock(), &node);
             asked = self.inodes.moment();
             stat
         } else {
             let (node, stat) = context.block_on(self.dfs.stat(context, &node))?;
-            let mut known = inode.lock();
-            if known.changed <= asked {
-                known.node.record = node.record;
-            }
+            inode.lock().learn_record(&node, asked);
             stat
         };
         self.opened(inode, &stat, flags, asked)
@@ -234,10 +230,7 @@ impl Shared {
         }
         let change = SetAttributes { mode: Some(cleared), ..SetAttributes::default() };
         match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
-            Ok((node, _)) => {
-                inode.learn_record(&node);
-                self.inodes.note_change(&mut inode.lock());
-            }
+            Ok((node, _)) => self.inodes.note_record(&mut inode.lock(), &node),
             // It has no name any more, so nobody can run it.
             Err(Error::Stale(_)) => inode.lock().node.record.mode = cleared,
             Err(error) => return Err(error.into()),

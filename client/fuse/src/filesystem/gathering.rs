@@ -132,32 +132,17 @@ pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_client::ObjectId;
-    use weir_dfs::{Kind, Record};
+    use crate::filesystem::inodes::tests::node;
 
     #[test]
     fn attributes_on_their_way_count_as_those_that_wait() {
-        let record = Record {
-            kind: Kind::File,
-            mode: 0o644,
-            uid: 1,
-            gid: 1,
-            oid: ObjectId { hi: 0, lo: 100 },
-            atime_ns: 0,
-            mtime_ns: 0,
-            mtime_epoch: Epoch::ZERO,
-            ctime_ns: 0,
-            chunk_size: 1 << 20,
-            xattrs: false,
-            target: vec![],
-        };
-        let node = Node { parent: ObjectId { hi: 0, lo: 1 }, name: b"f".to_vec(), record };
+        let node = node(100);
         let gathering = Gathering::default();
         let owner = SetAttributes { mode: Some(0o600), uid: Some(2), ..SetAttributes::default() };
         gathering.lock().change = owner;
         assert_eq!(gathering.lock().take_change(), owner);
         gathering.lock().change = SetAttributes { uid: Some(3), ..SetAttributes::default() };
         let seen = overlay(&node, &gathering);
-        assert_eq!((seen.mode, seen.uid, seen.gid), (0o600, 3, 1));
+        assert_eq!((seen.mode, seen.uid, seen.gid), (0o600, 3, 0));
     }
 }

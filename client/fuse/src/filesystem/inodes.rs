@@ -68,6 +68,18 @@ impl Known {
         self.changed.max(self.written) <= asked
     }
 
+    /// Takes note of the record that the engines answered to who asked at a moment, unless it was changed from here since.
+    pub fn learn_record(&mut self, node: &Node, asked: Moment) {
+        if self.changed <= asked {
+            self.node.record.clone_from(&node.record);
+        }
+    }
+
+    /// Whether it has that name, or had it last.
+    fn is_called(&self, node: &Node) -> bool {
+        self.node.parent == node.parent && self.node.name == node.name
+    }
+
     /// Changes the attributes held here.
     pub fn apply(&mut self, change: &SetAttributes) {
         let record = &mut self.node.record;
@@ -83,22 +95,11 @@ impl Inode {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a record as it is after a change from here. An inode that was renamed here meanwhile keeps its newer
-    /// name.
-    pub fn learn_record(&self, node: &Node) {
-        let mut known = self.lock();
-        if known.node.parent == node.parent && known.node.name == node.name {
-            known.node.record.clone_from(&node.record);
-        }
-    }
-
     /// Takes note of what the engines answered to who asked at a moment, but for what was changed from here since. Whether
     /// size and times are what they said.
     pub fn learn(&self, node: &Node, stamp: Stamp, asked: Moment) -> bool {
         let mut known = self.lock();
-        if known.changed <= asked {
-            known.node.record.clone_from(&node.record);
-        }
+        known.learn_record(node, asked);
         let is_newest = known.is_newest(asked);
         if is_newest {
             known.told = Some(stamp);
@@ -106,10 +107,10 @@ impl Inode {
         is_newest
     }
 
-    /// Whether it still has the name that it has there, as far as this mount knows.
+    /// Whether it is there under that name, as far as this mount knows.
     pub fn is_named_as(&self, node: &Node) -> bool {
         let known = self.lock();
-        known.removed.is_none() && known.node.parent == node.parent && known.node.name == node.name
+        known.removed.is_none() && known.is_called(node)
     }
 
     /// The inode under its last name.
@@ -154,6 +155,14 @@ impl Inodes {
     /// Notes a change of name or record from here: answers on their way don't know of it.
     pub fn note_change(&self, known: &mut Known) {
         known.changed = self.next_moment();
+    }
+
+    /// Notes a record as it is after a change from here. An inode that was renamed here meanwhile keeps its newer name.
+    pub fn note_record(&self, known: &mut Known, node: &Node) {
+        if known.is_called(node) {
+            known.node.record.clone_from(&node.record);
+        }
+        self.note_change(known);
     }
 
     /// Notes a change of content from here, whether the engines have it or it waits here.
@@ -244,12 +253,13 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use weir_client::{Epoch, ObjectId};
     use weir_dfs::{Kind, Record};
 
-    fn node(lo: u64) -> Node {
+    /// A file in the root.
+    pub fn node(lo: u64) -> Node {
         let record = Record {
             kind: Kind::File,
             mode: 0o644,

@@ -322,8 +322,7 @@ impl Shared {
             let is_there = inode.is_named_as(&node);
             match outcome {
                 Ok((settled, epoch)) if is_there => {
-                    inode.learn_record(&settled);
-                    self.inodes.note_change(&mut inode.lock());
+                    self.inodes.note_record(&mut inode.lock(), &settled);
                     return Ok(epoch);
                 }
                 Ok((_, newest)) => left = Gathered { runs: &[], newest, ..left },

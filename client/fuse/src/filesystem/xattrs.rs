@@ -31,8 +31,7 @@ impl Shared {
         self.settle(context, &inode);
         let node = inode.node();
         let node = context.block_on(self.dfs.set_xattr(context, &node, name, value, mode))?;
-        inode.learn_record(&node);
-        self.inodes.note_change(&mut inode.lock());
+        self.inodes.note_record(&mut inode.lock(), &node);
         Ok(())
     }
 
