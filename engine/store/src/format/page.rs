@@ -224,29 +224,38 @@ mod tests {
         assert!(decode_map(&[0; BLOCK], 3, STORE).is_err());
     }
 
-    /// A page of a leaf with these entries, each the bytes shared with the key before, those of its own, and the value.
-    fn leaf(entries: &[(usize, Vec<u8>, Vec<u8>)]) -> (Vec<u8>, PageRef) {
+    /// A page of so many bytes at least, with so many entries, which begin behind its header.
+    fn page(kind: u8, count: u32, entries: &[u8], len: usize) -> (Vec<u8>, PageRef) {
         let mut page = Vec::new();
         page.put_u32(NODE_MAGIC);
         page.put_u32(0);
         page.put_u64(store_mark(STORE));
         page.put_u64(0);
         page.put_u64(1);
-        page.put_u8(LEAF);
+        page.put_u8(kind);
         page.extend_from_slice(&[0; 3]);
-        page.put_u32(u32::try_from(entries.len()).expect("a few"));
+        page.put_u32(count);
         page.resize(NODE_HEADER, 0);
-        for (shared, suffix, value) in entries {
-            page.put_varint(*shared as u64);
-            page.put_varint(suffix.len() as u64);
-            page.extend_from_slice(suffix);
-            page.put_varint(value.len() as u64);
-            page.extend_from_slice(value);
-        }
-        assert!(page.len() <= NODE_BYTES);
-        page.resize(NODE_BYTES, 0);
+        page.extend_from_slice(entries);
+        page.resize(page.len().max(len), 0);
         let crc = seal(&mut page);
-        (page, PageRef { block: 1, len: u32::try_from(NODE_BYTES).expect("small"), crc })
+        let len = u32::try_from(page.len()).expect("small");
+        (page, PageRef { block: 1, len, crc })
+    }
+
+    /// A page of a leaf with these entries, each the bytes shared with the key before, those of its own, and the value.
+    fn leaf(entries: &[(usize, Vec<u8>, Vec<u8>)]) -> (Vec<u8>, PageRef) {
+        let mut bytes = Vec::new();
+        for (shared, suffix, value) in entries {
+            bytes.put_varint(*shared as u64);
+            bytes.put_varint(suffix.len() as u64);
+            bytes.extend_from_slice(suffix);
+            bytes.put_varint(value.len() as u64);
+            bytes.extend_from_slice(value);
+        }
+        let (page, place) = page(LEAF, u32::try_from(entries.len()).expect("a few"), &bytes, NODE_BYTES);
+        assert_eq!(page.len(), NODE_BYTES);
+        (page, place)
     }
 
     #[test]
@@ -270,19 +279,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_entries_with_a_right_checksum_decode_or_fail(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..3, count in 0u32..40) {
-            let mut page = Vec::new();
-            page.put_u32(NODE_MAGIC);
-            page.put_u32(0);
-            page.put_u64(store_mark(STORE));
-            page.put_u64(0);
-            page.put_u64(1);
-            page.put_u8(kind);
-            page.extend_from_slice(&[0; 3]);
-            page.put_u32(count);
-            page.resize(NODE_HEADER, 0);
-            page.extend_from_slice(&body);
-            let crc = seal(&mut page);
-            let _ = decode_node(&page, PageRef { block: 1, len: 0, crc }, STORE);
+            let (page, place) = page(kind, count, &body, 0);
+            let _ = decode_node(&page, place, STORE);
         }
     }
 }
