@@ -13,6 +13,7 @@ mod turns;
 pub use counts::run as count;
 
 use std::cell::{Cell, RefCell};
+use std::hint::black_box;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -88,8 +89,9 @@ impl Raw<'_> {
         Some(float(count) / started.elapsed().as_secs_f64())
     }
 
-    /// Reads what lies at these places, `rounds` times, whoever of `width` workers comes to which; reads per second.
-    async fn reads(&self, places: &Rc<[u64]>, rounds: u64) -> Option<f64> {
+    /// Reads what lies at these places, `rounds` times, whoever of `width` workers comes to which; reads per second. What was
+    /// read is looked at, where that is wanted: its checksum is computed.
+    async fn reads(&self, places: &Rc<[u64]>, rounds: u64, looks: bool) -> Option<f64> {
         let buffers = (0..self.width).map(|_| (self.memory)()).collect::<Option<Vec<_>>>()?;
         let buffers = Rc::new(RefCell::new(buffers));
         let (next, count) = (Rc::new(Cell::new(0)), places.len() * usize::try_from(rounds).ok()?);
@@ -103,6 +105,9 @@ impl Raw<'_> {
                     match device.read(place, buffer).await {
                         Ok(read) => buffer = read,
                         Err(_) => return false,
+                    }
+                    if looks {
+                        black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &buffer));
                     }
                 }
                 true
@@ -278,7 +283,7 @@ async fn beside_raw(
     let raw = Raw { handle, device: &device, memory: &memory, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
     let places: Rc<[u64]> = (0..OPERATIONS).map(|number| number * BLOCK as u64).collect();
-    let raw_reads = raw.reads(&places, 1).await.ok_or_else(none)?;
+    let raw_reads = raw.reads(&places, 1, false).await.ok_or_else(none)?;
     let tiny = rates(handle, &store, &shard, &TINY, report).await?;
     let small = rates(handle, &store, &shard, &SMALL, report).await?;
     let (writes, reads) = (("raw 4 KiB writes + flush per 32", raw_writes), ("raw 4 KiB reads", raw_reads));

@@ -1,7 +1,8 @@
 //! Updates and fetches of a mebibyte beside raw io_uring, by turns: a disk that others share is another one from one tenth of
 //! a second to the next. Raw reads are the store's own once more, of the same blocks in the same order to the same memory: what
 //! a virtual machine takes for a disk is twice as fast in one place as in another, and to some of its memory a tenth faster
-//! than to the rest.
+//! than to the rest. A fetch compares what it has read with its checksum; how much of a difference is that, and how much the
+//! store's, show raw reads whose checksum is computed.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -25,7 +26,8 @@ const COUNT: u64 = 64;
 /// Rounds of reads over them, some 35 ms: the last ones in flight are compared with their checksums while the device has
 /// nothing to do, and are few of them all.
 const ROUNDS: u64 = 2;
-/// Pairs of reads of what a turn has stored: a read is twice as fast at one moment as at the next more often than a write.
+/// How often each side reads what a turn has stored: a read is twice as fast at one moment as at the next more often than a
+/// write.
 const READS: u64 = 3;
 /// Turns of each side; the first pair isn't counted: memory is touched in it for the first time.
 const TURNS: u64 = 12;
@@ -49,6 +51,8 @@ struct Sides {
 struct Turns {
     updates: Pairs,
     fetches: Pairs,
+    /// Fetches beside raw reads of which the bytes are looked at.
+    looks: Pairs,
     /// What an update cost in the last one.
     cost: Option<Cost>,
 }
@@ -79,14 +83,18 @@ impl Sides {
             // The device was asked for something else, or more than once for one extent: no pair.
             return None;
         }
-        for pair in 0..READS {
-            let (fetches, reads) = if (number + pair) % 2 == 1 {
-                (load.fetches(ROUNDS).await?, raw(&self.used).reads(&places, ROUNDS).await?)
-            } else {
-                let reads = raw(&self.used).reads(&places, ROUNDS).await?;
-                (load.fetches(ROUNDS).await?, reads)
-            };
+        for round in 0..READS {
+            let mut rates = [0.0; 3];
+            for side in 0..3 {
+                let side = (number + round + side) % 3;
+                rates[usize::try_from(side).ok()?] = match side {
+                    0 => load.fetches(ROUNDS).await?,
+                    side => raw(&self.used).reads(&places, ROUNDS, side == 2).await?,
+                };
+            }
+            let [fetches, reads, looks] = rates;
             into.fetches.add(fetches, reads);
+            into.looks.add(fetches, looks);
         }
         into.updates.add(updates, writes);
         into.cost = Some(cost);
@@ -118,9 +126,11 @@ pub async fn measure(
             report_cost(report, "1 MiB", &cost, LEN);
         }
         let writes = format!("raw writes + flush per {width}");
-        for (what, pairs, reference) in
-            [("update", turns.updates, writes.as_str()), ("fetch", turns.fetches, "the same raw reads")]
-        {
+        for (what, pairs, reference, goal) in [
+            ("update", turns.updates, writes.as_str(), goal),
+            ("fetch", turns.fetches, "the same raw reads", goal),
+            ("fetch and compare", turns.looks, "the same raw reads and their checksums", None),
+        ] {
             let name = format!("store: {what} 1 MiB, {width} in flight");
             pairs.rate(report, &name, "MiB/s", reference, goal);
         }
