@@ -16,9 +16,11 @@ pub mod opcode;
 pub mod pool;
 pub mod probe;
 pub mod tenant;
+pub mod transaction;
 
 pub use capability::{Capability, CapabilityError, PoolSecret, Rights};
 pub use der::Der;
 pub use hlc::{Clock, Epoch};
 pub use id::{ContainerId, Key, ObjectId, PoolId, Rank, TargetIndex};
 pub use tenant::{TenantId, TenantKey};
+pub use transaction::TransactionId;

@@ -52,6 +52,12 @@ opcodes! {
     OBJECT_QUERY_KEY = 0x0105,
     /// [`crate::object::SearchKeyRequest`] → [`crate::object::SearchKeyReply`].
     OBJECT_SEARCH_KEY = 0x0106,
+    /// As [`OBJECT_FETCH`], by a transaction: the epoch is the transaction's, and what is read stays so until it commits.
+    TRANSACTION_FETCH = 0x0107,
+    /// As [`OBJECT_LIST`], by a transaction.
+    TRANSACTION_LIST = 0x0108,
+    /// [`crate::transaction::CommitRequest`] → [`crate::object::UpdateReply`].
+    TRANSACTION_COMMIT = 0x0109,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
@@ -106,6 +112,14 @@ opcodes! {
     /// Target 0 → target of the same engine: empty → whether its device was marked as faulty. The mark is gone then.
     /// Engines only.
     DEVICE_CLEAR = 0x040b,
+    /// Leader of a transaction → target: [`crate::transaction::PrepareRequest`] → empty, or
+    /// [`crate::transaction::Declined`]. Engines only.
+    TARGET_TRANSACTION_PREPARE = 0x040c,
+    /// Leader of a transaction → target: [`crate::transaction::DecideRequest`] → empty. Engines only.
+    TARGET_TRANSACTION_DECIDE = 0x040d,
+    /// Target → leader of a transaction: [`crate::transaction::OutcomeRequest`] → [`crate::transaction::Outcome`], or
+    /// nothing while it isn't known. Engines only.
+    TARGET_TRANSACTION_OUTCOME = 0x040e,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
@@ -128,4 +142,10 @@ pub const fn is_urgent(opcode: u16) -> bool {
 #[must_use]
 pub const fn settles_groups(opcode: u16) -> bool {
     matches!(opcode, GROUP_OFFER | GROUP_LIST)
+}
+
+/// Whether requests of this opcode belong to a transaction, at its epoch.
+#[must_use]
+pub const fn is_of_transaction(opcode: u16) -> bool {
+    matches!(opcode, TRANSACTION_FETCH | TRANSACTION_LIST | TRANSACTION_COMMIT)
 }

@@ -2,11 +2,11 @@
 
 use crate::codec::Malformed;
 use crate::config::Owner;
-use crate::intents::{Decision, TransactionId};
+use crate::intents::Decision;
 use crate::paging::{Fault, Halt, PageError};
 use weir_media::MediaError;
 use weir_proto::object::Extent;
-use weir_proto::{ContainerId, Der, Epoch, Key, PoolId};
+use weir_proto::{ContainerId, Der, Epoch, Key, PoolId, TransactionId};
 
 /// Where on the device something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

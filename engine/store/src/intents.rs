@@ -17,7 +17,7 @@ use std::rc::Rc;
 use uuid::Uuid;
 use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{AkeyUpdate, Conditions, Extent, PunchScope, Value};
-use weir_proto::{Epoch, Key, ObjectId};
+use weir_proto::{Epoch, Key, ObjectId, TransactionId};
 
 /// Most bytes of a transaction's operations without their data: sixteen index entries.
 pub(crate) const OPERATIONS_BYTES_MAX: usize = 64 * 1024;
@@ -27,16 +27,6 @@ pub(crate) const PIECE: usize = 4096;
 
 /// Most operations of one transaction on one target: more would not fit [`OPERATIONS_BYTES_MAX`] with usual keys.
 pub(crate) const OPERATIONS_MAX: usize = 1024;
-
-/// A transaction, named by its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TransactionId(pub Uuid);
-
-impl core::fmt::Display for TransactionId {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 //! inverted: the newest comes first.
 
 use crate::codec::{Decoder, Malformed};
-use crate::intents::{TransactionId, TransactionKey};
+use crate::intents::TransactionKey;
 use crate::journal::ObjectKey;
 use smallvec::SmallVec;
 use weir_proto::object::Extent;
-use weir_proto::{Epoch, Key, ObjectId};
+use weir_proto::{Epoch, Key, ObjectId, TransactionId};
 
 /// A key, or a part of one, that is put together for a question. Most need no memory of their own: 96 bytes hold those
 /// of extents below a dkey and an akey of up to 40 bytes together.

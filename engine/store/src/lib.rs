@@ -56,6 +56,7 @@ mod store;
 mod sweep;
 mod timestamps;
 mod touched;
+mod transact;
 mod transaction;
 mod tree;
 mod turns;
@@ -74,7 +75,7 @@ pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
     IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
 };
-pub use intents::{Decision, TransactionId};
+pub use intents::Decision;
 pub use list::ListPage;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
@@ -86,3 +87,4 @@ pub use store::Store;
 pub use transaction::Operation;
 pub use update::Data;
 pub use view::View;
+pub use weir_proto::TransactionId;

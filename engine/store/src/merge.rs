@@ -428,7 +428,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::config::{FormatOptions, Owner, StoreConfig};
     use crate::extents::STEP_LOOKS;
-    use crate::intents::TransactionId;
     use crate::shard::Shard;
     use crate::store::Store;
     use crate::transaction::Operation;
@@ -437,7 +436,7 @@ pub(crate) mod tests {
     use weir_media::Device;
     use weir_media::memory::MemoryDevice;
     use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Value};
-    use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+    use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex, TransactionId};
     use weir_runtime::sim::World;
 
     pub(crate) const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(1));

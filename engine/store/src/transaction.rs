@@ -11,7 +11,7 @@ use crate::codec::Malformed;
 use crate::error::{TransactionError, UpdateError};
 use crate::intents::{
     Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, OPERATIONS_MAX, PIECE, Prepared,
-    TransactionId, TransactionKey, encode_operations, scopes_of_punch,
+    TransactionKey, encode_operations, scopes_of_punch,
 };
 use crate::journal::{ObjectKey, RECORD_MAX};
 use crate::key::{self, ContainerNumber, TransactionTail};
@@ -32,7 +32,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyUpdate, Conditions, PunchScope};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, TransactionId};
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
 const INLINE_BYTES_MAX: usize = 1 << 20;
@@ -86,13 +86,13 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    fn object(&self) -> ObjectId {
+    pub(crate) fn object(&self) -> ObjectId {
         match self {
             Self::Update { object, .. } | Self::Punch { object, .. } => *object,
         }
     }
 
-    fn scopes(&self) -> Vec<Scope<'_>> {
+    pub(crate) fn scopes(&self) -> Vec<Scope<'_>> {
         match self {
             Self::Update { dkey, .. } => vec![Scope::Dkey(dkey)],
             Self::Punch { scope, .. } => scopes_of_punch(scope),
@@ -143,7 +143,7 @@ impl Shard {
                 return Ok((Vec::new(), Promise::default()));
             }
             self.check_conflicts(place, epoch, operations)?;
-            self.check_effects(tree, number, epoch, operations, &staged)?;
+            self.plan_effects(tree, number, epoch, operations, &staged)?;
             let (changes, promise) = prepare_changes(place, epoch, operations, &staged)?;
             tree.reach(changes.iter().map(Change::key))?;
             Ok((changes, promise))
@@ -216,7 +216,7 @@ impl Shard {
     }
 
     /// Cuts the operations into versions and writes what doesn't go inline.
-    async fn stage_operations(
+    pub(crate) async fn stage_operations(
         &self,
         container: ContainerId,
         (pool, number, _): TransactionKey,
@@ -266,7 +266,7 @@ impl Shard {
     }
 
     /// Refuses a transaction that comes too late for what others have read and written, or meets a prepared one.
-    fn check_conflicts(
+    pub(crate) fn check_conflicts(
         &self,
         (pool, number, id): TransactionKey,
         epoch: Epoch,
@@ -288,38 +288,39 @@ impl Shard {
         Ok(())
     }
 
-    /// Checks conditions, kinds and record sizes as of the transaction's epoch. What a refusal says counts as read.
-    fn check_effects(
+    /// Checks conditions, kinds and record sizes as of the transaction's epoch, and returns the changes that store all of it.
+    /// What a refusal says counts as read.
+    pub(crate) fn plan_effects(
         &self,
         tree: &Tree,
         number: ContainerNumber,
         epoch: Epoch,
         operations: &[Operation<'_>],
         staged: &[Pieces],
-    ) -> Result<(), Halt<UpdateError>> {
-        let mut draft = Draft::default();
+    ) -> Result<Vec<Change>, Halt<UpdateError>> {
+        let (mut draft, mut changes) = (Draft::default(), Vec::new());
         for (operation, pieces) in operations.iter().zip(staged) {
-            let checked = match operation {
+            let planned = match operation {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }
                         .plan(tree, None, (pieces, data.bytes()), &mut draft)
-                        .map(|_| ())
+                        .map(|_| draft.changes().collect())
                 }
                 Operation::Punch { object, scope, conditions } => {
-                    self.plan_punch(tree, number, *object, scope, epoch.0, *conditions).map(|_| ())
+                    self.plan_punch(tree, number, *object, scope, epoch.0, *conditions)
                 }
             };
-            if let Err(Halt::Failed(_)) = &checked {
+            if let Err(Halt::Failed(_)) = &planned {
                 let object = (self.number, number, operation.object());
                 for scope in operation.scopes() {
                     self.core.timestamps.note_read(&object, scope, epoch.0);
                 }
             }
-            checked?;
+            changes.append(&mut planned?);
         }
-        Ok(())
+        Ok(changes)
     }
 
     /// Makes what a prepared transaction has written visible at its epoch, all at once. Durable when it returns.
@@ -486,7 +487,7 @@ impl Shard {
         planned
     }
 
-    fn decide(&self, place: TransactionKey, decision: Decision) -> Change {
+    pub(crate) fn decide(&self, place: TransactionKey, decision: Decision) -> Change {
         let key = key::transaction(place, TransactionTail::Decision);
         Change::Put { key, value: decision.encode(self.core.rt.wall_ns()) }
     }
@@ -612,7 +613,7 @@ enum Named<'a> {
 }
 
 /// Checks that operations have the right form and that no two of them concern the same.
-fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
+pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
     if operations.is_empty() || operations.len() > OPERATIONS_MAX {
         let text = format!("a transaction has 1 to {OPERATIONS_MAX} operations, not {}", operations.len());
         return Err(UpdateError::Invalid(text));

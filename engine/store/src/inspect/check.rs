@@ -14,13 +14,13 @@ use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
-use crate::intents::TransactionId;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::space::{GROUP_BLOCKS, Run};
 use crate::tree::PageRef;
 use crate::value::{Blocks, Payload, Version};
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
+use weir_proto::TransactionId;
 
 /// First key behind those of pools, containers and their usage.
 const CATALOG_END: [u8; 1] = [key::ATTRIBUTE];

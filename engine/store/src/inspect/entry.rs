@@ -2,12 +2,12 @@
 
 use crate::catalog::{Catalog, NUMBER_END};
 use crate::codec::{Decoder, Malformed};
-use crate::intents::{Decision, TransactionId};
+use crate::intents::Decision;
 use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
 use crate::value::{Event, Kind, Payload, Version};
 use uuid::Uuid;
 use weir_proto::object::Extent;
-use weir_proto::{Key, ObjectId, PoolId};
+use weir_proto::{Key, ObjectId, PoolId, TransactionId};
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,8 +37,8 @@ const OTHER: ContainerId = ContainerId(Uuid::from_u128(0xdd));
 /// An epoch that a snapshot keeps.
 const KEPT: u64 = 200;
 
-const TRANSACTIONS: [TransactionId; 2] =
-    [TransactionId(Uuid::from_u128(1)), TransactionId(Uuid::from_u128(2))];
+const TRANSACTIONS: [TransactionId; 3] =
+    [TransactionId(Uuid::from_u128(1)), TransactionId(Uuid::from_u128(2)), TransactionId(Uuid::from_u128(3))];
 
 /// What no name begins with.
 const NOTHING: &str = "-";
@@ -196,19 +196,34 @@ fn update_of(dkey: &str, value: &'static [u8]) -> Part<'static> {
     Part::Update { object: OBJECT, dkey: key(dkey), conditions: Conditions::NONE, akeys, data }
 }
 
-/// Prepares a transaction at an epoch of now, because its clock is compared.
+/// What every transaction does.
+fn parts() -> [Part<'static>; 3] {
+    static LARGE: [u8; 6000] = [7; 6000];
+    let scope = PunchScope::Dkeys(vec![key("d12")]);
+    [
+        update_of("d10", b"of a transaction"),
+        update_of("d11", &LARGE),
+        Part::Punch { object: OBJECT, scope, conditions: Conditions::NONE },
+    ]
+}
+
+/// An epoch of now, because a transaction's is compared with the clock: behind the one that every world begins with.
+fn epoch_of(number: usize) -> Epoch {
+    Epoch(1_893_456_000_500_000_000 + number as u64)
+}
+
 fn prepare(number: usize) -> Operation {
     operation("", move |_, shard| async move {
-        static LARGE: [u8; 6000] = [7; 6000];
-        let scope = PunchScope::Dkeys(vec![key("d12")]);
-        let parts = [
-            update_of("d10", b"of a transaction"),
-            update_of("d11", &LARGE),
-            Part::Punch { object: OBJECT, scope, conditions: Conditions::NONE },
-        ];
-        // Behind the clock that every world begins with.
-        let epoch = Epoch(1_893_456_000_500_000_000 + number as u64);
-        shard.prepare(CONTAINER, TRANSACTIONS[number], epoch, &parts).await.expect("prepared");
+        let (id, parts) = (TRANSACTIONS[number], parts());
+        shard.prepare(CONTAINER, id, epoch_of(number), &parts).await.expect("prepared");
+    })
+}
+
+/// Prepares and commits in one step.
+fn transact(number: usize) -> Operation {
+    operation("", move |_, shard| async move {
+        let (id, parts) = (TRANSACTIONS[number], parts());
+        assert_eq!(shard.transact(CONTAINER, id, epoch_of(number), &parts).await, Ok(epoch_of(number)));
     })
 }
 
@@ -262,6 +277,7 @@ pub fn everything() -> Vec<Stage> {
     stages.push(vec![decide(0, true)]);
     stages.push(vec![prepare(1)]);
     stages.push(vec![decide(1, false)]);
+    stages.push(vec![transact(2)]);
     stages.push(vec![operation("pool", |store, _| async move {
         store.resize_pool(POOL, 4 << 20).await.expect("space");
     })]);

@@ -19,6 +19,8 @@ enum Step {
     /// Prepares writes of these places: with values, or none to punch.
     Prepare(usize, Vec<(Place, Option<usize>)>),
     PunchObject(usize, u64),
+    /// Stores writes of these places, prepared and committed in one step.
+    Transact(usize, Vec<(Place, Option<usize>)>),
     Commit(usize),
     Abort(usize),
     Write(Place),
@@ -33,12 +35,13 @@ fn place() -> impl Strategy<Value = Place> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let writes = proptest::collection::vec((place(), proptest::option::weighted(0.8, 1usize..6000)), 1..4);
+    let writes = || proptest::collection::vec((place(), proptest::option::weighted(0.8, 1usize..6000)), 1..4);
     prop_oneof![
         6 => (-40i64..40).prop_map(Step::Begin),
         10 => (0usize..8, place()).prop_map(|(at, place)| Step::Read(at, place)),
         2 => (0usize..8, 0..OBJECTS).prop_map(|(at, object)| Step::List(at, object)),
-        8 => (0usize..8, writes).prop_map(|(at, writes)| Step::Prepare(at, writes)),
+        8 => (0usize..8, writes()).prop_map(|(at, writes)| Step::Prepare(at, writes)),
+        4 => (0usize..8, writes()).prop_map(|(at, writes)| Step::Transact(at, writes)),
         1 => (0usize..8, 0..OBJECTS).prop_map(|(at, object)| Step::PunchObject(at, object)),
         6 => (0usize..8).prop_map(Step::Commit),
         2 => (0usize..8).prop_map(Step::Abort),
@@ -52,6 +55,17 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What is written at an epoch: values, or `None` where something was punched.
 type Writes = BTreeMap<Place, Option<Vec<u8>>>;
+
+fn operations_of(writes: &Writes) -> Vec<Operation<'_>> {
+    let mut operations = Vec::new();
+    for ((number, dkey), value) in writes {
+        operations.push(match value {
+            Some(value) => store_value(*number, &dkey_name(*dkey), value),
+            None => remove(*number, PunchScope::Dkeys(vec![key(&dkey_name(*dkey))])),
+        });
+    }
+    operations
+}
 
 #[derive(Debug)]
 struct Open {
@@ -159,12 +173,12 @@ impl History {
             Step::Read(at, place) => self.read(at, place)?,
             Step::List(at, object) => self.list(at, object)?,
             Step::Prepare(at, writes) => {
-                let mut unique = BTreeMap::new();
-                for (place, len) in writes {
-                    let value = len.map(|len| pattern(self.epoch ^ (place.0 << 8) ^ place.1, len));
-                    unique.insert(place, value);
-                }
-                self.prepare(at, unique, None)?;
+                let writes = self.values(writes);
+                self.prepare(at, writes, None)?;
+            }
+            Step::Transact(at, writes) => {
+                let writes = self.values(writes);
+                self.transact(at, writes)?;
             }
             Step::PunchObject(at, object) => {
                 let all = (0..DKEYS).map(|dkey| ((object, dkey), None)).collect();
@@ -235,6 +249,37 @@ impl History {
         Ok(())
     }
 
+    fn values(&self, writes: Vec<(Place, Option<usize>)>) -> Writes {
+        let value = |place: Place, len| pattern(self.epoch ^ (place.0 << 8) ^ place.1, len);
+        writes.into_iter().map(|(place, len)| (place, len.map(|len| value(place, len)))).collect()
+    }
+
+    fn transact(&mut self, at: usize, writes: Writes) -> Result<(), String> {
+        let Some(at) = self.pick(at) else { return Ok(()) };
+        if self.open[at].prepared.is_some() {
+            return Ok(());
+        }
+        let Open { id: number, epoch, .. } = self.open.remove(at);
+        let (shard, mine) = (self.shard.clone(), writes.clone());
+        let done = self.machine.run(async move {
+            let operations = operations_of(&mine);
+            let done = shard.transact(CONTAINER, id(number), Epoch(epoch), &operations).await?;
+            // A client whose answer was lost asks again.
+            let again = shard.transact(CONTAINER, id(number), Epoch(epoch), &operations).await?;
+            assert_eq!(done, again);
+            Ok::<_, UpdateError>(done)
+        });
+        match done {
+            Ok(_) => {
+                self.commits += 1;
+                self.committed.insert(epoch, writes);
+            }
+            Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => self.refusals += 1,
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
     fn prepare(&mut self, at: usize, writes: Writes, whole: Option<u64>) -> Result<(), String> {
         let Some(at) = self.pick(at) else { return Ok(()) };
         if self.open[at].prepared.is_some() {
@@ -245,13 +290,7 @@ impl History {
         let prepared = self.machine.run(async move {
             let operations: Vec<Operation<'_>> = match whole {
                 Some(number) => vec![remove(number, PunchScope::Object)],
-                None => mine
-                    .iter()
-                    .map(|((number, dkey), value)| match value {
-                        Some(value) => store_value(*number, &dkey_name(*dkey), value),
-                        None => remove(*number, PunchScope::Dkeys(vec![key(&dkey_name(*dkey))])),
-                    })
-                    .collect(),
+                None => operations_of(&mine),
             };
             shard.prepare(CONTAINER, id(id_of), Epoch(epoch), &operations).await
         });
@@ -387,7 +426,7 @@ fn of_a_long_run_have_commits_and_refusals() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
-    let steps = proptest::collection::vec(step(), 1500).new_tree(&mut runner).expect("steps").current();
+    let steps = proptest::collection::vec(step(), 2000).new_tree(&mut runner).expect("steps").current();
     let mut history = History::new(2);
     for (number, step) in steps.into_iter().enumerate() {
         let done = history.step(step);

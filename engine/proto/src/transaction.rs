@@ -1,0 +1,172 @@
+//! Transactions: changes of one or several targets that become visible together, at one epoch.
+//!
+//! A client reads at the epoch of its transaction, keeps its changes to itself, and sends them all with the commit, to
+//! the leader: the first target that they concern. Where there are others, the leader has each prepare its part, writes
+//! down that the transaction is committed, and tells them.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use uuid::Uuid;
+
+use crate::object::{AkeyUpdate, Conditions, PunchScope};
+use crate::{Capability, ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+
+/// Most targets that take part in one transaction.
+pub const PARTS_MAX: usize = 64;
+
+/// Most bytes of an encoded [`CommitRequest`]: with seal and header around it, the part of a target still fits a message
+/// of [`crate::limits::INLINE_MAX`].
+pub const COMMIT_MAX: usize = 15 * 1024;
+
+/// A transaction, named by its client. The name says which target leads it, so that the others know whom to ask: rank and
+/// target index in 4 bytes each, and 8 random ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TransactionId(pub Uuid);
+
+impl TransactionId {
+    /// A name for a transaction that this target leads.
+    #[must_use]
+    pub fn new((rank, index): (Rank, TargetIndex), random: u64) -> Self {
+        let leader = (u64::from(rank.0) << 32) | u64::from(index.0);
+        Self(Uuid::from_u64_pair(leader, random))
+    }
+
+    /// The target that leads the transaction.
+    #[must_use]
+    pub fn leader(self) -> (Rank, TargetIndex) {
+        let (leader, _) = self.0.as_u64_pair();
+        let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        (Rank(half(leader >> 32)), TargetIndex(half(leader)))
+    }
+}
+
+impl fmt::Display for TransactionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One change of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// Stores values of akeys of one dkey.
+    Update {
+        /// The object.
+        object: ObjectId,
+        /// The dkey.
+        dkey: Key,
+        /// What must hold at the transaction's epoch.
+        conditions: Conditions,
+        /// The akeys.
+        akeys: Vec<AkeyUpdate>,
+        /// Their values, in order.
+        data: ByteBuf,
+    },
+    /// Removes an object as far as the target holds it, dkeys or akeys.
+    Punch {
+        /// The object.
+        object: ObjectId,
+        /// What goes.
+        scope: PunchScope,
+        /// What must hold at the transaction's epoch.
+        conditions: Conditions,
+    },
+}
+
+/// What a transaction changes on one target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// Rank of the target.
+    pub rank: Rank,
+    /// Its index.
+    pub index: TargetIndex,
+    /// The changes; no two of them concern the same key.
+    pub changes: Vec<Change>,
+}
+
+/// Commits a transaction: all of it happens, or nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CommitRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// Pool-map version the client placed with.
+    pub map_version: u32,
+    /// The transaction.
+    pub transaction: TransactionId,
+    /// Its epoch: that of its reads.
+    pub epoch: Epoch,
+    /// What it changes, by target, the leader's first. 1 to [`PARTS_MAX`].
+    pub parts: Vec<Part>,
+}
+
+/// Leader → another target of a transaction: be ready to commit this.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PrepareRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// The transaction.
+    pub transaction: TransactionId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// What it changes there.
+    pub changes: Vec<Change>,
+}
+
+/// Why a target doesn't take part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Declined {
+    /// The number.
+    pub der: Der,
+    /// What failed, and what to do next.
+    pub message: String,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It happened.
+    Committed,
+    /// It never happened, and never will.
+    Aborted,
+}
+
+/// Leader → another target of a transaction: what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DecideRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// The transaction.
+    pub transaction: TransactionId,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// A target that has prepared a transaction → its leader: what became of it?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OutcomeRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// The transaction.
+    pub transaction: TransactionId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_the_leader() {
+        let leader = (Rank(0x0102_0304), TargetIndex(7));
+        let id = TransactionId::new(leader, u64::MAX);
+        assert_eq!(id.leader(), leader);
+        assert_ne!(id, TransactionId::new(leader, 0));
+    }
+}
