@@ -35,6 +35,7 @@ mod payload;
 mod pool;
 mod request;
 mod scatter;
+mod transaction;
 
 pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
 pub use attach::{Attach, AttachError, EngineAddress};
@@ -45,6 +46,7 @@ pub use kv::Kv;
 pub use list::{Anchor, Page};
 pub use object::{AkeyRead, AkeyWrite, ExtremeKey, Object};
 pub use pool::{Pool, PoolSpace};
+pub use transaction::{Restarts, Transaction};
 
 pub use weir_fabric::Buffer;
 pub use weir_layout::ObjectClass;

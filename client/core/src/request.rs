@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_fabric::Buffer;
 use weir_proto::limits::INLINE_MAX;
-use weir_proto::{Der, Rank, TargetIndex, codec};
+use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
 use weir_rpc::{CallOptions, Reply, RpcError};
 use weir_runtime::Instant;
 
@@ -147,7 +147,7 @@ impl Context {
                 }
                 Err(error) => error,
             };
-            let passing = is_passing(error.der()) && matches!(error, RpcError::Remote(_));
+            let passing = is_passing(question, error.der()) && matches!(error, RpcError::Remote(_));
             if passing && self.runtime().now() + pause < deadline {
                 self.runtime().sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
@@ -281,14 +281,16 @@ impl Context {
 }
 
 /// Whether an engine's refusal is about the moment, not about the request: it starts, stops, is overloaded, or needs
-/// another engine that is away.
-fn is_passing(der: Der) -> bool {
+/// another engine that is away. A transaction that comes too late always will.
+fn is_passing(question: &Question<'_>, der: Der) -> bool {
+    if der == Der::TX_RESTART {
+        return !opcode::is_of_transaction(question.opcode);
+    }
     matches!(
         der,
         Der::AGAIN
             | Der::INPROGRESS
             | Der::OVERLOAD_RETRY
-            | Der::TX_RESTART
             | Der::SHUTDOWN
             | Der::UNREACH
             | Der::TIMEDOUT
@@ -300,7 +302,7 @@ fn describe(question: &Question<'_>, server: String, waited: Duration, error: Rp
     let operation = question.operation;
     let subject = || question.subject.to_string();
     match error {
-        RpcError::Remote(status) if is_passing(status.der) => {
+        RpcError::Remote(status) if is_passing(question, status.der) => {
             Error::Unavailable { operation, subject: subject(), server, waited, cause: status.to_string() }
         }
         RpcError::Remote(status) => {

@@ -3,12 +3,12 @@
 use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
-use weir_proto::{Der, Rights, codec};
+use weir_proto::{Der, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
-use weir_store::Fetch;
+use weir_store::{Fetch, FetchError};
 
 use crate::refusal::{self, Place};
-use crate::service::IoService;
+use crate::service::{Access, IoService};
 use crate::update::check_conditions;
 
 /// Longest reply in front of inline data: what is left is for data.
@@ -30,18 +30,9 @@ impl IoService {
         check(&wanted)?;
         let access = self.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Fetch, &access, async |place| {
-            let shard = access.pool.shard();
-            let found = shard
-                .fetch(
-                    access.container.id,
-                    wanted.object,
-                    &wanted.dkey,
-                    wanted.epoch,
-                    wanted.conditions,
-                    &wanted.akeys,
-                )
-                .await
-                .map_err(|error| refusal::fetch(&error, place))?;
+            let in_transaction = request.opcode() == opcode::TRANSACTION_FETCH;
+            let found = find(&access, &wanted, in_transaction).await;
+            let found = found.map_err(|error| refusal::fetch(&error, place))?;
             let len = found.data_len();
             let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
                 self.inline(&request, &wanted.akeys, &found, place).await?
@@ -109,6 +100,15 @@ impl IoService {
         request.push_from(0, buffer, range).await?;
         Ok(body)
     }
+}
+
+async fn find(access: &Access, wanted: &FetchRequest, in_transaction: bool) -> Result<Fetch, FetchError> {
+    let (shard, container) = (access.pool.shard(), access.container.id);
+    let FetchRequest { object, dkey, epoch, conditions, akeys, .. } = wanted;
+    if in_transaction {
+        return shard.view(container, *epoch)?.fetch(*object, dkey, *conditions, akeys).await;
+    }
+    shard.fetch(container, *object, dkey, *epoch, *conditions, akeys).await
 }
 
 fn check(wanted: &FetchRequest) -> Result<(), Status> {

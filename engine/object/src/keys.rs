@@ -5,8 +5,9 @@ use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{
     KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest, SearchKeyReply, SearchKeyRequest,
 };
-use weir_proto::{Rights, codec};
+use weir_proto::{Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
+use weir_store::{FetchError, ListPage};
 
 use crate::refusal::{self, Place};
 use crate::service::{Access, IoService};
@@ -28,54 +29,11 @@ impl IoService {
         self.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
-            let page = self.page(&access, &wanted, room, place).await?;
+            let in_transaction = request.opcode() == opcode::TRANSACTION_LIST;
+            let page = page(&access, &wanted, in_transaction, room, place).await?;
             Ok((weir_pool::reply(request, page).await?, 0))
         })
         .await
-    }
-
-    /// The largest page, up to the limit, whose encoding fits the room.
-    async fn page(
-        &self,
-        access: &Access,
-        wanted: &ListRequest,
-        room: usize,
-        place: &Place<'_>,
-    ) -> Result<Vec<u8>, Status> {
-        let mut limit = wanted.limit;
-        loop {
-            let page = access
-                .pool
-                .shard()
-                .list(
-                    access.container.id,
-                    wanted.object,
-                    &wanted.scope,
-                    wanted.epoch,
-                    &wanted.anchor,
-                    limit,
-                    wanted.with_value.as_ref(),
-                )
-                .await
-                .map_err(|error| refusal::fetch(&error, place))?;
-            let count = page.entries.len();
-            let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
-            let mut encoded = codec::encode(&reply);
-            if encoded.len() <= room {
-                return Ok(encoded);
-            }
-            if count <= 1 {
-                // One entry whose value is too long: it is listed without.
-                for entry in &mut reply.entries {
-                    entry.value = None;
-                }
-                encoded = codec::encode(&reply);
-                return Ok(encoded);
-            }
-            let fitting = count.saturating_mul(room) / encoded.len();
-            let fewer = fitting.saturating_sub(fitting / 8).clamp(1, count - 1);
-            limit = u32::try_from(fewer).unwrap_or(1);
-        }
     }
 
     /// All of a search in one request, for clients that don't ask for its parts.
@@ -115,6 +73,53 @@ impl IoService {
         })
         .await
     }
+}
+
+/// The largest page, up to the limit, whose encoding fits the room.
+async fn page(
+    access: &Access,
+    wanted: &ListRequest,
+    in_transaction: bool,
+    room: usize,
+    place: &Place<'_>,
+) -> Result<Vec<u8>, Status> {
+    let mut limit = wanted.limit;
+    loop {
+        let page = list(access, wanted, in_transaction, limit).await;
+        let page = page.map_err(|error| refusal::fetch(&error, place))?;
+        let count = page.entries.len();
+        let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
+        let mut encoded = codec::encode(&reply);
+        if encoded.len() <= room {
+            return Ok(encoded);
+        }
+        if count <= 1 {
+            // One entry whose value is too long: it is listed without.
+            for entry in &mut reply.entries {
+                entry.value = None;
+            }
+            encoded = codec::encode(&reply);
+            return Ok(encoded);
+        }
+        let fitting = count.saturating_mul(room) / encoded.len();
+        let fewer = fitting.saturating_sub(fitting / 8).clamp(1, count - 1);
+        limit = u32::try_from(fewer).unwrap_or(1);
+    }
+}
+
+async fn list(
+    access: &Access,
+    wanted: &ListRequest,
+    in_transaction: bool,
+    limit: u32,
+) -> Result<ListPage, FetchError> {
+    let (shard, container) = (access.pool.shard(), access.container.id);
+    let ListRequest { object, scope, epoch, anchor, with_value, .. } = wanted;
+    if in_transaction {
+        let view = shard.view(container, *epoch)?;
+        return view.list(*object, scope, anchor, limit, with_value.as_ref()).await;
+    }
+    shard.list(container, *object, scope, *epoch, anchor, limit, with_value.as_ref()).await
 }
 
 /// A part of a search.

@@ -10,6 +10,7 @@ mod payload;
 mod refusal;
 mod repeats;
 mod service;
+mod transaction;
 mod update;
 
 pub use metrics::{BOUNDS_US, IoMetrics, LatencyCounts};

@@ -12,6 +12,7 @@ use crate::metrics::IoMetrics;
 use crate::payload::PayloadMemory;
 use crate::refusal::{self, Place};
 use crate::repeats::Repeats;
+use crate::transaction::Busy;
 
 /// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -22,6 +23,7 @@ pub struct IoService {
     pub(crate) pools: Rc<TargetPools>,
     pub(crate) memory: PayloadMemory,
     pub(crate) repeats: Repeats,
+    pub(crate) busy: Busy,
     metrics: IoMetrics,
 }
 
@@ -37,8 +39,8 @@ impl IoService {
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
         let memory = PayloadMemory::new(rpc);
-        let service =
-            Rc::new(Self { rt, pools, memory, repeats: Repeats::default(), metrics: IoMetrics::default() });
+        let (repeats, busy, metrics) = (Repeats::default(), Busy::default(), IoMetrics::default());
+        let service = Rc::new(Self { rt, pools, memory, repeats, busy, metrics });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -46,6 +48,10 @@ impl IoService {
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
         service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
+        service.serve(rpc, opcode::TRANSACTION_FETCH, Operation::Fetch);
+        service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
+        service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);
+        service.start_transactions();
         service
     }
 
@@ -67,7 +73,7 @@ impl IoService {
         rpc.serve(opcode, Rc::new(handler));
     }
 
-    async fn answer(&self, operation: Operation, request: Request) -> Result<Body, Status> {
+    async fn answer(self: &Rc<Self>, operation: Operation, request: Request) -> Result<Body, Status> {
         let arrived = self.rt.now();
         let answer = match operation {
             Operation::Update => self.update(request).await,
@@ -77,7 +83,8 @@ impl IoService {
             Operation::Query if request.opcode() == opcode::OBJECT_SEARCH_KEY => {
                 self.search_key(&request).await
             }
-            Operation::Query | Operation::Commit => self.query_key(&request).await,
+            Operation::Query => self.query_key(&request).await,
+            Operation::Commit => self.commit(&request).await,
         };
         self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));
         answer

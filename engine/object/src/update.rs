@@ -15,7 +15,7 @@ use crate::repeats::Marks;
 use crate::service::{Access, IoService};
 
 /// Most times an update asks for more quota: others may use up what was granted before its turn comes.
-const GRANT_TRIES: usize = 8;
+pub(crate) const GRANT_TRIES: usize = 8;
 
 /// Data of an update, where it arrived.
 enum Arrived<'a> {

@@ -61,7 +61,8 @@ impl Object {
         conditions: Conditions,
         reads: &mut [AkeyRead<'_>],
     ) -> Result<Vec<Fetched>> {
-        let question = Question::new("fetch", self, opcode::OBJECT_FETCH);
+        let opcode = if self.in_transaction { opcode::TRANSACTION_FETCH } else { opcode::OBJECT_FETCH };
+        let question = Question::new("fetch", self, opcode);
         check_conditions(question.operation, conditions, FETCH_CONDITIONS)?;
         let wanted = weir_proto::object::validate(reads.iter().map(|read| (&read.akey, &read.value)))
             .map_err(|error| Error::invalid(question.operation, error))?;

@@ -133,7 +133,8 @@ impl Object {
         limit: u32,
         with_value: Option<&Key>,
     ) -> Result<(Vec<Listed>, Option<Vec<u8>>)> {
-        let question = Question::new("list", self, opcode::OBJECT_LIST);
+        let opcode = if self.in_transaction { opcode::TRANSACTION_LIST } else { opcode::OBJECT_LIST };
+        let question = Question::new("list", self, opcode);
         let limit = limit.clamp(1, weir_proto::limits::LIST_KEYS_MAX);
         let build = |map_version| {
             codec::encode(&ListRequest {

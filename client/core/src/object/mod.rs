@@ -2,7 +2,7 @@
 
 mod fetch;
 mod key;
-mod update;
+pub(crate) mod update;
 
 pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
@@ -11,7 +11,7 @@ pub use update::AkeyWrite;
 use core::fmt;
 
 use weir_layout::Layout;
-use weir_proto::pool::{PoolTarget, TargetState};
+use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
 use weir_proto::{Der, Epoch, Key, ObjectId};
 
 use crate::container::Container;
@@ -27,6 +27,8 @@ pub struct Object {
     container: Container,
     oid: ObjectId,
     epoch: Epoch,
+    /// Whether that epoch is a transaction's, which notes what it reads.
+    in_transaction: bool,
 }
 
 /// Where a request about an object goes.
@@ -47,13 +49,18 @@ impl Object {
         ObjectClass::of(oid)
             .and_then(ObjectClass::ensure_supported)
             .map_err(|error| Error::invalid("open object", error))?;
-        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX })
+        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX, in_transaction: false })
     }
 
     /// The same object as it was at a snapshot's epoch; reads see that state.
     #[must_use]
     pub fn at(&self, epoch: Epoch) -> Self {
         Self { epoch, ..self.clone() }
+    }
+
+    /// The same object as a transaction of this epoch reads it.
+    pub(crate) fn in_transaction(&self, epoch: Epoch) -> Self {
+        Self { epoch, in_transaction: true, ..self.clone() }
     }
 
     /// The object's id.
@@ -77,7 +84,7 @@ impl Object {
         Ok(self.layout(&map)?.shards.len())
     }
 
-    fn layout(&self, map: &weir_proto::pool::PoolMap) -> Result<Layout> {
+    pub(crate) fn layout(&self, map: &PoolMap) -> Result<Layout> {
         Layout::of(self.oid, map).map_err(|error| Error::invalid("place object", error))
     }
 
@@ -141,17 +148,17 @@ impl fmt::Display for Object {
     }
 }
 
-fn target_of(map: &weir_proto::pool::PoolMap, id: u32) -> Option<&PoolTarget> {
+pub(crate) fn target_of(map: &PoolMap, id: u32) -> Option<&PoolTarget> {
     let index = map.targets.binary_search_by_key(&id, |target| target.id).ok()?;
     map.targets.get(index)
 }
 
-fn no_shard(question: &Question<'_>, shard: usize) -> Error {
+pub(crate) fn no_shard(question: &Question<'_>, shard: usize) -> Error {
     Error::invalid(question.operation, format!("{} has no shard {shard} in the pool map", question.subject))
 }
 
 /// What is said of a target that the pool map calls down.
-fn out_of_service(question: &Question<'_>, pool: &Pool, target: &PoolTarget) -> Error {
+pub(crate) fn out_of_service(question: &Question<'_>, pool: &Pool, target: &PoolTarget) -> Error {
     let PoolTarget { rank, index, .. } = target;
     let message = format!(
         "target {index} of rank {rank} is out of service in {pool}, because its device is faulty; data on it is unavailable. `weir system query` says what is wrong: repair or replace the device, then say so with `weir system clear-device {rank} {index}` and restart the engine"
@@ -160,6 +167,6 @@ fn out_of_service(question: &Question<'_>, pool: &Pool, target: &PoolTarget) -> 
 }
 
 /// Whether an engine says that the client's pool map is not the engine's.
-fn is_stale(der: Der) -> bool {
+pub(crate) fn is_stale(der: Der) -> bool {
     matches!(der, Der::STALE | Der::GRPVER)
 }

@@ -64,7 +64,7 @@ impl<'a> AkeyWrite<'a> {
     }
 }
 
-const UPDATE_CONDITIONS: Conditions = Conditions(2 | 4 | 16 | 32 | 128);
+pub(crate) const UPDATE_CONDITIONS: Conditions = Conditions(2 | 4 | 16 | 32 | 128);
 
 impl Object {
     /// Updates akeys of one dkey, all or none, and returns when the change is on stable media.
@@ -84,27 +84,8 @@ impl Object {
     ) -> Result<Epoch> {
         let question = Question::new("update", self, opcode::OBJECT_UPDATE);
         check_conditions(question.operation, conditions, UPDATE_CONDITIONS)?;
-        let expected = weir_proto::object::validate(writes.iter().map(|write| (&write.akey, &write.value)))
-            .map_err(|error| Error::invalid(question.operation, error))?;
+        let (akeys, expected) = described(question.operation, writes)?;
         let pieces: Vec<&[u8]> = writes.iter().flat_map(|write| write.data.iter().copied()).collect();
-        for write in writes {
-            let (have, need) =
-                (scatter::total(&write.data) as u64, write.value.data_len().unwrap_or(u64::MAX));
-            if have != need {
-                let reason = format!("akey \"{}\" takes {need} bytes, the buffers hold {have}", write.akey);
-                return Err(Error::Size { operation: question.operation, reason, der: Der::REC2BIG });
-            }
-        }
-        let grain = Grain::of(writes.iter().map(|write| &write.value));
-        let akeys: Vec<AkeyUpdate> = writes
-            .iter()
-            .map(|write| AkeyUpdate {
-                akey: write.akey.clone(),
-                value: write.value.clone(),
-                conditions: write.conditions,
-                checksums: write.checksums(grain),
-            })
-            .collect();
         let build = |map_version| {
             codec::encode(&UpdateRequest {
                 capability: self.container.state.capability.clone(),
@@ -270,8 +251,29 @@ fn may_be_own_effect(refusal: &Refusal) -> bool {
     refusal.uncertain && matches!(refusal.error.der(), Der::EXIST | Der::NONEXIST)
 }
 
+/// The akeys of an update as the engine gets them, with the checksums of their data, and its bytes of data.
+pub(crate) fn described(operation: &'static str, writes: &[AkeyWrite<'_>]) -> Result<(Vec<AkeyUpdate>, u64)> {
+    let expected = weir_proto::object::validate(writes.iter().map(|write| (&write.akey, &write.value)))
+        .map_err(|error| Error::invalid(operation, error))?;
+    for write in writes {
+        let (have, need) = (scatter::total(&write.data) as u64, write.value.data_len().unwrap_or(u64::MAX));
+        if have != need {
+            let reason = format!("akey \"{}\" takes {need} bytes, the buffers hold {have}", write.akey);
+            return Err(Error::Size { operation, reason, der: Der::REC2BIG });
+        }
+    }
+    let grain = Grain::of(writes.iter().map(|write| &write.value));
+    let akeys = writes.iter().map(|write| AkeyUpdate {
+        akey: write.akey.clone(),
+        value: write.value.clone(),
+        conditions: write.conditions,
+        checksums: write.checksums(grain),
+    });
+    Ok((akeys.collect(), expected))
+}
+
 /// Flags that mean nothing for an operation are refused, as the engine would (daos-api §1.4).
-pub(super) fn check_conditions(
+pub(crate) fn check_conditions(
     operation: &'static str,
     conditions: Conditions,
     allowed: Conditions,

@@ -1,0 +1,211 @@
+//! Transactions: reads of one state, and changes of several keys and objects that happen all or not at all.
+
+use core::fmt;
+use core::time::Duration;
+
+use serde_bytes::ByteBuf;
+use weir_proto::object::{Conditions, PunchScope, UpdateReply};
+use weir_proto::pool::{PoolMap, TargetState};
+use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, PARTS_MAX, Part};
+use weir_proto::{Der, Epoch, Key, TransactionId, codec, opcode};
+use weir_runtime::Instant;
+
+use crate::container::Container;
+use crate::context::Context;
+use crate::error::Error;
+use crate::object::update::{UPDATE_CONDITIONS, check_conditions, described};
+use crate::object::{AkeyWrite, Object, is_stale, no_shard, out_of_service, target_of};
+use crate::payload::Payload;
+use crate::request::{Question, Reach};
+use crate::{Result, scatter};
+
+/// Transactions that begin at the same nanosecond should not have the same epoch all the same: one in so many does.
+const SPREAD: u64 = 1024;
+
+/// Shortest and longest pause before a transaction that has to start again does so.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(200));
+
+/// Reads of a container's state at one epoch, and changes that are made there together when it commits.
+///
+/// What it reads it has to read through [`Transaction::view`], which doesn't show its own changes. Any of its requests may
+/// fail with [`Der::TX_RESTART`], since somebody else has read or changed the same: then nothing has happened, and all of it
+/// is to be done again in a new transaction; see [`Restarts`].
+#[derive(Debug)]
+pub struct Transaction {
+    container: Container,
+    epoch: Epoch,
+    random: u64,
+    changes: Vec<(Object, Change)>,
+}
+
+impl Transaction {
+    /// Begins a transaction. Sends nothing.
+    #[must_use]
+    pub fn begin(context: &Context, container: &Container) -> Self {
+        let (runtime, clock) = (context.runtime(), context.rpc().clock());
+        let wall = runtime.wall_ns();
+        // Behind all that this context has seen.
+        let next = wall.max(clock.now(wall).0);
+        let epoch = Epoch(next.saturating_add(1 + runtime.random_u64() % SPREAD));
+        // Far within the bound: it is next to one that the clock has.
+        let _ = clock.observe(epoch, wall);
+        Self { container: container.clone(), epoch, random: runtime.random_u64(), changes: Vec::new() }
+    }
+
+    /// The epoch at which it reads, and at which its changes will be.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// An object as the transaction reads it.
+    #[must_use]
+    pub fn view(&self, object: &Object) -> Object {
+        object.in_transaction(self.epoch)
+    }
+
+    /// Updates akeys of one dkey when it commits. No two of its changes may name the same akey, nor one what another removes.
+    ///
+    /// # Errors
+    /// `INVAL` or `REC2BIG` for malformed arguments.
+    pub fn update(
+        &mut self,
+        object: &Object,
+        dkey: &Key,
+        conditions: Conditions,
+        writes: &[AkeyWrite<'_>],
+    ) -> Result<()> {
+        check_conditions(OPERATION, conditions, UPDATE_CONDITIONS)?;
+        let (akeys, _) = described(OPERATION, writes)?;
+        let mut data = Vec::new();
+        for write in writes {
+            scatter::gather(&write.data, &mut data);
+        }
+        let (dkey, data) = (dkey.clone(), ByteBuf::from(data));
+        self.changes
+            .push((object.clone(), Change::Update { object: object.id(), dkey, conditions, akeys, data }));
+        Ok(())
+    }
+
+    /// Removes a whole dkey when it commits, provided that it has all of these akeys then.
+    pub fn punch_dkey_with(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) {
+        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()));
+    }
+
+    /// Removes an object with everything in it when it commits.
+    pub fn punch(&mut self, object: &Object) {
+        self.punch_scope(object, PunchScope::Object);
+    }
+
+    fn punch_scope(&mut self, object: &Object, scope: PunchScope) {
+        let change = Change::Punch { object: object.id(), scope, conditions: Conditions::NONE };
+        self.changes.push((object.clone(), change));
+    }
+
+    /// Makes the changes, all or none, and returns when they are on stable media. Without changes it does nothing.
+    ///
+    /// # Errors
+    /// [`Der::TX_RESTART`] when it has to be done again; `EXIST` or `NONEXIST` when a condition does not hold, `NOSPACE` when
+    /// the pool or quota is full, `REC2BIG` when the changes don't fit a message; nothing has happened then. After
+    /// [`Error::Unavailable`] it is not known whether it has.
+    pub async fn commit(self, context: &Context) -> Result<Epoch> {
+        let question = Question::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
+        let (pool, deadline) = (self.container.pool(), context.until());
+        if self.changes.is_empty() {
+            return Ok(self.epoch);
+        }
+        loop {
+            let map = context.map_of(pool);
+            let parts = self.parts(&question, &map)?;
+            let Some(leader) = parts.first().map(|part| (part.rank, part.index)) else {
+                return Err(Error::invalid(OPERATION, "its objects are on no target"));
+            };
+            let body = codec::encode(&CommitRequest {
+                capability: self.container.state.capability.clone(),
+                map_version: map.version,
+                transaction: TransactionId::new(leader, self.random),
+                epoch: self.epoch,
+                parts,
+            });
+            if body.len() > COMMIT_MAX {
+                let reason = format!("its changes have {} bytes, at most {COMMIT_MAX} fit", body.len());
+                return Err(Error::Size { operation: OPERATION, reason, der: Der::REC2BIG });
+            }
+            let reach = Reach::Target(leader.0, leader.1);
+            match context.exchange(reach, &question, &body, &Payload::None, deadline).await {
+                Ok(exchange) => return Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
+                Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
+                    context.refresh_map(pool, map.version, deadline).await?;
+                }
+                Err(refusal) => return Err(refusal.error),
+            }
+        }
+    }
+
+    /// The changes by the targets that they concern, as the map has them.
+    fn parts(&self, question: &Question<'_>, map: &PoolMap) -> Result<Vec<Part>> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (object, change) in &self.changes {
+            let layout = object.layout(map)?;
+            let ids = match change {
+                Change::Update { dkey, .. } | Change::Punch { scope: PunchScope::DkeyWith(dkey, _), .. } => {
+                    vec![layout.target_of(dkey)]
+                }
+                Change::Punch { .. } => layout.shards,
+            };
+            for id in ids {
+                let target = target_of(map, id).ok_or_else(|| no_shard(question, id as usize))?;
+                if target.state == TargetState::Down {
+                    return Err(out_of_service(question, self.container.pool(), target));
+                }
+                let place = (target.rank, target.index);
+                match parts.iter_mut().find(|part| (part.rank, part.index) == place) {
+                    Some(part) => part.changes.push(change.clone()),
+                    None => parts.push(Part { rank: place.0, index: place.1, changes: vec![change.clone()] }),
+                }
+            }
+        }
+        if parts.len() > PARTS_MAX {
+            let reason = format!("it concerns {} targets, at most {PARTS_MAX} can take part", parts.len());
+            return Err(Error::invalid(OPERATION, reason));
+        }
+        Ok(parts)
+    }
+}
+
+/// What is done, for errors.
+const OPERATION: &str = "commit";
+
+impl fmt::Display for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a transaction of {} changes in {}", self.changes.len(), self.container)
+    }
+}
+
+/// How often and how long a transaction is done again: until the time of an operation is over, with pauses that grow.
+#[derive(Debug)]
+pub struct Restarts {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Restarts {
+    /// For an operation that begins now.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self { until: context.until(), pause: PAUSE.0 }
+    }
+
+    /// Whether to do a transaction again that has failed so: after a pause, if that may help and there is time.
+    pub async fn again(&mut self, context: &Context, error: &Error) -> bool {
+        let runtime = context.runtime();
+        if !error.is(Der::TX_RESTART) || runtime.now() + self.pause >= self.until {
+            return false;
+        }
+        // Those who have met each other should not meet again.
+        let span = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX).max(1);
+        runtime.sleep(self.pause / 2 + Duration::from_nanos(runtime.random_u64() % span)).await;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        true
+    }
+}

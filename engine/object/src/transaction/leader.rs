@@ -1,0 +1,154 @@
+//! Committing: what the leader of a transaction does.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_pool::{AskError, Operation as Kind};
+use weir_proto::object::UpdateReply;
+use weir_proto::transaction::{
+    CommitRequest, DecideRequest, Declined, Outcome, PARTS_MAX, Part, PrepareRequest,
+};
+use weir_proto::{Der, Epoch, Rank, Rights, TargetIndex, codec, opcode};
+use weir_rpc::{Body, Request, Status};
+use weir_runtime::join_all;
+use weir_store::{AttributeError, Decision, TransactionError};
+
+use super::settle::finish;
+use super::{ASK_LIMIT, Name, Targets, Turn, is_passing, note};
+use crate::refusal;
+use crate::service::{Access, IoService};
+
+/// How long the client's answer waits for all to have heard of the commit: who asks them next finds it decided.
+const TELLING: Duration = Duration::from_secs(1);
+
+impl IoService {
+    pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
+        let commit: CommitRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        self.check_commit(&commit)?;
+        let access = self.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
+        self.counted(Kind::Commit, &access, async |_| {
+            let name = (access.pool.id(), access.container.id, commit.transaction);
+            let again = || Status::new(Der::INPROGRESS, "the transaction is being committed or given up");
+            let turn = self.busy.take(name).ok_or_else(again)?;
+            let epoch = match self.outcome_before(&access, &commit).await? {
+                Some(epoch) => epoch,
+                None => self.lead(&access, turn, commit).await?,
+            };
+            Ok((codec::encode(&UpdateReply { epoch }), 0))
+        })
+        .await
+    }
+
+    fn check_commit(&self, commit: &CommitRequest) -> Result<(), Status> {
+        let engines = self.pools.engines();
+        let here = (engines.own_rank(), engines.own_index());
+        let place = |part: &Part| (part.rank, part.index);
+        let Some(first) = commit.parts.first().filter(|_| commit.parts.len() <= PARTS_MAX) else {
+            let count = commit.parts.len();
+            return Err(refusal::invalid(format!("a transaction has 1 to {PARTS_MAX} parts, not {count}")));
+        };
+        if place(first) != here || commit.transaction.leader() != here {
+            return Err(refusal::invalid("the target that leads a transaction is the one of its first part"));
+        }
+        let mut places: Vec<_> = commit.parts.iter().map(place).collect();
+        places.sort_unstable();
+        places.dedup();
+        if places.len() < commit.parts.len() {
+            return Err(refusal::invalid("two parts of the transaction are for the same target"));
+        }
+        Ok(())
+    }
+
+    /// What became of a transaction that was sent again after its answer was lost. Epoch of the commit.
+    async fn outcome_before(&self, access: &Access, commit: &CommitRequest) -> Result<Option<Epoch>, Status> {
+        let (container, id) = (access.container.id, commit.transaction);
+        if Self::is_noted(&access.pool, container, id) {
+            return Ok(Some(commit.epoch));
+        }
+        match access.pool.shard().decision(container, id).await.map_err(|error| failed(&error))? {
+            Some(Decision::Committed(epoch)) => Ok(Some(epoch)),
+            Some(Decision::Aborted) => Err(given_up("it was given up before")),
+            None => Ok(None),
+        }
+    }
+
+    async fn lead(
+        self: &Rc<Self>,
+        access: &Access,
+        turn: Turn,
+        commit: CommitRequest,
+    ) -> Result<Epoch, Status> {
+        let CommitRequest { transaction, epoch, parts, .. } = commit;
+        let (pool, container) = (&access.pool, access.container.id);
+        if let [own] = parts.as_slice() {
+            let done = self.within_quota(pool, container, &own.changes, async |operations| {
+                pool.shard().transact(container, transaction, epoch, operations).await
+            });
+            return done.await.map_err(restarted);
+        }
+        let all: Targets = parts.iter().map(|part| (part.rank, part.index)).collect();
+        if let Err(status) = self.prepare_all(turn.name, epoch, parts).await {
+            self.rt.spawn(Rc::clone(self).give_up(turn, all));
+            return Err(restarted(status));
+        }
+        if let Err(error) = pool.shard().change_attributes(&[note(container, transaction, Some(&all))]).await
+        {
+            // A store that fails or closes doesn't say whether it is noted: that is known after the next start, and nobody
+            // is told anything before.
+            if !matches!(error, AttributeError::Failed(_)) {
+                self.rt.spawn(Rc::clone(self).give_up(turn, all));
+            }
+            return Err(Status::new(
+                error.der(),
+                format!("transaction {transaction} can't be committed: {error}"),
+            ));
+        }
+        let told = self.rt.spawn(finish(Rc::downgrade(self), self.rt.clone(), turn, all));
+        // Those who are away hear of it later.
+        let _ = self.rt.timeout(TELLING, told).await;
+        Ok(epoch)
+    }
+
+    /// Has every target prepare its part, this one as the others.
+    async fn prepare_all(&self, name: Name, epoch: Epoch, parts: Vec<Part>) -> Result<(), Status> {
+        let (pool, container, transaction) = name;
+        let prepared = parts.into_iter().map(|Part { rank, index, changes }| async move {
+            let request = PrepareRequest { pool, container, transaction, epoch, changes };
+            let opcode = opcode::TARGET_TRANSACTION_PREPARE;
+            match self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await {
+                Ok(Ok(())) => None,
+                Ok(Err(Declined { der, message })) => Some(Status::new(der, message)),
+                Err(error) => Some(Status::new(error.der(), error.to_string())),
+            }
+        });
+        let refused = join_all(prepared).await.into_iter().flatten();
+        // What won't pass is what the client has to hear of.
+        refused.min_by_key(|status| is_passing(status.der)).map_or(Ok(()), Err)
+    }
+
+    /// Tells a target what became of a transaction.
+    pub(super) async fn tell(
+        &self,
+        (pool, container, transaction): Name,
+        (rank, index): (Rank, TargetIndex),
+        outcome: Outcome,
+    ) -> Result<(), AskError> {
+        let request = DecideRequest { pool, container, transaction, outcome };
+        let opcode = opcode::TARGET_TRANSACTION_DECIDE;
+        self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await
+    }
+}
+
+/// The answer to a commit that is to be tried anew.
+fn given_up(reason: &str) -> Status {
+    Status::new(Der::TX_RESTART, format!("the transaction has to start again: {reason}"))
+}
+
+/// What the client hears of a refusal: whether starting again may help.
+fn restarted(status: Status) -> Status {
+    if is_passing(status.der) { given_up(&status.message) } else { status }
+}
+
+fn failed(error: &TransactionError) -> Status {
+    Status::new(error.der(), error.to_string())
+}

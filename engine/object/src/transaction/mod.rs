@@ -1,0 +1,154 @@
+//! Transactions over several targets: two-phase commit, led by one of the targets that take part.
+//!
+//! The leader has every target prepare its part. When all have, it writes down on its own device that the transaction is
+//! committed, and whom that has to be told: from then on it is. It forgets this note once everybody knows. Whatever was
+//! prepared and is neither being led nor noted is not committed and never will be. A target that has prepared and hears
+//! nothing asks the leader, whom the transaction's name tells.
+
+mod leader;
+mod participant;
+mod settle;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_pool::TargetPool;
+use weir_proto::transaction::Change;
+use weir_proto::{ContainerId, Der, PoolId, Rank, TargetIndex, TransactionId, codec};
+use weir_rpc::Status;
+use weir_store::{AttributeChange, Data, Operation, UpdateError};
+
+use crate::refusal::{self, Place};
+use crate::service::IoService;
+
+/// Scope of the attributes that note committed transactions: by container and transaction, the targets to be told.
+const SCOPE: &[u8] = b"committed";
+
+/// Longest wait for a target's answer about a transaction.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// A transaction in its container.
+type Name = (PoolId, ContainerId, TransactionId);
+
+/// The targets that take part in one, the leader too.
+type Targets = Vec<(Rank, TargetIndex)>;
+
+/// Transactions that are being led or settled here: one task at a time deals with each.
+#[derive(Clone, Default)]
+pub struct Busy(Rc<RefCell<BTreeSet<Name>>>);
+
+/// Keeps others away from a transaction.
+pub struct Turn {
+    busy: Busy,
+    name: Name,
+}
+
+impl Busy {
+    /// Takes a transaction, unless somebody has it.
+    fn take(&self, name: Name) -> Option<Turn> {
+        self.0.borrow_mut().insert(name).then(|| Turn { busy: self.clone(), name })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.busy.0.borrow_mut().remove(&self.name);
+    }
+}
+
+/// The note that a transaction is committed.
+fn note(container: ContainerId, id: TransactionId, targets: Option<&Targets>) -> AttributeChange {
+    let name = [container.0.into_bytes(), id.0.into_bytes()].concat();
+    AttributeChange { scope: SCOPE.to_vec(), name, value: targets.map(codec::encode) }
+}
+
+/// Changes as the store takes them.
+fn operations(changes: &[Change]) -> Vec<Operation<'_>> {
+    let mut operations = Vec::with_capacity(changes.len());
+    for change in changes {
+        operations.push(match change {
+            Change::Update { object, dkey, conditions, akeys, data } => Operation::Update {
+                object: *object,
+                dkey: dkey.clone(),
+                conditions: *conditions,
+                akeys: akeys.clone(),
+                data: Data::Borrowed(data),
+            },
+            Change::Punch { object, scope, conditions } => {
+                Operation::Punch { object: *object, scope: scope.clone(), conditions: *conditions }
+            }
+        });
+    }
+    operations
+}
+
+impl IoService {
+    /// Does `attempt`, again with a greater share of the container's quota while that is too small.
+    async fn within_quota<T>(
+        &self,
+        pool: &TargetPool,
+        container: ContainerId,
+        changes: &[Change],
+        attempt: impl AsyncFn(&[Operation<'_>]) -> Result<T, UpdateError>,
+    ) -> Result<T, Status> {
+        let container = pool.container(container).await?;
+        let label = container.label.borrow().clone();
+        let place = Place { pools: &self.pools, pool: pool.id(), container: &label };
+        let operations = operations(changes);
+        for _ in 0..crate::update::GRANT_TRIES {
+            match attempt(&operations).await {
+                Err(UpdateError::Quota { .. }) => {
+                    let bytes = changes.iter().map(bytes_of).sum();
+                    if !pool.enlarge(&container, bytes).await? {
+                        return Err(refusal::quota(&place));
+                    }
+                }
+                Err(error) => return Err(refusal::update(&error, &place)),
+                Ok(done) => return Ok(done),
+            }
+        }
+        Err(refusal::quota(&place))
+    }
+}
+
+fn bytes_of(change: &Change) -> u64 {
+    match change {
+        Change::Update { data, .. } => data.len() as u64,
+        Change::Punch { .. } => 0,
+    }
+}
+
+/// Whether a transaction that was refused so may succeed when its client tries anew, with another epoch.
+const fn is_passing(der: Der) -> bool {
+    matches!(
+        der,
+        Der::INPROGRESS
+            | Der::TX_RESTART
+            | Der::OP_CANCELED
+            | Der::AGAIN
+            | Der::OVERLOAD_RETRY
+            | Der::SHUTDOWN
+            | Der::UNREACH
+            | Der::TIMEDOUT
+            | Der::GRPVER
+            | Der::NO_SERVICE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_transaction_is_dealt_with_by_one_at_a_time() {
+        let (busy, uuid) = (Busy::default(), Uuid::from_u128(1));
+        let name = (PoolId(uuid), ContainerId(uuid), TransactionId(uuid));
+        let turn = busy.take(name).expect("free");
+        assert!(busy.take(name).is_none());
+        drop(turn);
+        assert!(busy.take(name).is_some());
+    }
+}

@@ -1,0 +1,141 @@
+//! What every target does that takes part in a transaction, the leader too.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_pool::Failed;
+use weir_proto::transaction::{DecideRequest, Declined, Outcome, OutcomeRequest, PrepareRequest};
+use weir_proto::{Der, Rank, opcode};
+use weir_store::{Shard, TransactionError};
+
+use super::Name;
+use crate::service::IoService;
+
+/// How long a prepared transaction waits to hear of its decision before the leader is asked, and the longest pause between
+/// two questions.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+impl IoService {
+    /// Answers the leaders of transactions from now on.
+    pub(super) fn take_part(self: &Rc<Self>) {
+        let engines = Rc::clone(self.pools.engines());
+        let weak = Rc::downgrade(self);
+        engines.serve(opcode::TARGET_TRANSACTION_PREPARE, move |rank, request: PrepareRequest| {
+            let service = weak.upgrade();
+            async move {
+                Ok(match service {
+                    Some(service) => service.prepare(rank, request).await,
+                    None => Err(Declined { der: Der::SHUTDOWN, message: "the engine is stopping".into() }),
+                })
+            }
+        });
+        let weak = Rc::downgrade(self);
+        engines.serve(opcode::TARGET_TRANSACTION_DECIDE, move |_, request: DecideRequest| {
+            let service = weak.upgrade();
+            async move {
+                let DecideRequest { pool, container, transaction, outcome } = request;
+                match service {
+                    Some(service) => service.decide((pool, container, transaction), outcome).await,
+                    None => Ok(()),
+                }
+            }
+        });
+    }
+
+    async fn prepare(self: &Rc<Self>, leader: Rank, request: PrepareRequest) -> Result<(), Declined> {
+        let PrepareRequest { pool: id, container, transaction, epoch, changes } = request;
+        let declined = |der, message: String| Declined { der, message };
+        if transaction.leader().0 != leader {
+            let message = format!("rank {leader} does not lead transaction {transaction}");
+            return Err(declined(Der::INVAL, message));
+        }
+        let pool = self.pools.get(id).map_err(|error| declined(error.der(), error.to_string()))?;
+        let prepared = self.within_quota(&pool, container, &changes, async |operations| {
+            pool.shard().prepare(container, transaction, epoch, operations).await
+        });
+        prepared.await.map_err(|status| declined(status.der, status.message))?;
+        self.watch((id, container, transaction));
+        Ok(())
+    }
+
+    /// Sees to it that a prepared transaction is decided.
+    pub(super) fn watch(self: &Rc<Self>, name: Name) {
+        let (service, rt) = (Rc::downgrade(self), self.rt.clone());
+        self.rt.spawn(async move {
+            let mut pause = PATIENCE.0;
+            loop {
+                rt.sleep(pause).await;
+                let Some(service) = service.upgrade() else { return };
+                if !service.is_undecided(name).await {
+                    return;
+                }
+                if let Some(outcome) = service.ask_leader(name).await
+                    && let Err(error) = service.decide(name, outcome).await
+                {
+                    tracing::warn!(transaction = %name.2, %error, "a transaction that was decided stays prepared for now");
+                }
+                pause = (pause * 2).min(PATIENCE.1);
+            }
+        });
+    }
+
+    async fn is_undecided(&self, (pool, container, id): Name) -> bool {
+        let Ok(pool) = self.pools.get(pool) else { return false };
+        // A store that has failed tells no more after the next start.
+        let undecided = pool.shard().undecided(container).await.unwrap_or_default();
+        undecided.iter().any(|(found, _)| *found == id)
+    }
+
+    async fn ask_leader(&self, (pool, container, transaction): Name) -> Option<Outcome> {
+        let engines = self.pools.engines();
+        let (rank, index) = transaction.leader();
+        let request = OutcomeRequest { pool, container, transaction };
+        let opcode = opcode::TARGET_TRANSACTION_OUTCOME;
+        let asked = engines.ask(rank, index, opcode, &request, super::ASK_LIMIT).await;
+        asked
+            .inspect_err(|error| {
+                tracing::warn!(
+                    %transaction, %error,
+                    "what was prepared waits for its leader; what it changes can't be read or written until that answers"
+                );
+            })
+            .ok()
+            .flatten()
+    }
+
+    /// Does here what was decided. What isn't prepared any more was done before.
+    pub(super) async fn decide(&self, name: Name, outcome: Outcome) -> Result<(), Failed> {
+        let (pool, container, transaction) = name;
+        if let Some(reason) = self.pools.store().device_fault() {
+            // What is prepared on a device that can't be used is decided when it can be.
+            let (rank, index) = (self.pools.engines().own_rank(), self.pools.engines().own_index());
+            return Err(Failed::OutOfService { rank, index, reason });
+        }
+        let Ok(pool) = self.pools.get(pool) else { return Ok(()) };
+        let done = decided(pool.shard(), name, outcome).await;
+        done.map_err(|error| Failed::Target {
+            object: format!("transaction {transaction} in container {container} of pool {}", pool.label()),
+            rank: self.pools.engines().own_rank(),
+            index: self.pools.engines().own_index().0,
+            der: error.der(),
+            message: error.to_string(),
+        })
+    }
+}
+
+async fn decided(shard: &Shard, (_, container, id): Name, outcome: Outcome) -> Result<(), TransactionError> {
+    let done = match outcome {
+        Outcome::Committed => shard.commit_transaction(container, id).await.map(|_| ()),
+        Outcome::Aborted => shard.abort_transaction(container, id).await,
+    };
+    match done {
+        // Decided so long ago that it is forgotten, or gone with its container.
+        Err(
+            TransactionError::Unknown(_)
+            | TransactionError::PoolMissing(_)
+            | TransactionError::ContainerMissing(_)
+            | TransactionError::ContainerDestroying(_),
+        ) => Ok(()),
+        done => done,
+    }
+}

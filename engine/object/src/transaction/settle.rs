@@ -1,0 +1,157 @@
+//! How transactions end whose leader or whose targets were away: giving up, telling those who haven't heard, and what is
+//! done about what a restart has left behind.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+use weir_pool::TargetPool;
+use weir_proto::transaction::{Outcome, OutcomeRequest};
+use weir_proto::{ContainerId, TransactionId, codec, opcode};
+use weir_runtime::{Handle, join_all};
+use weir_store::TransactionError;
+
+use super::{Name, SCOPE, Targets, Turn, note};
+use crate::service::IoService;
+
+/// First and longest pause before those who don't answer are told again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Notes that are looked at together at the start.
+const NOTES_MAX: usize = 256;
+
+impl IoService {
+    /// Answers questions about transactions that were led here, and takes up what the last life has left behind.
+    pub(crate) fn start_transactions(self: &Rc<Self>) {
+        self.take_part();
+        let weak = Rc::downgrade(self);
+        self.pools.engines().serve(opcode::TARGET_TRANSACTION_OUTCOME, move |_, request: OutcomeRequest| {
+            let service = weak.upgrade();
+            async move {
+                let OutcomeRequest { pool, container, transaction } = request;
+                Ok(match service {
+                    Some(service) => service.outcome((pool, container, transaction)).await,
+                    None => None,
+                })
+            }
+        });
+        for pool in self.pools.all() {
+            self.rt.spawn(Rc::clone(self).take_up(pool));
+        }
+    }
+
+    /// Takes up the transactions of a pool that were prepared or noted before the target was started.
+    async fn take_up(self: Rc<Self>, pool: Rc<TargetPool>) {
+        for (container, id, targets) in notes(&pool) {
+            if let Some(turn) = self.busy.take((pool.id(), container, id)) {
+                self.rt.spawn(finish(Rc::downgrade(&self), self.rt.clone(), turn, targets));
+            }
+        }
+        for summary in pool.shard().containers() {
+            // What can't be read now is asked for after the next start; nothing is lost by that.
+            let undecided = pool.shard().undecided(summary.container).await.unwrap_or_default();
+            for (id, _) in undecided {
+                self.watch((pool.id(), summary.container, id));
+            }
+        }
+    }
+
+    /// Whether it is noted that a transaction is committed.
+    pub(super) fn is_noted(pool: &TargetPool, container: ContainerId, id: TransactionId) -> bool {
+        pool.shard().attribute(SCOPE, &note(container, id, None).name).is_some()
+    }
+
+    /// What became of a transaction that this target leads; `None` while that isn't known. One that is neither being led nor
+    /// noted is given up.
+    async fn outcome(&self, name: Name) -> Option<Outcome> {
+        let (id, container, transaction) = name;
+        let _turn = self.busy.take(name)?;
+        let store = self.pools.store();
+        let Ok(pool) = self.pools.get(id) else {
+            // Which pools are on a device that can't be read isn't known.
+            return store.device_fault().is_none().then_some(Outcome::Aborted);
+        };
+        if store.device_fault().is_some() || pool.shard().failure().is_some() {
+            return None;
+        }
+        if Self::is_noted(&pool, container, transaction) {
+            return Some(Outcome::Committed);
+        }
+        match pool.shard().abort_transaction(container, transaction).await {
+            Ok(())
+            | Err(TransactionError::ContainerMissing(_) | TransactionError::ContainerDestroying(_)) => {
+                Some(Outcome::Aborted)
+            }
+            Err(TransactionError::Committed { .. }) => Some(Outcome::Committed),
+            Err(error) => {
+                tracing::warn!(%transaction, %error, "a transaction can't be given up");
+                None
+            }
+        }
+    }
+
+    /// Gives a transaction up everywhere. Who doesn't hear of it asks.
+    pub(super) async fn give_up(self: Rc<Self>, turn: Turn, all: Targets) {
+        let told = all.into_iter().map(|target| self.tell(turn.name, target, Outcome::Aborted));
+        drop(join_all(told).await);
+    }
+}
+
+/// Has everybody do what is committed, and forgets the note when all have.
+pub(super) async fn finish(service: Weak<IoService>, rt: Handle, turn: Turn, mut all: Targets) {
+    let (id, container, transaction) = turn.name;
+    let mut pause = PAUSE.0;
+    loop {
+        let Some(service) = service.upgrade() else { return };
+        let Ok(pool) = service.pools.get(id) else { return };
+        let told = all.iter().map(|target| {
+            let (target, told) = (*target, service.tell(turn.name, *target, Outcome::Committed));
+            async move { (target, told.await) }
+        });
+        all = join_all(told)
+            .await
+            .into_iter()
+            .filter_map(|(target, told)| {
+                told.inspect_err(
+                    |error| tracing::warn!(%transaction, %error, "a target hasn't heard of a commit yet"),
+                )
+                .is_err()
+                .then_some(target)
+            })
+            .collect();
+        if all.is_empty() {
+            if let Err(error) = pool.shard().change_attributes(&[note(container, transaction, None)]).await {
+                tracing::debug!(%transaction, %error, "the note of a commit stays until the next start");
+            }
+            return;
+        }
+        drop((service, pool));
+        rt.sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// The transactions that are noted to be committed, with the targets that may not have heard of it.
+fn notes(pool: &TargetPool) -> Vec<(ContainerId, TransactionId, Targets)> {
+    let (mut found, mut from) = (Vec::new(), Vec::new());
+    loop {
+        let page = pool.shard().attributes(SCOPE, &from, NOTES_MAX);
+        let Some((last, _)) = page.last() else { return found };
+        // The least name greater than the last one.
+        from = [last.as_slice(), &[0]].concat();
+        for (name, value) in page {
+            match (split(&name), codec::decode(&value)) {
+                (Some((container, id)), Ok(targets)) => found.push((container, id, targets)),
+                _ => {
+                    tracing::warn!(pool = %pool.id(), "the note of a committed transaction can't be understood");
+                }
+            }
+        }
+    }
+}
+
+fn split(name: &[u8]) -> Option<(ContainerId, TransactionId)> {
+    let (container, id) = name.split_at_checked(16)?;
+    let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).ok();
+    Some((ContainerId(uuid(container)?), TransactionId(uuid(id)?)))
+}
