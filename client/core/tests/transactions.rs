@@ -1,0 +1,277 @@
+//! Transactions over several targets on a simulated system, and what is left of them when engines and clients die.
+
+mod cluster;
+
+use core::cell::Cell;
+use core::time::Duration;
+use std::rc::Rc;
+
+use cluster::{Cluster, open_container, properties};
+use weir_client::{
+    AkeyRead, AkeyWrite, Conditions, Container, ContainerType, Context, Der, Error, Key, Object, ObjectClass,
+    Restarts, Transaction, kind,
+};
+use weir_runtime::random::Random;
+use weir_runtime::sim::Node;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).expect("a short key")
+}
+
+/// Objects that each live on one target, most of them on different ones.
+async fn objects(context: &Context, container: &Container, count: usize) -> Vec<Object> {
+    let mut made = Vec::new();
+    for _ in 0..count {
+        let oid = container.new_object_id(context, kind::MULTI_HASHED, Some(ObjectClass::S1)).await;
+        made.push(Object::open(container, oid.expect("an id")).expect("opens"));
+    }
+    made
+}
+
+async fn read(context: &Context, object: &Object) -> Result<Option<u64>, Error> {
+    let mut bytes = [0; 8];
+    let mut reads = [AkeyRead::single(key("v"), &mut bytes)];
+    let found = object.fetch(context, &key("d"), Conditions::NONE, &mut reads).await?;
+    Ok((found[0].size == 8).then(|| u64::from_le_bytes(bytes)))
+}
+
+fn write(transaction: &mut Transaction, object: &Object, value: u64, conditions: Conditions) {
+    let bytes = value.to_le_bytes();
+    let writes = [AkeyWrite::single(key("v"), &bytes)];
+    transaction.update(object, &key("d"), conditions, &writes).expect("well formed");
+}
+
+#[test]
+fn changes_of_several_targets_happen_all_or_not_at_all() {
+    let cluster = Cluster::start(1, 3, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let all = objects(&context, &container, 8).await;
+        let mut transaction = Transaction::begin(&context, &container);
+        for (number, object) in (0..).zip(&all) {
+            write(&mut transaction, object, number, Conditions::DKEY_INSERT);
+        }
+        assert_eq!(read(&context, &all[0]).await.expect("answers"), None, "what isn't committed isn't there");
+        transaction.commit(&context).await.expect("commits");
+        for (number, object) in (0..).zip(&all) {
+            assert_eq!(read(&context, object).await.expect("answers"), Some(number));
+        }
+        // One condition that doesn't hold, on another target than the leader's, and nothing of it happens.
+        let mut transaction = Transaction::begin(&context, &container);
+        for object in &all[..7] {
+            write(&mut transaction, object, 99, Conditions::NONE);
+        }
+        write(&mut transaction, &all[7], 99, Conditions::DKEY_INSERT);
+        let refused = transaction.commit(&context).await.expect_err("there is one already");
+        assert!(refused.is(Der::EXIST), "{refused}");
+        for (number, object) in (0..).zip(&all) {
+            assert_eq!(read(&context, object).await.expect("answers"), Some(number));
+        }
+        let mut transaction = Transaction::begin(&context, &container);
+        transaction.punch(&all[0]);
+        transaction.punch_dkey_with(&all[1], &key("d"), &[key("v")]);
+        transaction.commit(&context).await.expect("commits");
+        assert_eq!(read(&context, &all[0]).await.expect("answers"), None);
+        assert_eq!(read(&context, &all[1]).await.expect("answers"), None);
+        let none = Transaction::begin(&context, &container);
+        none.commit(&context).await.expect("there is nothing to do");
+    });
+}
+
+#[test]
+fn who_has_read_what_others_change_has_to_start_again() {
+    let cluster = Cluster::start(2, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let all = objects(&context, &container, 3).await;
+        let late = Transaction::begin(&context, &container);
+        let mut first = Transaction::begin(&context, &container);
+        write(&mut first, &all[0], 1, Conditions::NONE);
+        first.commit(&context).await.expect("commits");
+        // It reads the state before; what it would make of that comes too late.
+        assert_eq!(read(&context, &late.view(&all[0])).await.expect("answers"), None);
+        let mut late = late;
+        write(&mut late, &all[0], 2, Conditions::NONE);
+        write(&mut late, &all[1], 2, Conditions::NONE);
+        let refused = late.commit(&context).await.expect_err("somebody was faster");
+        assert!(refused.is(Der::TX_RESTART), "{refused}");
+        assert!(Restarts::new(&context).again(&context, &refused).await);
+        assert_eq!(read(&context, &all[1]).await.expect("answers"), None);
+        // Whoever writes what it has read is put off, or behind it.
+        let mut early = Transaction::begin(&context, &container);
+        assert_eq!(read(&context, &early.view(&all[2])).await.expect("answers"), None);
+        let plain = [AkeyWrite::single(key("v"), b"12345678")];
+        let at = all[2].update(&context, &key("d"), Conditions::NONE, &plain).await.expect("stored");
+        assert!(at > early.epoch());
+        write(&mut early, &all[1], 3, Conditions::NONE);
+        early.commit(&context).await.expect("it comes before what was written since");
+    });
+}
+
+#[test]
+fn what_does_not_fit_or_makes_no_sense_is_refused() {
+    let cluster = Cluster::start(3, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let all = objects(&context, &container, 2).await;
+        let mut large = Transaction::begin(&context, &container);
+        let bytes = vec![7; 16 << 10];
+        let writes = [AkeyWrite::single(key("v"), &bytes)];
+        large.update(&all[0], &key("d"), Conditions::NONE, &writes).expect("well formed");
+        let refused = large.commit(&context).await.expect_err("too large");
+        assert!(refused.is(Der::REC2BIG), "{refused}");
+        let mut twice = Transaction::begin(&context, &container);
+        write(&mut twice, &all[0], 1, Conditions::NONE);
+        write(&mut twice, &all[0], 2, Conditions::NONE);
+        let refused = twice.commit(&context).await.expect_err("the same akey twice");
+        assert!(refused.is(Der::INVAL), "{refused}");
+        let mut wrong = Transaction::begin(&context, &container);
+        let refused =
+            wrong.update(&all[0], &key("d"), Conditions::PUNCH, &[]).expect_err("no update's condition");
+        assert!(refused.is(Der::INVAL), "{refused}");
+    });
+}
+
+/// What each account holds at first.
+const START: u64 = 1000;
+
+/// What the clients of a run have seen.
+#[derive(Default)]
+struct Tally {
+    committed: Cell<u64>,
+    /// Whether they happened is not known: their clients heard nothing in time.
+    unknown: Cell<u64>,
+    restarts: Cell<u64>,
+    checked: Cell<u64>,
+}
+
+fn bump(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// Account, and how many transfers it has seen.
+fn split(value: u64) -> (u64, u64) {
+    (value >> 32, value & 0xffff_ffff)
+}
+
+fn joined((balance, count): (u64, u64)) -> u64 {
+    (balance << 32) | count
+}
+
+async fn transfer(context: &Context, container: &Container, from: &Object, to: &Object) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(context, container);
+    let (one, other) = (transaction.view(from), transaction.view(to));
+    let one = split(read(context, &one).await?.expect("an account"));
+    let other = split(read(context, &other).await?.expect("an account"));
+    let amount = one.0 / 7;
+    write(&mut transaction, from, joined((one.0 - amount, one.1 + 1)), Conditions::NONE);
+    write(&mut transaction, to, joined((other.0 + amount, other.1 + 1)), Conditions::NONE);
+    transaction.commit(context).await.map(|_| ())
+}
+
+/// Sums of all accounts at one epoch.
+async fn audit(context: &Context, container: &Container, all: &[Object]) -> Result<(u64, u64), Error> {
+    let transaction = Transaction::begin(context, container);
+    let mut sums = (0, 0);
+    for object in all {
+        let (balance, count) = split(read(context, &transaction.view(object)).await?.expect("an account"));
+        sums = (sums.0 + balance, sums.1 + count);
+    }
+    Ok(sums)
+}
+
+async fn client(context: Context, container: Container, all: Vec<Object>, seed: u64, tally: Rc<Tally>) {
+    let random = Random::new(seed);
+    for _ in 0..30 {
+        let from = usize::try_from(random.below(all.len() as u64)).expect("few");
+        let to = (from + 1 + usize::try_from(random.below(all.len() as u64 - 1)).expect("few")) % all.len();
+        let mut restarts = Restarts::new(&context);
+        loop {
+            match transfer(&context, &container, &all[from], &all[to]).await {
+                Ok(()) => break bump(&tally.committed),
+                Err(Error::Unavailable { .. }) => break bump(&tally.unknown),
+                Err(error) if restarts.again(&context, &error).await => bump(&tally.restarts),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if let Ok((sum, _)) = audit(&context, &container, &all).await {
+            assert_eq!(sum, START * all.len() as u64, "money was made or lost");
+            bump(&tally.checked);
+        }
+    }
+}
+
+fn run(seed: u64) -> Rc<Tally> {
+    let cluster = Rc::new(Cluster::start(seed, 3, 2));
+    let context = cluster.context(MINUTE);
+    let tally = Rc::new(Tally::default());
+    let setup = context.clone();
+    let (container, all) = cluster.run(async move {
+        let container = open_container(&setup, properties("bank", ContainerType::Object)).await;
+        let all = objects(&setup, &container, 6).await;
+        let mut transaction = Transaction::begin(&setup, &container);
+        for object in &all {
+            write(&mut transaction, object, joined((START, 0)), Conditions::DKEY_INSERT);
+        }
+        transaction.commit(&setup).await.expect("commits");
+        (container, all)
+    });
+    let start = |node: &Node, number: u64| {
+        let context = cluster.context_on(node, MINUTE);
+        let work = client(context, container.clone(), all.clone(), seed ^ (number + 1), Rc::clone(&tally));
+        node.handle().spawn(work)
+    };
+    let random = Random::new(seed);
+    for rank in 0..3 {
+        // A client and an engine die together, so that nobody asks anew for what both were doing.
+        let node = cluster.world.node(&format!("doomed-{rank}"));
+        drop(start(&node, 10 + u64::from(rank)));
+        let after = Duration::from_micros(random.below(60_000));
+        let soon = after + Duration::from_micros(random.below(600));
+        let world = cluster.world.clone();
+        cluster.world.schedule(after, move || world.crash(&node));
+        cluster.schedule_crash(rank, soon, Duration::from_millis(10 + random.below(300)));
+    }
+    let clients: Vec<_> =
+        (0..4).map(|number| start(&cluster.world.node(&format!("client-{number}")), number)).collect();
+    let (seen, end) = (Rc::clone(&tally), context.clone());
+    cluster.run(async move {
+        for client in clients {
+            client.await.expect("it finishes");
+        }
+        // Whoever was away has come back by now.
+        end.runtime().sleep(Duration::from_secs(90)).await;
+        let (sum, count) = audit(&end, &container, &all).await.expect("nothing is undecided any more");
+        assert_eq!(sum, START * all.len() as u64, "money was made or lost");
+        let done = count / 2;
+        assert!(
+            count.is_multiple_of(2) && done >= seen.committed.get(),
+            "{done} of {}",
+            seen.committed.get()
+        );
+        // The dead may have been told nothing of their last one.
+        assert!(done <= seen.committed.get() + seen.unknown.get() + 3, "a transfer happened twice");
+    });
+    tally
+}
+
+#[test]
+fn transfers_keep_their_sum_whatever_meets_and_whoever_dies() {
+    let count = std::env::var("WEIR_SIM_SEEDS").map_or(24, |seeds| seeds.parse().expect("a number"));
+    let (mut committed, mut restarts, mut checked) = (0, 0, 0);
+    for seed in 0..count {
+        let tally = run(seed);
+        committed += tally.committed.get();
+        restarts += tally.restarts.get();
+        checked += tally.checked.get();
+    }
+    assert!(
+        committed > 40 * count && restarts > count && checked > 20 * count,
+        "{committed} {restarts} {checked}"
+    );
+}
