@@ -89,16 +89,21 @@ impl Transaction {
 
     /// Removes a whole dkey when it commits, provided that it has all of these akeys then.
     pub fn punch_dkey_with(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) {
-        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()));
+        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()), Conditions::NONE);
+    }
+
+    /// Removes akeys of one dkey when it commits, which must all be there then.
+    pub fn punch_akeys(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) {
+        self.punch_scope(object, PunchScope::Akeys(dkey.clone(), akeys.to_vec()), Conditions::PUNCH);
     }
 
     /// Removes an object with everything in it when it commits.
     pub fn punch(&mut self, object: &Object) {
-        self.punch_scope(object, PunchScope::Object);
+        self.punch_scope(object, PunchScope::Object, Conditions::NONE);
     }
 
-    fn punch_scope(&mut self, object: &Object, scope: PunchScope) {
-        let change = Change::Punch { object: object.id(), scope, conditions: Conditions::NONE };
+    fn punch_scope(&mut self, object: &Object, scope: PunchScope, conditions: Conditions) {
+        let change = Change::Punch { object: object.id(), scope, conditions };
         self.changes.push((object.clone(), change));
     }
 
@@ -148,10 +153,14 @@ impl Transaction {
         for (object, change) in &self.changes {
             let layout = object.layout(map)?;
             let ids = match change {
-                Change::Update { dkey, .. } | Change::Punch { scope: PunchScope::DkeyWith(dkey, _), .. } => {
-                    vec![layout.target_of(dkey)]
-                }
-                Change::Punch { .. } => layout.shards,
+                Change::Update { dkey, .. } => vec![layout.target_of(dkey)],
+                Change::Punch { scope, .. } => match scope {
+                    PunchScope::Object => layout.shards,
+                    PunchScope::Akeys(dkey, _) | PunchScope::DkeyWith(dkey, _) => {
+                        vec![layout.target_of(dkey)]
+                    }
+                    PunchScope::Dkeys(dkeys) => dkeys.iter().map(|dkey| layout.target_of(dkey)).collect(),
+                },
             };
             for id in ids {
                 let target = target_of(map, id).ok_or_else(|| no_shard(question, id as usize))?;

@@ -239,23 +239,19 @@ fn run(seed: u64) -> Rc<Tally> {
     }
     let clients: Vec<_> =
         (0..4).map(|number| start(&cluster.world.node(&format!("client-{number}")), number)).collect();
-    let (seen, end) = (Rc::clone(&tally), context.clone());
+    let tally_at_end = Rc::clone(&tally);
     cluster.run(async move {
         for client in clients {
             client.await.expect("it finishes");
         }
         // Whoever was away has come back by now.
-        end.runtime().sleep(Duration::from_secs(90)).await;
-        let (sum, count) = audit(&end, &container, &all).await.expect("nothing is undecided any more");
+        context.runtime().sleep(Duration::from_secs(90)).await;
+        let (sum, count) = audit(&context, &container, &all).await.expect("nothing is undecided any more");
         assert_eq!(sum, START * all.len() as u64, "money was made or lost");
-        let done = count / 2;
-        assert!(
-            count.is_multiple_of(2) && done >= seen.committed.get(),
-            "{done} of {}",
-            seen.committed.get()
-        );
+        let (done, told) = (count / 2, tally_at_end.committed.get());
+        assert!(count.is_multiple_of(2) && done >= told, "{done} of {told}");
         // The dead may have been told nothing of their last one.
-        assert!(done <= seen.committed.get() + seen.unknown.get() + 3, "a transfer happened twice");
+        assert!(done <= told + tally_at_end.unknown.get() + 3, "a transfer happened twice");
     });
     tally
 }

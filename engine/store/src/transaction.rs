@@ -612,6 +612,24 @@ enum Named<'a> {
     Punched,
 }
 
+fn twice(what: &dyn core::fmt::Display) -> UpdateError {
+    UpdateError::Invalid(format!("two operations of the transaction concern {what}"))
+}
+
+/// Notes that an operation concerns these akeys of a dkey, unless another one does.
+fn name_akeys<'a>(
+    dkeys: &mut BTreeMap<(ObjectId, &'a Key), Named<'a>>,
+    (object, dkey): (ObjectId, &'a Key),
+    akeys: impl IntoIterator<Item = &'a Key>,
+) -> Result<(), UpdateError> {
+    let named = dkeys.entry((object, dkey)).or_insert_with(|| Named::Akeys(BTreeSet::new()));
+    let Named::Akeys(known) = named else { return Err(twice(dkey)) };
+    match akeys.into_iter().find(|akey| !known.insert(akey)) {
+        Some(again) => Err(twice(again)),
+        None => Ok(()),
+    }
+}
+
 /// Checks that operations have the right form and that no two of them concern the same.
 pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
     if operations.is_empty() || operations.len() > OPERATIONS_MAX {
@@ -620,9 +638,6 @@ pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), Updat
     }
     let mut dkeys: BTreeMap<(ObjectId, &Key), Named<'_>> = BTreeMap::new();
     let mut objects: BTreeMap<ObjectId, bool> = BTreeMap::new();
-    let twice = |what: &dyn core::fmt::Display| {
-        Err(UpdateError::Invalid(format!("two operations of the transaction concern {what}")))
-    };
     let mut punched = 0;
     for operation in operations {
         let object = operation.object();
@@ -630,15 +645,11 @@ pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), Updat
         if let Some(before) = objects.insert(object, whole)
             && (before || whole)
         {
-            return twice(&object);
+            return Err(twice(&object));
         }
         match operation {
             Operation::Update { dkey, akeys, .. } => {
-                let named = dkeys.entry((object, dkey)).or_insert_with(|| Named::Akeys(BTreeSet::new()));
-                let Named::Akeys(known) = named else { return twice(dkey) };
-                if let Some(again) = akeys.iter().find(|update| !known.insert(&update.akey)) {
-                    return twice(&again.akey);
-                }
+                name_akeys(&mut dkeys, (object, dkey), akeys.iter().map(|update| &update.akey))?;
             }
             Operation::Punch { scope, conditions, .. } => {
                 check_scope(object, scope).map_err(UpdateError::Invalid)?;
@@ -651,11 +662,15 @@ pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), Updat
                     let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
                     return Err(UpdateError::Invalid(text));
                 }
+                if let PunchScope::Akeys(dkey, akeys) = scope {
+                    name_akeys(&mut dkeys, (object, dkey), akeys)?;
+                    continue;
+                }
                 for scope in scopes_of_punch(scope) {
                     if let Scope::Dkey(dkey) = scope
                         && dkeys.insert((object, dkey), Named::Punched).is_some()
                     {
-                        return twice(dkey);
+                        return Err(twice(dkey));
                     }
                 }
             }

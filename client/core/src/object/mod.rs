@@ -58,8 +58,9 @@ impl Object {
         Self { epoch, ..self.clone() }
     }
 
-    /// The same object as a transaction of this epoch reads it.
-    pub(crate) fn in_transaction(&self, epoch: Epoch) -> Self {
+    /// The same object as the [`crate::Transaction`] of this epoch reads it.
+    #[must_use]
+    pub fn in_transaction(&self, epoch: Epoch) -> Self {
         Self { epoch, in_transaction: true, ..self.clone() }
     }
 

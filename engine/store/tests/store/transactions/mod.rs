@@ -374,6 +374,51 @@ fn transactions_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn akeys_of_one_dkey_are_written_and_removed_together() {
+    let (machine, _store, shard, t) = start(15);
+    machine.run(async move {
+        let update = |akey: &str, conditions| Operation::Update {
+            object: object(1),
+            dkey: key("x"),
+            conditions,
+            akeys: vec![single(akey, b"v")],
+            data: Data::Borrowed(b"v"),
+        };
+        let punch = |akey: &str| Operation::Punch {
+            object: object(1),
+            scope: PunchScope::Akeys(key("x"), vec![key(akey)]),
+            conditions: Conditions::PUNCH,
+        };
+        let akeys = async || {
+            let scope = ListScope::Akeys(key("x"));
+            let page =
+                shard.list(CONTAINER, object(1), &scope, Epoch(MAX), b"", 99, None).await.expect("listed");
+            page.entries.iter().map(|entry| entry.key[0]).collect::<Vec<u8>>()
+        };
+        let insert = Conditions::AKEY_INSERT;
+        let first = [update("a", insert), update("b", insert)];
+        shard.transact(CONTAINER, id(1), Epoch(t), &first).await.expect("stored");
+        shard
+            .transact(CONTAINER, id(2), Epoch(t + 1), &[update("c", insert), punch("a")])
+            .await
+            .expect("stored");
+        assert_eq!(akeys().await, b"bc");
+        let next = [punch("c"), update("a", insert), punch("b")];
+        shard.prepare(CONTAINER, id(3), Epoch(t + 2), &next).await.expect("prepared");
+        shard.commit_transaction(CONTAINER, id(3)).await.expect("committed");
+        assert_eq!(akeys().await, b"a");
+        let missing =
+            shard.transact(CONTAINER, id(4), Epoch(t + 3), &[update("d", insert), punch("b")]).await;
+        assert!(matches!(missing, Err(UpdateError::Missing(_))), "{missing:?}");
+        let same = shard
+            .transact(CONTAINER, id(5), Epoch(t + 4), &[update("a", Conditions::NONE), punch("a")])
+            .await;
+        assert!(matches!(same, Err(UpdateError::Invalid(_))), "{same:?}");
+        assert_eq!(akeys().await, b"a");
+    });
+}
+
+#[test]
 fn who_reads_what_aggregation_has_removed_since_has_to_start_again() {
     let (machine, store, shard, t) = start(7);
     machine.run(async move {
