@@ -5,7 +5,6 @@
 //! that was removed, or replaced by another inode, meanwhile.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
-use weir_proto::limits::AKEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::mount::Dfs;
@@ -83,7 +82,7 @@ pub(crate) fn akey(bytes: &[u8]) -> Result<Key> {
 }
 
 /// The guard of an inode.
-fn guard_key(oid: ObjectId) -> Result<Key> {
+pub(crate) fn guard_key(oid: ObjectId) -> Result<Key> {
     let mut bytes = vec![GUARD_PREFIX];
     bytes.extend(oid.to_bytes());
     akey(&bytes)
@@ -188,28 +187,6 @@ impl Dfs {
         }
         writes.extend(more);
         self.change_entry(context, node.parent, &node.name, &writes).await
-    }
-
-    /// Puts an inode in the place of another one.
-    ///
-    /// The old inode's guard goes right after: for that moment a change that was decided on the old inode still
-    /// passes.
-    pub(crate) async fn replace_entry(&self, context: &Context, old: &Node, record: &Record) -> Result<()> {
-        let insertion = Insertion::of(record)?;
-        let mut writes = insertion.writes();
-        writes[0].conditions = Conditions::AKEY_UPDATE;
-        writes[1].conditions = Conditions::AKEY_INSERT;
-        let old_guard = guard_key(old.oid())?;
-        writes.push(AkeyWrite::single(old_guard.clone(), GUARD).when(Conditions::AKEY_UPDATE));
-        let mut doomed = self.xattr_keys(context, old).await?;
-        self.change_entry(context, old.parent, &old.name, &writes).await?;
-        doomed.push(old_guard);
-        let key = entry_key(old.parent, &old.name)?;
-        let object = self.object(old.parent)?;
-        for batch in doomed.chunks(AKEYS_MAX) {
-            object.punch_akeys(context, Conditions::NONE, &key, batch).await?;
-        }
-        Ok(())
     }
 
     /// Removes an inode's entry with everything under it.

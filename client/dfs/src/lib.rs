@@ -19,6 +19,7 @@ mod path;
 mod record;
 mod rename;
 mod superblock;
+mod transaction;
 mod writeback;
 mod xattr;
 

@@ -2,7 +2,7 @@
 
 use weir_client::{
     AkeyRead, Conditions, Container, ContainerType, Context, Epoch, Object, ObjectClass, PoolSpace, Rights,
-    kind,
+    Transaction, kind,
 };
 use weir_proto::{Der, ObjectId};
 
@@ -24,6 +24,8 @@ pub struct Dfs {
     superblock: Superblock,
     root: Node,
     epoch: Epoch,
+    /// Whether that epoch is a transaction's.
+    in_transaction: bool,
 }
 
 /// Space of a file system, in bytes.
@@ -141,7 +143,8 @@ impl Dfs {
         let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
         let root =
             Node { parent: directory_id(SUPERBLOCK_OID), name: SUPERBLOCK_NAME.to_vec(), record: root };
-        Ok(Some(Self { container: container.clone(), superblock, root, epoch }))
+        let in_transaction = false;
+        Ok(Some(Self { container: container.clone(), superblock, root, epoch, in_transaction }))
     }
 
     /// The root directory, as it was when the file system was mounted.
@@ -184,13 +187,22 @@ impl Dfs {
         Ok(StatFs { total, free, used: info.used, block_size })
     }
 
+    /// The file system as a transaction reads it.
+    pub(crate) fn within(&self, transaction: &Transaction) -> Self {
+        Self { epoch: transaction.epoch(), in_transaction: true, ..self.clone() }
+    }
+
     pub(crate) fn ensure_writable(&self) -> Result<()> {
         if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// The object in the state that this mount shows.
     pub(crate) fn read_view(&self, object: Object) -> Object {
-        if self.epoch == Epoch::MAX { object } else { object.at(self.epoch) }
+        match self.epoch {
+            epoch if self.in_transaction => object.in_transaction(epoch),
+            Epoch::MAX => object,
+            epoch => object.at(epoch),
+        }
     }
 
     pub(crate) fn epoch(&self) -> Epoch {

@@ -1,6 +1,6 @@
 //! Looking up, creating and removing entries.
 
-use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, kind};
+use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, Restarts, kind};
 use weir_proto::{Key, ObjectId};
 use weir_runtime::join_all;
 
@@ -163,7 +163,16 @@ impl Dfs {
         } else {
             self.insert_entry(context, directory.oid(), name, &record).await?;
         }
-        Ok(Node { parent: directory.oid(), name: name.to_vec(), record })
+        let node = Node { parent: directory.oid(), name: name.to_vec(), record };
+        // Somebody may have removed the directory since it was looked up: nobody would ever find what is in it.
+        if let Err(error) = self.ensure_alive(context, directory).await {
+            if matches!(error, Error::NotFound(_)) {
+                drop(self.remove_entry(context, &node).await);
+                drop(self.reclaim(context, &Removed { node }).await);
+            }
+            return Err(error);
+        }
+        Ok(node)
     }
 
     async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {
@@ -230,24 +239,45 @@ impl Dfs {
 
     /// Removes an empty directory.
     ///
-    /// An entry that another client adds between the check and the removal is lost with the directory: the check
-    /// and the removal concern different dkeys, which no single condition covers.
+    /// That it is empty is read by the transaction that removes it: an entry that another client adds is seen, or finds no
+    /// directory to be in.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], [`Error::ReadOnly`]; or an object error.
     pub async fn rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
         self.ensure_writable()?;
-        for _ in 0..RACES_MAX {
-            let node = self.lookup(context, directory, name).await?;
-            node.ensure_directory()?;
-            self.ensure_empty(context, &node).await?;
-            match self.remove_entry(context, &node).await {
-                Ok(()) => return Ok(Removed { node }),
-                Err(Error::Stale(_)) => {}
-                Err(error) => return Err(error),
+        let mut restarts = Restarts::new(context);
+        loop {
+            match self.try_rmdir(context, directory, name).await {
+                Err(Error::Client(error)) if restarts.again(context, &error).await => {}
+                done => return done,
             }
         }
-        Err(Error::Stale(shown(name)))
+    }
+
+    async fn try_rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+        let (mut transaction, view) = self.begin(context);
+        let node = view.lookup(context, directory, name).await?;
+        node.ensure_directory()?;
+        view.ensure_empty(context, &node).await?;
+        transaction.punch(&self.object(node.oid())?);
+        self.remove_within(&mut transaction, &node)?;
+        transaction.commit(context).await?;
+        Ok(Removed { node })
+    }
+
+    /// Checks that a directory wasn't removed.
+    pub(crate) async fn ensure_alive(&self, context: &Context, directory: &Node) -> Result<()> {
+        match self.parent_of(context, directory.oid()).await {
+            Err(Error::Stale(_)) => {}
+            known => return known.map(|_| ()),
+        }
+        // Whoever made it may have died between its entry and the reference to its parent; both go together.
+        match self.refetch(context, directory).await {
+            Ok(_) => self.link_parent(context, directory.oid(), directory.parent).await,
+            Err(Error::Stale(_)) => Err(Error::NotFound(directory.shown())),
+            Err(error) => Err(error),
+        }
     }
 
     /// Frees what a removed inode held.
@@ -265,7 +295,7 @@ impl Dfs {
 }
 
 /// How often a removal looks again when somebody else changes the entry at the same time.
-pub(crate) const RACES_MAX: usize = 16;
+const RACES_MAX: usize = 16;
 
 /// The dkey of a directory's reference to its parent; no entry can have this name.
 pub(crate) fn parent_key() -> Result<Key> {

@@ -1,13 +1,13 @@
 //! Renaming.
 
-use weir_client::Context;
-use weir_proto::ObjectId;
+use weir_client::{Context, Restarts};
+use weir_proto::{Key, ObjectId};
 
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::{dkey, shown};
-use crate::namespace::{RACES_MAX, Removed};
-use crate::record::{Kind, Record};
+use crate::namespace::Removed;
+use crate::record::Kind;
 use crate::{Error, Result};
 
 /// What a rename does with an entry that has the new name.
@@ -19,12 +19,31 @@ pub enum Replace {
     Refuse,
 }
 
+/// Most bytes of extended attributes that go along with the rename itself: its records and names fit beside them.
+const ALONG_MAX: usize = 4096;
+
+/// Most of them that do: with them, the akeys of an entry stay within one update.
+const ALONG_COUNT: usize = 64;
+
+/// Where an inode goes.
+#[derive(Clone, Copy)]
+struct Destination<'a> {
+    directory: &'a Node,
+    name: &'a [u8],
+    replace: Replace,
+}
+
+/// An inode under its new name, and the one that was replaced.
+type Renamed = (Node, Option<Removed>);
+
+/// Extended attributes that are more than go along: they are at the new name already.
+type Placed = Vec<(Key, Vec<u8>)>;
+
 impl Dfs {
     /// Renames an entry, within a directory or to another one. Returns the inode under its new name, and the one
     /// that was replaced.
     ///
-    /// The new entry appears before the old one goes: who looks between the two, or a client that dies there, leaves
-    /// the inode with two names. Nothing is ever without a name.
+    /// All of it happens at once, or nothing, whoever looks meanwhile and whoever dies.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] under [`Replace::Refuse`]; [`Error::IsDirectory`],
@@ -38,67 +57,118 @@ impl Dfs {
         to: &Node,
         new_name: &[u8],
         replace: Replace,
-    ) -> Result<(Node, Option<Removed>)> {
+    ) -> Result<Renamed> {
         self.ensure_writable()?;
         to.ensure_directory()?;
         dkey(new_name)?;
-        let moves = from.oid() != to.oid();
-        for _ in 0..RACES_MAX {
-            let source = self.lookup(context, from, name).await?;
-            if moves && source.is_directory() {
-                self.ensure_outside(context, source.oid(), to.oid()).await?;
+        let to = Destination { directory: to, name: new_name, replace };
+        let (mut restarts, mut placed) = (Restarts::new(context), None);
+        let done = loop {
+            match self.try_rename(context, from, name, to, &mut placed).await {
+                Ok(Some(renamed)) => break Ok(renamed),
+                Ok(None) => {}
+                Err(Error::Client(error)) if restarts.again(context, &error).await => {}
+                Err(error) => break Err(error),
             }
-            let target = self.fetch_entry(context, to.oid(), new_name).await?;
-            let target = target.map(|record| Node { parent: to.oid(), name: new_name.to_vec(), record });
-            if let Some(target) = &target {
-                if target.oid() == source.oid() && !moves && name == new_name {
-                    return Ok((source, None));
-                }
-                if replace == Replace::Refuse {
-                    return Err(Error::Exists(shown(new_name)));
-                }
-                if target.oid() == source.oid() {
-                    // An earlier rename of this kind was cut short: finish it.
-                    self.remove_entry(context, &source).await?;
-                    return Ok((target.clone(), None));
-                }
-                self.ensure_replaceable(context, &source, target).await?;
-            }
-            match self.move_entry(context, &source, to.oid(), new_name, target.as_ref()).await {
-                Ok(node) => return Ok((node, target.map(|node| Removed { node }))),
-                // The target appeared, went or changed since it was looked at: look again.
-                Err(Error::Stale(_) | Error::Exists(_)) => {}
-                Err(error) => return Err(error),
-            }
+        };
+        let left = match &done {
+            Ok((_, replaced)) => replaced.as_ref().map(|replaced| replaced.node.clone()),
+            Err(_) => placed.map(|(node, _)| node),
+        };
+        if let Some(left) = left {
+            // Nobody sees attributes that are left behind: they take space.
+            drop(self.displace_xattrs(context, &left).await);
         }
-        Err(Error::Stale(shown(name)))
+        done
     }
 
-    async fn move_entry(
+    /// One try; `None` when something had to be done first.
+    async fn try_rename(
         &self,
         context: &Context,
+        from: &Node,
+        name: &[u8],
+        to: Destination<'_>,
+        placed: &mut Option<(Node, Placed)>,
+    ) -> Result<Option<Renamed>> {
+        let (mut transaction, view) = self.begin(context);
+        let source = view.lookup(context, from, name).await?;
+        let moves = from.oid() != to.directory.oid();
+        if moves && source.is_directory() {
+            view.ensure_outside(context, source.oid(), to.directory.oid()).await?;
+        }
+        if let Err(Error::Stale(_)) = view.parent_of(context, to.directory.oid()).await {
+            self.ensure_alive(context, to.directory).await?;
+            return Ok(None);
+        }
+        let target = view.fetch_entry(context, to.directory.oid(), to.name).await?;
+        let target = target.map(|record| Node { record, ..to.node(&source) });
+        if let Some(target) = &target {
+            if !moves && name == to.name {
+                return Ok(Some((source, None)));
+            }
+            if to.replace == Replace::Refuse {
+                return Err(Error::Exists(shown(to.name)));
+            }
+            if target.oid() == source.oid() {
+                // Renames weren't one step once: one was cut short.
+                self.remove_within(&mut transaction, &source)?;
+                transaction.commit(context).await?;
+                return Ok(Some((target.clone(), None)));
+            }
+            view.ensure_replaceable(context, &source, target).await?;
+        }
+        let mut renamed = to.node(&source);
+        renamed.record.ctime_ns = wall_ns(context);
+        let Some(along) = self.carry_xattrs(context, &view, &source, &renamed, placed).await? else {
+            return Ok(None);
+        };
+        if let Some(target) = &target {
+            self.replace_within(&mut transaction, target, &renamed.record, &along)?;
+        } else {
+            let place = (renamed.parent, &renamed.name[..]);
+            self.insert_within(&mut transaction, place, &renamed.record, &along)?;
+        }
+        if source.is_directory() && moves {
+            self.link_parent_within(&mut transaction, source.oid(), to.directory.oid())?;
+        }
+        if let Some(target) = target.as_ref().filter(|target| target.is_directory()) {
+            // Who adds an entry to it meets this.
+            transaction.punch(&self.object(target.oid())?);
+        }
+        self.remove_within(&mut transaction, &source)?;
+        transaction.commit(context).await?;
+        Ok(Some((renamed, target.map(|node| Removed { node }))))
+    }
+
+    /// The extended attributes that go along with a rename. Those that are too many for that are put to the new name first:
+    /// `None` when that has just been done.
+    async fn carry_xattrs(
+        &self,
+        context: &Context,
+        view: &Self,
         source: &Node,
-        to: ObjectId,
-        new_name: &[u8],
-        target: Option<&Node>,
-    ) -> Result<Node> {
-        let record = Record { ctime_ns: wall_ns(context), ..source.record.clone() };
-        let moved = Node { parent: to, name: new_name.to_vec(), record };
-        match target {
-            Some(target) => self.replace_entry(context, target, &moved.record).await?,
-            None => self.insert_entry(context, to, new_name, &moved.record).await?,
+        moved: &Node,
+        placed: &mut Option<(Node, Placed)>,
+    ) -> Result<Option<Placed>> {
+        if !source.record.xattrs {
+            return Ok(Some(Vec::new()));
         }
-        if source.record.xattrs {
-            self.copy_xattrs(context, source, &moved).await?;
+        let values = view.xattr_values(context, source).await?;
+        let bytes: usize = values.iter().map(|(key, value)| key.as_bytes().len() + value.len()).sum();
+        // What an earlier rename of the same inode has left at that name must not come back.
+        let is_clean = placed.is_none() && view.xattr_keys(context, moved).await?.is_empty();
+        if bytes <= ALONG_MAX && values.len() <= ALONG_COUNT && is_clean {
+            return Ok(Some(values));
         }
-        if source.is_directory() && source.parent != to {
-            self.link_parent(context, source.oid(), to).await?;
+        if let Some((_, there)) = placed
+            && *there == values
+        {
+            return Ok(Some(Vec::new()));
         }
-        match self.remove_entry(context, source).await {
-            // Somebody else moved or removed the old name meanwhile: the new one stands.
-            Ok(()) | Err(Error::Stale(_)) => Ok(moved),
-            Err(error) => Err(error),
-        }
+        self.place_xattrs(context, moved, &values).await?;
+        *placed = Some((moved.clone(), values));
+        Ok(None)
     }
 
     async fn ensure_replaceable(&self, context: &Context, source: &Node, target: &Node) -> Result<()> {
@@ -125,6 +195,13 @@ impl Dfs {
             }
         }
         Err(Error::Invalid(format!("directories nest deeper than {DEPTH_MAX}")))
+    }
+}
+
+impl Destination<'_> {
+    /// An inode at the new name.
+    fn node(self, inode: &Node) -> Node {
+        Node { parent: self.directory.oid(), name: self.name.to_vec(), record: inode.record.clone() }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Extended attributes: further akeys of an inode's entry.
 
 use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context};
-use weir_proto::limits::LIST_KEYS_MAX;
+use weir_proto::limits::{AKEYS_MAX, LIST_KEYS_MAX};
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::entry::{Node, akey, entry_key};
 use crate::mount::Dfs;
 use crate::name::shown;
-use crate::record::Record;
 use crate::{Error, Result};
 
 /// Longest name of an extended attribute, in bytes.
@@ -172,25 +171,51 @@ impl Dfs {
         Ok(keys)
     }
 
-    /// Copies extended attributes to an inode's new name.
-    pub(crate) async fn copy_xattrs(&self, context: &Context, from: &Node, to: &Node) -> Result<()> {
+    /// Extended attributes of an inode, as they are stored.
+    pub(crate) async fn xattr_values(&self, context: &Context, node: &Node) -> Result<Vec<(Key, Vec<u8>)>> {
         let mut values = Vec::new();
-        for key in self.xattr_keys(context, from).await? {
-            if let Some(value) = self.get_xattr_raw(context, from, &key).await? {
+        for key in self.xattr_keys(context, node).await? {
+            if let Some(value) = self.get_xattr_raw(context, node, &key).await? {
                 let mut bytes = vec![VALUE_MARK];
                 bytes.extend(value);
                 values.push((key, bytes));
             }
         }
+        Ok(values)
+    }
+
+    /// Makes these the extended attributes that an inode will have under a name: nobody sees them before it has that name.
+    pub(crate) async fn place_xattrs(
+        &self,
+        context: &Context,
+        node: &Node,
+        values: &[(Key, Vec<u8>)],
+    ) -> Result<()> {
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let mut stale = self.xattr_keys(context, node).await?;
+        stale.retain(|key| values.iter().all(|(kept, _)| kept != key));
+        for batch in stale.chunks(AKEYS_MAX) {
+            object.punch_akeys(context, Conditions::NONE, &dkey, batch).await?;
+        }
         // A few at a time, so that one update carries them.
-        for batch in values.chunks(COPY_BATCH) {
-            let writes = batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)).collect();
-            let record: &Record = &to.record;
-            self.rewrite_entry(context, to, record, writes).await?;
+        for batch in values.chunks(PLACED_TOGETHER) {
+            let writes: Vec<_> =
+                batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)).collect();
+            object.update(context, &dkey, Conditions::NONE, &writes).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes an inode's extended attributes from under a name that isn't its own.
+    pub(crate) async fn displace_xattrs(&self, context: &Context, node: &Node) -> Result<()> {
+        let doomed = self.xattr_keys(context, node).await?;
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        for batch in doomed.chunks(AKEYS_MAX) {
+            object.punch_akeys(context, Conditions::NONE, &dkey, batch).await?;
         }
         Ok(())
     }
 }
 
 /// Extended attributes in one update: with values of the greatest length they fit the payload limit.
-const COPY_BATCH: usize = 64;
+const PLACED_TOGETHER: usize = 64;

@@ -1,0 +1,74 @@
+//! Changes of several entries that happen all or not at all.
+
+use weir_client::{AkeyWrite, Conditions, Context, Transaction};
+use weir_proto::{Key, ObjectId};
+
+use crate::Result;
+use crate::entry::{Insertion, Node, entry_key, guard_key};
+use crate::mount::Dfs;
+use crate::record::Record;
+
+impl Dfs {
+    /// Begins a transaction, with the file system as it reads it.
+    pub(crate) fn begin(&self, context: &Context) -> (Transaction, Self) {
+        let transaction = Transaction::begin(context, self.container());
+        let view = self.within(&transaction);
+        (transaction, view)
+    }
+
+    /// Adds an entry, and extended attributes to it, where there is none.
+    pub(crate) fn insert_within(
+        &self,
+        transaction: &mut Transaction,
+        (parent, name): (ObjectId, &[u8]),
+        record: &Record,
+        xattrs: &[(Key, Vec<u8>)],
+    ) -> Result<()> {
+        let insertion = Insertion::of(record)?;
+        let mut writes = insertion.writes();
+        for write in &mut writes {
+            write.conditions = Conditions::AKEY_INSERT;
+        }
+        writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
+        let key = entry_key(parent, name)?;
+        Ok(transaction.update(&self.object(parent)?, &key, Conditions::PER_AKEY, &writes)?)
+    }
+
+    /// Puts an inode, with extended attributes, in the place of another one.
+    pub(crate) fn replace_within(
+        &self,
+        transaction: &mut Transaction,
+        old: &Node,
+        record: &Record,
+        xattrs: &[(Key, Vec<u8>)],
+    ) -> Result<()> {
+        let insertion = Insertion::of(record)?;
+        let mut writes = insertion.writes();
+        writes[0].conditions = Conditions::AKEY_UPDATE;
+        writes[1].conditions = Conditions::AKEY_INSERT;
+        writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
+        let (object, key) = (self.object(old.parent)?, entry_key(old.parent, &old.name)?);
+        transaction.update(&object, &key, Conditions::PER_AKEY, &writes)?;
+        transaction.punch_akeys(&object, &key, &[guard_key(old.oid())?]);
+        Ok(())
+    }
+
+    /// Removes an inode's entry with everything under it.
+    pub(crate) fn remove_within(&self, transaction: &mut Transaction, node: &Node) -> Result<()> {
+        let key = entry_key(node.parent, &node.name)?;
+        transaction.punch_dkey_with(&self.object(node.parent)?, &key, &[guard_key(node.oid())?]);
+        Ok(())
+    }
+
+    /// Writes a directory's reference to its parent.
+    pub(crate) fn link_parent_within(
+        &self,
+        transaction: &mut Transaction,
+        directory: ObjectId,
+        parent: ObjectId,
+    ) -> Result<()> {
+        let (bytes, key) = (parent.to_bytes(), crate::namespace::parent_key()?);
+        let writes = [AkeyWrite::single(key.clone(), &bytes)];
+        Ok(transaction.update(&self.object(directory)?, &key, Conditions::NONE, &writes)?)
+    }
+}

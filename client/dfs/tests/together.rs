@@ -1,0 +1,261 @@
+//! Clients that change the same names at the same moment, and clients and engines that die in the middle: whatever happens, it
+//! is what some order of the operations would have done.
+
+#[path = "../../core/tests/cluster/mod.rs"]
+mod cluster;
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::Rc;
+
+use cluster::{Cluster, open_container, properties};
+use weir_client::{ContainerType, Context};
+use weir_dfs::{Dfs, Error, Node as Entry, Ownership, Replace, XattrMode};
+use weir_runtime::random::Random;
+use weir_runtime::sim::Node;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const OWNER: Ownership = Ownership { mode: 0o755, uid: 1000, gid: 1000 };
+
+/// How far apart two clients begin, at most: about as long as what they do takes.
+const APART_US: u64 = 3000;
+
+fn seeds() -> u64 {
+    std::env::var("WEIR_SIM_SEEDS").map_or(60, |seeds| seeds.parse().expect("a number"))
+}
+
+/// What comes of something that runs elsewhere.
+type Outcome<T> = Rc<RefCell<Option<T>>>;
+
+/// Two directories, `a` and `b`.
+struct Scene {
+    cluster: Rc<Cluster>,
+    context: Context,
+    dfs: Dfs,
+    a: Entry,
+    b: Entry,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Self {
+        let cluster = Rc::new(Cluster::start(seed, 3, 2));
+        let context = cluster.context(MINUTE);
+        let of = context.clone();
+        let (dfs, a, b) = cluster.run(async move {
+            let container = open_container(&of, properties("home", ContainerType::Posix)).await;
+            let dfs = Dfs::mount(&of, &container).await.expect("mounts");
+            let a = dfs.mkdir(&of, dfs.root(), b"a", OWNER).await.expect("made");
+            let b = dfs.mkdir(&of, dfs.root(), b"b", OWNER).await.expect("made");
+            (dfs, a, b)
+        });
+        Self { cluster, context, dfs, a, b }
+    }
+
+    /// Makes a file whose content is its name.
+    fn file(&self, directory: &Entry, name: &'static [u8]) {
+        let (context, dfs, directory) = (self.context.clone(), self.dfs.clone(), directory.clone());
+        self.cluster.run(async move {
+            let node = dfs.create(&context, &directory, name, OWNER).await.expect("created");
+            dfs.file(&node).expect("a file").write(&context, 0, name).await.expect("written");
+        });
+    }
+
+    /// Runs something on a node of its own after a while, and keeps what comes of it.
+    fn start<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        name: &str,
+        after: Duration,
+        work: impl FnOnce(Context) -> F + 'static,
+    ) -> (Node, Outcome<T>) {
+        let node = self.cluster.world.node(name);
+        let context = self.cluster.context_on(&node, MINUTE);
+        let outcome = Rc::new(RefCell::new(None));
+        let result = Rc::clone(&outcome);
+        node.handle().spawn(async move {
+            context.runtime().sleep(after).await;
+            let done = work(context).await;
+            result.replace(Some(done));
+        });
+        (node, outcome)
+    }
+
+    /// What stands at a name: nothing, or a file and what is in it.
+    fn content(&self, directory: &Entry, name: &'static [u8]) -> Option<Vec<u8>> {
+        let (context, dfs, directory) = (self.context.clone(), self.dfs.clone(), directory.clone());
+        self.cluster.run(async move {
+            match dfs.lookup(&context, &directory, name).await {
+                Ok(node) => {
+                    let mut bytes = [0; 64];
+                    let file = dfs.file(&node).expect("a file");
+                    let len = file.read(&context, 0, &mut bytes, None).await.expect("read");
+                    Some(bytes[..len].to_vec())
+                }
+                Err(Error::NotFound(_)) => None,
+                Err(error) => panic!("{error}"),
+            }
+        })
+    }
+}
+
+fn apart(random: &Random) -> Duration {
+    Duration::from_micros(random.below(APART_US))
+}
+
+async fn unlink(context: &Context, dfs: &Dfs, directory: &Entry, name: &[u8]) -> Result<(), Error> {
+    let removed = dfs.unlink(context, directory, name).await?;
+    dfs.reclaim(context, &removed).await
+}
+
+#[test]
+fn a_rename_whose_client_dies_has_happened_or_not() {
+    let (mut before, mut after) = (0, 0);
+    for seed in 0..seeds() {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        scene.file(&scene.b, b"two");
+        let random = Random::new(seed);
+        let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        let (doomed, _) = scene.start("doomed", Duration::ZERO, async move |context| {
+            dfs.rename(&context, &a, b"one", &b, b"two", Replace::Allow).await.map(drop)
+        });
+        let (world, at) = (scene.cluster.world.clone(), apart(&random));
+        scene.cluster.world.schedule(at, move || world.crash(&doomed));
+        if seed % 2 == 0 {
+            let rank = u32::try_from(random.below(3)).expect("few");
+            let down = Duration::from_millis(5 + random.below(50));
+            scene.cluster.schedule_crash(rank, at + Duration::from_micros(random.below(500)), down);
+        }
+        scene.cluster.world.run_for(Duration::from_secs(30));
+        match (scene.content(&scene.a, b"one"), scene.content(&scene.b, b"two")) {
+            (Some(one), Some(two)) if one == b"one" && two == b"two" => before += 1,
+            (None, Some(one)) if one == b"one" => after += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(before > 3 && after > 3, "{before} {after}");
+}
+
+#[test]
+fn a_file_that_is_renamed_and_removed_at_once_is_whole_or_gone() {
+    let (mut moved, mut gone) = (0, 0);
+    for seed in 0..seeds() {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        let random = Random::new(seed);
+        let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        let (_, renamed) = scene.start("mover", apart(&random), async move |context| {
+            dfs.rename(&context, &a, b"one", &b, b"new", Replace::Allow).await.map(drop)
+        });
+        let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
+        let (_, removed) = scene
+            .start("remover", apart(&random), async move |context| unlink(&context, &dfs, &a, b"one").await);
+        scene.cluster.world.run_for(MINUTE);
+        let (renamed, removed) = (renamed.take().expect("an end"), removed.take().expect("an end"));
+        assert_eq!(scene.content(&scene.a, b"one"), None, "seed {seed}");
+        match (renamed, removed, scene.content(&scene.b, b"new")) {
+            (Ok(()), Err(Error::NotFound(_)), Some(content)) if content == b"one" => moved += 1,
+            (Err(Error::NotFound(_)), Ok(()), None) => gone += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(moved > 3 && gone > 3, "{moved} {gone}");
+}
+
+#[test]
+fn an_entry_that_comes_while_its_directory_goes_is_there_or_was_refused() {
+    let (mut kept, mut refused) = (0, 0);
+    for seed in 0..seeds() {
+        let scene = Scene::new(seed);
+        scene.file(&scene.b, b"one");
+        let random = Random::new(seed);
+        let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        let moves = seed % 2 == 0;
+        let (_, added) = scene.start("adder", apart(&random), async move |context| {
+            if moves {
+                return dfs.rename(&context, &b, b"one", &a, b"new", Replace::Allow).await.map(drop);
+            }
+            dfs.create(&context, &a, b"new", OWNER).await.map(drop)
+        });
+        let dfs = scene.dfs.clone();
+        let (_, removed) = scene.start("remover", apart(&random), async move |context| {
+            let removed = dfs.rmdir(&context, dfs.root(), b"a").await?;
+            dfs.reclaim(&context, &removed).await
+        });
+        scene.cluster.world.run_for(MINUTE);
+        let (added, removed) = (added.take().expect("an end"), removed.take().expect("an end"));
+        match (added, removed) {
+            (Ok(()), Err(Error::NotEmpty(_))) => {
+                assert!(scene.content(&scene.a, b"new").is_some(), "seed {seed}: it is lost");
+                kept += 1;
+            }
+            (Err(Error::NotFound(_)), Ok(())) => {
+                assert_eq!(scene.content(&scene.b, b"one"), Some(b"one".to_vec()), "seed {seed}");
+                refused += 1;
+            }
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(kept > 3 && refused > 3, "{kept} {refused}");
+}
+
+#[test]
+fn directories_that_are_moved_into_each_other_at_once_stay_reachable() {
+    let mut won = [0, 0];
+    for seed in 0..seeds() {
+        let scene = Scene::new(seed);
+        let random = Random::new(seed);
+        let mover = |name: &str, from: &'static [u8], to: &Entry| {
+            let (dfs, to) = (scene.dfs.clone(), to.clone());
+            let (_, outcome) = scene.start(name, apart(&random), async move |context| {
+                let root = dfs.root().clone();
+                dfs.rename(&context, &root, from, &to, b"inner", Replace::Allow).await.map(drop)
+            });
+            outcome
+        };
+        let ends = [mover("first", b"a", &scene.b), mover("second", b"b", &scene.a)];
+        scene.cluster.world.run_for(MINUTE);
+        let [first, second] = ends.map(|end| end.take().expect("an end"));
+        match (first, second) {
+            (Ok(()), Err(Error::Invalid(_) | Error::NotFound(_))) => won[0] += 1,
+            (Err(Error::Invalid(_) | Error::NotFound(_)), Ok(())) => won[1] += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(won.iter().all(|count| *count > 3), "{won:?}");
+}
+
+#[test]
+fn extended_attributes_of_any_size_follow_a_rename() {
+    for (seed, sizes) in [(1, &[10, 20][..]), (2, &[60_000, 9, 40_000]), (3, &[100; 100])] {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        scene.file(&scene.b, b"two");
+        let (context, dfs, a, b) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            let name = |number: usize| format!("user.{number}").into_bytes();
+            let mut one = dfs.lookup(&context, &a, b"one").await.expect("there");
+            for (number, size) in sizes.iter().enumerate() {
+                let value = vec![7; *size];
+                one =
+                    dfs.set_xattr(&context, &one, &name(number), &value, XattrMode::Any).await.expect("set");
+            }
+            let two = dfs.lookup(&context, &b, b"two").await.expect("there");
+            dfs.set_xattr(&context, &two, b"user.old", b"x", XattrMode::Any).await.expect("set");
+            let renamed = dfs.rename(&context, &a, b"one", &b, b"two", Replace::Allow).await;
+            let (moved, replaced) = renamed.expect("renamed");
+            dfs.reclaim(&context, &replaced.expect("the other one")).await.expect("reclaimed");
+            dfs.remove_xattr(&context, &moved, &name(0)).await.expect("removed");
+            // What was removed doesn't come back from where the inode was before.
+            let (there, _) =
+                dfs.rename(&context, &b, b"two", &a, b"one", Replace::Refuse).await.expect("renamed");
+            let mut expected: Vec<Vec<u8>> = (1..sizes.len()).map(name).collect();
+            expected.sort();
+            assert_eq!(dfs.list_xattrs(&context, &there).await.expect("listed"), expected);
+            for (number, size) in sizes.iter().enumerate().skip(1) {
+                let value = dfs.get_xattr(&context, &there, &name(number)).await.expect("there");
+                assert_eq!(value, vec![7; *size]);
+            }
+        });
+    }
+}
