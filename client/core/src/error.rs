@@ -48,6 +48,20 @@ pub enum Error {
         /// The last thing that went wrong.
         cause: String,
     },
+    /// A transaction had to start again until the operation's deadline had passed. Nothing has happened.
+    #[error(
+        "{operation} {subject}: it had to start again for {}.{:03} s ({cause}) and was given up; nothing was changed. Try again when others change the same less, or when the engine that is named is back", waited.as_secs(), waited.subsec_millis()
+    )]
+    Restarted {
+        /// Operation.
+        operation: &'static str,
+        /// What it was about.
+        subject: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// Why it had to start again the last time.
+        cause: String,
+    },
     /// The caller's arguments make no sense.
     #[error("{operation}: {reason}")]
     Invalid {
@@ -100,7 +114,7 @@ impl Error {
             Self::Attach(_) => Der::AGENT_COMM,
             Self::Fabric { .. } => Der::HG,
             Self::Refused { der, .. } | Self::Size { der, .. } => *der,
-            Self::Unavailable { .. } => Der::TIMEDOUT,
+            Self::Unavailable { .. } | Self::Restarted { .. } => Der::TIMEDOUT,
             Self::Invalid { .. } => Der::INVAL,
             Self::Checksum { .. } => Der::CSUM,
             Self::Protocol { .. } => Der::PROTO,

@@ -191,9 +191,10 @@ impl fmt::Display for Transaction {
     }
 }
 
-/// How often and how long a transaction is done again: until the time of an operation is over, with pauses that grow.
+/// How long a transaction is done again: until the time of an operation is over, with pauses that grow.
 #[derive(Debug)]
 pub struct Restarts {
+    began: Instant,
     until: Instant,
     pause: Duration,
 }
@@ -202,19 +203,30 @@ impl Restarts {
     /// For an operation that begins now.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { until: context.until(), pause: PAUSE.0 }
+        Self { began: context.runtime().now(), until: context.until(), pause: PAUSE.0 }
     }
 
-    /// Whether to do a transaction again that has failed so: after a pause, if that may help and there is time.
-    pub async fn again(&mut self, context: &Context, error: &Error) -> bool {
+    /// Returns, after a pause, when a transaction that has failed so is to be done again.
+    ///
+    /// # Errors
+    /// `error` where that can't help, and [`Error::Restarted`] when the time is over.
+    pub async fn again(&mut self, context: &Context, error: Error) -> Result<()> {
         let runtime = context.runtime();
-        if !error.is(Der::TX_RESTART) || runtime.now() + self.pause >= self.until {
-            return false;
-        }
+        let (operation, subject, cause) = match error {
+            Error::Refused { operation, subject, der: Der::TX_RESTART, message } => {
+                (operation, subject, message)
+            }
+            other => return Err(other),
+        };
         // Those who have met each other should not meet again.
         let span = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX).max(1);
-        runtime.sleep(self.pause / 2 + Duration::from_nanos(runtime.random_u64() % span)).await;
+        let pause = self.pause / 2 + Duration::from_nanos(runtime.random_u64() % span);
+        if runtime.now() + pause >= self.until {
+            let waited = runtime.now().saturating_duration_since(self.began);
+            return Err(Error::Restarted { operation, subject, waited, cause });
+        }
+        runtime.sleep(pause).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
-        true
+        Ok(())
     }
 }

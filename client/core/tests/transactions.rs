@@ -99,7 +99,11 @@ fn who_has_read_what_others_change_has_to_start_again() {
         write(&mut late, &all[1], 2, Conditions::NONE);
         let refused = late.commit(&context).await.expect_err("somebody was faster");
         assert!(refused.is(Der::TX_RESTART), "{refused}");
-        assert!(Restarts::new(&context).again(&context, &refused).await);
+        Restarts::new(&context).again(&context, refused.clone()).await.expect("there is time");
+        context.set_limit(Some(Duration::ZERO));
+        let over = Restarts::new(&context).again(&context, refused).await.expect_err("there is none");
+        assert!(matches!(over, Error::Restarted { .. }), "{over}");
+        context.set_limit(None);
         assert_eq!(read(&context, &all[1]).await.expect("answers"), None);
         // Whoever writes what it has read is put off, or behind it.
         let mut early = Transaction::begin(&context, &container);
@@ -195,8 +199,10 @@ async fn client(context: Context, container: Container, all: Vec<Object>, seed: 
             match transfer(&context, &container, &all[from], &all[to]).await {
                 Ok(()) => break bump(&tally.committed),
                 Err(Error::Unavailable { .. }) => break bump(&tally.unknown),
-                Err(error) if restarts.again(&context, &error).await => bump(&tally.restarts),
-                Err(error) => panic!("{error}"),
+                Err(error) => {
+                    restarts.again(&context, error).await.unwrap_or_else(|error| panic!("{error}"));
+                    bump(&tally.restarts);
+                }
             }
         }
         if let Ok((sum, _)) = audit(&context, &container, &all).await {

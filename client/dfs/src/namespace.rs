@@ -249,7 +249,7 @@ impl Dfs {
         let mut restarts = Restarts::new(context);
         loop {
             match self.try_rmdir(context, directory, name).await {
-                Err(Error::Client(error)) if restarts.again(context, &error).await => {}
+                Err(Error::Client(error)) => restarts.again(context, error).await?,
                 done => return done,
             }
         }

@@ -67,7 +67,10 @@ impl Dfs {
             match self.try_rename(context, from, name, to, &mut placed).await {
                 Ok(Some(renamed)) => break Ok(renamed),
                 Ok(None) => {}
-                Err(Error::Client(error)) if restarts.again(context, &error).await => {}
+                Err(Error::Client(error)) => match restarts.again(context, error).await {
+                    Ok(()) => {}
+                    Err(error) => break Err(error.into()),
+                },
                 Err(error) => break Err(error),
             }
         };
@@ -111,7 +114,7 @@ impl Dfs {
                 return Err(Error::Exists(shown(to.name)));
             }
             if target.oid() == source.oid() {
-                // Renames weren't one step once: one was cut short.
+                // Left by a client that died between the two steps that a rename may have had.
                 self.remove_within(&mut transaction, &source)?;
                 transaction.commit(context).await?;
                 return Ok(Some((target.clone(), None)));

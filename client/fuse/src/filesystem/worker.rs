@@ -47,10 +47,15 @@ impl Fault {
     pub(crate) fn errno(&self) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
-            Self::Dfs(weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) => libc::EIO,
+            Self::Dfs(weir_dfs::Error::Client(error)) if is_of_time(error) => libc::EIO,
             Self::Dfs(error) => error.errno(),
         }
     }
+}
+
+/// Whether an operation was given up because its time was over.
+const fn is_of_time(error: &weir_client::Error) -> bool {
+    matches!(error, weir_client::Error::Unavailable { .. } | weir_client::Error::Restarted { .. })
 }
 
 /// Result of serving a request.
@@ -185,7 +190,7 @@ impl Shared {
     pub(crate) fn log(&self, operation: Operation, fault: &Fault, took: Duration) {
         let Fault::Dfs(error) = fault else { return };
         let errno = fault.errno();
-        if matches!(error, weir_dfs::Error::Client(weir_client::Error::Unavailable { .. })) {
+        if matches!(error, weir_dfs::Error::Client(error) if is_of_time(error)) {
             let mut last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner);
             *last = Some((Instant::now(), error.to_string()));
         }

@@ -154,7 +154,7 @@ async fn step(used: Use, source: &mut Source<'_>) -> Use {
         11 => {
             let _ = store.defragment().await;
         }
-        12 => prepare(&used, source).await,
+        12 => begin(&used, source).await,
         13 => {
             let id = transaction(source);
             if source.chance(128) {
@@ -197,7 +197,8 @@ fn transaction(source: &mut Source<'_>) -> TransactionId {
     TransactionId(Uuid::from_u128(source.below(3).into()))
 }
 
-async fn prepare(used: &Use, source: &mut Source<'_>) {
+/// Prepares a transaction, or does all of it at once.
+async fn begin(used: &Use, source: &mut Source<'_>) {
     let id = transaction(source);
     // Mostly not too late for what was read and written before.
     let epoch =
@@ -222,7 +223,11 @@ async fn prepare(used: &Use, source: &mut Source<'_>) {
         Err(scope) => Operation::Punch { object: *object, scope: scope.clone(), conditions: *conditions },
     });
     let operations: Vec<Operation<'_>> = operations.collect();
-    let _ = used.shard.prepare(CONTAINER, id, epoch, &operations).await;
+    if source.chance(80) {
+        let _ = used.shard.transact(CONTAINER, id, epoch, &operations).await;
+    } else {
+        let _ = used.shard.prepare(CONTAINER, id, epoch, &operations).await;
+    }
 }
 
 /// A dkey, what its akeys get, and the data of that.

@@ -17,6 +17,7 @@ use weir_proto::pool::{
     TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate, TargetPoolDestroy,
     TargetPoolResize, TargetPoolSpace,
 };
+use weir_proto::transaction::{CommitRequest, DecideRequest, Declined, OutcomeRequest, PrepareRequest};
 
 /// Decodes bytes as one type, with something behind them and without.
 macro_rules! each {
@@ -39,7 +40,7 @@ macro_rules! each {
 }
 
 /// Number of the types below.
-const TYPES: u8 = 43;
+const TYPES: u8 = 48;
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
@@ -92,6 +93,11 @@ pub fn run(input: &[u8]) {
             TargetPoolSpace,
             SearchKeyRequest,
             SearchKeyReply,
+            CommitRequest,
+            PrepareRequest,
+            Declined,
+            DecideRequest,
+            OutcomeRequest,
         ]
     );
     if let Ok((request, _)) = decode_prefix::<UpdateRequest>(bytes) {

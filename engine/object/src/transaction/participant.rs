@@ -72,7 +72,7 @@ impl IoService {
                 if let Some(outcome) = service.ask_leader(name).await
                     && let Err(error) = service.decide(name, outcome).await
                 {
-                    tracing::warn!(transaction = %name.2, %error, "a transaction that was decided stays prepared for now");
+                    tracing::warn!(transaction = %name.2, %error, "a transaction that was decided is still prepared here");
                 }
                 pause = (pause * 2).min(PATIENCE.1);
             }
