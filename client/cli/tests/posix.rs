@@ -532,6 +532,7 @@ fn a_full_pool_is_enospc_and_deleting_makes_room_again() {
     system.run(&["pool", "create", "tank", "--size", "128MiB"]);
     system.run(&["container", "create", "tank", "home"]);
     let mount = system.mount("home", &[]);
+    fs::create_dir_all(mount.path("a/b")).expect("made");
     let block = vec![1; 1 << 20];
     let mut written = 0;
     let error = loop {
@@ -544,6 +545,7 @@ fn a_full_pool_is_enospc_and_deleting_makes_room_again() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "after {written} MiB");
     assert!(written > 60, "only {written} MiB fit 128 MiB");
     assert_eq!(fs::read(mount.path("f0")).expect("read"), block, "what fitted is there");
+    fs::remove_dir_all(mount.path("a")).expect("directories can be removed when the pool is full");
     for number in 0..=written {
         match fs::remove_file(mount.path(&format!("f{number}"))) {
             Ok(()) => {}
@@ -561,10 +563,12 @@ fn a_full_quota_is_enospc_and_can_be_raised() {
     let system = system();
     system.run(&["container", "create", "tank", "small", "--quota", "32MiB"]);
     let mount = system.mount("small", &[]);
+    fs::create_dir_all(mount.path("a/b")).expect("made");
     let mut file = File::create(mount.path("f")).expect("created");
     let error =
         (0..200).find_map(|_| file.write_all(&vec![1; 1 << 20]).err()).expect("200 MiB do not fit 32");
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    fs::remove_dir_all(mount.path("a")).expect("directories can be removed when the quota is used up");
     system.run(&["container", "set-quota", "tank", "small", "200MiB"]);
     harness::eventually("the new quota is known", Duration::from_secs(20), || {
         file.write_all_at(&vec![1; 1 << 20], 100 << 20).is_ok()

@@ -34,6 +34,7 @@ mod land;
 mod list;
 mod merge;
 mod neighbours;
+mod operation;
 mod pace;
 mod paging;
 mod piece;
@@ -77,6 +78,7 @@ pub use inspect::{
 };
 pub use intents::Decision;
 pub use list::ListPage;
+pub use operation::Operation;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{
@@ -84,7 +86,6 @@ pub use stats::{
     IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
-pub use transaction::Operation;
 pub use update::Data;
 pub use view::View;
 pub use weir_proto::TransactionId;

@@ -428,9 +428,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::config::{FormatOptions, Owner, StoreConfig};
     use crate::extents::STEP_LOOKS;
+    use crate::operation::Operation;
     use crate::shard::Shard;
     use crate::store::Store;
-    use crate::transaction::Operation;
     use crate::update::Data;
     use core::ops::ControlFlow;
     use weir_media::Device;

@@ -18,7 +18,7 @@ use weir_proto::object::{Conditions, PunchScope};
 use weir_proto::{ContainerId, Epoch, ObjectId};
 
 /// Checkpoints that a punch without room waits for: one that may be under way, and one that gives back what changed since.
-const CHECKPOINTS_MAX: u32 = 2;
+pub(crate) const CHECKPOINTS_MAX: u32 = 2;
 
 impl Shard {
     /// Removes an object, dkeys or akeys at an epoch; earlier epochs still show them until aggregation. Punching what
@@ -119,7 +119,7 @@ impl Shard {
             let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
             let (epoch, changes) = planned?;
             // The way to the keys was just found.
-            if changes.is_empty() || self.core.has_room_for_delete(&changes).unwrap_or(false) {
+            if changes.is_empty() || self.core.has_room_for_delete(&changes, 0).unwrap_or(false) {
                 return Ok((epoch, changes));
             }
             if checkpoints == CHECKPOINTS_MAX || !wait_for_room(&self.core).await {
@@ -131,7 +131,7 @@ impl Shard {
         }
     }
 
-    fn no_room(&self, changes: &[Change]) -> UpdateError {
+    pub(crate) fn no_room(&self, changes: &[Change]) -> UpdateError {
         let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
         let size = self.core.catalog.borrow().pools.get(&self.number).map_or(0, |pool| pool.size);
         UpdateError::NoSpace { pool: self.id(), needed: growth(&edits), free: 0, size }

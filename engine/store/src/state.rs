@@ -323,10 +323,12 @@ impl Core {
         Err(PoolError::Full(pool))
     }
 
-    /// Whether a delete may still make these changes: aggregation, which gives back what deletes take, and the checkpoints
-    /// that it needs must have room behind them, too. `Err`: nodes on the way to the keys are missing.
-    pub(crate) fn has_room_for_delete(&self, changes: &[Change]) -> Result<bool, Missing> {
-        let kept = self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks();
+    /// Whether a delete may still make these changes, and take so many blocks of nodes later: aggregation, which gives back
+    /// what deletes take, and the checkpoints that it needs must have room behind them, too. `Err`: nodes on the way to the
+    /// keys are missing.
+    pub(crate) fn has_room_for_delete(&self, changes: &[Change], later: u64) -> Result<bool, Missing> {
+        let kept =
+            self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks() + later;
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
         let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
         // A node that changes goes to another place, and may be split.

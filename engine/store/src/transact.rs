@@ -1,13 +1,15 @@
 //! Transactions of one target: checked, stored and decided by one log record, so that nobody ever finds one undecided.
 
+use crate::checkpoint::wait_for_room;
 use crate::error::UpdateError;
 use crate::intents::{Decision, TransactionKey};
 use crate::journal::ObjectKey;
+use crate::operation::{Operation, are_deletes, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Pieces, bytes_in_blocks};
+use crate::punch::CHECKPOINTS_MAX;
 use crate::record::{Change, Edit, growth};
 use crate::shard::Shard;
-use crate::transaction::{Operation, check_operations};
 use crate::update::Staging;
 use std::collections::BTreeSet;
 use weir_proto::{ContainerId, Epoch, TransactionId};
@@ -28,6 +30,16 @@ impl Shard {
     /// # Errors
     /// As [`Shard::prepare`]; nothing is stored then.
     pub async fn transact(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<Epoch, UpdateError> {
+        self.with_room(operations, async || self.try_transact(container, id, epoch, operations).await).await
+    }
+
+    async fn try_transact(
         &self,
         container: ContainerId,
         id: TransactionId,
@@ -78,6 +90,38 @@ impl Shard {
         record.map(|(epoch, _)| epoch)
     }
 
+    /// Makes an attempt at a transaction, again after a checkpoint where one that only removes found no room, as deletes do.
+    pub(crate) async fn with_room<T>(
+        &self,
+        operations: &[Operation<'_>],
+        attempt: impl AsyncFn() -> Result<T, UpdateError>,
+    ) -> Result<T, UpdateError> {
+        let mut checkpoints = 0;
+        loop {
+            match attempt().await {
+                Err(UpdateError::NoSpace { .. })
+                    if are_deletes(operations)
+                        && checkpoints < CHECKPOINTS_MAX
+                        && wait_for_room(&self.core).await =>
+                {
+                    checkpoints += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Refuses a transaction that only removes when there is no room even for that. Neither a full pool nor a quota keeps
+    /// anybody from deleting.
+    pub(crate) fn check_delete(&self, changes: &[Change], promised: u64) -> Result<(), UpdateError> {
+        if self.core.has_room_for_delete(changes, promised).unwrap_or(false) {
+            return Ok(());
+        }
+        // What was deleted before may be waiting for aggregation.
+        self.core.chores.notify_one();
+        Err(self.no_room(changes))
+    }
+
     /// The epoch of a transaction that was committed before. Fails when it was aborted, or is prepared and others decide it.
     fn is_committed(&self, place: TransactionKey) -> Result<Option<Epoch>, UpdateError> {
         let transactions = self.core.transactions.borrow();
@@ -104,8 +148,12 @@ impl Shard {
     ) -> Result<u64, UpdateError> {
         let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_quota(container, number, growth(&edits) + in_blocks)?;
-        self.check_space(container, number, growth(&edits), 0)?;
+        if are_deletes(operations) {
+            self.check_delete(changes, 0)?;
+        } else {
+            self.check_quota(container, number, growth(&edits) + in_blocks)?;
+            self.check_space(container, number, growth(&edits), 0)?;
+        }
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
         let record = self.core.commit_edits(&edits, &objects, &[], None)?;

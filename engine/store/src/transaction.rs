@@ -10,29 +10,28 @@ use crate::catalog::entry_bytes;
 use crate::codec::Malformed;
 use crate::error::{TransactionError, UpdateError};
 use crate::intents::{
-    Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, OPERATIONS_MAX, PIECE, Prepared,
-    TransactionKey, encode_operations, scopes_of_punch,
+    Decision, Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, TransactionKey,
+    encode_operations,
 };
 use crate::journal::{ObjectKey, RECORD_MAX};
 use crate::key::{self, ContainerNumber, TransactionTail};
+use crate::operation::{Operation, are_deletes, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::promise::{DECISION_MAX, Promise};
-use crate::punch::check_scope;
 use crate::record::{Change, Draft, Edit, growth, record_len};
 use crate::reservation::Reservation;
 use crate::shard::Shard;
 use crate::space::Run;
 use crate::state::CommitError;
-use crate::timestamps::Scope;
 use crate::tree::Tree;
-use crate::update::{Data, Request, Staging, check_epoch, is_large};
+use crate::update::{Request, Staging, check_epoch, is_large};
 use crate::value::{Payload, Version};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use weir_proto::limits::EXTENTS_MAX;
-use weir_proto::object::{AkeyUpdate, Conditions, PunchScope};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId, TransactionId};
+use weir_proto::object::Conditions;
+use weir_proto::{ContainerId, Epoch, TransactionId};
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
 const INLINE_BYTES_MAX: usize = 1 << 20;
@@ -40,9 +39,6 @@ const INLINE_BYTES_MAX: usize = 1 << 20;
 /// Most versions that a transaction stores: as many as two of the largest updates. Each takes some 2 µs at prepare and again
 /// at commit, which can't be divided.
 const VERSIONS_MAX: usize = 2 * EXTENTS_MAX;
-
-/// Most keys that the punches of a transaction name: each is looked up at prepare, which can't be divided.
-const PUNCHED_MAX: usize = 2048;
 
 /// Part of the index memory that prepared transactions may take: what they write is kept in memory until the decision.
 const KEPT_DIVISOR: usize = 4;
@@ -57,48 +53,6 @@ const KEPT_TIMES_LEFT: u64 = 3;
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
 /// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
 const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
-
-/// One operation of a transaction.
-#[derive(Clone, Debug)]
-pub enum Operation<'a> {
-    /// Stores values of akeys of one dkey; see [`Shard::update`].
-    Update {
-        /// The object.
-        object: ObjectId,
-        /// The dkey.
-        dkey: Key,
-        /// What must hold at the transaction's epoch.
-        conditions: Conditions,
-        /// The akeys. No two operations of a transaction name the same one.
-        akeys: Vec<AkeyUpdate>,
-        /// Their values.
-        data: Data<'a>,
-    },
-    /// Removes an object, dkeys or akeys; see [`Shard::punch`].
-    Punch {
-        /// The object.
-        object: ObjectId,
-        /// What goes. No other operation of the transaction names a part of it.
-        scope: PunchScope,
-        /// What must hold at the transaction's epoch.
-        conditions: Conditions,
-    },
-}
-
-impl Operation<'_> {
-    pub(crate) fn object(&self) -> ObjectId {
-        match self {
-            Self::Update { object, .. } | Self::Punch { object, .. } => *object,
-        }
-    }
-
-    pub(crate) fn scopes(&self) -> Vec<Scope<'_>> {
-        match self {
-            Self::Update { dkey, .. } => vec![Scope::Dkey(dkey)],
-            Self::Punch { scope, .. } => scopes_of_punch(scope),
-        }
-    }
-}
 
 impl Shard {
     pub(crate) fn check_transaction_epoch(&self, epoch: Epoch) -> Result<(), UpdateError> {
@@ -119,6 +73,16 @@ impl Shard {
     /// newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same. [`UpdateError::Decided`]:
     /// it was committed or aborted before. Otherwise as an update or punch fails. Nothing is stored then.
     pub async fn prepare(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<(), UpdateError> {
+        self.with_room(operations, async || self.try_prepare(container, id, epoch, operations).await).await
+    }
+
+    async fn try_prepare(
         &self,
         container: ContainerId,
         id: TransactionId,
@@ -172,8 +136,12 @@ impl Shard {
         // A commit puts its own entries into the place of these, before they go.
         let bytes = bytes.sum::<u64>() + promise.bytes();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_quota(container, number, bytes + in_blocks)?;
-        self.check_space(container, number, bytes, promise.blocks())?;
+        if are_deletes(operations) {
+            self.check_delete(&changes, promise.blocks())?;
+        } else {
+            self.check_quota(container, number, bytes + in_blocks)?;
+            self.check_space(container, number, bytes, promise.blocks())?;
+        }
         self.check_promise(&promise)?;
         let record = self.core.commit(&changes, None)?;
         for mut reservation in reservations {
@@ -596,87 +564,6 @@ fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {
             Intent::Update { object, dkey, akeys, versions }
         }
     }
-}
-
-/// How many keys a punch names.
-fn keys_of(scope: &PunchScope) -> usize {
-    match scope {
-        PunchScope::Object => 0,
-        PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) | PunchScope::DkeyWith(_, keys) => keys.len(),
-    }
-}
-
-/// What the operations of a transaction name in one dkey.
-enum Named<'a> {
-    Akeys(BTreeSet<&'a Key>),
-    Punched,
-}
-
-fn twice(what: &dyn core::fmt::Display) -> UpdateError {
-    UpdateError::Invalid(format!("two operations of the transaction concern {what}"))
-}
-
-/// Notes that an operation concerns these akeys of a dkey, unless another one does.
-fn name_akeys<'a>(
-    dkeys: &mut BTreeMap<(ObjectId, &'a Key), Named<'a>>,
-    (object, dkey): (ObjectId, &'a Key),
-    akeys: impl IntoIterator<Item = &'a Key>,
-) -> Result<(), UpdateError> {
-    let named = dkeys.entry((object, dkey)).or_insert_with(|| Named::Akeys(BTreeSet::new()));
-    let Named::Akeys(known) = named else { return Err(twice(dkey)) };
-    match akeys.into_iter().find(|akey| !known.insert(akey)) {
-        Some(again) => Err(twice(again)),
-        None => Ok(()),
-    }
-}
-
-/// Checks that operations have the right form and that no two of them concern the same.
-pub(crate) fn check_operations(operations: &[Operation<'_>]) -> Result<(), UpdateError> {
-    if operations.is_empty() || operations.len() > OPERATIONS_MAX {
-        let text = format!("a transaction has 1 to {OPERATIONS_MAX} operations, not {}", operations.len());
-        return Err(UpdateError::Invalid(text));
-    }
-    let mut dkeys: BTreeMap<(ObjectId, &Key), Named<'_>> = BTreeMap::new();
-    let mut objects: BTreeMap<ObjectId, bool> = BTreeMap::new();
-    let mut punched = 0;
-    for operation in operations {
-        let object = operation.object();
-        let whole = matches!(operation, Operation::Punch { scope: PunchScope::Object, .. });
-        if let Some(before) = objects.insert(object, whole)
-            && (before || whole)
-        {
-            return Err(twice(&object));
-        }
-        match operation {
-            Operation::Update { dkey, akeys, .. } => {
-                name_akeys(&mut dkeys, (object, dkey), akeys.iter().map(|update| &update.akey))?;
-            }
-            Operation::Punch { scope, conditions, .. } => {
-                check_scope(object, scope).map_err(UpdateError::Invalid)?;
-                punched += keys_of(scope);
-                if punched > PUNCHED_MAX {
-                    let text = format!("punches of a transaction name {PUNCHED_MAX} keys at most");
-                    return Err(UpdateError::Invalid(text));
-                }
-                if conditions.0 & !Conditions::PUNCH.0 != 0 {
-                    let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
-                    return Err(UpdateError::Invalid(text));
-                }
-                if let PunchScope::Akeys(dkey, akeys) = scope {
-                    name_akeys(&mut dkeys, (object, dkey), akeys)?;
-                    continue;
-                }
-                for scope in scopes_of_punch(scope) {
-                    if let Scope::Dkey(dkey) = scope
-                        && dkeys.insert((object, dkey), Named::Punched).is_some()
-                    {
-                        return Err(twice(dkey));
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 impl From<CommitError> for TransactionError {

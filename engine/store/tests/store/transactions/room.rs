@@ -314,3 +314,40 @@ fn one_pool_does_not_take_all_the_memory_of_prepared_transactions() {
         prepare(&other, 200).await.expect("its share has grown");
     });
 }
+
+#[test]
+fn transactions_that_only_remove_go_on_in_a_full_pool_and_beyond_the_quota() {
+    for by_quota in [false, true] {
+        let (machine, store, shard, t) = start(34);
+        machine.run(async move {
+            if by_quota {
+                shard.set_quota(CONTAINER, 4 << 20).await.expect("set");
+            } else {
+                store.resize_pool(POOL, 8 << 20).await.expect("smaller");
+            }
+            for dkey in ["x", "y", "z"] {
+                plain(&shard, 1, dkey, t, b"there").await.expect("stored");
+            }
+            for len in [60_000, 3000, 100, 1] {
+                for number in 0..100_000 {
+                    if plain(&shard, 1_000_000 + number, "x", t + number, &pattern(number, len))
+                        .await
+                        .is_err()
+                    {
+                        break;
+                    }
+                }
+            }
+            let at = |number: u128| Epoch(t + 1_000_000 + number as u64);
+            let value = [store_value(2, "x", b"no room")];
+            assert!(shard.transact(CONTAINER, id(1), at(1), &value).await.is_err());
+            assert!(shard.prepare(CONTAINER, id(2), at(2), &value).await.is_err());
+            let gone = [remove(1, PunchScope::DkeyWith(key("x"), vec![key("a")]))];
+            shard.transact(CONTAINER, id(3), at(3), &gone).await.expect("a delete works when full");
+            let gone = [remove(1, PunchScope::Dkeys(vec![key("y")]))];
+            shard.prepare(CONTAINER, id(4), at(4), &gone).await.expect("a delete works when full");
+            shard.commit_transaction(CONTAINER, id(4)).await.expect("committed");
+            assert_eq!(dkeys(&shard, 1, MAX).await, Ok(1));
+        });
+    }
+}
