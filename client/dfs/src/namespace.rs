@@ -1,6 +1,6 @@
 //! Looking up, creating and removing entries.
 
-use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, Restarts, kind};
+use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, kind};
 use weir_proto::{Key, ObjectId};
 use weir_runtime::join_all;
 
@@ -9,6 +9,7 @@ use crate::entry::{Node, akey};
 use crate::mount::{Dfs, wall_ns};
 use crate::name::{LINK_TARGET_MAX, dkey, shown};
 use crate::record::{Kind, Record};
+use crate::transaction::Tries;
 use crate::{Error, Result};
 
 /// The set-group-id bit of a mode.
@@ -246,11 +247,11 @@ impl Dfs {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], [`Error::ReadOnly`]; or an object error.
     pub async fn rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
         self.ensure_writable()?;
-        let mut restarts = Restarts::new(context);
+        let mut tries = Tries::new(context);
         loop {
             match self.try_rmdir(context, directory, name).await {
-                Err(Error::Client(error)) => restarts.again(context, error).await?,
-                done => return done,
+                Ok(removed) => return Ok(removed),
+                Err(error) => tries.again(context, error).await?,
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Renaming.
 
-use weir_client::{Context, Restarts};
+use weir_client::Context;
 use weir_proto::{Key, ObjectId};
 
 use crate::entry::Node;
@@ -8,6 +8,7 @@ use crate::mount::{Dfs, wall_ns};
 use crate::name::{dkey, shown};
 use crate::namespace::Removed;
 use crate::record::Kind;
+use crate::transaction::Tries;
 use crate::{Error, Result};
 
 /// What a rename does with an entry that has the new name.
@@ -62,16 +63,15 @@ impl Dfs {
         to.ensure_directory()?;
         dkey(new_name)?;
         let to = Destination { directory: to, name: new_name, replace };
-        let (mut restarts, mut placed) = (Restarts::new(context), None);
+        let (mut tries, mut placed) = (Tries::new(context), None);
         let done = loop {
             match self.try_rename(context, from, name, to, &mut placed).await {
                 Ok(Some(renamed)) => break Ok(renamed),
                 Ok(None) => {}
-                Err(Error::Client(error)) => match restarts.again(context, error).await {
+                Err(error) => match tries.again(context, error).await {
                     Ok(()) => {}
-                    Err(error) => break Err(error.into()),
+                    Err(error) => break Err(error),
                 },
-                Err(error) => break Err(error),
             }
         };
         let left = match &done {

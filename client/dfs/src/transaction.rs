@@ -1,12 +1,38 @@
 //! Changes of several entries that happen all or not at all.
 
-use weir_client::{AkeyWrite, Conditions, Context, Transaction};
+use weir_client::{AkeyWrite, Conditions, Context, Restarts, Transaction};
 use weir_proto::{Key, ObjectId};
 
-use crate::Result;
 use crate::entry::{Insertion, Node, entry_key, guard_key};
 use crate::mount::Dfs;
 use crate::record::Record;
+use crate::{Error, Result};
+
+/// Decides whether a transaction that has failed is tried again.
+pub(crate) struct Tries {
+    restarts: Restarts,
+    /// Whether a refusal was found twice.
+    is_sure: bool,
+}
+
+impl Tries {
+    pub(crate) fn new(context: &Context) -> Self {
+        Self { restarts: Restarts::new(context), is_sure: false }
+    }
+
+    /// Returns when to try again; the error when not to.
+    ///
+    /// A transaction reads at an epoch of this client's clock, which may be behind those of the targets: what others did just
+    /// before isn't seen then. With their answers the clock catches up. So what a transaction has read, and ends without a
+    /// commit, counts when the next one finds the same.
+    pub(crate) async fn again(&mut self, context: &Context, error: Error) -> Result<()> {
+        match error {
+            Error::Client(error) => Ok(self.restarts.again(context, error).await?),
+            error if core::mem::replace(&mut self.is_sure, true) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
 
 impl Dfs {
     /// Begins a transaction, with the file system as it reads it.

@@ -225,6 +225,35 @@ fn directories_that_are_moved_into_each_other_at_once_stay_reachable() {
 }
 
 #[test]
+fn a_client_whose_clock_is_behind_sees_what_others_did_before() {
+    const BEHIND_NS: i64 = -400_000_000;
+    for seed in 0..6 {
+        let scene = Scene::new(seed);
+        scene.file(&scene.b, b"one");
+        let node = scene.cluster.world.node("behind");
+        node.set_clock_skew(BEHIND_NS);
+        let late = scene.cluster.context_on(&node, MINUTE);
+        let (context, dfs, a, b) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            let root = dfs.root().clone();
+            dfs.rename(&late, &b, b"one", &a, b"two", Replace::Refuse).await.expect("it is there");
+            let there = dfs.rmdir(&late, &root, b"a").await.expect_err("it has an entry");
+            assert!(matches!(there, Error::NotEmpty(_)), "{there}");
+            unlink(&context, &dfs, &a, b"two").await.expect("removed");
+            let removed = dfs.rmdir(&late, &root, b"a").await.expect("it is empty");
+            dfs.reclaim(&late, &removed).await.expect("reclaimed");
+            dfs.create(&context, &b, b"new", OWNER).await.expect("created");
+            let taken =
+                dfs.rename(&late, &root, b"b", &root, b"b", Replace::Refuse).await.expect("nothing to do");
+            assert_eq!(taken.0.oid(), b.oid());
+            let full = dfs.rmdir(&late, &root, b"b").await.expect_err("it has an entry");
+            assert!(matches!(full, Error::NotEmpty(_)), "{full}");
+        });
+    }
+}
+
+#[test]
 fn extended_attributes_of_any_size_follow_a_rename() {
     for (seed, sizes) in [(1, &[10, 20][..]), (2, &[60_000, 9, 40_000]), (3, &[100; 100])] {
         let scene = Scene::new(seed);
