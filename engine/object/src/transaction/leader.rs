@@ -14,7 +14,7 @@ use weir_runtime::join_all;
 use weir_store::{AttributeError, Decision, TransactionError};
 
 use super::settle::finish;
-use super::{ASK_LIMIT, Name, Targets, Turn, is_passing, note};
+use super::{ASK_LIMIT, Name, Taken, Targets, Turn, is_passing, note};
 use crate::refusal;
 use crate::service::{Access, IoService};
 
@@ -29,10 +29,13 @@ impl IoService {
         self.counted(Kind::Commit, &access, async |_| {
             let name = (access.pool.id(), access.container.id, commit.transaction);
             let again = || Status::new(Der::INPROGRESS, "the transaction is being committed or given up");
-            let turn = self.busy.take(name).ok_or_else(again)?;
-            let epoch = match self.outcome_before(&access, &commit).await? {
-                Some(epoch) => epoch,
-                None => self.lead(&access, turn, commit).await?,
+            let epoch = match self.busy.take(name) {
+                Err(Taken { is_committed: true }) => commit.epoch,
+                Err(_) => return Err(again()),
+                Ok(turn) => match self.outcome_before(&access, &commit).await? {
+                    Some(epoch) => epoch,
+                    None => self.lead(&access, turn, commit).await?,
+                },
             };
             Ok((codec::encode(&UpdateReply { epoch }), 0))
         })

@@ -10,7 +10,8 @@ mod participant;
 mod settle;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,9 +36,15 @@ type Name = (PoolId, ContainerId, TransactionId);
 /// The targets that take part in one, the leader too.
 type Targets = Vec<(Rank, TargetIndex)>;
 
-/// Transactions that are being led or settled here: one task at a time deals with each.
+/// Transactions that are being led or settled here, and whether each is known to be committed: one task at a time deals
+/// with each.
 #[derive(Clone, Default)]
-pub struct Busy(Rc<RefCell<BTreeSet<Name>>>);
+pub struct Busy(Rc<RefCell<BTreeMap<Name, bool>>>);
+
+/// Somebody deals with a transaction already.
+struct Taken {
+    is_committed: bool,
+}
 
 /// Keeps others away from a transaction.
 pub struct Turn {
@@ -47,8 +54,21 @@ pub struct Turn {
 
 impl Busy {
     /// Takes a transaction, unless somebody has it.
-    fn take(&self, name: Name) -> Option<Turn> {
-        self.0.borrow_mut().insert(name).then(|| Turn { busy: self.clone(), name })
+    fn take(&self, name: Name) -> Result<Turn, Taken> {
+        match self.0.borrow_mut().entry(name) {
+            Entry::Occupied(taken) => Err(Taken { is_committed: *taken.get() }),
+            Entry::Vacant(free) => {
+                free.insert(false);
+                Ok(Turn { busy: self.clone(), name })
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// It is noted durably that the transaction is committed: whoever asks meanwhile may hear of it.
+    fn set_committed(&self) {
+        self.busy.0.borrow_mut().insert(self.name, true);
     }
 }
 
@@ -146,9 +166,11 @@ mod tests {
     fn a_transaction_is_dealt_with_by_one_at_a_time() {
         let (busy, uuid) = (Busy::default(), Uuid::from_u128(1));
         let name = (PoolId(uuid), ContainerId(uuid), TransactionId(uuid));
-        let turn = busy.take(name).expect("free");
-        assert!(busy.take(name).is_none());
+        let turn = busy.take(name).ok().expect("free");
+        assert!(busy.take(name).is_err_and(|taken| !taken.is_committed));
+        turn.set_committed();
+        assert!(busy.take(name).is_err_and(|taken| taken.is_committed));
         drop(turn);
-        assert!(busy.take(name).is_some());
+        assert!(busy.take(name).is_ok());
     }
 }

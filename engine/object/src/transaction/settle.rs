@@ -43,9 +43,17 @@ impl IoService {
     /// Takes up the transactions of a pool that were prepared or noted before the target was started.
     async fn take_up(self: Rc<Self>, pool: Rc<TargetPool>) {
         for (container, id, targets) in notes(&pool) {
-            if let Some(turn) = self.busy.take((pool.id(), container, id)) {
-                self.rt.spawn(finish(Rc::downgrade(&self), self.rt.clone(), turn, targets));
-            }
+            let (name, weak, rt) = ((pool.id(), container, id), Rc::downgrade(&self), self.rt.clone());
+            let busy = self.busy.clone();
+            self.rt.spawn(async move {
+                loop {
+                    match busy.take(name) {
+                        Ok(turn) => return finish(weak, rt, turn, targets).await,
+                        // Somebody has just asked for it.
+                        Err(_) => rt.sleep(PAUSE.0).await,
+                    }
+                }
+            });
         }
         for summary in pool.shard().containers() {
             // What can't be read now is asked for after the next start; nothing is lost by that.
@@ -65,7 +73,10 @@ impl IoService {
     /// noted is given up.
     async fn outcome(&self, name: Name) -> Option<Outcome> {
         let (id, container, transaction) = name;
-        let _turn = self.busy.take(name)?;
+        let _turn = match self.busy.take(name) {
+            Ok(turn) => turn,
+            Err(taken) => return taken.is_committed.then_some(Outcome::Committed),
+        };
         let store = self.pools.store();
         let Ok(pool) = self.pools.get(id) else {
             // Which pools are on a device that can't be read isn't known.
@@ -99,6 +110,7 @@ impl IoService {
 
 /// Has everybody do what is committed, and forgets the note when all have.
 pub(super) async fn finish(service: Weak<IoService>, rt: Handle, turn: Turn, mut all: Targets) {
+    turn.set_committed();
     let (id, container, transaction) = turn.name;
     let mut pause = PAUSE.0;
     loop {
