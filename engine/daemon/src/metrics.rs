@@ -2,6 +2,8 @@
 //! figures that the targets hand over.
 
 mod membership;
+mod scrub;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -155,6 +157,7 @@ impl Collector for Exporter {
         metrics.extend(self.engine());
         metrics.extend(self.operations());
         metrics.extend(self.log());
+        metrics.extend(self.transactions());
         metrics.extend(self.index());
         metrics.extend(self.buffers());
         metrics.extend(self.media());
@@ -546,36 +549,6 @@ impl Exporter {
                 "Data that the drive could not recover",
                 worn(|wear| wear.media_errors),
             ),
-        ]
-    }
-
-    fn scrub(&self) -> Vec<Metric> {
-        let rotten = self.serving().flat_map(|(index, figures)| {
-            let series = move |(pool, count): (&String, &u64)| {
-                (self.labels(index, &[("pool", pool)]), Value::Counter(*count))
-            };
-            figures.rotten.iter().map(series)
-        });
-        let rotten = rotten.collect();
-        vec![
-            self.by_target("weir_engine_scrub_bytes", "Bytes read and compared by the scrubber", |figures| {
-                Value::Counter(figures.scrub.bytes)
-            }),
-            self.by_target(
-                "weir_engine_scrub_passes",
-                "Passes of the scrubber over all of the target",
-                |figures| Value::Counter(figures.scrub.passes),
-            ),
-            self.by_target(
-                "weir_engine_scrub_last_pass_timestamp_seconds",
-                "End of the scrubber's last pass",
-                |figures| Value::GaugeSeconds(seconds(figures.scrub.last_ns)),
-            ),
-            Metric {
-                name: "weir_engine_scrub_rotten",
-                help: "Places at which the scrubber found something else than was written",
-                series: rotten,
-            },
         ]
     }
 

@@ -488,6 +488,11 @@ impl Transactions {
         found.map(|(epoch, id)| (id, epoch))
     }
 
+    /// How many prepared transactions await their decision, and the epoch of the oldest.
+    pub(crate) fn waiting(&self) -> (u64, Option<Epoch>) {
+        (self.undecided.len() as u64, self.undecided.iter().map(|(_, (epoch, _))| *epoch).min())
+    }
+
     /// A prepared transaction of up to this epoch that writes any object of a container.
     pub(crate) fn meets_any(
         &self,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use weir_media::DeviceStats;
-use weir_proto::{ContainerId, PoolId};
+use weir_proto::{ContainerId, Epoch, PoolId};
 
 /// Upper bounds of the latency buckets in microseconds, the last bucket being open (`docs/reference/metrics.md`): from
 /// a flush on fast NVMe to a device in trouble.
@@ -215,6 +215,10 @@ pub struct StoreStats {
     pub queue_depth: u64,
     /// Space.
     pub space: StoreSpace,
+    /// Transactions that were prepared and await their decision.
+    pub undecided: u64,
+    /// Epoch of the oldest of them; zero when there is none.
+    pub undecided_oldest: Epoch,
     /// Versions that aggregation dropped since open.
     pub aggregated: u64,
     /// Values that defragmentation moved since open.

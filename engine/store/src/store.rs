@@ -278,6 +278,7 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let core = &self.core;
         let ring = *core.journal.ring.borrow();
+        let (undecided, undecided_oldest) = core.transactions.borrow().waiting();
         StoreStats {
             commit: CommitStats {
                 log_capacity: ring.len,
@@ -319,6 +320,8 @@ impl Store {
             },
             queue_depth: core.journal.depth(),
             space: self.space(),
+            undecided,
+            undecided_oldest: undecided_oldest.unwrap_or(Epoch::ZERO),
             aggregated: core.counters.aggregated.get(),
             relocated: core.counters.relocated.get(),
             reclaimed: core.counters.reclaimed.get(),

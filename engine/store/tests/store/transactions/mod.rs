@@ -375,7 +375,7 @@ fn transactions_that_make_no_sense_are_refused() {
 
 #[test]
 fn akeys_of_one_dkey_are_written_and_removed_together() {
-    let (machine, _store, shard, t) = start(15);
+    let (machine, store, shard, t) = start(15);
     machine.run(async move {
         let update = |akey: &str, conditions| Operation::Update {
             object: object(1),
@@ -404,8 +404,12 @@ fn akeys_of_one_dkey_are_written_and_removed_together() {
             .expect("stored");
         assert_eq!(akeys().await, b"bc");
         let next = [punch("c"), update("a", insert), punch("b")];
+        let waiting = || (store.stats().undecided, store.stats().undecided_oldest);
+        assert_eq!(waiting(), (0, Epoch::ZERO));
         shard.prepare(CONTAINER, id(3), Epoch(t + 2), &next).await.expect("prepared");
+        assert_eq!(waiting(), (1, Epoch(t + 2)));
         shard.commit_transaction(CONTAINER, id(3)).await.expect("committed");
+        assert_eq!(waiting(), (0, Epoch::ZERO));
         assert_eq!(akeys().await, b"a");
         let missing =
             shard.transact(CONTAINER, id(4), Epoch(t + 3), &[update("d", insert), punch("b")]).await;

@@ -1,0 +1,35 @@
+//! Series about the scrubber.
+
+use super::{Exporter, Metric, Value, seconds};
+
+impl Exporter {
+    pub(super) fn scrub(&self) -> Vec<Metric> {
+        let rotten = self.serving().flat_map(|(index, figures)| {
+            let series = move |(pool, count): (&String, &u64)| {
+                (self.labels(index, &[("pool", pool)]), Value::Counter(*count))
+            };
+            figures.rotten.iter().map(series)
+        });
+        let rotten = rotten.collect();
+        vec![
+            self.by_target("weir_engine_scrub_bytes", "Bytes read and compared by the scrubber", |figures| {
+                Value::Counter(figures.scrub.bytes)
+            }),
+            self.by_target(
+                "weir_engine_scrub_passes",
+                "Passes of the scrubber over all of the target",
+                |figures| Value::Counter(figures.scrub.passes),
+            ),
+            self.by_target(
+                "weir_engine_scrub_last_pass_timestamp_seconds",
+                "End of the scrubber's last pass",
+                |figures| Value::GaugeSeconds(seconds(figures.scrub.last_ns)),
+            ),
+            Metric {
+                name: "weir_engine_scrub_rotten",
+                help: "Places at which the scrubber found something else than was written",
+                series: rotten,
+            },
+        ]
+    }
+}
