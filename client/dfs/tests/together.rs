@@ -253,6 +253,52 @@ fn a_client_whose_clock_is_behind_sees_what_others_did_before() {
     }
 }
 
+/// Mail is delivered so: files are made in one directory and moved to another one all the time, which somebody lists.
+#[test]
+fn a_directory_can_be_listed_while_files_are_moved_there_all_the_time() {
+    const MOVERS: u64 = 8;
+    let mut longest = Duration::ZERO;
+    for seed in 0..seeds() / 10 {
+        let scene = Scene::new(seed);
+        let names: Vec<String> = (0..MOVERS).map(|number| format!("f{number}")).collect();
+        let (context, dfs, a, owned) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), names.clone());
+        scene.cluster.run(async move {
+            for name in owned {
+                dfs.create(&context, &a, name.as_bytes(), OWNER).await.expect("created");
+            }
+        });
+        let movers: Vec<_> = names
+            .into_iter()
+            .map(|name| {
+                let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+                let (_, end) = scene.start(&format!("mover-{name}"), Duration::ZERO, async move |context| {
+                    for _ in 0..20 {
+                        let name = name.as_bytes();
+                        dfs.rename(&context, &a, name, &b, name, Replace::Allow).await.expect("moved");
+                        dfs.rename(&context, &b, name, &a, name, Replace::Allow).await.expect("moved back");
+                    }
+                });
+                end
+            })
+            .collect();
+        let (context, dfs, b) = (scene.context.clone(), scene.dfs.clone(), scene.b.clone());
+        let waited = scene.cluster.run(async move {
+            let mut longest = Duration::ZERO;
+            while movers.iter().any(|end| end.borrow().is_none()) {
+                let began = context.runtime().now();
+                let mut stream = dfs.open_directory(&b).expect("a directory");
+                dfs.read_directory(&context, &mut stream, 0, 100).await.expect("listed");
+                longest = longest.max(context.runtime().now() - began);
+                context.runtime().sleep(Duration::from_millis(1)).await;
+            }
+            longest
+        });
+        longest = longest.max(waited);
+    }
+    assert!(longest < Duration::from_millis(50), "a listing took {longest:?}");
+}
+
 #[test]
 fn extended_attributes_of_any_size_follow_a_rename() {
     for (seed, sizes) in [(1, &[10, 20][..]), (2, &[60_000, 9, 40_000]), (3, &[100; 100])] {

@@ -3,7 +3,7 @@
 use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
-use weir_proto::{Der, Rights, codec, opcode};
+use weir_proto::{Der, Epoch, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{Fetch, FetchError};
 
@@ -31,8 +31,10 @@ impl IoService {
         let access = self.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Fetch, &access, async |place| {
             let in_transaction = request.opcode() == opcode::TRANSACTION_FETCH;
-            let found = find(&access, &wanted, in_transaction).await;
-            let found = found.map_err(|error| refusal::fetch(&error, place))?;
+            let found = self.when_decided(&request, wanted.epoch, async |epoch| {
+                find(&access, &wanted, epoch, in_transaction).await
+            });
+            let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
             let len = found.data_len();
             let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
                 self.inline(&request, &wanted.akeys, &found, place).await?
@@ -102,13 +104,18 @@ impl IoService {
     }
 }
 
-async fn find(access: &Access, wanted: &FetchRequest, in_transaction: bool) -> Result<Fetch, FetchError> {
+async fn find(
+    access: &Access,
+    wanted: &FetchRequest,
+    epoch: Epoch,
+    in_transaction: bool,
+) -> Result<Fetch, FetchError> {
     let (shard, container) = (access.pool.shard(), access.container.id);
-    let FetchRequest { object, dkey, epoch, conditions, akeys, .. } = wanted;
+    let FetchRequest { object, dkey, conditions, akeys, .. } = wanted;
     if in_transaction {
-        return shard.view(container, *epoch)?.fetch(*object, dkey, *conditions, akeys).await;
+        return shard.view(container, epoch)?.fetch(*object, dkey, *conditions, akeys).await;
     }
-    shard.fetch(container, *object, dkey, *epoch, *conditions, akeys).await
+    shard.fetch(container, *object, dkey, epoch, *conditions, akeys).await
 }
 
 fn check(wanted: &FetchRequest) -> Result<(), Status> {

@@ -5,7 +5,7 @@ use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{
     KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest, SearchKeyReply, SearchKeyRequest,
 };
-use weir_proto::{Rights, codec, opcode};
+use weir_proto::{Epoch, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
@@ -29,20 +29,55 @@ impl IoService {
         self.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
-            let in_transaction = request.opcode() == opcode::TRANSACTION_LIST;
-            let page = page(&access, &wanted, in_transaction, room, place).await?;
+            let page = self.page(request, &access, &wanted, room, place).await?;
             Ok((weir_pool::reply(request, page).await?, 0))
         })
         .await
+    }
+
+    /// The largest page, up to the limit, whose encoding fits the room.
+    async fn page(
+        &self,
+        request: &Request,
+        access: &Access,
+        wanted: &ListRequest,
+        room: usize,
+        place: &Place<'_>,
+    ) -> Result<Vec<u8>, Status> {
+        let in_transaction = request.opcode() == opcode::TRANSACTION_LIST;
+        let mut limit = wanted.limit;
+        loop {
+            let page = self.when_decided(request, wanted.epoch, async |epoch| {
+                list(access, wanted, epoch, in_transaction, limit).await
+            });
+            let page = page.await.map_err(|error| refusal::fetch(&error, place))?;
+            let count = page.entries.len();
+            let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
+            let mut encoded = codec::encode(&reply);
+            if encoded.len() <= room {
+                return Ok(encoded);
+            }
+            if count <= 1 {
+                // One entry whose value is too long: it is listed without.
+                for entry in &mut reply.entries {
+                    entry.value = None;
+                }
+                encoded = codec::encode(&reply);
+                return Ok(encoded);
+            }
+            let fitting = count.saturating_mul(room) / encoded.len();
+            let fewer = fitting.saturating_sub(fitting / 8).clamp(1, count - 1);
+            limit = u32::try_from(fewer).unwrap_or(1);
+        }
     }
 
     /// All of a search in one request, for clients that don't ask for its parts.
     pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.queried(request, &wanted, async |access, place| {
-            let mut part = search(access, &wanted, &[], place).await?;
+            let mut part = self.search(request, access, &wanted, &[], place).await?;
             while let Some(next) = part.next {
-                part = search(access, &wanted, &next, place).await?;
+                part = self.search(request, access, &wanted, &next, place).await?;
             }
             Ok(codec::encode(&part.found))
         })
@@ -53,9 +88,25 @@ impl IoService {
         let wanted: SearchKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         check_anchor(&wanted.anchor)?;
         self.queried(request, &wanted.query, async |access, place| {
-            Ok(codec::encode(&search(access, &wanted.query, &wanted.anchor, place).await?))
+            Ok(codec::encode(&self.search(request, access, &wanted.query, &wanted.anchor, place).await?))
         })
         .await
+    }
+
+    /// A part of a search.
+    async fn search(
+        &self,
+        request: &Request,
+        access: &Access,
+        wanted: &QueryKeyRequest,
+        anchor: &[u8],
+        place: &Place<'_>,
+    ) -> Result<SearchKeyReply, Status> {
+        let (shard, container) = (access.pool.shard(), access.container.id);
+        let found = self.when_decided(request, wanted.epoch, async |epoch| {
+            shard.query_key(container, wanted.object, epoch, &wanted.query, anchor).await
+        });
+        found.await.map_err(|error| refusal::fetch(&error, place))
     }
 
     async fn queried(
@@ -75,63 +126,20 @@ impl IoService {
     }
 }
 
-/// The largest page, up to the limit, whose encoding fits the room.
-async fn page(
-    access: &Access,
-    wanted: &ListRequest,
-    in_transaction: bool,
-    room: usize,
-    place: &Place<'_>,
-) -> Result<Vec<u8>, Status> {
-    let mut limit = wanted.limit;
-    loop {
-        let page = list(access, wanted, in_transaction, limit).await;
-        let page = page.map_err(|error| refusal::fetch(&error, place))?;
-        let count = page.entries.len();
-        let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
-        let mut encoded = codec::encode(&reply);
-        if encoded.len() <= room {
-            return Ok(encoded);
-        }
-        if count <= 1 {
-            // One entry whose value is too long: it is listed without.
-            for entry in &mut reply.entries {
-                entry.value = None;
-            }
-            encoded = codec::encode(&reply);
-            return Ok(encoded);
-        }
-        let fitting = count.saturating_mul(room) / encoded.len();
-        let fewer = fitting.saturating_sub(fitting / 8).clamp(1, count - 1);
-        limit = u32::try_from(fewer).unwrap_or(1);
-    }
-}
-
 async fn list(
     access: &Access,
     wanted: &ListRequest,
+    epoch: Epoch,
     in_transaction: bool,
     limit: u32,
 ) -> Result<ListPage, FetchError> {
     let (shard, container) = (access.pool.shard(), access.container.id);
-    let ListRequest { object, scope, epoch, anchor, with_value, .. } = wanted;
+    let ListRequest { object, scope, anchor, with_value, .. } = wanted;
     if in_transaction {
-        let view = shard.view(container, *epoch)?;
+        let view = shard.view(container, epoch)?;
         return view.list(*object, scope, anchor, limit, with_value.as_ref()).await;
     }
-    shard.list(container, *object, scope, *epoch, anchor, limit, with_value.as_ref()).await
-}
-
-/// A part of a search.
-async fn search(
-    access: &Access,
-    wanted: &QueryKeyRequest,
-    anchor: &[u8],
-    place: &Place<'_>,
-) -> Result<SearchKeyReply, Status> {
-    let (shard, container) = (access.pool.shard(), access.container.id);
-    let found = shard.query_key(container, wanted.object, wanted.epoch, &wanted.query, anchor);
-    found.await.map_err(|error| refusal::fetch(&error, place))
+    shard.list(container, *object, scope, epoch, anchor, limit, with_value.as_ref()).await
 }
 
 fn check_anchor(anchor: &[u8]) -> Result<(), Status> {

@@ -8,6 +8,7 @@
 mod leader;
 mod participant;
 mod settle;
+mod wait;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
