@@ -25,6 +25,7 @@ impl IoService {
     pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
         let commit: CommitRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.check_commit(&commit)?;
+        self.observe(commit.epoch)?;
         let access = self.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
         self.counted(Kind::Commit, &access, async |_| {
             let name = (access.pool.id(), access.container.id, commit.transaction);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use weir_pool::TargetPool;
 use weir_proto::transaction::Change;
-use weir_proto::{ContainerId, Der, PoolId, Rank, TargetIndex, TransactionId, codec};
+use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, TargetIndex, TransactionId, codec};
 use weir_rpc::Status;
 use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
@@ -106,6 +106,12 @@ fn operations(changes: &[Change]) -> Vec<Operation<'_>> {
 }
 
 impl IoService {
+    /// Puts the target's clock behind a transaction's epoch: what is written here afterwards comes later.
+    fn observe(&self, epoch: Epoch) -> Result<(), Status> {
+        let observed = self.pools.clock().observe(epoch, self.rt.wall_ns());
+        observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))
+    }
+
     /// Does `attempt`, again with a greater share of the container's quota while that is too small.
     async fn within_quota<T>(
         &self,

@@ -34,10 +34,9 @@ impl IoService {
             let service = weak.upgrade();
             async move {
                 let DecideRequest { pool, container, transaction, outcome } = request;
-                match service {
-                    Some(service) => service.decide((pool, container, transaction), outcome).await,
-                    None => Ok(()),
-                }
+                let object = format!("transaction {transaction} in container {container}");
+                let stopping = || Failed::Busy { object, reason: "is on an engine that is stopping".into() };
+                service.ok_or_else(stopping)?.decide((pool, container, transaction), outcome).await
             }
         });
     }
@@ -49,6 +48,7 @@ impl IoService {
             let message = format!("rank {leader} does not lead transaction {transaction}");
             return Err(declined(Der::INVAL, message));
         }
+        self.observe(epoch).map_err(|status| declined(status.der, status.message))?;
         let pool = self.pools.get(id).map_err(|error| declined(error.der(), error.to_string()))?;
         let prepared = self.within_quota(&pool, container, &changes, async |operations| {
             pool.shard().prepare(container, transaction, epoch, operations).await
