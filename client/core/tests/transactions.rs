@@ -141,6 +141,57 @@ fn what_does_not_fit_or_makes_no_sense_is_refused() {
     });
 }
 
+#[test]
+fn a_target_that_was_away_for_longer_than_decisions_are_remembered_hears_what_became_of_it() {
+    let (mut done, mut not_done) = (0, 0);
+    for seed in 0..120 {
+        let cluster = Rc::new(Cluster::start(seed, 2, 1));
+        let context = cluster.context(MINUTE);
+        let setup = context.clone();
+        let (container, all) = cluster.run(async move {
+            let container = open_container(&setup, properties("box", ContainerType::Object)).await;
+            let all = objects(&setup, &container, 12).await;
+            for object in &all {
+                write_alone(&setup, &container, object, 1).await;
+            }
+            (container, all)
+        });
+        let random = Random::new(seed);
+        let after = Duration::from_micros(600 + random.below(1300));
+        // Engine 1 leads: its target has the first object. The other one is away for long, and at times the leader for a while.
+        cluster.schedule_crash(0, after, Duration::from_secs(400));
+        if seed % 2 == 0 {
+            let soon = after + Duration::from_micros(random.below(800));
+            cluster.schedule_crash(1, soon, Duration::from_secs(2));
+        }
+        let outcome = cluster.run(async move {
+            let mut transaction = Transaction::begin(&context, &container);
+            for object in &all {
+                write(&mut transaction, object, 2, Conditions::NONE);
+            }
+            let outcome = transaction.commit(&context).await;
+            context.runtime().sleep(Duration::from_secs(460)).await;
+            let mut found = Vec::new();
+            for object in &all {
+                found.push(
+                    read(&context, object).await.expect("nothing is undecided any more").expect("there"),
+                );
+            }
+            assert!(found.iter().all(|value| *value == found[0]), "seed {seed}: {found:?}");
+            assert!(outcome.is_err() || found[0] == 2, "seed {seed}: {outcome:?} {found:?}");
+            found[0]
+        });
+        if outcome == 2 { done += 1 } else { not_done += 1 }
+    }
+    assert!(done > 3 && not_done > 3, "{done} {not_done}");
+}
+
+async fn write_alone(context: &Context, container: &Container, object: &Object, value: u64) {
+    let mut transaction = Transaction::begin(context, container);
+    write(&mut transaction, object, value, Conditions::NONE);
+    transaction.commit(context).await.expect("commits");
+}
+
 /// What each account holds at first.
 const START: u64 = 1000;
 
