@@ -157,7 +157,7 @@ fn a_target_that_was_away_for_longer_than_decisions_are_remembered_hears_what_be
             (container, all)
         });
         let random = Random::new(seed);
-        let after = Duration::from_micros(600 + random.below(1300));
+        let after = Duration::from_micros(200 + random.below(1700));
         // Engine 1 leads: its target has the first object. The other one is away for long, and at times the leader for a while.
         cluster.schedule_crash(0, after, Duration::from_secs(400));
         if seed % 2 == 0 {
