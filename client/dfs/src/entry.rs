@@ -153,7 +153,12 @@ impl Dfs {
         }
     }
 
-    /// Adds an entry where there is none.
+    /// What has to hold of a directory to which an entry is added: it is there. The root always is, also before it has any.
+    pub(crate) fn of_directory(&self, parent: ObjectId) -> Conditions {
+        if parent == self.root().oid() { Conditions::NONE } else { Conditions::OBJECT_EXISTS }
+    }
+
+    /// Adds an entry where there is none, to a directory that wasn't removed.
     pub(crate) async fn insert_entry(
         &self,
         context: &Context,
@@ -163,10 +168,10 @@ impl Dfs {
     ) -> Result<()> {
         let insertion = Insertion::of(record)?;
         let key = entry_key(parent, name)?;
-        let done =
-            self.object(parent)?.update(context, &key, Conditions::AKEY_INSERT, &insertion.writes()).await;
-        match done {
+        let conditions = Conditions::AKEY_INSERT.union(self.of_directory(parent));
+        match self.object(parent)?.update(context, &key, conditions, &insertion.writes()).await {
             Ok(_) => Ok(()),
+            Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(format!("directory {parent:?}"))),
             Err(error) if error.is(Der::EXIST) => Err(Error::Exists(shown(name))),
             Err(error) => Err(error.into()),
         }

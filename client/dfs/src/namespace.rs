@@ -146,34 +146,36 @@ impl Dfs {
             xattrs: false,
             target: target.to_vec(),
         };
-        if kind == Kind::Directory {
-            // Nobody knows the new directory before its entry is there, so both can go at once.
-            let (linked, inserted) = side_by_side(
-                self.link_parent(context, record.oid, directory.oid()),
-                self.insert_entry(context, directory.oid(), name, &record),
-            )
-            .await;
-            if let Err(error) = inserted {
-                // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
-                if matches!(error, Error::Exists(_)) {
-                    drop(self.object(record.oid)?.punch(context).await);
-                }
-                return Err(error);
+        match self.add(context, directory, name, &record).await {
+            // Whoever made the directory may have died before all of it was there.
+            Err(Error::Stale(_)) => {
+                self.ensure_alive(context, directory).await?;
+                self.add(context, directory, name, &record).await?;
             }
-            linked?;
-        } else {
-            self.insert_entry(context, directory.oid(), name, &record).await?;
+            added => added?,
         }
-        let node = Node { parent: directory.oid(), name: name.to_vec(), record };
-        // Somebody may have removed the directory since it was looked up: nobody would ever find what is in it.
-        if let Err(error) = self.ensure_alive(context, directory).await {
-            if matches!(error, Error::NotFound(_)) {
-                drop(self.remove_entry(context, &node).await);
-                drop(self.reclaim(context, &Removed { node }).await);
+        Ok(Node { parent: directory.oid(), name: name.to_vec(), record })
+    }
+
+    /// Adds a new inode to a directory.
+    async fn add(&self, context: &Context, directory: &Node, name: &[u8], record: &Record) -> Result<()> {
+        if record.kind != Kind::Directory {
+            return self.insert_entry(context, directory.oid(), name, record).await;
+        }
+        // Nobody knows the new directory before its entry is there, so both can go at once.
+        let (linked, inserted) = side_by_side(
+            self.link_parent(context, record.oid, directory.oid()),
+            self.insert_entry(context, directory.oid(), name, record),
+        )
+        .await;
+        if let Err(error) = inserted {
+            // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
+            if matches!(error, Error::Exists(_) | Error::Stale(_)) {
+                drop(self.object(record.oid)?.punch(context).await);
             }
             return Err(error);
         }
-        Ok(node)
+        linked
     }
 
     async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {

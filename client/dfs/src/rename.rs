@@ -1,7 +1,7 @@
 //! Renaming.
 
 use weir_client::Context;
-use weir_proto::{Key, ObjectId};
+use weir_proto::{Der, Key, ObjectId};
 
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
@@ -100,10 +100,6 @@ impl Dfs {
         if moves && source.is_directory() {
             view.ensure_outside(context, source.oid(), to.directory.oid()).await?;
         }
-        if let Err(Error::Stale(_)) = view.parent_of(context, to.directory.oid()).await {
-            self.ensure_alive(context, to.directory).await?;
-            return Ok(None);
-        }
         let target = view.fetch_entry(context, to.directory.oid(), to.name).await?;
         let target = target.map(|record| Node { record, ..to.node(&source) });
         if let Some(target) = &target {
@@ -140,8 +136,15 @@ impl Dfs {
             transaction.punch(&self.object(target.oid())?);
         }
         self.remove_within(&mut transaction, &source)?;
-        transaction.commit(context).await?;
-        Ok(Some((renamed, target.map(|node| Removed { node }))))
+        match transaction.commit(context).await {
+            // It has read all other conditions: the new directory is gone, or not whole.
+            Err(error) if error.is(Der::NONEXIST) => {
+                self.ensure_alive(context, to.directory).await?;
+                Err(Error::Stale(to.directory.shown()))
+            }
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(Some((renamed, target.map(|node| Removed { node })))),
+        }
     }
 
     /// The extended attributes that go along with a rename. Those that are too many for that are put to the new name first:

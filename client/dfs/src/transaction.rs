@@ -56,8 +56,9 @@ impl Dfs {
             write.conditions = Conditions::AKEY_INSERT;
         }
         writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
-        let key = entry_key(parent, name)?;
-        Ok(transaction.update(&self.object(parent)?, &key, Conditions::PER_AKEY, &writes)?)
+        let (key, conditions) =
+            (entry_key(parent, name)?, Conditions::PER_AKEY.union(self.of_directory(parent)));
+        Ok(transaction.update(&self.object(parent)?, &key, conditions, &writes)?)
     }
 
     /// Puts an inode, with extended attributes, in the place of another one.

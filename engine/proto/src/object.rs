@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{AKEYS_MAX, EXTENTS_MAX, PAYLOAD_MAX};
 use crate::{Capability, Epoch, Key, ObjectId};
 
-/// Conditions and flags of an operation, as bits (the values of `DAOS_COND_*`).
+/// Conditions and flags of an operation, as bits (the values of `DAOS_COND_*`, and from bit 16 on our own).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Conditions(pub u32);
 
@@ -32,6 +32,8 @@ impl Conditions {
     pub const AKEY_FETCH: Self = Self(64);
     /// Conditions stand at each akey ([`AkeyUpdate::conditions`]).
     pub const PER_AKEY: Self = Self(128);
+    /// The object must exist on the target of an update: something was stored there since it was last removed as a whole.
+    pub const OBJECT_EXISTS: Self = Self(1 << 16);
 
     /// Whether all bits of `other` are set.
     #[must_use]

@@ -81,7 +81,8 @@ const UPDATE_CONDITIONS: Conditions = Conditions(
         | Conditions::DKEY_UPDATE.0
         | Conditions::AKEY_INSERT.0
         | Conditions::AKEY_UPDATE.0
-        | Conditions::PER_AKEY.0,
+        | Conditions::PER_AKEY.0
+        | Conditions::OBJECT_EXISTS.0,
 );
 const AKEY_CONDITIONS: Conditions = Conditions(Conditions::AKEY_INSERT.0 | Conditions::AKEY_UPDATE.0);
 
@@ -167,6 +168,9 @@ impl Request<'_> {
             Some(known) => known,
             None => life_from(tree, route.event(self.epoch), Life::ALWAYS)?,
         };
+        if self.conditions.has(Conditions::OBJECT_EXISTS) && !object.exists {
+            return Err(UpdateError::Missing(format!("object {}", self.object)).into());
+        }
         self.draft_object(&mut route, object, draft);
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;

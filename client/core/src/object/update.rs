@@ -64,7 +64,8 @@ impl<'a> AkeyWrite<'a> {
     }
 }
 
-pub(crate) const UPDATE_CONDITIONS: Conditions = Conditions(2 | 4 | 16 | 32 | 128);
+pub(crate) const UPDATE_CONDITIONS: Conditions =
+    Conditions(2 | 4 | 16 | 32 | 128 | Conditions::OBJECT_EXISTS.0);
 
 impl Object {
     /// Updates akeys of one dkey, all or none, and returns when the change is on stable media.

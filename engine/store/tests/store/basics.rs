@@ -404,3 +404,25 @@ fn attributes_change_in_batches_and_survive() {
     assert_eq!(names(shard.attributes(b"svc", b"c", 2)), [b"c", b"d"]);
     assert!(shard.attributes(b"other", b"", 10).is_empty());
 }
+
+#[test]
+fn an_update_can_ask_for_an_object_that_is_there() {
+    let machine = Machine::new(77, 32 << 20);
+    let (_store, shard) = machine.start(quiet());
+    machine.run(async move {
+        let store = async |epoch: u64, conditions: Conditions| {
+            let (dkey, akeys) = (key("x"), [single("a", b"v")]);
+            let data = Data::Borrowed(b"v");
+            shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), conditions, &akeys, data).await
+        };
+        let missing = |stored| matches!(stored, Err(UpdateError::Missing(_)));
+        assert!(missing(store(10, Conditions::OBJECT_EXISTS).await));
+        store(20, Conditions::NONE).await.expect("stored");
+        let both = Conditions::OBJECT_EXISTS.union(Conditions::AKEY_UPDATE);
+        store(30, both).await.expect("it is there");
+        punch(&shard, OBJECT, PunchScope::Dkeys(vec![key("x")]), 40).await.expect("punched");
+        store(50, Conditions::OBJECT_EXISTS).await.expect("an object without dkeys is there");
+        punch(&shard, OBJECT, PunchScope::Object, 60).await.expect("punched");
+        assert!(missing(store(70, Conditions::OBJECT_EXISTS).await));
+    });
+}
