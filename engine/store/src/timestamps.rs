@@ -262,6 +262,11 @@ impl Timestamps {
         self.newest(object, scope, &[Kind::Read, Kind::Glance, Kind::Write]).max(self.floor.get())
     }
 
+    /// Whether others have written `scope` at just this epoch: of two transactions that have the same one only one can write.
+    pub(crate) fn is_written_at(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) -> bool {
+        self.newest(object, scope, &[Kind::Write]) == epoch
+    }
+
     /// A write outside of transactions has to be newer than this: what transactions have read or written.
     pub(crate) fn limit_of_write(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
         self.newest(object, scope, &LIMITS_OF_WRITES)

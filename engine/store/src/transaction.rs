@@ -248,7 +248,7 @@ impl Shard {
                     return Err(UpdateError::Undecided { transaction, epoch });
                 }
                 let limit = self.core.timestamps.limit_of_transaction(&object, scope);
-                if epoch.0 < limit {
+                if epoch.0 < limit || self.core.timestamps.is_written_at(&object, scope, epoch.0) {
                     return Err(UpdateError::Restart { epoch, newest: Epoch(limit) });
                 }
             }

@@ -423,6 +423,22 @@ fn akeys_of_one_dkey_are_written_and_removed_together() {
 }
 
 #[test]
+fn of_two_transactions_of_the_same_epoch_one_writes() {
+    let (machine, _store, shard, t) = start(16);
+    machine.run(async move {
+        let at = Epoch(t + 10);
+        for number in 1..=2 {
+            let view = shard.view(CONTAINER, at).expect("a view");
+            let _ = read_in(&view, 1, "x").await.expect("read");
+            let done = shard.transact(CONTAINER, id(number), at, &[store_value(1, "x", b"v")]).await;
+            assert_eq!(done.is_ok(), number == 1, "{done:?}");
+        }
+        let prepared = shard.prepare(CONTAINER, id(3), at, &[store_value(1, "x", b"v")]).await;
+        assert!(matches!(prepared, Err(UpdateError::Restart { .. })), "{prepared:?}");
+    });
+}
+
+#[test]
 fn who_reads_what_aggregation_has_removed_since_has_to_start_again() {
     let (machine, store, shard, t) = start(7);
     machine.run(async move {
