@@ -115,7 +115,8 @@ impl Transaction {
     /// [`Error::Unavailable`] it is not known whether it has.
     pub async fn commit(self, context: &Context) -> Result<Epoch> {
         let question = Question::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
-        let (pool, deadline) = (self.container.pool(), context.until());
+        let (pool, deadline, began) = (self.container.pool(), context.until(), context.runtime().now());
+        let mut uncertain = false;
         if self.changes.is_empty() {
             return Ok(self.epoch);
         }
@@ -140,9 +141,18 @@ impl Transaction {
             match context.exchange(reach, &question, &body, &Payload::None, deadline).await {
                 Ok(exchange) => return Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
                 Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
+                    uncertain |= refusal.uncertain;
                     context.refresh_map(pool, map.version, deadline).await?;
                 }
-                Err(refusal) => return Err(refusal.error),
+                Err(refusal) => {
+                    let waited = context.runtime().now().saturating_duration_since(began);
+                    let forgotten = (uncertain || refusal.uncertain) && waited >= REMEMBERED;
+                    return Err(if forgotten {
+                        unknown(&question, refusal.error, waited)
+                    } else {
+                        refusal.error
+                    });
+                }
             }
         }
     }
@@ -181,6 +191,22 @@ impl Transaction {
         Ok(parts)
     }
 }
+
+/// The answer to a commit that was sent again so late that its leader may have forgotten the first one.
+fn unknown(question: &Question<'_>, error: Error, waited: Duration) -> Error {
+    let (operation, subject) = (question.operation, question.subject.to_string());
+    match error {
+        Error::Refused { message, .. } => {
+            let server = "the target that leads it".to_owned();
+            let cause = format!("whether it has happened is not known: {message}");
+            Error::Unavailable { operation, subject, server, waited, cause }
+        }
+        other => other,
+    }
+}
+
+/// How long a leader is sure to remember what became of a transaction: it does for five minutes.
+const REMEMBERED: Duration = Duration::from_mins(4);
 
 /// What is done, for errors.
 const OPERATION: &str = "commit";
@@ -225,7 +251,14 @@ impl Restarts {
             let waited = runtime.now().saturating_duration_since(self.began);
             return Err(Error::Restarted { operation, subject, waited, cause });
         }
+        // This clock may be behind those of the targets, whose time was just heard: it goes on from there.
+        let (clock, heard_at) = (context.rpc().clock(), runtime.now());
+        let heard = clock.latest();
         runtime.sleep(pause).await;
+        let slept = runtime.now().saturating_duration_since(heard_at).as_nanos();
+        let now = heard.0.saturating_add(u64::try_from(slept).unwrap_or(u64::MAX));
+        // Beyond the bound it is no time to go by.
+        let _ = clock.observe(Epoch(now), runtime.wall_ns());
         self.pause = (self.pause * 2).min(PAUSE.1);
         Ok(())
     }

@@ -275,12 +275,26 @@ impl Dfs {
             Err(Error::Stale(_)) => {}
             known => return known.map(|_| ()),
         }
-        // Whoever made it may have died between its entry and the reference to its parent; both go together.
-        match self.refetch(context, directory).await {
-            Ok(_) => self.link_parent(context, directory.oid(), directory.parent).await,
-            Err(Error::Stale(_)) => Err(Error::NotFound(directory.shown())),
-            Err(error) => Err(error),
+        let mut tries = Tries::new(context);
+        loop {
+            match self.try_link(context, directory).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tries.again(context, error).await?,
+            }
         }
+    }
+
+    /// Writes a directory's reference to its parent, which whoever made it may have died before, provided that it has its
+    /// entry: both go together.
+    async fn try_link(&self, context: &Context, directory: &Node) -> Result<()> {
+        let (mut transaction, view) = self.begin(context);
+        match view.refetch(context, directory).await {
+            Err(Error::Stale(_)) => return Err(Error::NotFound(directory.shown())),
+            known => known?,
+        };
+        self.link_parent_within(&mut transaction, directory.oid(), directory.parent)?;
+        transaction.commit(context).await?;
+        Ok(())
     }
 
     /// Frees what a removed inode held.

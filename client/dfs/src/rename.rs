@@ -74,14 +74,12 @@ impl Dfs {
                 },
             }
         };
-        let left = match &done {
-            Ok((_, replaced)) => replaced.as_ref().map(|replaced| replaced.node.clone()),
-            Err(_) => placed.map(|(node, _)| node),
-        };
-        if let Some(left) = left {
-            // Nobody sees attributes that are left behind: they take space.
-            drop(self.displace_xattrs(context, &left).await);
+        if let Ok((_, Some(replaced))) = &done {
+            // Nobody sees its attributes any more: they take space.
+            drop(self.displace_xattrs(context, &replaced.node).await);
         }
+        // Those that were put to the new name stay there where the rename has failed: it may have happened all the same, or
+        // another client's rename of the same inode may have.
         done
     }
 
@@ -111,6 +109,9 @@ impl Dfs {
             }
             if target.oid() == source.oid() {
                 // Left by a client that died between the two steps that a rename may have had.
+                if moves && source.is_directory() {
+                    self.link_parent_within(&mut transaction, source.oid(), to.directory.oid())?;
+                }
                 self.remove_within(&mut transaction, &source)?;
                 transaction.commit(context).await?;
                 return Ok(Some((target.clone(), None)));
@@ -119,8 +120,14 @@ impl Dfs {
         }
         let mut renamed = to.node(&source);
         renamed.record.ctime_ns = wall_ns(context);
-        let Some(along) = self.carry_xattrs(context, &view, &source, &renamed, placed).await? else {
-            return Ok(None);
+        let along = match self.carry_xattrs(context, &view, &source, &renamed, placed).await {
+            Ok(Some(along)) => along,
+            Ok(None) => return Ok(None),
+            Err(Error::Stale(gone)) => {
+                self.ensure_alive(context, to.directory).await?;
+                return Err(Error::Stale(gone));
+            }
+            Err(error) => return Err(error),
         };
         if let Some(target) = &target {
             self.replace_within(&mut transaction, target, &renamed.record, &along)?;

@@ -201,7 +201,11 @@ impl Dfs {
         for batch in values.chunks(PLACED_TOGETHER) {
             let writes: Vec<_> =
                 batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)).collect();
-            object.update(context, &dkey, Conditions::NONE, &writes).await?;
+            let placed = object.update(context, &dkey, self.of_directory(node.parent), &writes).await;
+            placed.map_err(|error| match error {
+                error if error.is(Der::NONEXIST) => Error::Stale(format!("directory {:?}", node.parent)),
+                error => error.into(),
+            })?;
         }
         Ok(())
     }

@@ -334,3 +334,125 @@ fn extended_attributes_of_any_size_follow_a_rename() {
         });
     }
 }
+
+/// Extended attributes that don't go along with a rename, but are put to the new name first.
+async fn set_large_attribute(context: &Context, dfs: &Dfs, directory: &Entry, name: &[u8]) {
+    let node = dfs.lookup(context, directory, name).await.expect("there");
+    dfs.set_xattr(context, &node, b"user.large", &[7; 9000], XattrMode::Any).await.expect("set");
+}
+
+#[test]
+fn a_file_with_large_attributes_is_not_moved_to_a_directory_that_is_gone() {
+    let scene = Scene::new(1);
+    scene.file(&scene.a, b"one");
+    let (context, dfs, a, b) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+    scene.cluster.run(async move {
+        set_large_attribute(&context, &dfs, &a, b"one").await;
+        let removed = dfs.rmdir(&context, dfs.root(), b"b").await.expect("removed");
+        dfs.reclaim(&context, &removed).await.expect("reclaimed");
+        let gone =
+            dfs.rename(&context, &a, b"one", &b, b"two", Replace::Allow).await.expect_err("it is gone");
+        assert!(matches!(gone, Error::NotFound(_)), "{gone}");
+        dfs.lookup(&context, &a, b"one").await.expect("where it was");
+    });
+}
+
+#[test]
+fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_known() {
+    for seed in 0..seeds() / 2 {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
+        scene.cluster.run(async move { set_large_attribute(&context, &dfs, &a, b"one").await });
+        let movers = if seed % 2 == 0 { 2 } else { 1 };
+        for number in 0..movers {
+            let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+            let after = Duration::from_micros(number * seed * 75);
+            scene.start(&format!("mover-{number}"), after, async move |context| {
+                context.set_deadline(Duration::from_secs(20));
+                dfs.rename(&context, &a, b"one", &b, b"two", Replace::Allow).await.map(drop)
+            });
+        }
+        if movers == 1 {
+            // All power is lost for longer than the client waits.
+            for rank in 0..3 {
+                let after = Duration::from_micros(2000 + seed * 100);
+                scene.cluster.schedule_crash(rank, after, Duration::from_secs(25));
+            }
+        }
+        scene.cluster.world.run_for(Duration::from_mins(2));
+        let (context, dfs, a, b) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            let there = match dfs.lookup(&context, &b, b"two").await {
+                Err(Error::NotFound(_)) => {
+                    dfs.lookup(&context, &a, b"one").await.expect("at one of its names")
+                }
+                there => there.expect("answers"),
+            };
+            let value = dfs.get_xattr(&context, &there, b"user.large").await;
+            assert_eq!(value.expect("it is kept").len(), 9000, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_whole_is_mended_or_removed_but_not_both() {
+    for seed in 0..80 {
+        let scene = Scene::new(seed);
+        let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
+        scene.cluster.run(async move {
+            // What its maker leaves behind that dies in the middle: the entry alone.
+            let object = weir_client::Object::open(dfs.container(), a.oid()).expect("opens");
+            object.punch(&context).await.expect("punched");
+        });
+        let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
+        let (_, made) = scene.start("maker", Duration::ZERO, async move |context| {
+            dfs.create(&context, &a, b"new", OWNER).await.map(drop)
+        });
+        let dfs = scene.dfs.clone();
+        let after = Duration::from_micros(seed * 20);
+        let (_, removed) = scene.start("remover", after, async move |context| {
+            dfs.rmdir(&context, dfs.root(), b"a").await.map(drop)
+        });
+        scene.cluster.world.run_for(MINUTE);
+        let (made, removed) = (made.take().expect("an end"), removed.take().expect("an end"));
+        assert!(made.is_ok() != removed.is_ok(), "seed {seed}: {made:?} {removed:?}");
+    }
+}
+
+#[test]
+fn a_client_whose_clock_is_behind_gets_its_turn_under_load() {
+    for (seed, behind_ms) in [(0, 5), (4, 10), (5, 20), (1, 50)] {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        scene.file(&scene.b, b"two");
+        let stop = Rc::new(core::cell::Cell::new(false));
+        for number in 0..20 {
+            let (dfs, b, stop) = (scene.dfs.clone(), scene.b.clone(), Rc::clone(&stop));
+            scene.start(&format!("other-{number}"), Duration::ZERO, async move |context| {
+                while !stop.get() {
+                    if number < 8 {
+                        let _ = dfs.lookup(&context, &b, b"two").await;
+                        context.runtime().sleep(Duration::from_millis(1)).await;
+                    } else {
+                        let name = format!("w{number}");
+                        let _ = dfs.create(&context, &b, name.as_bytes(), OWNER).await;
+                        let _ = dfs.unlink(&context, &b, name.as_bytes()).await;
+                        context.runtime().sleep(Duration::from_millis(4)).await;
+                    }
+                }
+            });
+        }
+        let node = scene.cluster.world.node("behind");
+        node.set_clock_skew(-behind_ms * 1_000_000);
+        let late = scene.cluster.context_on(&node, Duration::from_secs(10));
+        let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            late.runtime().sleep(Duration::from_millis(60)).await;
+            let renamed = dfs.rename(&late, &a, b"one", &b, b"two", Replace::Allow).await;
+            stop.set(true);
+            renamed.unwrap_or_else(|error| panic!("{behind_ms} ms behind: {error}"));
+        });
+    }
+}

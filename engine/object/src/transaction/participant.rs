@@ -23,10 +23,12 @@ impl IoService {
         engines.serve(opcode::TARGET_TRANSACTION_PREPARE, move |rank, request: PrepareRequest| {
             let service = weak.upgrade();
             async move {
-                Ok(match service {
-                    Some(service) => service.prepare(rank, request).await,
-                    None => Err(Declined { der: Der::SHUTDOWN, message: "the engine is stopping".into() }),
-                })
+                let stopping = || Declined { der: Der::SHUTDOWN, message: "the engine is stopping".into() };
+                let Some(service) = service else { return Ok(Err(stopping())) };
+                // Who asks may leave in the middle: what is prepared is watched all the same.
+                let rt = service.rt.clone();
+                let prepared = rt.spawn(async move { service.prepare(rank, request).await });
+                Ok(prepared.await.unwrap_or_else(|_| Err(stopping())))
             }
         });
         let weak = Rc::downgrade(self);

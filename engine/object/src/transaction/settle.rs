@@ -86,7 +86,9 @@ impl IoService {
             return None;
         }
         if Self::is_noted(&pool, container, transaction) {
-            return Some(Outcome::Committed);
+            // Told is only what is durable, as a decision is.
+            let durable = pool.shard().decision(container, transaction).await;
+            return durable.is_ok().then_some(Outcome::Committed);
         }
         match pool.shard().abort_transaction(container, transaction).await {
             Ok(())
