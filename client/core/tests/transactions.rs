@@ -186,6 +186,56 @@ fn a_target_that_was_away_for_longer_than_decisions_are_remembered_hears_what_be
     assert!(done > 3 && not_done > 3, "{done} {not_done}");
 }
 
+async fn increment(context: &Context, container: &Container, all: &[Object]) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(context, container);
+    for object in all {
+        let value = read(context, &transaction.view(object)).await?.unwrap_or(0);
+        write(&mut transaction, object, value + 1, Conditions::NONE);
+    }
+    transaction.commit(context).await.map(|_| ())
+}
+
+#[test]
+fn what_was_committed_is_not_done_again_by_who_waits_longer_than_that_is_remembered() {
+    let mut unknown = 0;
+    for (count, seed) in [1, 6].into_iter().flat_map(|count| (0..40).map(move |seed| (count, seed))) {
+        let cluster = Rc::new(Cluster::start(seed, 2, 1));
+        let context = cluster.context(Duration::from_mins(10));
+        let setup = context.clone();
+        let (container, all) = cluster.run(async move {
+            let container = open_container(&setup, properties("box", ContainerType::Object)).await;
+            let all = objects(&setup, &container, count).await;
+            increment(&setup, &container, &all).await.expect("commits");
+            (container, all)
+        });
+        for rank in 0..2 {
+            let after = Duration::from_micros(100 + seed * 50);
+            cluster.schedule_crash(rank, after, Duration::from_secs(400));
+        }
+        unknown += cluster.run(async move {
+            let mut restarts = Restarts::new(&context);
+            let end = loop {
+                match increment(&context, &container, &all).await {
+                    Ok(()) => break Ok(()),
+                    Err(error) => {
+                        if let Err(error) = restarts.again(&context, error).await {
+                            break Err(error);
+                        }
+                    }
+                }
+            };
+            context.runtime().sleep(Duration::from_secs(100)).await;
+            for object in &all {
+                let value = read(&context, object).await.expect("answers").expect("there");
+                assert!(value == 2 || end.is_err() && value == 1, "seed {seed}: {value} {end:?}");
+            }
+            assert!(matches!(end, Ok(()) | Err(Error::Unavailable { .. })), "seed {seed}: {end:?}");
+            u32::from(end.is_err())
+        });
+    }
+    assert!(unknown > 3, "{unknown}");
+}
+
 async fn write_alone(context: &Context, container: &Container, object: &Object, value: u64) {
     let mut transaction = Transaction::begin(context, container);
     write(&mut transaction, object, value, Conditions::NONE);
