@@ -76,7 +76,7 @@ impl Dfs {
         };
         if let Ok((_, Some(replaced))) = &done {
             // Nobody sees its attributes any more: they take space.
-            drop(self.displace_xattrs(context, &replaced.node).await);
+            drop(self.place_xattrs(context, &replaced.node, &[]).await);
         }
         // Those that were put to the new name stay there where the rename has failed: it may have happened all the same, or
         // another client's rename of the same inode may have.

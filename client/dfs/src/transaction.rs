@@ -5,13 +5,14 @@ use weir_proto::{Key, ObjectId};
 
 use crate::entry::{Insertion, Node, entry_key, guard_key};
 use crate::mount::Dfs;
+use crate::namespace::parent_key;
 use crate::record::Record;
 use crate::{Error, Result};
 
 /// Decides whether a transaction that has failed is tried again.
 pub(crate) struct Tries {
     restarts: Restarts,
-    /// Whether a refusal was found twice.
+    /// Whether a refusal was met before.
     is_sure: bool,
 }
 
@@ -94,7 +95,7 @@ impl Dfs {
         directory: ObjectId,
         parent: ObjectId,
     ) -> Result<()> {
-        let (bytes, key) = (parent.to_bytes(), crate::namespace::parent_key()?);
+        let (bytes, key) = (parent.to_bytes(), parent_key()?);
         let writes = [AkeyWrite::single(key.clone(), &bytes)];
         Ok(transaction.update(&self.object(directory)?, &key, Conditions::NONE, &writes)?)
     }

@@ -184,7 +184,8 @@ impl Dfs {
         Ok(values)
     }
 
-    /// Makes these the extended attributes that an inode will have under a name: nobody sees them before it has that name.
+    /// Makes these the extended attributes that stand for an inode under a name that it hasn't, or not yet: nobody sees them
+    /// while it hasn't.
     pub(crate) async fn place_xattrs(
         &self,
         context: &Context,
@@ -206,16 +207,6 @@ impl Dfs {
                 error if error.is(Der::NONEXIST) => Error::Stale(format!("directory {:?}", node.parent)),
                 error => error.into(),
             })?;
-        }
-        Ok(())
-    }
-
-    /// Removes an inode's extended attributes from under a name that isn't its own.
-    pub(crate) async fn displace_xattrs(&self, context: &Context, node: &Node) -> Result<()> {
-        let doomed = self.xattr_keys(context, node).await?;
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
-        for batch in doomed.chunks(AKEYS_MAX) {
-            object.punch_akeys(context, Conditions::NONE, &dkey, batch).await?;
         }
         Ok(())
     }

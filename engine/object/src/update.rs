@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weir_media::Slice;
-use weir_pool::Operation;
+use weir_pool::{Operation, TargetContainer, TargetPool};
 use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{Conditions, PunchRequest, PunchScope, UpdateReply, UpdateRequest, validate};
 use weir_proto::{Epoch, Rights, codec};
@@ -15,7 +15,7 @@ use crate::repeats::Marks;
 use crate::service::{Access, IoService};
 
 /// Most times an update asks for more quota: others may use up what was granted before its turn comes.
-pub(crate) const GRANT_TRIES: usize = 8;
+const GRANT_TRIES: usize = 8;
 
 /// Data of an update, where it arrived.
 enum Arrived<'a> {
@@ -87,8 +87,8 @@ impl IoService {
         place: &Place<'_>,
     ) -> Result<Epoch, Status> {
         let shard = access.pool.shard();
-        for _ in 0..GRANT_TRIES {
-            let stored = shard
+        let attempt = async || {
+            shard
                 .update_by_clock(
                     access.container.id,
                     update.object,
@@ -99,19 +99,9 @@ impl IoService {
                     data.data(),
                     &marks.along,
                 )
-                .await;
-            match stored {
-                Ok(epoch) => return Ok(epoch),
-                Err(UpdateError::Quota { .. }) => {
-                    let wanted = data.bytes().len() as u64;
-                    if !access.pool.enlarge(&access.container, wanted).await? {
-                        return Err(refusal::quota(place));
-                    }
-                }
-                Err(error) => return Err(refusal::update(&error, place)),
-            }
-        }
-        Err(refusal::quota(place))
+                .await
+        };
+        within_quota((&access.pool, &access.container), data.bytes().len() as u64, place, attempt).await
     }
 
     pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
@@ -140,6 +130,27 @@ impl IoService {
         })
         .await
     }
+}
+
+/// Does `attempt`, again with a greater share of the container's quota, for so many bytes, while that is used up here.
+pub(crate) async fn within_quota<T>(
+    (pool, container): (&TargetPool, &TargetContainer),
+    wanted: u64,
+    place: &Place<'_>,
+    attempt: impl AsyncFn() -> Result<T, UpdateError>,
+) -> Result<T, Status> {
+    for _ in 0..GRANT_TRIES {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(UpdateError::Quota { .. }) => {
+                if !pool.enlarge(container, wanted).await? {
+                    return Err(refusal::quota(place));
+                }
+            }
+            Err(error) => return Err(refusal::update(&error, place)),
+        }
+    }
+    Err(refusal::quota(place))
 }
 
 /// Checks an update's limits; returns its bytes of data.

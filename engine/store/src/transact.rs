@@ -4,6 +4,7 @@ use crate::checkpoint::wait_for_room;
 use crate::error::UpdateError;
 use crate::intents::{Decision, TransactionKey};
 use crate::journal::ObjectKey;
+use crate::key::ContainerNumber;
 use crate::operation::{Operation, are_deletes, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Pieces, bytes_in_blocks};
@@ -111,10 +112,21 @@ impl Shard {
         }
     }
 
-    /// Refuses a transaction that only removes when there is no room even for that. Neither a full pool nor a quota keeps
-    /// anybody from deleting.
-    pub(crate) fn check_delete(&self, changes: &[Change], promised: u64) -> Result<(), UpdateError> {
-        if self.core.has_room_for_delete(changes, promised).unwrap_or(false) {
+    /// Refuses a transaction for which there is no room: for so many bytes of entries, data in blocks, and blocks of nodes
+    /// later. One that only removes has the room that deletes have: neither a full pool nor a quota keeps anybody from
+    /// deleting.
+    pub(crate) fn check_room(
+        &self,
+        (container, number): (ContainerId, ContainerNumber),
+        operations: &[Operation<'_>],
+        changes: &[Change],
+        (bytes, in_blocks, later): (u64, u64, u64),
+    ) -> Result<(), UpdateError> {
+        if !are_deletes(operations) {
+            self.check_quota(container, number, bytes + in_blocks)?;
+            return self.check_space(container, number, bytes, later);
+        }
+        if self.core.has_room_for_delete(changes, later).unwrap_or(false) {
             return Ok(());
         }
         // What was deleted before may be waiting for aggregation.
@@ -148,12 +160,7 @@ impl Shard {
     ) -> Result<u64, UpdateError> {
         let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        if are_deletes(operations) {
-            self.check_delete(changes, 0)?;
-        } else {
-            self.check_quota(container, number, growth(&edits) + in_blocks)?;
-            self.check_space(container, number, growth(&edits), 0)?;
-        }
+        self.check_room((container, number), operations, changes, (growth(&edits), in_blocks, 0))?;
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
         let record = self.core.commit_edits(&edits, &objects, &[], None)?;

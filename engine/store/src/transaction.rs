@@ -15,7 +15,7 @@ use crate::intents::{
 };
 use crate::journal::{ObjectKey, RECORD_MAX};
 use crate::key::{self, ContainerNumber, TransactionTail};
-use crate::operation::{Operation, are_deletes, check_operations};
+use crate::operation::{Operation, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::promise::{DECISION_MAX, Promise};
@@ -136,12 +136,7 @@ impl Shard {
         // A commit puts its own entries into the place of these, before they go.
         let bytes = bytes.sum::<u64>() + promise.bytes();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        if are_deletes(operations) {
-            self.check_delete(&changes, promise.blocks())?;
-        } else {
-            self.check_quota(container, number, bytes + in_blocks)?;
-            self.check_space(container, number, bytes, promise.blocks())?;
-        }
+        self.check_room((container, number), operations, &changes, (bytes, in_blocks, promise.blocks()))?;
         self.check_promise(&promise)?;
         let record = self.core.commit(&changes, None)?;
         for mut reservation in reservations {

@@ -85,7 +85,7 @@ impl IoService {
         let CommitRequest { transaction, epoch, parts, .. } = commit;
         let (pool, container) = (&access.pool, access.container.id);
         if let [own] = parts.as_slice() {
-            let done = self.within_quota(pool, container, &own.changes, async |operations| {
+            let done = self.attempt(pool, container, &own.changes, async |operations| {
                 pool.shard().transact(container, transaction, epoch, operations).await
             });
             return done.await.map_err(restarted);

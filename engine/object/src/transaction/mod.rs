@@ -22,8 +22,9 @@ use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, TargetIndex, Transaction
 use weir_rpc::Status;
 use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
-use crate::refusal::{self, Place};
+use crate::refusal::Place;
 use crate::service::IoService;
+use crate::update::within_quota;
 
 /// Scope of the attributes that note committed transactions: by container and transaction, the targets to be told.
 const SCOPE: &[u8] = b"committed";
@@ -112,8 +113,8 @@ impl IoService {
         observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))
     }
 
-    /// Does `attempt`, again with a greater share of the container's quota while that is too small.
-    async fn within_quota<T>(
+    /// Does `attempt` at changes, within the container's quota.
+    async fn attempt<T>(
         &self,
         pool: &TargetPool,
         container: ContainerId,
@@ -123,20 +124,8 @@ impl IoService {
         let container = pool.container(container).await?;
         let label = container.label.borrow().clone();
         let place = Place { pools: &self.pools, pool: pool.id(), container: &label };
-        let operations = operations(changes);
-        for _ in 0..crate::update::GRANT_TRIES {
-            match attempt(&operations).await {
-                Err(UpdateError::Quota { .. }) => {
-                    let bytes = changes.iter().map(bytes_of).sum();
-                    if !pool.enlarge(&container, bytes).await? {
-                        return Err(refusal::quota(&place));
-                    }
-                }
-                Err(error) => return Err(refusal::update(&error, &place)),
-                Ok(done) => return Ok(done),
-            }
-        }
-        Err(refusal::quota(&place))
+        let (operations, bytes) = (operations(changes), changes.iter().map(bytes_of).sum());
+        within_quota((pool, &container), bytes, &place, async || attempt(&operations).await).await
     }
 }
 

@@ -52,7 +52,7 @@ impl IoService {
         }
         self.observe(epoch).map_err(|status| declined(status.der, status.message))?;
         let pool = self.pools.get(id).map_err(|error| declined(error.der(), error.to_string()))?;
-        let prepared = self.within_quota(&pool, container, &changes, async |operations| {
+        let prepared = self.attempt(&pool, container, &changes, async |operations| {
             pool.shard().prepare(container, transaction, epoch, operations).await
         });
         prepared.await.map_err(|status| declined(status.der, status.message))?;
