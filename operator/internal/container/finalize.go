@@ -47,10 +47,15 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 			"container %s can't be destroyed before Pool %s is ready, see its conditions: wait, or set spec.deletionPolicy to Retain to delete the object only",
 			container.EngineLabel(), pool.Name))
 	}
-	err = r.destroy(ctx, container, &pool)
+	missing, err := r.destroy(ctx, container, &pool)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case err == nil && missing:
+		r.reporter.Event(container, corev1.EventTypeNormal, "AlreadyGone", "Destroy", fmt.Sprintf(
+			"container %s (%s) was not in pool %s any more: there was nothing to destroy",
+			container.EngineLabel(), container.Status.UUID, pool.EngineLabel()))
+		return nil, nil // nothing blocks
 	case err == nil:
 		r.reporter.Event(container, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf(
 			"container %s is destroyed; its space comes back in the background", container.EngineLabel()))
@@ -79,15 +84,16 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	}
 }
 
-func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) error {
+// destroy has the engines destroy the container; missing is true if they don't have it.
+func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) (missing bool, err error) {
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
 	if err != nil {
-		return err
+		return false, err
 	}
 	// By UUID: another container may have taken the label. Without force: open handles mean that somebody writes.
-	_, err = engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.Status.UUID})
+	answer, err := engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.Status.UUID})
 	if management.IsNotFound(err) {
-		return nil
+		return true, nil
 	}
-	return err
+	return answer.GetMissing(), err
 }

@@ -34,10 +34,14 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete || pool.Status.UUID == "" {
 		return nil, nil // nothing blocks: the engines keep the pool, or never had it
 	}
-	err = r.destroy(ctx, pool)
+	missing, err := r.destroy(ctx, pool)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case err == nil && missing:
+		r.reporter.Event(pool, corev1.EventTypeNormal, "AlreadyGone", "Destroy", fmt.Sprintf(
+			"pool %s (%s) was not in the engines any more: there was nothing to destroy", pool.EngineLabel(), pool.Status.UUID))
+		return nil, nil // nothing blocks
 	case err == nil:
 		r.reporter.Event(pool, corev1.EventTypeNormal, "Destroyed", "Destroy", fmt.Sprintf("pool %s and its data are destroyed", pool.EngineLabel()))
 		return nil, nil // nothing blocks
@@ -105,18 +109,19 @@ func ofClaim(ctx context.Context, engines *management.Engines, pool, container s
 	return fmt.Sprintf(" of PersistentVolumeClaim %s/%s", attributes[attributeClaimNamespace], attributes[attributeClaimName])
 }
 
-func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) error {
+// destroy has the engines destroy the pool; missing is true if they don't have it.
+func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) (missing bool, err error) {
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
 	if err != nil {
-		return err
+		return false, err
 	}
 	// By UUID: another pool may have taken the label. Without force: containers that no object stands for, such as
 	// those of volumes, keep the pool.
-	_, err = engines.Pools.Destroy(ctx, &managementv1.PoolDestroyRequest{Pool: pool.Status.UUID})
+	answer, err := engines.Pools.Destroy(ctx, &managementv1.PoolDestroyRequest{Pool: pool.Status.UUID})
 	if management.IsNotFound(err) {
-		return nil
+		return true, nil
 	}
-	return err
+	return answer.GetMissing(), err
 }
 
 func (r *Reconciler) dependents(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
