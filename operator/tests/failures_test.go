@@ -28,24 +28,14 @@ func (i *installation) at(namespace string) *installation {
 
 func TestWhatTheAPIServerRefusesIsInTheCondition(t *testing.T) {
 	t.Parallel()
-	i := install(t, 1)
-	i.machines.node("a")
-	// It got an address, which nobody can take away.
-	foreign := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: i.namespace, Name: "weir-engines"},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-	if err := admin.Create(t.Context(), foreign); err != nil {
-		t.Fatal(err)
-	}
-	i.apply(i.machines.cluster(1, ""))
+	i := running(t, 1)
+	i.patch(&corev1.ConfigMap{}, "weir-engines", `{"immutable": true}`)
+	i.patch(&v1alpha1.StorageCluster{}, "weir", `{"spec": {"engines": {"logLevel": "debug"}}}`)
 	var cluster v1alpha1.StorageCluster
 	i.condition(&cluster, "weir", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconcileFailed,
-		"apply Service "+i.namespace+"/weir-engines", "clusterIP")
-	i.event("weir", v1alpha1.ReasonReconcileFailed, "clusterIP")
-	if err := admin.Delete(t.Context(), foreign); err != nil {
-		t.Fatal(err)
-	}
+		"apply ConfigMap "+i.namespace+"/weir-engines", "immutable")
+	i.event("weir", v1alpha1.ReasonReconcileFailed, "immutable")
+	i.remove(&corev1.ConfigMap{}, "weir-engines")
 	i.ready(&cluster, "weir")
 }
 

@@ -138,6 +138,9 @@ func (m *machines) tick(ctx context.Context) {
 	away := 0
 	for i := range sets.Items {
 		set := &sets.Items[i]
+		if *set.Spec.Replicas == 0 {
+			continue // no engine's
+		}
 		ready, err := m.runPod(ctx, set)
 		if err != nil {
 			return

@@ -496,9 +496,10 @@ func TestRetainedClusterIsTakenOver(t *testing.T) {
 	if err := i.get(&before, "weir-auth"); err != nil {
 		t.Fatal(err)
 	}
+	first := cluster.DeepCopy()
 	i.remove(&v1alpha1.StorageCluster{}, "weir")
 	i.gone(&cluster, "weir")
-	collectGarbage(i, &cluster)
+	collectGarbage(i, first)
 	i.machines.node("a") // sorts first: a new cluster would take it
 	i.apply(i.machines.cluster(2, ""))
 	i.ready(&cluster, "weir")
@@ -513,37 +514,11 @@ func TestRetainedClusterIsTakenOver(t *testing.T) {
 	}
 }
 
-// collectGarbage deletes what a gone cluster owned, as the garbage collector would.
+// collectGarbage deletes what a gone cluster owned, and waits for its engines to stop.
 func collectGarbage(i *installation, owner *v1alpha1.StorageCluster) {
 	i.t.Helper()
 	ctx := context.Background()
-	for _, list := range []client.ObjectList{&appsv1.StatefulSetList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}} {
-		if err := admin.List(ctx, list, client.InNamespace(i.namespace)); err != nil {
-			i.t.Fatal(err)
-		}
-		var objects []client.Object
-		switch l := list.(type) {
-		case *appsv1.StatefulSetList:
-			for n := range l.Items {
-				objects = append(objects, &l.Items[n])
-			}
-		case *corev1.SecretList:
-			for n := range l.Items {
-				objects = append(objects, &l.Items[n])
-			}
-		case *corev1.ConfigMapList:
-			for n := range l.Items {
-				objects = append(objects, &l.Items[n])
-			}
-		}
-		for _, obj := range objects {
-			if len(obj.GetOwnerReferences()) > 0 {
-				if err := admin.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
-					i.t.Fatal(err)
-				}
-			}
-		}
-	}
+	deleteOwned(i, owner)
 	i.eventually("the engines have stopped", func() string {
 		var pods corev1.PodList
 		if err := admin.List(ctx, &pods, client.InNamespace(i.namespace)); err != nil || len(pods.Items) > 0 {

@@ -56,6 +56,10 @@ const (
 	ReasonStorageTooSmall = "StorageTooSmall"
 	// ReasonClientSecretTaken says that another StorageCluster of the same name owns the client Secret.
 	ReasonClientSecretTaken = "ClientSecretTaken"
+	// ReasonNameTaken says that an object which the cluster needs is there and somebody else's; the message says whose.
+	ReasonNameTaken = "NameTaken"
+	// ReasonCollectingGarbage says that Kubernetes has yet to delete what an earlier StorageCluster of the name owned.
+	ReasonCollectingGarbage = "CollectingGarbage"
 	// ReasonErasingData says that the directories of the engines are being erased.
 	ReasonErasingData = "ErasingData"
 	// ReasonSettlingClaims says that Kubernetes has not noted yet whether the claims of the engines stay.

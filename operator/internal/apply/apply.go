@@ -14,23 +14,31 @@ import (
 // FieldOwner is the name under which the operator owns fields.
 const FieldOwner = "weir-operator"
 
-// Object applies one object. Its kind and apiVersion have to be set.
-func Object(ctx context.Context, c client.Client, obj client.Object) error {
-	gvk := obj.GetObjectKind().GroupVersionKind()
-	describe := func(err error) error {
-		return fmt.Errorf("apply %s %s/%s: %w", gvk.Kind, obj.GetNamespace(), obj.GetName(), err)
+// Object applies one object, whose kind and apiVersion have to be set. It fails with a TakenError, and changes nothing, if one
+// of its name is there that is not the same cluster's. live reads past the cache.
+func Object(ctx context.Context, c client.Client, live client.Reader, obj client.Object) error {
+	existing, found, err := Own(ctx, c, live, obj)
+	if err != nil {
+		return err
 	}
+	failed := func(err error) error { return fmt.Errorf("apply %s: %w", describe(obj), err) }
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
-		return describe(err)
+		return failed(err)
 	}
 	// What the API server writes is not the operator's to own.
 	unstructured.RemoveNestedField(content, "status")
 	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 	u := &unstructured.Unstructured{Object: content}
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldOwner), client.ForceOwnership)
-	if err != nil {
-		return describe(err)
+	options := []client.ApplyOption{client.FieldOwner(FieldOwner)}
+	if found {
+		// One that has come since, or instead of the one found, is not meant: the API server compares UIDs, and without force
+		// it changes nothing that others set.
+		u.SetUID(existing.GetUID())
+		options = append(options, client.ForceOwnership)
+	}
+	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+		return failed(err)
 	}
 	return nil
 }

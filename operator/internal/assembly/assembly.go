@@ -5,8 +5,11 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -53,15 +56,19 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// CacheOptions keep in memory what the operator made, not every Secret and pod of the cluster. Without namespaces all
-// are served.
+// CacheOptions keep in memory what the operator made, not every object of these kinds. Without namespaces all are
+// served.
 func CacheOptions(operatorNamespace string, namespaces ...string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.LabelManagedBy: manifest.ManagedBy})}
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Secret{}:    ours,
-		&corev1.ConfigMap{}: ours,
-		&corev1.Pod{}:       ours,
-		&batchv1.Job{}:      ours,
+		&corev1.Secret{}:                ours,
+		&corev1.ConfigMap{}:             ours,
+		&corev1.Service{}:               ours,
+		&corev1.Pod{}:                   ours,
+		&appsv1.StatefulSet{}:           ours,
+		&batchv1.Job{}:                  ours,
+		&policyv1.PodDisruptionBudget{}: ours,
+		&networkingv1.NetworkPolicy{}:   ours,
 	}}
 	if len(namespaces) > 0 {
 		options.DefaultNamespaces = map[string]cache.Config{operatorNamespace: {}}

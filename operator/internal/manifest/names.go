@@ -13,7 +13,7 @@ import (
 
 // Labels that every object of a cluster carries.
 const (
-	// LabelManagedBy marks what the operator made; it watches only Secrets, ConfigMaps and Jobs with this label.
+	// LabelManagedBy marks what the operator made; of the kinds that it makes it watches only what has this label.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	// ManagedBy is the value of LabelManagedBy.
 	ManagedBy = "weir-operator"

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,11 +74,11 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 		ObjectMeta: manifest.Meta(cluster, manifest.AuthorityName(cluster.Name)),
 		Type:       corev1.SecretTypeTLS,
 	}
-	existing, err := r.ownSecret(ctx, secret)
+	existing, found, err := apply.Own(ctx, r.client, r.live, secret)
 	if err != nil {
 		return pki.Pair{}, time.Time{}, err
 	}
-	if existing == nil {
+	if !found {
 		authority, err := pki.NewAuthority(cluster.Name+"-ca", now)
 		if err != nil {
 			return pki.Pair{}, time.Time{}, err
@@ -104,7 +103,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 		return pki.Pair{}, time.Time{}, err
 	}
 	secret.Data = map[string][]byte{manifest.KeyCert: authority.Cert, manifest.KeyPrivate: authority.Key}
-	if err := apply.Object(ctx, r.client, secret); err != nil {
+	if err := apply.Object(ctx, r.client, r.live, secret); err != nil {
 		return pki.Pair{}, time.Time{}, err
 	}
 	r.reporter.Event(cluster, corev1.EventTypeNormal, "AuthorityRenewed", "RenewCertificates",
@@ -116,15 +115,12 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 // ensureSystemKey reads or makes the secret that engines and clients share. It outlives the cluster under
 // deletionPolicy Retain.
 func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]byte, error) {
-	secret := &corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name)),
-	}
-	existing, err := r.ownSecret(ctx, secret)
+	secret := systemKeySecret(cluster)
+	existing, found, err := apply.Own(ctx, r.client, r.live, secret)
 	if err != nil {
 		return nil, err
 	}
-	if existing != nil {
+	if found {
 		key := existing.Data[manifest.KeySystemKey]
 		if raw, err := base64.StdEncoding.DecodeString(string(key)); err != nil || len(raw) != systemKeyBytes {
 			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: restore it, clients and engines know each other by it",
@@ -144,17 +140,25 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 	return key, nil
 }
 
+// systemKeySecret holds the system key; who makes it fills it in.
+func systemKeySecret(cluster *v1alpha1.StorageCluster) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name)),
+	}
+}
+
 // ensureLeaf keeps in secret a certificate that is good for leaf, next to the data in extra.
 func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, authority pki.Pair, leaf pki.Leaf,
 	extra map[string][]byte,
 ) (pki.Pair, time.Time, error) {
 	now := r.clock.Now()
-	existing, err := r.ownSecret(ctx, secret)
+	existing, found, err := apply.Own(ctx, r.client, r.live, secret)
 	if err != nil {
 		return pki.Pair{}, time.Time{}, err
 	}
 	var current pki.Pair
-	if existing != nil {
+	if found {
 		current = pair(existing)
 	}
 	renewAt := pki.RenewAt(authority, current, leaf)
@@ -168,7 +172,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, auth
 		manifest.KeyCA: authority.Cert, manifest.KeyCert: current.Cert, manifest.KeyPrivate: current.Key,
 	}
 	maps.Copy(secret.Data, extra)
-	return current, renewAt, apply.Object(ctx, r.client, secret)
+	return current, renewAt, apply.Object(ctx, r.client, r.live, secret)
 }
 
 // ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's,
@@ -179,12 +183,17 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 		return time.Time{}, err
 	}
 	clone := clientClone(cluster, r.config.Namespace)
-	existing, err := r.readSecret(ctx, clone)
+	existing, found, err := apply.Find(ctx, r.client, r.live, clone)
 	if err != nil {
 		return time.Time{}, err
 	}
 	elsewhere := cluster.Namespace != r.config.Namespace
-	if c.clientSecretOwner = otherOwner(existing, clone); c.clientSecretOwner != "" && !elsewhere {
+	if found {
+		if taken := apply.Taken(existing, clone); taken != nil {
+			c.clientSecretOwner = taken.Owner
+		}
+	}
+	if c.clientSecretOwner != "" && !elsewhere {
 		return time.Time{}, nil
 	}
 	secret := &corev1.Secret{
@@ -201,33 +210,14 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	}
 	if elsewhere {
 		clone.Data = secret.Data
-		if err := apply.Object(ctx, r.client, clone); err != nil {
+		if err := apply.Object(ctx, r.client, r.live, clone); err != nil {
 			return renewAt, err
 		}
 	}
-	if existing == nil || !equality.Semantic.DeepEqual(existing.Data, secret.Data) {
+	if !found || !equality.Semantic.DeepEqual(existing.Data, secret.Data) {
 		return renewAt, r.hurryMounts(ctx, cluster, secret.Data)
 	}
 	return renewAt, nil
-}
-
-// otherOwner returns who else a client Secret in the operator's namespace belongs to, "" when it is free or ours. One without
-// the annotation belongs to the cluster in that namespace.
-func otherOwner(existing, ours *corev1.Secret) string {
-	if existing == nil {
-		return ""
-	}
-	if !made(existing) {
-		return "somebody else, since it lacks the label " + manifest.LabelManagedBy + "=" + manifest.ManagedBy
-	}
-	owner := existing.Annotations[v1alpha1.AnnotationCluster]
-	if owner == "" {
-		owner = existing.Namespace + "/" + ours.Labels[v1alpha1.LabelCluster]
-	}
-	if owner == ours.Annotations[v1alpha1.AnnotationCluster] {
-		return ""
-	}
-	return "StorageCluster " + owner
 }
 
 // hurryMounts has the kubelets look at the pods that mount the client Secret, which they do at once when an annotation
@@ -260,40 +250,6 @@ func clientClone(cluster *v1alpha1.StorageCluster, namespace string) *corev1.Sec
 	meta.Namespace = namespace
 	meta.Annotations = map[string]string{v1alpha1.AnnotationCluster: cluster.Namespace + "/" + cluster.Name}
 	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta}
-}
-
-// readSecret returns the Secret of that name, or nil when there is none. The cache shows only what the operator made, and that
-// late: whether a name is free is asked past it.
-func (r *Reconciler) readSecret(ctx context.Context, like *corev1.Secret) (*corev1.Secret, error) {
-	var secret corev1.Secret
-	name := types.NamespacedName{Namespace: like.Namespace, Name: like.Name}
-	err := r.client.Get(ctx, name, &secret)
-	if apierrors.IsNotFound(err) {
-		err = r.live.Get(ctx, name, &secret)
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil // an absent Secret is an ordinary answer
-	case err != nil:
-		return nil, fmt.Errorf("read Secret %s: %w", name, err)
-	default:
-		return &secret, nil
-	}
-}
-
-// ownSecret is readSecret for a Secret that is about to be written: one that somebody else made is not overwritten.
-func (r *Reconciler) ownSecret(ctx context.Context, like *corev1.Secret) (*corev1.Secret, error) {
-	secret, err := r.readSecret(ctx, like)
-	if err == nil && secret != nil && !made(secret) {
-		return nil, fmt.Errorf("secret %s/%s was not made by the operator, which does not overwrite it: rename it or the StorageCluster; if it was restored, give it the label %s=%s",
-			secret.Namespace, secret.Name, manifest.LabelManagedBy, manifest.ManagedBy)
-	}
-	return secret, err
-}
-
-// made tells whether the operator made a Secret.
-func made(secret *corev1.Secret) bool {
-	return secret.Labels[manifest.LabelManagedBy] == manifest.ManagedBy
 }
 
 func pair(secret *corev1.Secret) pki.Pair {

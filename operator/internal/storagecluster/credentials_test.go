@@ -19,10 +19,10 @@ func TestSecretsOfOthersAreNotOverwritten(t *testing.T) {
 		// refused is in the error; the cluster works without the copy of its client Secret.
 		refused string
 	}{
-		"the authority":                        {foreign("data", "weir-ca"), "weir-ca was not made by the operator"},
-		"the system key":                       {foreign("data", "weir-auth"), "weir-auth was not made by the operator"},
-		"the engines' certificate":             {foreign("data", "weir-engine-tls"), "weir-engine-tls was not made by the operator"},
-		"the client Secret":                    {foreign("data", "weir-client"), "weir-client was not made by the operator"},
+		"the authority":                        {foreign("data", "weir-ca"), "weir-ca belongs to somebody else"},
+		"the system key":                       {foreign("data", "weir-auth"), "weir-auth belongs to somebody else"},
+		"the engines' certificate":             {foreign("data", "weir-engine-tls"), "weir-engine-tls belongs to somebody else"},
+		"the client Secret":                    {foreign("data", "weir-client"), "weir-client belongs to somebody else"},
 		"its copy in the operator's namespace": {foreign("operator", "weir-client"), ""},
 	}
 	for name, tc := range tests {

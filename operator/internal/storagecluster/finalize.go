@@ -169,7 +169,7 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 			err = client.IgnoreNotFound(r.client.Delete(ctx, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 			existing = batchv1.Job{}
 		} else if apierrors.IsNotFound(err) {
-			err = apply.Object(ctx, r.client, job)
+			err = apply.Object(ctx, r.client, r.live, job)
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 				// No event can be sent about an object of a namespace that is going.
 				log.FromContext(ctx).Info("Nothing can run in a namespace that is going: data is left behind, remove it by hand",
@@ -213,12 +213,12 @@ func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
 // Delete, the system key and the record of nodes.
 func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
 	if clone := clientClone(cluster, r.config.Namespace); cluster.Namespace != r.config.Namespace {
-		existing, err := r.readSecret(ctx, clone)
+		existing, found, err := apply.Find(ctx, r.client, r.live, clone)
 		if err != nil {
 			return err
 		}
 		own := clone.Annotations[v1alpha1.AnnotationCluster]
-		if existing != nil && existing.Annotations[v1alpha1.AnnotationCluster] == own {
+		if found && existing.Annotations[v1alpha1.AnnotationCluster] == own {
 			if err := r.client.Delete(ctx, clone); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("delete Secret %s/%s: %w", clone.Namespace, clone.Name, err)
 			}

@@ -67,11 +67,16 @@ func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.Stor
 	for rank, node := range result.assigned {
 		record[fmt.Sprintf("%s%d", rankKeyPrefix, rank)] = node
 	}
-	return result, apply.Object(ctx, r.client, &corev1.ConfigMap{
+	return result, apply.Object(ctx, r.client, r.live, placementRecord(cluster, record))
+}
+
+// placementRecord holds the node of each rank.
+func placementRecord(cluster *v1alpha1.StorageCluster, record map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: manifest.LastingMeta(cluster, manifest.PlacementName(cluster.Name)),
 		Data:       record,
-	})
+	}
 }
 
 // recordedPlacement reads the record; what status says fills in for a record that somebody deleted.
@@ -93,6 +98,9 @@ func recordedPlacement(ctx context.Context, reader client.Reader, cluster *v1alp
 	for key, node := range record.Data {
 		rank, err := strconv.ParseInt(strings.TrimPrefix(key, rankKeyPrefix), 10, 32)
 		if err != nil || !strings.HasPrefix(key, rankKeyPrefix) {
+			if taken := apply.Taken(&record, placementRecord(cluster, nil)); taken != nil {
+				return nil, taken
+			}
 			return nil, fmt.Errorf("ConfigMap %s: key %q is not %s<rank>: mend it, engines are bound to nodes by it", name, key, rankKeyPrefix)
 		}
 		held[int32(rank)] = node

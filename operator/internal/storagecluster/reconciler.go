@@ -4,6 +4,7 @@ package storagecluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,6 +37,8 @@ const (
 	// startingInterval is how often engines that are not all up are asked: becoming ready in the engine's own view
 	// causes no event in the API server.
 	startingInterval = 3 * time.Second
+	// takenInterval is how often an object is looked for that has the name of one of the cluster's: nobody watches it.
+	takenInterval = 5 * time.Second
 	// concurrency keeps a cluster that does not answer, which takes until the deadline to notice, from holding up others.
 	concurrency = 4
 )
@@ -139,7 +142,19 @@ func (r *Reconciler) converge(ctx context.Context, cluster *v1alpha1.StorageClus
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return 0, nil // the cluster's own deletion comes next
 	}
+	if taken, is := errors.AsType[*apply.TakenError](err); is {
+		r.reporter.Report(ctx, cluster, &cluster.Status.Conditions,
+			status.Of(v1alpha1.ConditionReady, false, takenReason(taken), taken.Error()))
+		return takenInterval, nil
+	}
 	return after, err
+}
+
+func takenReason(taken *apply.TakenError) string {
+	if taken.Leftover {
+		return v1alpha1.ReasonCollectingGarbage
+	}
+	return v1alpha1.ReasonNameTaken
 }
 
 // makeSo makes the objects of the cluster, writes its state into the status and says when to look again.
@@ -165,7 +180,7 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 		manifest.DisruptionBudget(cluster),
 		manifest.NetworkPolicy(cluster, r.config.Namespace),
 	} {
-		if err := apply.Object(ctx, r.client, obj); err != nil {
+		if err := apply.Object(ctx, r.client, r.live, obj); err != nil {
 			return 0, err
 		}
 	}

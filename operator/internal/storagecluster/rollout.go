@@ -79,13 +79,13 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			settled:  (e.up() || (silent && e.pod != nil && podReady(e.pod))) && setSettled(e.set),
 		}
 		if seen[i].current {
-			if err := apply.Object(ctx, r.client, set); err != nil {
+			if err := apply.Object(ctx, r.client, r.live, set); err != nil {
 				return err
 			}
 		}
 	}
 	for _, rank := range due(seen) {
-		if err := apply.Object(ctx, r.client, desired[rank]); err != nil {
+		if err := apply.Object(ctx, r.client, r.live, desired[rank]); err != nil {
 			return err
 		}
 	}
