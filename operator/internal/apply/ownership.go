@@ -140,6 +140,20 @@ func Own[T client.Object](ctx context.Context, c client.Client, live client.Read
 	return existing, true, nil
 }
 
+// Delete deletes the object that has the name of like, if it is the cluster's that like is of.
+func Delete(ctx context.Context, c client.Client, live client.Reader, like client.Object) error {
+	existing, found, err := Find(ctx, c, live, like)
+	if err != nil || !found || Taken(existing, like) != nil {
+		return err
+	}
+	uid := existing.GetUID()
+	err = c.Delete(ctx, existing, client.Preconditions{UID: &uid})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", describe(like), err)
+	}
+	return nil
+}
+
 // describe names an object whose kind is set.
 func describe(obj client.Object) string {
 	return fmt.Sprintf("%s %s", obj.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(obj))

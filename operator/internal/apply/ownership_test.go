@@ -119,12 +119,16 @@ func blind(server client.WithWatch) client.Client {
 	})
 }
 
-func TestObjectsOfOthersAreNotApplied(t *testing.T) {
+func TestObjectsOfOthersAreNeitherAppliedNorDeleted(t *testing.T) {
 	server := fake.NewClientBuilder().WithObjects(foreign()).Build()
 	ours := configMap(manifest.Meta(cluster("weir", "this"), "weir-engines"))
 	err := Object(t.Context(), blind(server), server, ours)
 	if taken, is := errors.AsType[*TakenError](err); !is || taken.Object != "ConfigMap storage/weir-engines" {
 		t.Errorf("error %v", err)
+	}
+	untouched(t, server)
+	if err := Delete(t.Context(), blind(server), server, ours); err != nil {
+		t.Errorf("delete: %v", err)
 	}
 	untouched(t, server)
 }
@@ -138,7 +142,7 @@ func TestAnObjectThatComesBetweenLookAndApplyIsNotTakenOver(t *testing.T) {
 	untouched(t, server)
 }
 
-func TestOwnObjectsAreApplied(t *testing.T) {
+func TestOwnObjectsAreAppliedAndDeleted(t *testing.T) {
 	server := fake.NewClientBuilder().Build()
 	ours := configMap(manifest.Meta(cluster("weir", "this"), "weir-engines"))
 	for _, data := range []string{"first", "second"} {
@@ -150,5 +154,11 @@ func TestOwnObjectsAreApplied(t *testing.T) {
 		if err != nil || !found || got.Data["engine.toml"] != data {
 			t.Errorf("found %v %+v, %v", found, got, err)
 		}
+	}
+	if err := Delete(t.Context(), server, server, ours); err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := Find(t.Context(), server, server, ours); found || err != nil {
+		t.Errorf("found %v, %v", found, err)
 	}
 }

@@ -2,7 +2,9 @@ package storagecluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -26,6 +28,11 @@ const escape = "; if a node is gone for good, set spec.deletionPolicy to Retain 
 // nil for nothing.
 func (r *Reconciler) end(ctx context.Context, cluster *v1alpha1.StorageCluster) (*status.Condition, error) {
 	blocked, err := r.blockers(ctx, cluster)
+	if taken, is := errors.AsType[*apply.TakenError](err); is {
+		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, takenReason(taken), fmt.Sprintf(
+			"data can't be erased: %s; or set spec.deletionPolicy to Retain to delete the StorageCluster without erasing its data", taken))
+		return &c, nil
+	}
 	if blocked != nil || err != nil {
 		return blocked, err
 	}
@@ -89,7 +96,7 @@ func (r *Reconciler) dependents(ctx context.Context, cluster *v1alpha1.StorageCl
 // settleClaims gives the StatefulSets the deletion policy as it is now, which decides over the claims once the cluster is gone:
 // it may have been changed just before the deletion, or since. It returns the StatefulSets whose controller has not noted it.
 func (r *Reconciler) settleClaims(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
-	sets, err := r.statefulSets(ctx, cluster)
+	sets, err := statefulSets(ctx, r.live, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -117,19 +124,21 @@ func (r *Reconciler) settleClaims(ctx context.Context, cluster *v1alpha1.Storage
 	return unsettled, nil
 }
 
-// statefulSets are those of a cluster's engines, past the cache.
-func (r *Reconciler) statefulSets(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]appsv1.StatefulSet, error) {
+// statefulSets are those of a cluster's engines. What carries their labels and isn't the cluster's is left out.
+func statefulSets(ctx context.Context, reader client.Reader, cluster *v1alpha1.StorageCluster) ([]appsv1.StatefulSet, error) {
 	var sets appsv1.StatefulSetList
-	err := r.live.List(ctx, &sets, client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name)))
+	err := reader.List(ctx, &sets, client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name)))
 	if err != nil {
 		return nil, fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
-	return sets.Items, nil
+	return slices.DeleteFunc(sets.Items, func(set appsv1.StatefulSet) bool {
+		return apply.Taken(&set, &appsv1.StatefulSet{ObjectMeta: manifest.Meta(cluster, set.Name)}) != nil
+	}), nil
 }
 
 // stopEngines deletes the StatefulSets and returns the pods that are still there.
 func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
-	sets, err := r.statefulSets(ctx, cluster)
+	sets, err := statefulSets(ctx, r.live, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -161,27 +170,18 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 	}
 	var running, failed []string
 	for rank, node := range held {
-		job := manifest.EraseJob(r.complete(cluster), rank, node)
-		var existing batchv1.Job
-		err := r.live.Get(ctx, client.ObjectKeyFromObject(job), &existing)
-		if err == nil && !metav1.IsControlledBy(&existing, cluster) {
-			// It erased what an earlier cluster of this name had.
-			err = client.IgnoreNotFound(r.client.Delete(ctx, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground)))
-			existing = batchv1.Job{}
-		} else if apierrors.IsNotFound(err) {
-			err = apply.Object(ctx, r.client, r.live, job)
-			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				// No event can be sent about an object of a namespace that is going.
-				log.FromContext(ctx).Info("Nothing can run in a namespace that is going: data is left behind, remove it by hand",
-					"path", manifest.DataPath(cluster, rank), "node", node)
-				continue
-			}
+		at := fmt.Sprintf("%s on node %s", manifest.DataPath(cluster, rank), node)
+		end, err := r.eraseRank(ctx, cluster, rank, node)
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			// No event can be sent about an object of a namespace that is going.
+			log.FromContext(ctx).Info("Nothing can run in a namespace that is going: data is left behind, remove it by hand",
+				"path", manifest.DataPath(cluster, rank), "node", node)
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("erase data of rank %d of StorageCluster %s/%s: %w", rank, cluster.Namespace, cluster.Name, err)
 		}
-		at := fmt.Sprintf("%s on node %s", manifest.DataPath(cluster, rank), node)
-		switch jobEnd(&existing) {
+		switch end {
 		case batchv1.JobComplete:
 		case batchv1.JobFailed:
 			failed = append(failed, at)
@@ -200,6 +200,25 @@ func (r *Reconciler) erase(ctx context.Context, cluster *v1alpha1.StorageCluster
 	}
 }
 
+// eraseRank runs the Job that erases the directory of a rank, and returns how that has ended, "" while it has not.
+func (r *Reconciler) eraseRank(ctx context.Context, cluster *v1alpha1.StorageCluster, rank int32, node string) (batchv1.JobConditionType, error) {
+	job := manifest.EraseJob(r.complete(cluster), rank, node)
+	var existing batchv1.Job
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(job), &existing)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", apply.Object(ctx, r.client, r.live, job)
+	case err != nil || metav1.IsControlledBy(&existing, cluster):
+		return jobEnd(&existing), err
+	}
+	if taken := apply.Taken(&existing, job); taken != nil && !taken.Leftover {
+		return "", taken
+	}
+	// It erased what an earlier cluster of this name had.
+	err = r.client.Delete(ctx, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &existing.UID})
+	return "", client.IgnoreNotFound(err)
+}
+
 func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
 	for _, c := range job.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
@@ -212,27 +231,16 @@ func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
 // deleteLasting deletes what nobody owns: the client Secret in the operator's namespace and, under deletionPolicy
 // Delete, the system key and the record of nodes.
 func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
-	if clone := clientClone(cluster, r.config.Namespace); cluster.Namespace != r.config.Namespace {
-		existing, found, err := apply.Find(ctx, r.client, r.live, clone)
-		if err != nil {
+	var lasting []client.Object
+	if cluster.Namespace != r.config.Namespace {
+		lasting = append(lasting, clientClone(cluster, r.config.Namespace))
+	}
+	if cluster.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
+		lasting = append(lasting, systemKeySecret(cluster), placementRecord(cluster, nil))
+	}
+	for _, obj := range lasting {
+		if err := apply.Delete(ctx, r.client, r.live, obj); err != nil {
 			return err
-		}
-		own := clone.Annotations[v1alpha1.AnnotationCluster]
-		if found && existing.Annotations[v1alpha1.AnnotationCluster] == own {
-			if err := r.client.Delete(ctx, clone); client.IgnoreNotFound(err) != nil {
-				return fmt.Errorf("delete Secret %s/%s: %w", clone.Namespace, clone.Name, err)
-			}
-		}
-	}
-	if cluster.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
-		return nil
-	}
-	for _, obj := range []client.Object{
-		&corev1.Secret{ObjectMeta: manifest.LastingMeta(cluster, manifest.AuthName(cluster.Name))},
-		&corev1.ConfigMap{ObjectMeta: manifest.LastingMeta(cluster, manifest.PlacementName(cluster.Name))},
-	} {
-		if err := r.client.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
 		}
 	}
 	return nil

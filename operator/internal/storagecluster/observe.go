@@ -37,18 +37,18 @@ func (r *Reconciler) observe(ctx context.Context, cluster *v1alpha1.StorageClust
 	for rank := range cluster.Spec.Engines.Replicas {
 		engines[rank].rank = rank
 	}
-	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
-	var sets appsv1.StatefulSetList
-	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
-		return nil, fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	sets, err := statefulSets(ctx, r.client, cluster)
+	if err != nil {
+		return nil, err
 	}
-	for i := range sets.Items {
-		if e := ofRank(engines, &sets.Items[i]); e != nil {
-			e.set = &sets.Items[i]
+	for i := range sets {
+		if e := ofRank(engines, &sets[i]); e != nil {
+			e.set = &sets[i]
 		}
 	}
 	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, inCluster...); err != nil {
+	err = r.client.List(ctx, &pods, client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name)))
+	if err != nil {
 		return nil, fmt.Errorf("list pods of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
 	someReady := false

@@ -101,7 +101,9 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 		Client: c, Live: live, Reporter: r.reporter,
 		New:      func() *v1alpha1.StorageCluster { return &v1alpha1.StorageCluster{} },
 		Status:   statusOf,
-		Converge: r.converge, Blocker: r.end, // what blocks comes by watch: a Pool, a pod or a Job that goes, or ends
+		Converge: r.converge, Blocker: r.end,
+		// What blocks comes by watch: a Pool, a pod or a Job that goes, or ends. Only what somebody else made is not watched.
+		BlockedInterval: settledInterval,
 	}
 	return r
 }

@@ -98,13 +98,12 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 // dropSurplus deletes the StatefulSets of ranks that the spec has no more. The API server lets only ranks go that were
 // never up, and so hold nothing; what is known to have been up stays all the same.
 func (r *Reconciler) dropSurplus(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
-	var sets appsv1.StatefulSetList
-	inCluster := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(manifest.EngineSelector(cluster.Name))}
-	if err := r.client.List(ctx, &sets, inCluster...); err != nil {
-		return fmt.Errorf("list StatefulSets of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	sets, err := statefulSets(ctx, r.client, cluster)
+	if err != nil {
+		return err
 	}
-	for i := range sets.Items {
-		set := &sets.Items[i]
+	for i := range sets {
+		set := &sets[i]
 		rank, err := strconv.ParseInt(set.Labels[v1alpha1.LabelRank], 10, 32)
 		if err != nil || rank < int64(cluster.Spec.Engines.Replicas) || hasBeenUp(cluster, rank) || !set.DeletionTimestamp.IsZero() {
 			continue

@@ -4,17 +4,32 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/manifest"
 )
 
 // byHand is the metadata of what somebody made who knows nothing of the operator.
 func byHand(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "7"}
+}
+
+// engineOf is a StatefulSet with the labels of the engine of a rank, controlled by another kind of object.
+func engineOf(t *testing.T, cluster *v1alpha1.StorageCluster, rank int32) *appsv1.StatefulSet {
+	t.Helper()
+	set, err := manifest.StatefulSet(cluster, rank, "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.ResourceVersion = "7"
+	set.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Copy", Name: "copy", UID: "copy", Controller: new(true)}}
+	return set
 }
 
 // untouched fails the test unless the objects are there as they were made.
@@ -25,6 +40,54 @@ func untouched(t *testing.T, server client.Client, objects ...client.Object) {
 		if err := server.Get(t.Context(), client.ObjectKeyFromObject(object), got); err != nil || got.GetResourceVersion() != "7" {
 			t.Errorf("%T %s was touched: %+v, %v", object, object.GetName(), got, err)
 		}
+	}
+}
+
+func TestADeletionTouchesNothingOfOthers(t *testing.T) {
+	cluster := deleted(inDirectories())
+	others := []client.Object{
+		&corev1.Secret{ObjectMeta: byHand("data", "weir-auth")},
+		&corev1.Secret{ObjectMeta: byHand("operator", "weir-client")},
+		&corev1.ConfigMap{ObjectMeta: byHand("data", "weir-placement")},
+		engineOf(t, cluster, 0),
+	}
+	all := holding(t, append(others, cluster)...)
+	if got := again(t, reconciler(all, all)); got != nil {
+		t.Errorf("blocked by %s", blockedBy(got))
+	}
+	untouched(t, all, others...)
+}
+
+func TestAStatefulSetOfOthersIsNoSurplus(t *testing.T) {
+	cluster := inDirectories()
+	other := engineOf(t, cluster, 5)
+	all := holding(t, cluster, other)
+	if err := reconciler(all, all).dropSurplus(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	untouched(t, all, other)
+}
+
+func TestAJobOfOthersIsNotTakenForAnErasure(t *testing.T) {
+	cluster := deleted(inDirectories())
+	job := &batchv1.Job{ObjectMeta: byHand("data", "weir-erase-0")}
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	all := holding(t, cluster, record("a"), job)
+	r := reconciler(all, all)
+	got := again(t, r)
+	if reason := blockedBy(got); reason != v1alpha1.ReasonNameTaken {
+		t.Fatalf("blocked by %s", reason)
+	}
+	message := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionDeletionBlocked).Message
+	if !strings.Contains(message, "Job data/weir-erase-0 belongs to somebody else") || !strings.Contains(message, "Retain") {
+		t.Errorf("message %s", message)
+	}
+	untouched(t, all, job)
+	if err := all.Delete(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	if reason := blockedBy(again(t, r)); reason != v1alpha1.ReasonErasingData {
+		t.Errorf("blocked by %s when the Job was gone", reason)
 	}
 }
 
