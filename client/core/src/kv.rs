@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::list::{Anchor, Page};
 use crate::object::{AkeyRead, AkeyWrite, Object};
+use crate::transaction::Transaction;
 use crate::{Result, kind};
 
 /// The one akey of a key-value object, under which each dkey's value stands.
@@ -40,6 +41,12 @@ impl Kv {
         &self.object
     }
 
+    /// The same keys and values, seen by a view of the object: at a snapshot, or as a transaction reads it.
+    #[must_use]
+    pub fn with_object(&self, object: Object) -> Self {
+        Self { object }
+    }
+
     /// Stores a value. [`Conditions::DKEY_INSERT`] refuses an existing key with `EXIST`,
     /// [`Conditions::DKEY_UPDATE`] a missing one with `NONEXIST`.
     ///
@@ -52,12 +59,22 @@ impl Kv {
         value: &[u8],
         conditions: Conditions,
     ) -> Result<()> {
-        if value.is_empty() {
-            return Err(Error::invalid("put", "an empty value means no value; remove the key instead"));
-        }
-        let writes = [AkeyWrite::single(value_key()?, value)];
-        self.object.update(context, &dkey("put", key)?, conditions, &writes).await?;
+        self.object.update(context, &dkey("put", key)?, conditions, &writes_of(value)?).await?;
         Ok(())
+    }
+
+    /// Stores a value when a transaction commits.
+    ///
+    /// # Errors
+    /// As [`Transaction::update`]; `INVAL` for an empty value.
+    pub fn put_within(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        value: &[u8],
+        conditions: Conditions,
+    ) -> Result<()> {
+        transaction.update(&self.object, &dkey("put", key)?, conditions, &writes_of(value)?)
     }
 
     /// Reads a value; `None` when there is none.
@@ -102,6 +119,19 @@ impl Kv {
         self.object.punch_dkeys(context, conditions, &[dkey("remove", key)?]).await
     }
 
+    /// Removes a key when a transaction commits. With [`Conditions::PUNCH`] it must be there then.
+    ///
+    /// # Errors
+    /// As [`Transaction::punch_dkeys`].
+    pub fn remove_within(
+        &self,
+        transaction: &mut Transaction,
+        key: &[u8],
+        conditions: Conditions,
+    ) -> Result<()> {
+        transaction.punch_dkeys(&self.object, conditions, &[dkey("remove", key)?])
+    }
+
     /// Lists keys, at most `limit` in a page.
     ///
     /// # Errors
@@ -117,6 +147,13 @@ impl Kv {
     pub async fn destroy(&self, context: &Context) -> Result<()> {
         self.object.punch(context).await
     }
+}
+
+fn writes_of(value: &[u8]) -> Result<[AkeyWrite<'_>; 1]> {
+    if value.is_empty() {
+        return Err(Error::invalid("put", "an empty value means no value; remove the key instead"));
+    }
+    Ok([AkeyWrite::single(value_key()?, value)])
 }
 
 fn dkey(operation: &'static str, key: &[u8]) -> Result<Key> {

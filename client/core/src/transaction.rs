@@ -1,23 +1,24 @@
 //! Transactions: reads of one state, and changes of several keys and objects that happen all or not at all.
 
+mod plan;
+
 use core::fmt;
 use core::time::Duration;
 
-use serde_bytes::ByteBuf;
 use weir_proto::object::{Conditions, PunchScope, UpdateReply};
 use weir_proto::pool::{PoolMap, TargetState};
 use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, PARTS_MAX, Part};
 use weir_proto::{Der, Epoch, Key, TransactionId, codec, opcode};
 use weir_runtime::Instant;
 
+use crate::Result;
 use crate::container::Container;
 use crate::context::Context;
 use crate::error::Error;
-use crate::object::update::{UPDATE_CONDITIONS, check_conditions, described};
 use crate::object::{AkeyWrite, Object, is_stale, no_shard, out_of_service, target_of};
 use crate::payload::Payload;
 use crate::request::{Question, Reach};
-use crate::{Result, scatter};
+use plan::Plan;
 
 /// Transactions that begin at the same nanosecond should not have the same epoch all the same: one in so many does.
 const SPREAD: u64 = 1024;
@@ -35,7 +36,7 @@ pub struct Transaction {
     container: Container,
     epoch: Epoch,
     random: u64,
-    changes: Vec<(Object, Change)>,
+    plan: Plan,
 }
 
 impl Transaction {
@@ -49,7 +50,7 @@ impl Transaction {
         let epoch = Epoch(next.saturating_add(1 + runtime.random_u64() % SPREAD));
         // Far within the bound: it is next to one that the clock has.
         let _ = clock.observe(epoch, wall);
-        Self { container: container.clone(), epoch, random: runtime.random_u64(), changes: Vec::new() }
+        Self { container: container.clone(), epoch, random: runtime.random_u64(), plan: Plan::default() }
     }
 
     /// The epoch at which it reads, and at which its changes will be.
@@ -64,10 +65,12 @@ impl Transaction {
         object.in_transaction(self.epoch)
     }
 
-    /// Updates akeys of one dkey when it commits. No two of its changes may name the same akey, nor one what another removes.
+    /// Updates akeys of one dkey when it commits. The data is copied. Of two updates of the same single value the later one
+    /// counts.
     ///
     /// # Errors
-    /// `INVAL` or `REC2BIG` for malformed arguments.
+    /// `INVAL` or `REC2BIG` for malformed arguments, `REC2BIG` when the transaction becomes too large, and `NOTSUPPORTED` for
+    /// a change of what it changes already, where both would have to happen one behind the other: all of it has one epoch.
     pub fn update(
         &mut self,
         object: &Object,
@@ -75,36 +78,55 @@ impl Transaction {
         conditions: Conditions,
         writes: &[AkeyWrite<'_>],
     ) -> Result<()> {
-        check_conditions(OPERATION, conditions, UPDATE_CONDITIONS)?;
-        let (akeys, _) = described(OPERATION, writes)?;
-        let mut data = Vec::new();
-        for write in writes {
-            scatter::gather(&write.data, &mut data);
-        }
-        let (dkey, data) = (dkey.clone(), ByteBuf::from(data));
-        self.changes
-            .push((object.clone(), Change::Update { object: object.id(), dkey, conditions, akeys, data }));
-        Ok(())
+        self.plan.update("update in a transaction", object, dkey, conditions, writes)
     }
 
     /// Removes a whole dkey when it commits, provided that it has all of these akeys then.
-    pub fn punch_dkey_with(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) {
-        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()), Conditions::NONE);
+    ///
+    /// # Errors
+    /// As [`Transaction::punch_dkeys`].
+    pub fn punch_dkey_with(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) -> Result<()> {
+        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()), Conditions::NONE)
     }
 
-    /// Removes akeys of one dkey when it commits, which must all be there then.
-    pub fn punch_akeys(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) {
-        self.punch_scope(object, PunchScope::Akeys(dkey.clone(), akeys.to_vec()), Conditions::PUNCH);
+    /// Removes dkeys when it commits; with [`Conditions::PUNCH`] each must be there then. What it was to write there is
+    /// forgotten.
+    ///
+    /// # Errors
+    /// `REC2BIG` when the transaction becomes too large; `NOTSUPPORTED` when it removes one of them already, or writes there
+    /// on a condition.
+    pub fn punch_dkeys(&mut self, object: &Object, conditions: Conditions, dkeys: &[Key]) -> Result<()> {
+        // Each has its own target.
+        for dkey in dkeys {
+            self.punch_scope(object, PunchScope::Dkeys(vec![dkey.clone()]), conditions)?;
+        }
+        Ok(())
+    }
+
+    /// Removes akeys of one dkey when it commits; with [`Conditions::PUNCH`] all must be there then.
+    ///
+    /// # Errors
+    /// As [`Transaction::punch_dkeys`].
+    pub fn punch_akeys(
+        &mut self,
+        object: &Object,
+        conditions: Conditions,
+        dkey: &Key,
+        akeys: &[Key],
+    ) -> Result<()> {
+        self.punch_scope(object, PunchScope::Akeys(dkey.clone(), akeys.to_vec()), conditions)
     }
 
     /// Removes an object with everything in it when it commits.
-    pub fn punch(&mut self, object: &Object) {
-        self.punch_scope(object, PunchScope::Object, Conditions::NONE);
+    ///
+    /// # Errors
+    /// As [`Transaction::punch_dkeys`].
+    pub fn punch(&mut self, object: &Object) -> Result<()> {
+        self.punch_scope(object, PunchScope::Object, Conditions::NONE)
     }
 
-    fn punch_scope(&mut self, object: &Object, scope: PunchScope, conditions: Conditions) {
-        let change = Change::Punch { object: object.id(), scope, conditions };
-        self.changes.push((object.clone(), change));
+    fn punch_scope(&mut self, object: &Object, scope: PunchScope, conditions: Conditions) -> Result<()> {
+        self.plan.punch("punch in a transaction", object, scope, conditions)
     }
 
     /// Makes the changes, all or none, and returns when they are on stable media. Without changes it does nothing.
@@ -117,7 +139,7 @@ impl Transaction {
         let question = Question::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
         let (pool, deadline, began) = (self.container.pool(), context.until(), context.runtime().now());
         let mut uncertain = false;
-        if self.changes.is_empty() {
+        if self.plan.is_empty() {
             return Ok(self.epoch);
         }
         loop {
@@ -160,9 +182,9 @@ impl Transaction {
     /// The changes by the targets that they concern, as the map has them.
     fn parts(&self, question: &Question<'_>, map: &PoolMap) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
-        for (object, change) in &self.changes {
+        for (object, change) in self.plan.changes(OPERATION)? {
             let layout = object.layout(map)?;
-            let ids = match change {
+            let ids = match &change {
                 Change::Update { dkey, .. } => vec![layout.target_of(dkey)],
                 Change::Punch { scope, .. } => match scope {
                     PunchScope::Object => layout.shards,
@@ -213,12 +235,12 @@ const OPERATION: &str = "commit";
 
 impl fmt::Display for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a transaction of {} changes in {}", self.changes.len(), self.container)
+        write!(f, "a transaction of {} changes in {}", self.plan.len(), self.container)
     }
 }
 
 /// How long a transaction is done again: until the time of an operation is over, with pauses that grow.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Restarts {
     began: Instant,
     until: Instant,
@@ -237,29 +259,43 @@ impl Restarts {
     /// # Errors
     /// `error` where that can't help, and [`Error::Restarted`] when the time is over.
     pub async fn again(&mut self, context: &Context, error: Error) -> Result<()> {
-        let runtime = context.runtime();
         let (operation, subject, cause) = match error {
             Error::Refused { operation, subject, der: Der::TX_RESTART, message } => {
                 (operation, subject, message)
             }
             other => return Err(other),
         };
-        // Those who have met each other should not meet again.
-        let span = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let pause = self.pause / 2 + Duration::from_nanos(runtime.random_u64() % span);
-        if runtime.now() + pause >= self.until {
-            let waited = runtime.now().saturating_duration_since(self.began);
+        let pause = self.next_pause(context);
+        if context.runtime().now() + pause >= self.until {
+            let waited = context.runtime().now().saturating_duration_since(self.began);
             return Err(Error::Restarted { operation, subject, waited, cause });
         }
-        // This clock may be behind those of the targets, whose time was just heard: it goes on from there.
-        let (clock, heard_at) = (context.rpc().clock(), runtime.now());
-        let heard = clock.latest();
-        runtime.sleep(pause).await;
-        let slept = runtime.now().saturating_duration_since(heard_at).as_nanos();
-        let now = heard.0.saturating_add(u64::try_from(slept).unwrap_or(u64::MAX));
-        // Beyond the bound it is no time to go by.
-        let _ = clock.observe(Epoch(now), runtime.wall_ns());
-        self.pause = (self.pause * 2).min(PAUSE.1);
+        rest(context, pause).await;
         Ok(())
     }
+
+    /// Returns when a transaction may be done again, for who decides himself how long that goes on. Each time it is later.
+    pub async fn wait(&mut self, context: &Context) {
+        let pause = self.next_pause(context);
+        rest(context, pause).await;
+    }
+
+    fn next_pause(&mut self, context: &Context) -> Duration {
+        // Those who have met each other should not meet again.
+        let span = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let pause = self.pause / 2 + Duration::from_nanos(context.runtime().random_u64() % span);
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        pause
+    }
+}
+
+async fn rest(context: &Context, pause: Duration) {
+    // This clock may be behind those of the targets, whose time was just heard: it goes on from there.
+    let (clock, heard_at) = (context.rpc().clock(), context.runtime().now());
+    let heard = clock.latest();
+    context.runtime().sleep(pause).await;
+    let slept = context.runtime().now().saturating_duration_since(heard_at).as_nanos();
+    let now = heard.0.saturating_add(u64::try_from(slept).unwrap_or(u64::MAX));
+    // Beyond the bound it is no time to go by.
+    let _ = clock.observe(Epoch(now), context.runtime().wall_ns());
 }

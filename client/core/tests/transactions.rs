@@ -4,6 +4,7 @@ mod cluster;
 
 use core::cell::Cell;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use cluster::{Cluster, open_container, properties};
@@ -43,6 +44,102 @@ fn write(transaction: &mut Transaction, object: &Object, value: u64, conditions:
     transaction.update(object, &key("d"), conditions, &writes).expect("well formed");
 }
 
+/// What stands under the keys of some objects.
+type State = BTreeMap<(usize, &'static str, &'static str), u64>;
+
+/// Whether a change of a dkey and akey removes what stands at a place.
+type Gone = fn(&str, &str, (&str, &str)) -> bool;
+
+const DKEYS: [&str; 2] = ["d", "e"];
+const AKEYS: [&str; 3] = ["v", "w", "x"];
+
+/// Has a transaction make one random change, and `state` too unless the transaction refuses it.
+fn change(transaction: &mut Transaction, objects: &[Object], state: &mut State, random: &Random) {
+    let any = |count: usize| usize::try_from(random.below(count as u64)).expect("small");
+    let (number, dkey, akey) = (any(objects.len()), DKEYS[any(2)], AKEYS[any(3)]);
+    let (object, bytes) = (&objects[number], random.next_u64().to_le_bytes());
+    let (done, gone): (_, Gone) = match any(8) {
+        0 => (transaction.punch(object), |_, _, _| true),
+        1 => {
+            let done = transaction.punch_dkeys(object, Conditions::NONE, &[key(dkey)]);
+            (done, |dkey, _, place| dkey == place.0)
+        }
+        2 => {
+            let done = transaction.punch_akeys(object, Conditions::NONE, &key(dkey), &[key(akey)]);
+            (done, |dkey, akey, place| (dkey, akey) == place)
+        }
+        more => {
+            let akeys = if more == 3 { &AKEYS[..] } else { &[akey] };
+            let writes: Vec<_> = akeys.iter().map(|akey| AkeyWrite::single(key(akey), &bytes)).collect();
+            let done = transaction.update(object, &key(dkey), Conditions::NONE, &writes);
+            if done.is_ok() {
+                let value = u64::from_le_bytes(bytes);
+                state.extend(akeys.iter().map(|akey| ((number, dkey, *akey), value)));
+            }
+            (done, |_, _, _| false)
+        }
+    };
+    match done {
+        Ok(()) => state.retain(|at, _| at.0 != number || !gone(dkey, akey, (at.1, at.2))),
+        Err(error) => assert!(error.is(Der::NOTSUPPORTED), "{error}"),
+    }
+}
+
+#[test]
+fn changes_that_a_transaction_takes_are_as_if_made_one_behind_the_other() {
+    let cluster = Cluster::start(7, 3, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let (all, random) = (objects(&context, &container, 2).await, Random::new(7));
+        let mut state = State::new();
+        for number in 0..300 {
+            let mut transaction = Transaction::begin(&context, &container);
+            for _ in 0..=random.below(6) {
+                change(&mut transaction, &all, &mut state, &random);
+            }
+            transaction.commit(&context).await.expect("commits");
+            for (at, object) in all.iter().enumerate() {
+                for dkey in DKEYS {
+                    let mut bytes = [[0; 8]; 3];
+                    let reads = AKEYS.iter().zip(&mut bytes);
+                    let mut reads: Vec<_> =
+                        reads.map(|(akey, bytes)| AkeyRead::single(key(akey), bytes)).collect();
+                    let found = object.fetch(&context, &key(dkey), Conditions::NONE, &mut reads).await;
+                    for ((akey, found), bytes) in AKEYS.iter().zip(found.expect("answers")).zip(bytes) {
+                        let value = (found.size == 8).then(|| u64::from_le_bytes(bytes));
+                        assert_eq!(
+                            value,
+                            state.get(&(at, dkey, *akey)).copied(),
+                            "{number}: {at} {dkey} {akey}"
+                        );
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_transaction_that_becomes_too_large_says_so_at_once() {
+    let cluster = Cluster::start(8, 1, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let object = objects(&context, &container, 1).await.remove(0);
+        let (mut transaction, large) = (Transaction::begin(&context, &container), vec![1; 4000]);
+        for number in 0..4_u64 {
+            let writes = [AkeyWrite::single(key("v"), &large)];
+            let done = transaction.update(&object, &Key::from_u64(number), Conditions::NONE, &writes);
+            match done {
+                Ok(()) => assert!(number < 3, "15 KiB are all that fits"),
+                Err(error) => assert!(number == 3 && error.is(Der::REC2BIG), "{number}: {error}"),
+            }
+        }
+        transaction.commit(&context).await.expect("what was taken fits");
+    });
+}
+
 #[test]
 fn changes_of_several_targets_happen_all_or_not_at_all() {
     let cluster = Cluster::start(1, 3, 2);
@@ -71,8 +168,8 @@ fn changes_of_several_targets_happen_all_or_not_at_all() {
             assert_eq!(read(&context, object).await.expect("answers"), Some(number));
         }
         let mut transaction = Transaction::begin(&context, &container);
-        transaction.punch(&all[0]);
-        transaction.punch_dkey_with(&all[1], &key("d"), &[key("v")]);
+        transaction.punch(&all[0]).expect("well formed");
+        transaction.punch_dkey_with(&all[1], &key("d"), &[key("v")]).expect("well formed");
         transaction.commit(&context).await.expect("commits");
         assert_eq!(read(&context, &all[0]).await.expect("answers"), None);
         assert_eq!(read(&context, &all[1]).await.expect("answers"), None);
@@ -124,16 +221,22 @@ fn what_does_not_fit_or_makes_no_sense_is_refused() {
         let container = open_container(&context, properties("box", ContainerType::Object)).await;
         let all = objects(&context, &container, 2).await;
         let mut large = Transaction::begin(&context, &container);
-        let bytes = vec![7; 16 << 10];
+        // What is sent with them doesn't fit beside keys and data that do.
+        let bytes = vec![7; (15 << 10) - 8];
         let writes = [AkeyWrite::single(key("v"), &bytes)];
         large.update(&all[0], &key("d"), Conditions::NONE, &writes).expect("well formed");
         let refused = large.commit(&context).await.expect_err("too large");
         assert!(refused.is(Der::REC2BIG), "{refused}");
         let mut twice = Transaction::begin(&context, &container);
-        write(&mut twice, &all[0], 1, Conditions::NONE);
-        write(&mut twice, &all[0], 2, Conditions::NONE);
-        let refused = twice.commit(&context).await.expect_err("the same akey twice");
-        assert!(refused.is(Der::INVAL), "{refused}");
+        write(&mut twice, &all[0], 1, Conditions::DKEY_INSERT);
+        let bytes = [2; 8];
+        let again = [AkeyWrite::single(key("v"), &bytes)];
+        let refused = twice.update(&all[0], &key("d"), Conditions::NONE, &again).expect_err("the same twice");
+        assert!(refused.is(Der::NOTSUPPORTED), "{refused}");
+        twice.punch_dkeys(&all[0], Conditions::NONE, &[key("d")]).expect_err("what it writes on a condition");
+        let other = [AkeyWrite::single(key("w"), &bytes)];
+        twice.update(&all[0], &key("d"), Conditions::NONE, &other).expect("another akey");
+        twice.commit(&context).await.expect("what was taken is done");
         let mut wrong = Transaction::begin(&context, &container);
         let refused =
             wrong.update(&all[0], &key("d"), Conditions::PUNCH, &[]).expect_err("no update's condition");

@@ -263,7 +263,7 @@ impl Dfs {
         let node = view.lookup(context, directory, name).await?;
         node.ensure_directory()?;
         view.ensure_empty(context, &node).await?;
-        transaction.punch(&self.object(node.oid())?);
+        transaction.punch(&self.object(node.oid())?)?;
         self.remove_within(&mut transaction, &node)?;
         transaction.commit(context).await?;
         Ok(Removed { node })

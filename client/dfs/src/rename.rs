@@ -140,7 +140,7 @@ impl Dfs {
         }
         if let Some(target) = target.as_ref().filter(|target| target.is_directory()) {
             // Who adds an entry to it meets this.
-            transaction.punch(&self.object(target.oid())?);
+            transaction.punch(&self.object(target.oid())?)?;
         }
         self.remove_within(&mut transaction, &source)?;
         match transaction.commit(context).await {

@@ -77,15 +77,13 @@ impl Dfs {
         writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
         let (object, key) = (self.object(old.parent)?, entry_key(old.parent, &old.name)?);
         transaction.update(&object, &key, Conditions::PER_AKEY, &writes)?;
-        transaction.punch_akeys(&object, &key, &[guard_key(old.oid())?]);
-        Ok(())
+        Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &key, &[guard_key(old.oid())?])?)
     }
 
     /// Removes an inode's entry with everything under it.
     pub(crate) fn remove_within(&self, transaction: &mut Transaction, node: &Node) -> Result<()> {
         let key = entry_key(node.parent, &node.name)?;
-        transaction.punch_dkey_with(&self.object(node.parent)?, &key, &[guard_key(node.oid())?]);
-        Ok(())
+        Ok(transaction.punch_dkey_with(&self.object(node.parent)?, &key, &[guard_key(node.oid())?])?)
     }
 
     /// Writes a directory's reference to its parent.
