@@ -5,11 +5,12 @@ use core::ffi::c_int;
 use weir_client::{Array, ArrayAttributes, Range};
 use weir_proto::{Der, codec};
 
-use crate::boundary::{Place, der_of, elements, guarded, no_transaction, operation, optional, required, run};
+use crate::boundary::{Place, der_of, elements, guarded, operation, optional, required, run};
 use crate::handle::{self, Opened};
 use crate::object::id_of;
 use crate::pool::{export, import};
 use crate::sg::Runs;
+use crate::transaction::scope;
 use crate::types::{
     d_iov_t, d_sg_list_t, daos_array_iod_t, daos_array_stbuf_t, daos_event_t, daos_handle_t, daos_obj_id_t,
     daos_range_t,
@@ -39,7 +40,7 @@ pub extern "C" fn daos_array_create(
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
-        no_transaction(th)?;
+        scope(th)?.check_alone()?;
         let attributes = attributes(cell_size, chunk_size)?;
         Ok(operation(move |context| async move {
             let array = Array::create(&context, &container, id_of(oid), attributes).await.map_err(der_of)?;
@@ -63,7 +64,7 @@ pub extern "C" fn daos_array_open(
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
-        no_transaction(th)?;
+        scope(th)?.check_open()?;
         let (cell, chunk) = (required(cell_size)?, required(chunk_size)?);
         Ok(operation(move |context| async move {
             let array = Array::open(&context, &container, id_of(oid)).await.map_err(der_of)?;
@@ -89,7 +90,7 @@ pub extern "C" fn daos_array_open_with_attr(
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
-        no_transaction(th)?;
+        scope(th)?.check_open()?;
         let attributes = attributes(cell_size, chunk_size)?;
         let array = Array::with_attributes(&container, id_of(oid), attributes).map_err(der_of)?;
         Ok(operation(move |_| async move {
@@ -116,7 +117,7 @@ pub extern "C" fn daos_array_close(oh: daos_handle_t, ev: *mut daos_event_t) -> 
 pub extern "C" fn daos_array_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let array = handle::array(oh)?;
-        no_transaction(th)?;
+        scope(th)?.check_alone()?;
         Ok(operation(move |context| async move { array.destroy(&context).await.map_err(der_of) }))
     })
 }
@@ -154,8 +155,7 @@ pub extern "C" fn daos_array_read(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let array = handle::array(oh)?;
-        no_transaction(th)?;
+        let array = scope(th)?.view_array(&handle::array(oh)?)?;
         let iod = required(iod)?;
         let (ranges, runs) = (ranges(iod)?, Runs::read(required(sgl)?)?);
         let len = bytes(&array, &ranges)?;
@@ -185,7 +185,7 @@ pub extern "C" fn daos_array_write(
 ) -> c_int {
     run(ev, || {
         let array = handle::array(oh)?;
-        no_transaction(th)?;
+        scope(th)?.check_alone()?;
         let (ranges, runs) = (ranges(required(iod)?)?, Runs::read(required(sgl)?)?);
         let data = runs.source(bytes(&array, &ranges)?)?;
         Ok(operation(move |context| async move {
@@ -205,7 +205,7 @@ pub extern "C" fn daos_array_punch(
 ) -> c_int {
     run(ev, || {
         let array = handle::array(oh)?;
-        no_transaction(th)?;
+        scope(th)?.check_alone()?;
         let ranges = ranges(required(iod)?)?;
         Ok(operation(move |context| async move { array.punch(&context, &ranges).await.map_err(der_of) }))
     })
@@ -220,8 +220,7 @@ pub extern "C" fn daos_array_get_size(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (array, place) = (handle::array(oh)?, required(size)?);
-        no_transaction(th)?;
+        let (array, place) = (scope(th)?.view_array(&handle::array(oh)?)?, required(size)?);
         Ok(operation(move |context| async move {
             place.set(array.size(&context).await.map_err(der_of)?);
             Ok(())
@@ -238,8 +237,7 @@ pub extern "C" fn daos_array_stat(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (array, place) = (handle::array(oh)?, required(stbuf)?);
-        no_transaction(th)?;
+        let (array, place) = (scope(th)?.view_array(&handle::array(oh)?)?, required(stbuf)?);
         Ok(operation(move |context| async move {
             let (st_size, epoch) = array.size_and_epoch(&context).await.map_err(der_of)?;
             place.set(daos_array_stbuf_t { st_size, st_max_epoch: epoch.0 });
@@ -258,7 +256,7 @@ pub extern "C" fn daos_array_set_size(
 ) -> c_int {
     run(ev, || {
         let array = handle::array(oh)?;
-        no_transaction(th)?;
+        scope(th)?.check_alone()?;
         Ok(operation(move |context| async move { array.set_size(&context, size).await.map_err(der_of) }))
     })
 }

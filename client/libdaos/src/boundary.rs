@@ -9,7 +9,7 @@ use weir_proto::Der;
 
 use crate::event::{self, Launch};
 use crate::library;
-use crate::types::{daos_event_t, daos_handle_t};
+use crate::types::daos_event_t;
 
 /// Outcome of an operation: a DER number says why it failed.
 pub type Outcome = Result<(), Der>;
@@ -143,11 +143,6 @@ pub fn fits_memory(bytes: Option<usize>) -> bool {
 /// The place of an array argument's element.
 pub fn element<T>(first: *mut T, index: usize) -> Place<T> {
     Place(first.wrapping_add(index))
-}
-
-/// Only calls that are transactions of their own exist.
-pub fn no_transaction(th: daos_handle_t) -> Outcome {
-    if th.cookie == 0 { Ok(()) } else { Err(Der::NO_HDL) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use weir_client::{Array, Container, Kv, Object, Pool};
 use weir_proto::Der;
 
 use crate::queue::Queue;
+use crate::transaction::Tx;
 use crate::types::daos_handle_t;
 
 /// What a handle stands for.
@@ -25,6 +26,8 @@ pub enum Opened {
     Array(Array),
     /// An event queue.
     Queue(Arc<Queue>),
+    /// A transaction.
+    Transaction(Arc<Tx>),
 }
 
 impl Opened {
@@ -36,6 +39,7 @@ impl Opened {
             Self::Container(_) => 5,
             Self::Object(_) => 7,
             Self::Array(_) => 9,
+            Self::Transaction(_) => 11,
             Self::Kv(_) => 13,
         }
     }
@@ -90,6 +94,8 @@ finders! {
     array: Array(Array),
     /// The event queue that a handle stands for.
     queue: Queue(Arc<Queue>),
+    /// The transaction that a handle stands for.
+    transaction: Transaction(Arc<Tx>),
 }
 
 /// Ends the use of a handle.

@@ -2,13 +2,14 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use weir_client::Kv;
+use weir_client::{Kv, Transaction};
 use weir_proto::Der;
 
-use crate::boundary::{bytes_of, der_of, no_transaction, operation, required, run};
+use crate::boundary::{bytes_of, der_of, operation, required, run};
 use crate::handle::{self, Opened};
 use crate::list::Listing;
 use crate::object::{conditions_of, id_of};
+use crate::transaction::scope;
 use crate::types::{d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos_key_desc_t, daos_obj_id_t};
 
 /// Opens a key-value object.
@@ -46,8 +47,10 @@ pub extern "C" fn daos_kv_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_i
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_kv_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
-        let kv = handle::kv(oh)?;
-        no_transaction(th)?;
+        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
+        if let Some(noted) = scope.change(kv.object(), |transaction| transaction.punch(kv.object())) {
+            return noted;
+        }
         Ok(operation(move |context| async move { kv.destroy(&context).await.map_err(der_of) }))
     })
 }
@@ -64,8 +67,7 @@ pub extern "C" fn daos_kv_put(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let kv = handle::kv(oh)?;
-        no_transaction(th)?;
+        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
         if size == 0 || size > weir_proto::limits::PAYLOAD_MAX {
             return Err(if size == 0 { Der::INVAL } else { Der::REC2BIG });
@@ -77,6 +79,10 @@ pub extern "C" fn daos_kv_put(
         // SAFETY: not NULL; by the caller's promise `size` bytes stand there, unchanged until the call is complete, which
         // is as long as the slice is used.
         let value: &'static [u8] = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), size) };
+        let note = |transaction: &mut Transaction| kv.put_within(transaction, &key, value, conditions);
+        if let Some(noted) = scope.change(kv.object(), note) {
+            return noted;
+        }
         Ok(operation(move |context| async move {
             kv.put(&context, &key, value, conditions).await.map_err(der_of)
         }))
@@ -95,12 +101,12 @@ pub extern "C" fn daos_kv_get(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let kv = handle::kv(oh)?;
-        no_transaction(th)?;
+        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
         let place = required(size)?;
         let room = if buf.is_null() { 0 } else { place.get().min(weir_proto::limits::PAYLOAD_MAX) };
         let room = usize::try_from(room).map_err(|_| Der::INVAL)?;
+        let kv = kv.with_object(scope.view(kv.object())?);
         Ok(operation(move |context| async move {
             let into: &mut [u8] = if room == 0 {
                 &mut []
@@ -109,9 +115,11 @@ pub extern "C" fn daos_kv_get(
                 // the call is complete.
                 unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), room) }
             };
-            let found = kv.get_into(&context, &key, conditions, into).await.map_err(der_of)?;
-            place.set(found);
-            if room > 0 && found > room as u64 { Err(Der::REC2BIG) } else { Ok(()) }
+            let found = kv.get_into(&context, &key, conditions, into).await.map_err(der_of);
+            scope.ended(found.and_then(|found| {
+                place.set(found);
+                if room > 0 && found > room as u64 { Err(Der::REC2BIG) } else { Ok(()) }
+            }))
         }))
     })
 }
@@ -126,9 +134,12 @@ pub extern "C" fn daos_kv_remove(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let kv = handle::kv(oh)?;
-        no_transaction(th)?;
+        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
+        let note = |transaction: &mut Transaction| kv.remove_within(transaction, &key, conditions);
+        if let Some(noted) = scope.change(kv.object(), note) {
+            return noted;
+        }
         Ok(operation(
             move |context| async move { kv.remove(&context, &key, conditions).await.map_err(der_of) },
         ))
@@ -147,10 +158,9 @@ pub extern "C" fn daos_kv_list(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let kv = handle::kv(oh)?;
-        no_transaction(th)?;
+        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         let listing = Listing::check(nr, kds, sgl, anchor)?;
-        let object = kv.object().clone();
-        Ok(operation(move |context| listing.fill(context, object, None)))
+        let object = scope.view(kv.object())?;
+        Ok(operation(move |context| async move { scope.ended(listing.fill(context, object, None).await) }))
     })
 }

@@ -21,4 +21,5 @@ mod pool;
 mod property;
 mod queue;
 mod sg;
+mod transaction;
 mod types;

@@ -6,9 +6,10 @@ use weir_client::{Anchor, Context, Object, Page, kind};
 use weir_proto::{Der, Key};
 
 use crate::anchor;
-use crate::boundary::{Outcome, Place, der_of, element, no_transaction, operation, required, run};
+use crate::boundary::{Outcome, Place, der_of, element, operation, required, run};
 use crate::handle;
 use crate::sg::{Runs, key_at, key_bytes};
+use crate::transaction::scope;
 use crate::types::{d_iov_t, d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos_key_desc_t};
 
 /// Where a list goes.
@@ -126,10 +127,10 @@ pub extern "C" fn daos_obj_list_dkey(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let listing = Listing::check(nr, kds, sgl, anchor)?;
-        Ok(operation(move |context| listing.fill(context, object, None)))
+        let object = scope.view(&object)?;
+        Ok(operation(move |context| async move { scope.ended(listing.fill(context, object, None).await) }))
     })
 }
 
@@ -146,10 +147,12 @@ pub extern "C" fn daos_obj_list_akey(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let listing = Listing::check(nr, kds, sgl, anchor)?;
-        Ok(operation(move |context| listing.fill(context, object, Some(dkey))))
+        let object = scope.view(&object)?;
+        Ok(operation(
+            move |context| async move { scope.ended(listing.fill(context, object, Some(dkey)).await) },
+        ))
     })
 }

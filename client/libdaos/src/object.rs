@@ -2,15 +2,18 @@
 
 use core::ffi::c_int;
 
-use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Extent, Fetched, Object, Value, kind};
+use weir_client::{
+    AkeyRead, AkeyWrite, Conditions, Context, Extent, Fetched, Object, Transaction, Value, kind,
+};
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::boundary::{
-    Outcome, Place, der_of, element, elements, guarded, no_transaction, operation, optional, required, run,
+    Outcome, Place, der_of, element, elements, guarded, operation, optional, required, run,
 };
 use crate::class::chosen;
 use crate::handle::{self, Opened};
 use crate::sg::{Runs, key, key_at};
+use crate::transaction::scope;
 use crate::types::{
     d_iov_t, d_sg_list_t, daos_event_t, daos_handle_t, daos_iod_t, daos_iom_t, daos_obj_id_t, daos_recx_t,
 };
@@ -91,11 +94,13 @@ pub extern "C" fn daos_obj_punch(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         // That an object spread over targets exists is not decided by one of them.
         if conditions_of(flags)? != Conditions::NONE {
             return Err(Der::NOTSUPPORTED);
+        }
+        if let Some(noted) = scope.change(&object, |transaction| transaction.punch(&object)) {
+            return noted;
         }
         Ok(operation(move |context| async move { object.punch(&context).await.map_err(der_of) }))
     })
@@ -112,11 +117,14 @@ pub extern "C" fn daos_obj_punch_dkeys(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let integer = kind::has_integer_dkeys(object.id().kind());
         let dkeys = keys(dkeys, nr, integer)?;
+        let note = |transaction: &mut Transaction| transaction.punch_dkeys(&object, conditions, &dkeys);
+        if let Some(noted) = scope.change(&object, note) {
+            return noted;
+        }
         Ok(operation(move |context| async move {
             object.punch_dkeys(&context, conditions, &dkeys).await.map_err(der_of)
         }))
@@ -135,12 +143,16 @@ pub extern "C" fn daos_obj_punch_akeys(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let kinds = object.id().kind();
         let dkey = key_at(dkey, kind::has_integer_dkeys(kinds))?;
         let akeys = keys(akeys, nr, kind::has_integer_akeys(kinds))?;
+        let note =
+            |transaction: &mut Transaction| transaction.punch_akeys(&object, conditions, &dkey, &akeys);
+        if let Some(noted) = scope.change(&object, note) {
+            return noted;
+        }
         Ok(operation(move |context| async move {
             object.punch_akeys(&context, conditions, &dkey, &akeys).await.map_err(der_of)
         }))
@@ -241,12 +253,15 @@ pub extern "C" fn daos_obj_update(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let parts = parts(&object, nr, iods, sgls)?;
         let writes = parts.iter().map(Part::write).collect::<Result<Vec<_>, Der>>()?;
+        let note = |transaction: &mut Transaction| transaction.update(&object, &dkey, conditions, &writes);
+        if let Some(noted) = scope.change(&object, note) {
+            return noted;
+        }
         Ok(operation(move |context| async move {
             object.update(&context, &dkey, conditions, &writes).await.map_err(der_of)?;
             Ok(())
@@ -268,13 +283,14 @@ pub extern "C" fn daos_obj_fetch(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let object = handle::object(oh)?;
-        no_transaction(th)?;
+        let (object, scope) = (handle::object(oh)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let parts = parts(&object, nr, iods, sgls)?;
-        let maps = optional(maps).map(|_| Maps(maps));
-        Ok(operation(move |context| fetch(context, object, dkey, conditions, parts, maps)))
+        let (maps, object) = (optional(maps).map(|_| Maps(maps)), scope.view(&object)?);
+        Ok(operation(move |context| async move {
+            scope.ended(fetch(context, object, dkey, conditions, parts, maps).await)
+        }))
     })
 }
 

@@ -67,7 +67,7 @@ fn run(program: &str, system: &System) {
 #[test]
 fn programs_written_for_daos_run_on_real_engines() {
     let system = System::start(2);
-    for program in ["layout", "kv", "array", "multilevel", "events", "arguments"] {
+    for program in ["layout", "kv", "array", "multilevel", "events", "arguments", "transactions"] {
         run(program, &system);
     }
 }
