@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::{Operation, TargetContainer, TargetPool, TargetPools};
-use weir_proto::{Capability, Der, Epoch, Rights, opcode};
+use weir_proto::{Capability, Der, Epoch, PoolId, Rights, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
@@ -98,14 +98,7 @@ impl IoService {
         needed: Rights,
         map_version: u32,
     ) -> Result<Access, Status> {
-        let fault = self.pools.store().device_fault();
-        let pool = match (self.pools.get(capability.pool), fault.clone()) {
-            // Which pools are on a device that can't be read is not known.
-            (Err(_), Some(reason)) => {
-                return Err(refusal::out_of_service(&self.pools, capability.pool, reason));
-            }
-            (known, _) => known?,
-        };
+        let pool = self.pool(capability.pool)?;
         if capability.tenant != request.tenant() {
             self.pools.engines().count_forged();
             let message = format!(
@@ -119,13 +112,26 @@ impl IoService {
                 self.pools.engines().count_forged();
             }
         })?;
-        pool.check_map(map_version)?;
-        if let Some(reason) = fault {
-            return Err(refusal::out_of_service(&self.pools, pool.id(), reason));
-        }
+        self.check_placed(&pool, map_version)?;
         let container = pool.container(id).await?;
         container.touch(self.rt.now());
         Ok(Access { pool, container })
+    }
+
+    /// A pool that has a shard here.
+    pub(crate) fn pool(&self, id: PoolId) -> Result<Rc<TargetPool>, Status> {
+        match (self.pools.get(id), self.pools.store().device_fault()) {
+            // Which pools are on a device that can't be read is not known.
+            (Err(_), Some(reason)) => Err(refusal::out_of_service(&self.pools, id, reason)),
+            (known, _) => Ok(known?),
+        }
+    }
+
+    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device.
+    pub(crate) fn check_placed(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
+        pool.check_map(map_version)?;
+        let fault = self.pools.store().device_fault();
+        fault.map_or(Ok(()), |reason| Err(refusal::out_of_service(&self.pools, pool.id(), reason)))
     }
 
     /// A fresh epoch of the target's clock.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{GrantRequest, PoolMap, TargetContainerState, TargetContainerUsage, TargetPoolSpace};
-use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rights, opcode};
+use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
 
@@ -145,6 +145,13 @@ impl TargetPool {
         })
     }
 
+    /// Whether a target is one of the pool's. A pool has those that it was made with for life, in every version of its map.
+    #[must_use]
+    pub fn has_target(&self, place: (Rank, TargetIndex)) -> bool {
+        let record = self.record.borrow();
+        record.map.targets.iter().any(|target| (target.rank, target.index) == place)
+    }
+
     /// Takes over a newer pool map.
     ///
     /// # Errors
@@ -271,7 +278,7 @@ impl TargetPool {
         let request = GrantRequest { pool, container: id, index: self.engines.own_index(), used, wanted };
         let asked = self
             .engines
-            .ask(service, weir_proto::TargetIndex(0), opcode::TARGET_CONTAINER_GRANT, &request, SERVICE_LIMIT)
+            .ask(service, TargetIndex(0), opcode::TARGET_CONTAINER_GRANT, &request, SERVICE_LIMIT)
             .await;
         asked.map_err(|error| {
             let object = format!("container {id} of pool {}", self.label());
@@ -428,7 +435,7 @@ pub(crate) mod tests {
     use weir_media::memory::MemoryDevice;
     use weir_proto::capability::{PoolSecret, SystemKey};
     use weir_proto::group::EngineInfo;
-    use weir_proto::{Epoch, Rank, TargetIndex, TenantId};
+    use weir_proto::{Epoch, TenantId};
     use weir_rpc::{Rpc, RpcConfig};
     use weir_runtime::sim::{Node, World};
     use weir_runtime::{Handle, LocalBoxFuture, join_all};

@@ -108,6 +108,8 @@ pub struct PrepareRequest {
     pub pool: PoolId,
     /// The container.
     pub container: ContainerId,
+    /// Pool-map version the client placed with.
+    pub map_version: u32,
     /// The transaction.
     pub transaction: TransactionId,
     /// Its epoch.

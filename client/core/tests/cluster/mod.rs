@@ -17,9 +17,10 @@ use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_pool::EngineInfo;
+use weir_pool::{EngineInfo, Engines};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TargetIndex};
+use weir_rpc::{Keys, Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
@@ -54,6 +55,14 @@ impl Cluster {
 
     /// Engines whose stores behave like this.
     pub fn start_with(seed: u64, engines: u32, targets: u32, store: StoreConfig) -> Self {
+        let cluster = Self::start_empty(seed, engines, targets, store);
+        let size_bytes = u64::from(engines) * u64::from(targets) * (DISK_BYTES / 2);
+        cluster.create_pool(POOL, size_bytes, Vec::new());
+        cluster
+    }
+
+    /// The same without a pool.
+    pub fn start_empty(seed: u64, engines: u32, targets: u32, store: StoreConfig) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
         let client = world.node("client");
@@ -77,7 +86,6 @@ impl Cluster {
         for rank in 0..engines {
             cluster.boot(rank);
         }
-        cluster.create_pool();
         cluster
     }
 
@@ -187,15 +195,25 @@ impl Cluster {
         }
     }
 
-    fn create_pool(&self) {
+    /// Creates a pool on some engines; none: on all of them.
+    pub fn create_pool(&self, label: &str, size_bytes: u64, ranks: Vec<u32>) {
         let engine = &self.engines[0];
         let target = Rc::clone(&engine.targets.borrow()[0]);
-        let size_bytes = (self.engines.len() as u64) * u64::from(self.targets) * (DISK_BYTES / 2);
+        let request = v1::PoolCreateRequest { label: label.into(), size_bytes, ranks, ..Default::default() };
         self.world.block_on(&engine.node, async move {
-            let request = v1::PoolCreateRequest { label: POOL.into(), size_bytes, ..Default::default() };
             let management = Rc::clone(target.management().expect("target 0 has it"));
             management.call("Pools/Create", &request.encode_to_vec()).await.expect("the pool is created");
         });
+    }
+
+    /// The door of an engine that a test plays itself, on one of the world's nodes: where that is the engine's own, and
+    /// the engine away, others find it there.
+    pub fn play(&self, rank: u32, node: &Node) -> Rc<Engines> {
+        let rt = node.handle();
+        let port = (node.name() == self.engine(rank).name()).then_some(FABRIC_PORT);
+        let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
+        let rpc = Rpc::new(rt.clone(), self.fabric.endpoint(node, port), config);
+        Engines::new(rt, rpc, KEY, (Rank(rank), TargetIndex(0)), self.infos().into()).expect("a good list")
     }
 
     /// An engine's node.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_pool::{AskError, Operation as Kind};
+use weir_pool::{AskError, Operation as Kind, TargetPool};
 use weir_proto::object::UpdateReply;
 use weir_proto::transaction::{
     CommitRequest, DecideRequest, Declined, Outcome, PARTS_MAX, Part, PrepareRequest,
@@ -27,6 +27,7 @@ impl IoService {
         self.check_commit(&commit)?;
         self.observe(commit.epoch)?;
         let access = self.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
+        check_places(&access.pool, &commit.parts)?;
         self.counted(Kind::Commit, &access, async |_| {
             let name = (access.pool.id(), access.container.id, commit.transaction);
             let again = || Status::new(Der::INPROGRESS, "the transaction is being committed or given up");
@@ -82,7 +83,7 @@ impl IoService {
         turn: Turn,
         commit: CommitRequest,
     ) -> Result<Epoch, Status> {
-        let CommitRequest { transaction, epoch, parts, .. } = commit;
+        let CommitRequest { transaction, epoch, map_version, parts, .. } = commit;
         let (pool, container) = (&access.pool, access.container.id);
         if let [own] = parts.as_slice() {
             let done = self.attempt(pool, container, &own.changes, async |operations| {
@@ -91,7 +92,7 @@ impl IoService {
             return done.await.map_err(restarted);
         }
         let all: Targets = parts.iter().map(|part| (part.rank, part.index)).collect();
-        if let Err(status) = self.prepare_all(turn.name, epoch, parts).await {
+        if let Err(status) = self.prepare_all(turn.name, (epoch, map_version), parts).await {
             self.rt.spawn(Rc::clone(self).give_up(turn, all));
             return Err(restarted(status));
         }
@@ -114,10 +115,15 @@ impl IoService {
     }
 
     /// Has every target prepare its part, this one as the others.
-    async fn prepare_all(&self, name: Name, epoch: Epoch, parts: Vec<Part>) -> Result<(), Status> {
+    async fn prepare_all(
+        &self,
+        name: Name,
+        (epoch, map_version): (Epoch, u32),
+        parts: Vec<Part>,
+    ) -> Result<(), Status> {
         let (pool, container, transaction) = name;
         let prepared = parts.into_iter().map(|Part { rank, index, changes }| async move {
-            let request = PrepareRequest { pool, container, transaction, epoch, changes };
+            let request = PrepareRequest { pool, container, map_version, transaction, epoch, changes };
             let opcode = opcode::TARGET_TRANSACTION_PREPARE;
             match self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await {
                 Ok(Ok(())) => None,
@@ -140,6 +146,17 @@ impl IoService {
         let request = DecideRequest { pool, container, transaction, outcome };
         let opcode = opcode::TARGET_TRANSACTION_DECIDE;
         self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await
+    }
+}
+
+/// Refuses to bother targets that have nothing to do with the pool.
+fn check_places(pool: &TargetPool, parts: &[Part]) -> Result<(), Status> {
+    match parts.iter().find(|part| !pool.has_target((part.rank, part.index))) {
+        Some(Part { rank, index, .. }) => Err(refusal::invalid(format!(
+            "a part of the transaction is for target {index} of rank {rank}, which pool {} doesn't have",
+            pool.label()
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use weir_pool::Failed;
 use weir_proto::transaction::{DecideRequest, Declined, Outcome, OutcomeRequest, PrepareRequest};
-use weir_proto::{Der, Rank, opcode};
+use weir_proto::{Der, Rank, TransactionId, opcode};
+use weir_rpc::Status;
 use weir_store::{Shard, TransactionError};
 
 use super::Name;
+use crate::refusal;
 use crate::service::IoService;
 
 /// How long a prepared transaction waits to hear of its decision before the leader is asked, and the longest pause between
@@ -23,12 +25,13 @@ impl IoService {
         engines.serve(opcode::TARGET_TRANSACTION_PREPARE, move |rank, request: PrepareRequest| {
             let service = weak.upgrade();
             async move {
-                let stopping = || Declined { der: Der::SHUTDOWN, message: "the engine is stopping".into() };
-                let Some(service) = service else { return Ok(Err(stopping())) };
+                let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
+                let declined = |Status { der, message }| Declined { der, message };
+                let Some(service) = service else { return Ok(Err(declined(stopping()))) };
                 // Who asks may leave in the middle: what is prepared is watched all the same.
                 let rt = service.rt.clone();
                 let prepared = rt.spawn(async move { service.prepare(rank, request).await });
-                Ok(prepared.await.unwrap_or_else(|_| Err(stopping())))
+                Ok(prepared.await.unwrap_or_else(|_| Err(stopping())).map_err(declined))
             }
         });
         let weak = Rc::downgrade(self);
@@ -43,19 +46,17 @@ impl IoService {
         });
     }
 
-    async fn prepare(self: &Rc<Self>, leader: Rank, request: PrepareRequest) -> Result<(), Declined> {
-        let PrepareRequest { pool: id, container, transaction, epoch, changes } = request;
-        let declined = |der, message: String| Declined { der, message };
-        if transaction.leader().0 != leader {
-            let message = format!("rank {leader} does not lead transaction {transaction}");
-            return Err(declined(Der::INVAL, message));
-        }
-        self.observe(epoch).map_err(|status| declined(status.der, status.message))?;
-        let pool = self.pools.get(id).map_err(|error| declined(error.der(), error.to_string()))?;
+    async fn prepare(self: &Rc<Self>, leader: Rank, request: PrepareRequest) -> Result<(), Status> {
+        let PrepareRequest { pool: id, container, map_version, transaction, epoch, changes } = request;
+        check_leader(transaction, leader)?;
+        self.observe(epoch)?;
+        let pool = self.pool(id)?;
+        // That the client may write there is what the leader has checked; this is what it can't know.
+        self.check_placed(&pool, map_version)?;
         let prepared = self.attempt(&pool, container, &changes, async |operations| {
             pool.shard().prepare(container, transaction, epoch, operations).await
         });
-        prepared.await.map_err(|status| declined(status.der, status.message))?;
+        prepared.await?;
         self.watch((id, container, transaction));
         Ok(())
     }
@@ -123,6 +124,14 @@ impl IoService {
             message: error.to_string(),
         })
     }
+}
+
+/// Refuses what an engine says of a transaction that another one leads.
+fn check_leader(transaction: TransactionId, rank: Rank) -> Result<(), Status> {
+    if transaction.leader().0 == rank {
+        return Ok(());
+    }
+    Err(refusal::invalid(format!("rank {rank} does not lead transaction {transaction}")))
 }
 
 async fn decided(shard: &Shard, (_, container, id): Name, outcome: Outcome) -> Result<(), TransactionError> {

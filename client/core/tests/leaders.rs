@@ -1,0 +1,187 @@
+//! What the targets of a transaction take from those who claim to lead it, on a simulated system.
+
+mod cluster;
+
+use core::time::Duration;
+
+use cluster::{Cluster, POOL, open_container, properties};
+use weir_client::{
+    Conditions, Container, ContainerType, Context, Der, Object, ObjectClass, Restarts, Transaction, kind,
+};
+use weir_pool::{AskError, Engines};
+use weir_proto::object::{PunchScope, UpdateReply};
+use weir_proto::pool::{GrantRequest, TargetContainerState, TargetPoolMap};
+use weir_proto::transaction::{
+    Change, CommitRequest, DecideRequest, Declined, Outcome, Part, PrepareRequest,
+};
+use weir_proto::{Capability, Epoch, ObjectId, Rank, TargetIndex, TransactionId, codec, opcode};
+use weir_rpc::{CallOptions, Peer};
+use weir_store::StoreConfig;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The target that takes part; the tests are its leader.
+const PLACE: (Rank, TargetIndex) = (Rank(0), TargetIndex(0));
+const LEADER: (Rank, TargetIndex) = (Rank(1), TargetIndex(0));
+
+/// A change that every target can make.
+fn change(object: u64) -> Change {
+    let object = ObjectId { hi: u64::from(kind::MULTI_HASHED) << 56, lo: object };
+    Change::Punch { object, scope: PunchScope::Object, conditions: Conditions::NONE }
+}
+
+fn epoch(context: &Context) -> Epoch {
+    let wall = context.runtime().wall_ns();
+    Epoch(context.rpc().clock().now(wall).0)
+}
+
+/// Three engines, the second one of which is away, so that the test can play it, and a container that the first one knows.
+fn begin(seed: u64) -> (Cluster, Context, Container) {
+    let cluster = Cluster::start(seed, 3, 1);
+    let context = cluster.context(MINUTE);
+    let (setup, leader) = (context.clone(), cluster.play(1, &cluster.client));
+    let container = cluster.run(async move {
+        let container = open_container(&setup, properties("box", ContainerType::Object)).await;
+        let first = Led::new(&setup, &container, u64::MAX);
+        first.prepare(&leader, container.pool().map().version).await.expect("prepares");
+        first.decide(&leader, Outcome::Aborted).await.expect("it is given up");
+        container
+    });
+    cluster.crash(1);
+    (cluster, context, container)
+}
+
+/// A transaction that a test leads.
+#[derive(Clone)]
+struct Led {
+    container: Container,
+    id: TransactionId,
+    epoch: Epoch,
+}
+
+impl Led {
+    fn new(context: &Context, container: &Container, number: u64) -> Self {
+        Self { container: container.clone(), id: TransactionId::new(LEADER, number), epoch: epoch(context) }
+    }
+
+    async fn prepare(&self, engines: &Engines, map_version: u32) -> Result<(), Declined> {
+        let request = PrepareRequest {
+            pool: self.container.pool().id(),
+            container: self.container.id(),
+            map_version,
+            transaction: self.id,
+            epoch: self.epoch,
+            changes: vec![change(1)],
+        };
+        let (rank, index) = PLACE;
+        let asked = engines.ask(rank, index, opcode::TARGET_TRANSACTION_PREPARE, &request, SECOND);
+        asked.await.expect("it answers")
+    }
+
+    async fn decide(&self, engines: &Engines, outcome: Outcome) -> Result<(), AskError> {
+        let (pool, container) = (self.container.pool().id(), self.container.id());
+        let request = DecideRequest { pool, container, transaction: self.id, outcome };
+        let (rank, index) = PLACE;
+        engines.ask(rank, index, opcode::TARGET_TRANSACTION_DECIDE, &request, SECOND).await
+    }
+}
+
+#[test]
+fn a_target_prepares_nothing_that_was_placed_by_an_older_map_than_its_own() {
+    let (cluster, context, container) = begin(1);
+    let leader = cluster.play(1, cluster.engine(1));
+    cluster.run(async move {
+        let led = Led::new(&context, &container, 1);
+        let version = container.pool().map().version;
+        let declined = led.prepare(&leader, version - 1).await.expect_err("it is older");
+        assert_eq!(declined.der, Der::STALE, "{declined:?}");
+        led.prepare(&leader, version + 1).await.expect("the target hears of a newer one later");
+    });
+}
+
+#[test]
+fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
+    let cluster = Cluster::start_empty(2, 2, 1, StoreConfig::default());
+    cluster.create_pool(POOL, 48 << 20, vec![0]);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let (capability, _) = codec::decode_prefix::<Capability>(&container.to_bytes()).expect("it is first");
+        let commit = async |number, others: &[(u32, u32)]| {
+            let places = [(0, 0)].into_iter().chain(others.iter().copied());
+            let part = |(rank, index)| Part {
+                rank: Rank(rank),
+                index: TargetIndex(index),
+                changes: vec![change(number)],
+            };
+            let request = CommitRequest {
+                capability: capability.clone(),
+                map_version: container.pool().map().version,
+                transaction: TransactionId::new(PLACE, number),
+                epoch: epoch(&context),
+                parts: places.map(part).collect(),
+            };
+            let engine = context.attach().engine(Rank(0)).expect("it is listed").clone();
+            let peer = Peer::new(&engine.host, engine.fabric_port);
+            let options = CallOptions::within(context.runtime(), 10 * SECOND);
+            let body = codec::encode(&request);
+            let called = context.rpc().call(&peer, opcode::TRANSACTION_COMMIT, &body, None, options).await;
+            called.map(|reply| codec::decode::<UpdateReply>(&reply).expect("an epoch")).map_err(|e| e.der())
+        };
+        // One engine has no part of the pool, the other no such target.
+        assert_eq!(commit(1, &[(1, 0)]).await.expect_err("not of the pool"), Der::INVAL);
+        assert_eq!(commit(2, &[(0, 7)]).await.expect_err("there is none"), Der::INVAL);
+        commit(3, &[]).await.expect("its own target is fine");
+    });
+}
+
+/// The rank that serves the pool of a container.
+async fn service_of(engines: &Engines, container: &Container) -> Rank {
+    let (pool, index) = (container.pool().id(), TargetIndex(0));
+    let request = GrantRequest { pool, container: container.id(), index, used: 0, wanted: 0 };
+    let opcode = opcode::TARGET_CONTAINER_GRANT;
+    for rank in (0..3).map(Rank) {
+        if engines.ask::<_, TargetContainerState>(rank, index, opcode, &request, SECOND).await.is_ok() {
+            return rank;
+        }
+    }
+    panic!("no engine serves the pool");
+}
+
+#[test]
+fn who_commits_by_an_old_map_that_its_leader_goes_by_too_fetches_the_new_one_and_starts_again() {
+    let cluster = Cluster::start(6, 3, 1);
+    let context = cluster.context(MINUTE);
+    let other = cluster.play(2, &cluster.client);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let service = service_of(&other, &container).await;
+        let mut map = container.pool().map().clone();
+        let mut objects = Vec::new();
+        for _ in 0..12 {
+            let oid = container.new_object_id(&context, kind::MULTI_HASHED, Some(ObjectClass::S1)).await;
+            objects.push(Object::open(&container, oid.expect("an id")).expect("opens"));
+        }
+        let mut restarted = 0;
+        for _ in 0..objects.len() {
+            // The next version reaches all but one: where that one leads, it can't know that the map is old.
+            map.version += 1;
+            let news = TargetPoolMap { pool: container.pool().id(), map: map.clone() };
+            for rank in (0..3).map(Rank).filter(|rank| rank.0 != (service.0 + 1) % 3) {
+                let told = other.ask::<_, ()>(rank, TargetIndex(0), opcode::TARGET_POOL_MAP, &news, SECOND);
+                told.await.expect("it takes the map");
+            }
+            objects.rotate_left(1);
+            let mut restarts = Restarts::new(&context);
+            loop {
+                let mut transaction = Transaction::begin(&context, &container);
+                objects.iter().for_each(|object| transaction.punch(object));
+                let Err(error) = transaction.commit(&context).await else { break };
+                restarts.again(&context, error).await.expect("only that");
+                restarted += 1;
+            }
+        }
+        assert!((1..12).contains(&restarted), "{restarted}: once where that one leads");
+    });
+}
