@@ -12,11 +12,11 @@ use weir_pool::{AskError, Engines};
 use weir_proto::object::{PunchScope, UpdateReply};
 use weir_proto::pool::{GrantRequest, TargetContainerState, TargetPoolMap};
 use weir_proto::transaction::{
-    Change, CommitRequest, DecideRequest, Declined, Outcome, Part, PrepareRequest,
+    Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest,
 };
 use weir_proto::{Capability, Epoch, ObjectId, Rank, TargetIndex, TransactionId, codec, opcode};
 use weir_rpc::{CallOptions, Peer};
-use weir_store::StoreConfig;
+use weir_store::{Decision, Shard, StoreConfig};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,6 +34,10 @@ fn change(object: u64) -> Change {
 fn epoch(context: &Context) -> Epoch {
     let wall = context.runtime().wall_ns();
     Epoch(context.rpc().clock().now(wall).0)
+}
+
+fn shard(cluster: &Cluster, container: &Container) -> Shard {
+    cluster.targets(0)[0].store().pool(container.pool().id()).expect("it has a shard")
 }
 
 /// Three engines, the second one of which is away, so that the test can play it, and a container that the first one knows.
@@ -133,6 +137,47 @@ fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
         assert_eq!(commit(1, &[(1, 0)]).await.expect_err("not of the pool"), Der::INVAL);
         assert_eq!(commit(2, &[(0, 7)]).await.expect_err("there is none"), Der::INVAL);
         commit(3, &[]).await.expect("its own target is fine");
+    });
+}
+
+#[test]
+fn only_who_leads_a_transaction_decides_it() {
+    let (cluster, context, container) = begin(3);
+    let (leader, other) = (cluster.play(1, cluster.engine(1)), cluster.play(2, &cluster.client));
+    let shard = shard(&cluster, &container);
+    cluster.run(async move {
+        let led = Led::new(&context, &container, 1);
+        led.prepare(&leader, container.pool().map().version).await.expect("prepares");
+        for outcome in [Outcome::Aborted, Outcome::Committed] {
+            let refused = led.decide(&other, outcome).await.expect_err("somebody else leads it");
+            assert_eq!(refused.der(), Der::INVAL, "{refused}");
+            assert_eq!(shard.decision(container.id(), led.id).await, Ok(None));
+        }
+        led.decide(&leader, Outcome::Committed).await.expect("it leads it");
+        let decision = shard.decision(container.id(), led.id).await;
+        assert_eq!(decision, Ok(Some(Decision::Committed(led.epoch))));
+    });
+}
+
+#[test]
+fn a_target_answers_for_what_it_leads_only() {
+    let (cluster, context, container) = begin(4);
+    let leader = cluster.play(1, cluster.engine(1));
+    let shard = shard(&cluster, &container);
+    cluster.run(async move {
+        let led = Led::new(&context, &container, 1);
+        led.prepare(&leader, container.pool().map().version).await.expect("prepares");
+        let (pool, transaction) = (container.pool().id(), led.id);
+        let request = OutcomeRequest { pool, container: container.id(), transaction };
+        let asked = leader.ask::<_, Option<Outcome>>(
+            PLACE.0,
+            PLACE.1,
+            opcode::TARGET_TRANSACTION_OUTCOME,
+            &request,
+            SECOND,
+        );
+        assert_eq!(asked.await.expect_err("another target leads it").der(), Der::INVAL);
+        assert_eq!(shard.decision(container.id(), led.id).await, Ok(None), "it gives up what it leads only");
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_pool::Failed;
 use weir_proto::transaction::{DecideRequest, Declined, Outcome, OutcomeRequest, PrepareRequest};
-use weir_proto::{Der, Rank, TransactionId, opcode};
+use weir_proto::{Der, Rank, opcode};
 use weir_rpc::Status;
 use weir_store::{Shard, TransactionError};
 
@@ -35,11 +35,15 @@ impl IoService {
             }
         });
         let weak = Rc::downgrade(self);
-        engines.serve(opcode::TARGET_TRANSACTION_DECIDE, move |_, request: DecideRequest| {
+        engines.serve(opcode::TARGET_TRANSACTION_DECIDE, move |rank, request: DecideRequest| {
             let service = weak.upgrade();
             async move {
                 let DecideRequest { pool, container, transaction, outcome } = request;
                 let object = format!("transaction {transaction} in container {container}");
+                if transaction.leader().0 != rank {
+                    let reason = format!("rank {rank} does not lead it, and can't decide it");
+                    return Err(Failed::Invalid { object, reason });
+                }
                 let stopping = || Failed::Busy { object, reason: "is on an engine that is stopping".into() };
                 service.ok_or_else(stopping)?.decide((pool, container, transaction), outcome).await
             }
@@ -48,7 +52,9 @@ impl IoService {
 
     async fn prepare(self: &Rc<Self>, leader: Rank, request: PrepareRequest) -> Result<(), Status> {
         let PrepareRequest { pool: id, container, map_version, transaction, epoch, changes } = request;
-        check_leader(transaction, leader)?;
+        if transaction.leader().0 != leader {
+            return Err(refusal::invalid(format!("rank {leader} does not lead transaction {transaction}")));
+        }
         self.observe(epoch)?;
         let pool = self.pool(id)?;
         // That the client may write there is what the leader has checked; this is what it can't know.
@@ -124,14 +130,6 @@ impl IoService {
             message: error.to_string(),
         })
     }
-}
-
-/// Refuses what an engine says of a transaction that another one leads.
-fn check_leader(transaction: TransactionId, rank: Rank) -> Result<(), Status> {
-    if transaction.leader().0 == rank {
-        return Ok(());
-    }
-    Err(refusal::invalid(format!("rank {rank} does not lead transaction {transaction}")))
 }
 
 async fn decided(shard: &Shard, (_, container, id): Name, outcome: Outcome) -> Result<(), TransactionError> {

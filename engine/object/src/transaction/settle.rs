@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use uuid::Uuid;
-use weir_pool::TargetPool;
+use weir_pool::{Failed, TargetPool};
 use weir_proto::transaction::{Outcome, OutcomeRequest};
 use weir_proto::{ContainerId, TransactionId, codec, opcode};
 use weir_runtime::{Handle, join_all};
@@ -25,10 +25,16 @@ impl IoService {
     pub(crate) fn start_transactions(self: &Rc<Self>) {
         self.take_part();
         let weak = Rc::downgrade(self);
+        let here = (self.pools.engines().own_rank(), self.pools.engines().own_index());
         self.pools.engines().serve(opcode::TARGET_TRANSACTION_OUTCOME, move |_, request: OutcomeRequest| {
             let service = weak.upgrade();
             async move {
                 let OutcomeRequest { pool, container, transaction } = request;
+                if transaction.leader() != here {
+                    let object = format!("transaction {transaction} in container {container}");
+                    let reason = "another target leads it, and is to be asked".into();
+                    return Err(Failed::Invalid { object, reason });
+                }
                 Ok(match service {
                     Some(service) => service.outcome((pool, container, transaction)).await,
                     None => None,
