@@ -2,7 +2,9 @@
 
 mod cluster;
 
+use core::cell::Cell;
 use core::time::Duration;
+use std::rc::Rc;
 
 use cluster::{Cluster, POOL, open_container, properties};
 use weir_client::{
@@ -178,6 +180,42 @@ fn a_target_answers_for_what_it_leads_only() {
         );
         assert_eq!(asked.await.expect_err("another target leads it").der(), Der::INVAL);
         assert_eq!(shard.decision(container.id(), led.id).await, Ok(None), "it gives up what it leads only");
+    });
+}
+
+#[test]
+fn what_is_prepared_again_and_again_is_asked_for_once_at_a_time() {
+    let (cluster, context, container) = begin(5);
+    let leader = cluster.play(1, cluster.engine(1));
+    let shard = shard(&cluster, &container);
+    cluster.run(async move {
+        let asked = Rc::new(Cell::new(0));
+        let (count, decided) = (Rc::clone(&asked), Rc::new(Cell::new(None)));
+        let outcome = Rc::clone(&decided);
+        leader.serve(opcode::TARGET_TRANSACTION_OUTCOME, move |_, _: OutcomeRequest| {
+            count.set(count.get() + 1);
+            let outcome = outcome.get();
+            async move { Ok(outcome) }
+        });
+        let version = container.pool().map().version;
+        let led = Led::new(&context, &container, 1);
+        for _ in 0..10 {
+            led.prepare(&leader, version).await.expect("prepares");
+        }
+        context.runtime().sleep(5 * SECOND).await;
+        assert_eq!(asked.get(), 2, "after one second, and two more");
+        decided.set(Some(Outcome::Committed));
+        context.runtime().sleep(10 * SECOND).await;
+        assert_eq!(asked.get(), 3);
+        let decision = shard.decision(container.id(), led.id).await;
+        assert_eq!(decision, Ok(Some(Decision::Committed(led.epoch))));
+        // The next one has a watcher, too.
+        let next = Led::new(&context, &container, 2);
+        next.prepare(&leader, version).await.expect("prepares");
+        context.runtime().sleep(2 * SECOND).await;
+        assert_eq!(asked.get(), 4);
+        let decision = shard.decision(container.id(), next.id).await;
+        assert_eq!(decision, Ok(Some(Decision::Committed(next.epoch))));
     });
 }
 

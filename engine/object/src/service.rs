@@ -12,7 +12,7 @@ use crate::metrics::IoMetrics;
 use crate::payload::PayloadMemory;
 use crate::refusal::{self, Place};
 use crate::repeats::Repeats;
-use crate::transaction::Busy;
+use crate::transaction::{Busy, Watched};
 
 /// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -24,6 +24,7 @@ pub struct IoService {
     pub(crate) memory: PayloadMemory,
     pub(crate) repeats: Repeats,
     pub(crate) busy: Busy,
+    pub(crate) watched: Watched,
     metrics: IoMetrics,
 }
 
@@ -39,8 +40,9 @@ impl IoService {
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
         let memory = PayloadMemory::new(rpc);
-        let (repeats, busy, metrics) = (Repeats::default(), Busy::default(), IoMetrics::default());
-        let service = Rc::new(Self { rt, pools, memory, repeats, busy, metrics });
+        let (repeats, metrics) = (Repeats::default(), IoMetrics::default());
+        let (busy, watched) = (Busy::default(), Watched::default());
+        let service = Rc::new(Self { rt, pools, memory, repeats, busy, watched, metrics });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);

@@ -22,6 +22,8 @@ use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, TargetIndex, Transaction
 use weir_rpc::Status;
 use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
+pub use participant::Watched;
+
 use crate::refusal::Place;
 use crate::service::IoService;
 use crate::update::within_quota;

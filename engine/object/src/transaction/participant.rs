@@ -1,5 +1,7 @@
 //! What every target does that takes part in a transaction, the leader too.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,6 +18,32 @@ use crate::service::IoService;
 /// How long a prepared transaction waits to hear of its decision before the leader is asked, and the longest pause between
 /// two questions.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Transactions that somebody sees to, and whether each was prepared once more since he began to look: he may have looked
+/// before that.
+#[derive(Default)]
+pub struct Watched(RefCell<BTreeMap<Name, bool>>);
+
+impl Watched {
+    /// Whether nobody sees to it yet.
+    fn begin(&self, name: Name) -> bool {
+        self.0.borrow_mut().insert(name, true).is_none()
+    }
+
+    fn look(&self, name: Name) {
+        self.0.borrow_mut().insert(name, false);
+    }
+
+    /// Whether it is done with: it wasn't prepared again.
+    fn end(&self, name: Name) -> bool {
+        let mut all = self.0.borrow_mut();
+        let is_over = all.get(&name) != Some(&true);
+        if is_over {
+            all.remove(&name);
+        }
+        is_over
+    }
+}
 
 impl IoService {
     /// Answers the leaders of transactions from now on.
@@ -69,14 +97,21 @@ impl IoService {
 
     /// Sees to it that a prepared transaction is decided.
     pub(super) fn watch(self: &Rc<Self>, name: Name) {
+        if !self.watched.begin(name) {
+            return;
+        }
         let (service, rt) = (Rc::downgrade(self), self.rt.clone());
         self.rt.spawn(async move {
             let mut pause = PATIENCE.0;
             loop {
                 rt.sleep(pause).await;
                 let Some(service) = service.upgrade() else { return };
+                service.watched.look(name);
                 if !service.is_undecided(name).await {
-                    return;
+                    if service.watched.end(name) {
+                        return;
+                    }
+                    continue;
                 }
                 if let Some(outcome) = service.ask_leader(name).await
                     && let Err(error) = service.decide(name, outcome).await
@@ -146,5 +181,25 @@ async fn decided(shard: &Shard, (_, container, id): Name, outcome: Outcome) -> R
             | TransactionError::ContainerDestroying(_),
         ) => Ok(()),
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+    use weir_proto::{ContainerId, PoolId, TransactionId};
+
+    #[test]
+    fn what_is_prepared_again_while_somebody_looks_is_looked_at_again() {
+        let (watched, uuid) = (Watched::default(), Uuid::from_u128(1));
+        let name = (PoolId(uuid), ContainerId(uuid), TransactionId(uuid));
+        assert!(watched.begin(name), "nobody sees to it");
+        watched.look(name);
+        assert!(!watched.begin(name), "somebody does");
+        assert!(!watched.end(name), "who looked before it was prepared again has seen nothing");
+        watched.look(name);
+        assert!(watched.end(name));
+        assert!(watched.begin(name), "nobody sees to it any more");
     }
 }
