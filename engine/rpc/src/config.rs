@@ -112,6 +112,8 @@ pub enum Priority {
     /// Everybody's.
     #[default]
     Normal,
+    /// Before those that begin something, as what was sent before: others wait for it.
+    Early,
     /// Membership: goes before all others, and may use a small reserve of credits.
     Urgent,
 }
@@ -147,6 +149,13 @@ impl CallOptions {
     #[inline]
     pub fn urgent(self) -> Self {
         Self { priority: Priority::Urgent, ..self }
+    }
+
+    /// The same, before those that begin something.
+    #[must_use]
+    #[inline]
+    pub fn early(self) -> Self {
+        Self { priority: Priority::Early, ..self }
     }
 
     /// The same, sent only once.

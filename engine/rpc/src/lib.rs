@@ -199,7 +199,7 @@ impl Rpc {
     }
 
     /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
-    /// requests are few, small and quickly answered.
+    /// requests are few, small and quickly answered, and for what ends work that was admitted before.
     pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
         self.inner.handlers.borrow_mut().insert(opcode, Rc::new(Served::new(handler, true)));
     }

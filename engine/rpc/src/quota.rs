@@ -24,7 +24,7 @@ const DEAD_MAX: usize = 32;
 pub(crate) enum Class {
     /// Membership.
     Urgent = 0,
-    /// Requests that were sent before.
+    /// Requests that were sent before, or end what was begun before.
     Retry = 1,
     /// The rest.
     Normal = 2,
@@ -35,6 +35,7 @@ impl Class {
     pub(crate) const fn of(priority: Priority) -> Self {
         match priority {
             Priority::Urgent => Self::Urgent,
+            Priority::Early => Self::Retry,
             Priority::Normal => Self::Normal,
         }
     }
