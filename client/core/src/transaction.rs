@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use weir_proto::object::{Conditions, PunchScope, UpdateReply};
 use weir_proto::pool::{PoolMap, TargetState};
-use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, PARTS_MAX, Part};
+use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, DECISIONS_TRUSTED, PARTS_MAX, Part};
 use weir_proto::{Der, Epoch, Key, TransactionId, codec, opcode};
 use weir_runtime::Instant;
 
@@ -168,7 +168,7 @@ impl Transaction {
                 }
                 Err(refusal) => {
                     let waited = context.runtime().now().saturating_duration_since(began);
-                    let forgotten = (uncertain || refusal.uncertain) && waited >= REMEMBERED;
+                    let forgotten = (uncertain || refusal.uncertain) && waited >= DECISIONS_TRUSTED;
                     return Err(if forgotten {
                         unknown(&question, refusal.error, waited)
                     } else {
@@ -226,9 +226,6 @@ fn unknown(question: &Question<'_>, error: Error, waited: Duration) -> Error {
         other => other,
     }
 }
-
-/// How long a leader is sure to remember what became of a transaction: it does for five minutes.
-const REMEMBERED: Duration = Duration::from_mins(4);
 
 /// What is done, for errors.
 const OPERATION: &str = "commit";

@@ -13,14 +13,12 @@ use crate::tree::Tree;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
+use weir_proto::transaction::DECISIONS_KEPT;
 use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_runtime::race;
 
 /// Index entries that one step of reclaim removes: some 100 µs of work.
 const RECLAIM_STEP: usize = 32;
-
-/// How long the decision of a transaction is remembered: as long as a client or another target may come back to it.
-const DECISIONS_KEPT: Duration = Duration::from_mins(5);
 
 /// Decisions that are remembered at most: some 10 MiB of memory.
 const DECISIONS_MAX: usize = 64 * 1024;
