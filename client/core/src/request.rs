@@ -280,22 +280,9 @@ impl Context {
     }
 }
 
-/// Whether an engine's refusal is about the moment, not about the request: it starts, stops, is overloaded, or needs
-/// another engine that is away. A transaction that comes too late always will.
+/// Whether an engine's refusal is about the moment. A transaction that comes too late always will.
 fn is_passing(question: &Question<'_>, der: Der) -> bool {
-    if der == Der::TX_RESTART {
-        return !opcode::is_of_transaction(question.opcode);
-    }
-    matches!(
-        der,
-        Der::AGAIN
-            | Der::INPROGRESS
-            | Der::OVERLOAD_RETRY
-            | Der::SHUTDOWN
-            | Der::UNREACH
-            | Der::TIMEDOUT
-            | Der::NO_SERVICE
-    )
+    der.is_passing() || (der == Der::TX_RESTART && !opcode::is_of_transaction(question.opcode))
 }
 
 fn describe(question: &Question<'_>, server: String, waited: Duration, error: RpcError) -> Error {

@@ -132,6 +132,22 @@ der! {
 }
 
 impl Der {
+    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, or needs
+    /// another engine that is away. The same request may succeed soon.
+    #[must_use]
+    pub const fn is_passing(self) -> bool {
+        matches!(
+            self,
+            Self::AGAIN
+                | Self::INPROGRESS
+                | Self::OVERLOAD_RETRY
+                | Self::SHUTDOWN
+                | Self::UNREACH
+                | Self::TIMEDOUT
+                | Self::NO_SERVICE
+        )
+    }
+
     /// The errno a POSIX caller sees (facts: `daos_der2errno`); what has no counterpart is `EIO`.
     #[must_use]
     pub const fn to_errno(self) -> i32 {
@@ -185,6 +201,17 @@ mod tests {
         assert!(Der::ALL.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(Der::NOSPACE.to_string(), "DER_NOSPACE(1007)");
         assert_eq!(Der(9).to_string(), "DER(9)");
+    }
+
+    #[test]
+    fn what_is_about_the_moment_is_told_from_what_is_about_the_request() {
+        assert!(
+            [Der::INPROGRESS, Der::SHUTDOWN, Der::UNREACH, Der::OVERLOAD_RETRY]
+                .iter()
+                .all(|der| der.is_passing())
+        );
+        // To these, other requests than the same one are the answer.
+        assert!(![Der::TX_RESTART, Der::STALE, Der::GRPVER, Der::NVME_IO].iter().any(|der| der.is_passing()));
     }
 
     #[test]

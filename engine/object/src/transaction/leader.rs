@@ -14,7 +14,7 @@ use weir_runtime::join_all;
 use weir_store::{AttributeError, Decision, TransactionError};
 
 use super::settle::finish;
-use super::{ASK_LIMIT, Name, Taken, Targets, Turn, is_passing, note};
+use super::{ASK_LIMIT, Name, Taken, Targets, Turn, may_succeed_anew, note};
 use crate::refusal;
 use crate::service::{Access, IoService};
 
@@ -133,7 +133,7 @@ impl IoService {
         });
         let refused = join_all(prepared).await.into_iter().flatten();
         // What won't pass is what the client has to hear of.
-        refused.min_by_key(|status| is_passing(status.der)).map_or(Ok(()), Err)
+        refused.min_by_key(|status| may_succeed_anew(status.der)).map_or(Ok(()), Err)
     }
 
     /// Tells a target what became of a transaction.
@@ -167,7 +167,7 @@ fn given_up(reason: &str) -> Status {
 
 /// What the client hears of a refusal: whether starting again may help.
 fn restarted(status: Status) -> Status {
-    if is_passing(status.der) { given_up(&status.message) } else { status }
+    if may_succeed_anew(status.der) { given_up(&status.message) } else { status }
 }
 
 fn failed(error: &TransactionError) -> Status {
