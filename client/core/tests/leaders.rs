@@ -42,7 +42,8 @@ fn shard(cluster: &Cluster, container: &Container) -> Shard {
     cluster.targets(0)[0].store().pool(container.pool().id()).expect("it has a shard")
 }
 
-/// Three engines, the second one of which is away, so that the test can play it, and a container that the first one knows.
+/// Three engines, the second one of which is away, so that the test can play it, and a container that the first one
+/// knows.
 fn begin(seed: u64) -> (Cluster, Context, Container) {
     let cluster = Cluster::start(seed, 3, 1);
     let context = cluster.context(MINUTE);
@@ -259,12 +260,58 @@ fn who_commits_by_an_old_map_that_its_leader_goes_by_too_fetches_the_new_one_and
             let mut restarts = Restarts::new(&context);
             loop {
                 let mut transaction = Transaction::begin(&context, &container);
-                objects.iter().for_each(|object| transaction.punch(object));
+                for object in &objects {
+                    transaction.punch(object);
+                }
                 let Err(error) = transaction.commit(&context).await else { break };
                 restarts.again(&context, error).await.expect("only that");
                 restarted += 1;
             }
         }
         assert!((1..12).contains(&restarted), "{restarted}: once where that one leads");
+    });
+}
+
+#[test]
+fn what_is_prepared_waits_for_a_leader_that_stays_away_and_takes_its_word_when_it_comes() {
+    let (cluster, context, container) = begin(7);
+    let shard = shard(&cluster, &container);
+    let led = {
+        let (context, container) = (context.clone(), container.clone());
+        let leader = cluster.play(1, &cluster.client);
+        cluster.run(async move {
+            let led = Led::new(&context, &container, 1);
+            led.prepare(&leader, container.pool().map().version).await.expect("prepares");
+            context.runtime().sleep(30 * MINUTE).await;
+            led
+        })
+    };
+    let id = container.id();
+    let waiting = shard.clone();
+    let undecided = cluster.run(async move { waiting.undecided(id).await });
+    assert_eq!(undecided, Ok(vec![(led.id, led.epoch)]), "nobody knows what the leader has noted");
+    // What it finds on its device when it comes: it was prepared nowhere, and not noted.
+    cluster.boot(1);
+    let decision = cluster.run(async move {
+        context.runtime().sleep(20 * SECOND).await;
+        shard.decision(id, led.id).await
+    });
+    assert_eq!(decision, Ok(Some(Decision::Aborted)));
+}
+
+#[test]
+fn a_leader_that_has_nothing_of_the_pool_any_more_gives_up_what_it_led() {
+    let cluster = Cluster::start_empty(8, 2, 1, StoreConfig::default());
+    cluster.create_pool(POOL, 48 << 20, vec![0]);
+    let context = cluster.context(MINUTE);
+    let asking = cluster.play(0, &cluster.client);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let (pool, transaction) = (container.pool().id(), TransactionId::new(LEADER, 1));
+        let request = OutcomeRequest { pool, container: container.id(), transaction };
+        let (rank, index) = LEADER;
+        let opcode = opcode::TARGET_TRANSACTION_OUTCOME;
+        let outcome = asking.ask::<_, Option<Outcome>>(rank, index, opcode, &request, SECOND).await;
+        assert_eq!(outcome, Ok(Some(Outcome::Aborted)));
     });
 }

@@ -224,8 +224,8 @@ impl Engines {
         self.forged.get()
     }
 
-    /// Answers sealed requests of other engines with `opcode`, and this target's own. Those of membership, and those that
-    /// others wait for who are there already, are answered also when there is no room for more.
+    /// Answers sealed requests of other engines with `opcode`, and this target's own. Those of membership, and those
+    /// that others wait for who are there already, are answered also when there is no room for more.
     pub fn serve<Req, Rep, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
     where
         Req: DeserializeOwned + 'static,
@@ -275,8 +275,8 @@ impl Engines {
     }
 
     /// Asks a target, within `limit`. A request to this target itself takes no trip; one of membership goes before all
-    /// others and beyond credits, a decision before all that begins something. When the other side goes by another version of the list of engines, the two are made
-    /// equal and it is asked again.
+    /// others and beyond credits, a decision before all that begins something. When the other side goes by another
+    /// version of the list of engines, the two are made equal and it is asked again.
     ///
     /// # Errors
     /// When the target is not configured, doesn't answer in time, or refuses.
@@ -494,7 +494,7 @@ mod tests {
         let node = world.node("asking");
         world.block_on(&node, async move {
             let ask = async |opcode| from.ask::<_, ()>(Rank(1), TargetIndex(0), opcode, &(), SECOND).await;
-            let asked = [OTHER, OTHER, OTHER, opcodes[1], opcodes[2]].map(|opcode| ask(opcode));
+            let asked = [OTHER, OTHER, OTHER, opcodes[1], opcodes[2]].map(ask);
             assert!(join_all(asked).await.iter().all(Result::is_ok));
         });
         assert_eq!(*order.borrow(), [OTHER, opcodes[1], opcodes[2], OTHER, OTHER]);

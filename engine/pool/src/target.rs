@@ -145,7 +145,8 @@ impl TargetPool {
         })
     }
 
-    /// Whether a target is one of the pool's. A pool has those that it was made with for life, in every version of its map.
+    /// Whether a target is one of the pool's. A pool has those that it was made with for life, in every version of its
+    /// map.
     #[must_use]
     pub fn has_target(&self, place: (Rank, TargetIndex)) -> bool {
         let record = self.record.borrow();

@@ -132,8 +132,8 @@ der! {
 }
 
 impl Der {
-    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, or needs
-    /// another engine that is away. The same request may succeed soon.
+    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, or
+    /// needs another engine that is away. The same request may succeed soon.
     #[must_use]
     pub const fn is_passing(self) -> bool {
         matches!(

@@ -138,14 +138,15 @@ pub const fn is_urgent(opcode: u16) -> bool {
     matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC) || settles_groups(opcode)
 }
 
-/// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that prepare
-/// and decide transactions. They are served past a full server, which may be full of those that wait for them.
+/// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that
+/// prepare and decide transactions. They are served past a full server, which may be full of those that wait for them.
 #[must_use]
 pub const fn is_awaited(opcode: u16) -> bool {
     opcode == TARGET_TRANSACTION_PREPARE || is_decision(opcode)
 }
 
-/// Whether requests of this opcode decide transactions, or ask for the decision: they go before those that begin something.
+/// Whether requests of this opcode decide transactions, or ask for the decision: they go before those that begin
+/// something.
 #[must_use]
 pub const fn is_decision(opcode: u16) -> bool {
     matches!(opcode, TARGET_TRANSACTION_DECIDE | TARGET_TRANSACTION_OUTCOME)

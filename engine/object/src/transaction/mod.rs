@@ -138,8 +138,8 @@ fn bytes_of(change: &Change) -> u64 {
     }
 }
 
-/// Whether a transaction that was refused so may succeed when its client tries anew, with another epoch: also where the refusal
-/// is about the epoch or the first try, or two engines are about to agree on their list.
+/// Whether a transaction that was refused so may succeed when its client tries anew, with another epoch: also where the
+/// refusal is about the epoch or the first try, or two engines are about to agree on their list.
 const fn may_succeed_anew(der: Der) -> bool {
     der.is_passing() || matches!(der, Der::TX_RESTART | Der::OP_CANCELED | Der::GRPVER)
 }

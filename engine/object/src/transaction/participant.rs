@@ -19,8 +19,8 @@ use crate::service::IoService;
 /// two questions.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Transactions that somebody sees to, and whether each was prepared once more since he began to look: he may have looked
-/// before that.
+/// Transactions that somebody sees to, and whether each was prepared once more since he began to look: he may have
+/// looked before that.
 #[derive(Default)]
 pub struct Watched(RefCell<BTreeMap<Name, bool>>);
 

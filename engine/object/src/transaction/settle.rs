@@ -86,7 +86,15 @@ impl IoService {
         let store = self.pools.store();
         let Ok(pool) = self.pools.get(id) else {
             // Which pools are on a device that can't be read isn't known.
-            return store.device_fault().is_none().then_some(Outcome::Aborted);
+            if store.device_fault().is_some() {
+                return None;
+            }
+            // Nobody will ever know more of it: the pool was destroyed, or the device is another one.
+            tracing::warn!(
+                pool = %id, %container, %transaction,
+                "a transaction that was led here counts as given up: nothing of its pool is here any more"
+            );
+            return Some(Outcome::Aborted);
         };
         if store.device_fault().is_some() || pool.shard().failure().is_some() {
             return None;
