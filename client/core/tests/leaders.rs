@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 
-use cluster::{Cluster, POOL, open_container, properties};
+use cluster::{Cluster, FABRIC_PORT, KEY, POOL, open_container, properties};
 use weir_client::{
     Conditions, Container, ContainerType, Context, Der, Object, ObjectClass, Restarts, Transaction, kind,
 };
@@ -17,7 +17,8 @@ use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest,
 };
 use weir_proto::{Capability, Epoch, ObjectId, Rank, TargetIndex, TransactionId, codec, opcode};
-use weir_rpc::{CallOptions, Peer};
+use weir_rpc::{CallOptions, Keys, Peer, Rpc, RpcConfig};
+use weir_runtime::sim::Node;
 use weir_store::{Decision, Shard, StoreConfig};
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -42,12 +43,22 @@ fn shard(cluster: &Cluster, container: &Container) -> Shard {
     cluster.targets(0)[0].store().pool(container.pool().id()).expect("it has a shard")
 }
 
+/// The door of an engine that a test plays itself, on one of the world's nodes: where that is the engine's own, and the
+/// engine away, others find it there.
+fn play(cluster: &Cluster, rank: u32, node: &Node) -> Rc<Engines> {
+    let rt = node.handle();
+    let port = (node.name() == cluster.engine(rank).name()).then_some(FABRIC_PORT);
+    let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
+    let rpc = Rpc::new(rt.clone(), cluster.fabric.endpoint(node, port), config);
+    Engines::new(rt, rpc, KEY, (Rank(rank), TargetIndex(0)), cluster.infos().into()).expect("a good list")
+}
+
 /// Three engines, the second one of which is away, so that the test can play it, and a container that the first one
 /// knows.
 fn begin(seed: u64) -> (Cluster, Context, Container) {
     let cluster = Cluster::start(seed, 3, 1);
     let context = cluster.context(MINUTE);
-    let (setup, leader) = (context.clone(), cluster.play(1, &cluster.client));
+    let (setup, leader) = (context.clone(), play(&cluster, 1, &cluster.client));
     let container = cluster.run(async move {
         let container = open_container(&setup, properties("box", ContainerType::Object)).await;
         let first = Led::new(&setup, &container, u64::MAX);
@@ -97,7 +108,7 @@ impl Led {
 #[test]
 fn a_target_prepares_nothing_that_was_placed_by_an_older_map_than_its_own() {
     let (cluster, context, container) = begin(1);
-    let leader = cluster.play(1, cluster.engine(1));
+    let leader = play(&cluster, 1, cluster.engine(1));
     cluster.run(async move {
         let led = Led::new(&context, &container, 1);
         let version = container.pool().map().version;
@@ -146,7 +157,7 @@ fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
 #[test]
 fn only_who_leads_a_transaction_decides_it() {
     let (cluster, context, container) = begin(3);
-    let (leader, other) = (cluster.play(1, cluster.engine(1)), cluster.play(2, &cluster.client));
+    let (leader, other) = (play(&cluster, 1, cluster.engine(1)), play(&cluster, 2, &cluster.client));
     let shard = shard(&cluster, &container);
     cluster.run(async move {
         let led = Led::new(&context, &container, 1);
@@ -165,7 +176,7 @@ fn only_who_leads_a_transaction_decides_it() {
 #[test]
 fn a_target_answers_for_what_it_leads_only() {
     let (cluster, context, container) = begin(4);
-    let leader = cluster.play(1, cluster.engine(1));
+    let leader = play(&cluster, 1, cluster.engine(1));
     let shard = shard(&cluster, &container);
     cluster.run(async move {
         let led = Led::new(&context, &container, 1);
@@ -187,7 +198,7 @@ fn a_target_answers_for_what_it_leads_only() {
 #[test]
 fn what_is_prepared_again_and_again_is_asked_for_once_at_a_time() {
     let (cluster, context, container) = begin(5);
-    let leader = cluster.play(1, cluster.engine(1));
+    let leader = play(&cluster, 1, cluster.engine(1));
     let shard = shard(&cluster, &container);
     cluster.run(async move {
         let asked = Rc::new(Cell::new(0));
@@ -237,7 +248,7 @@ async fn service_of(engines: &Engines, container: &Container) -> Rank {
 fn who_commits_by_an_old_map_that_its_leader_goes_by_too_fetches_the_new_one_and_starts_again() {
     let cluster = Cluster::start(6, 3, 1);
     let context = cluster.context(MINUTE);
-    let other = cluster.play(2, &cluster.client);
+    let other = play(&cluster, 2, &cluster.client);
     cluster.run(async move {
         let container = open_container(&context, properties("box", ContainerType::Object)).await;
         let service = service_of(&other, &container).await;
@@ -278,7 +289,7 @@ fn what_is_prepared_waits_for_a_leader_that_stays_away_and_takes_its_word_when_i
     let shard = shard(&cluster, &container);
     let led = {
         let (context, container) = (context.clone(), container.clone());
-        let leader = cluster.play(1, &cluster.client);
+        let leader = play(&cluster, 1, &cluster.client);
         cluster.run(async move {
             let led = Led::new(&context, &container, 1);
             led.prepare(&leader, container.pool().map().version).await.expect("prepares");
@@ -304,7 +315,7 @@ fn a_leader_that_has_nothing_of_the_pool_any_more_gives_up_what_it_led() {
     let cluster = Cluster::start_empty(8, 2, 1, StoreConfig::default());
     cluster.create_pool(POOL, 48 << 20, vec![0]);
     let context = cluster.context(MINUTE);
-    let asking = cluster.play(0, &cluster.client);
+    let asking = play(&cluster, 0, &cluster.client);
     cluster.run(async move {
         let container = open_container(&context, properties("box", ContainerType::Object)).await;
         let (pool, transaction) = (container.pool().id(), TransactionId::new(LEADER, 1));

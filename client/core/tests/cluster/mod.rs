@@ -17,18 +17,17 @@ use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_pool::{EngineInfo, Engines};
+use weir_pool::EngineInfo;
 use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TargetIndex};
-use weir_rpc::{Keys, Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
 use unmarked::Unmarked;
 
-const FABRIC_PORT: u16 = 10_100;
+pub const FABRIC_PORT: u16 = 10_100;
 const DISK_BYTES: u64 = 96 << 20;
-const KEY: SystemKey = SystemKey([42; 32]);
+pub const KEY: SystemKey = SystemKey([42; 32]);
 pub const POOL: &str = "tank";
 
 struct Engine {
@@ -105,7 +104,8 @@ impl Cluster {
         }
     }
 
-    fn infos(&self) -> Vec<EngineInfo> {
+    /// Every engine.
+    pub fn infos(&self) -> Vec<EngineInfo> {
         (0..)
             .zip(&self.engines)
             .map(|(rank, engine)| EngineInfo {
@@ -204,16 +204,6 @@ impl Cluster {
             let management = Rc::clone(target.management().expect("target 0 has it"));
             management.call("Pools/Create", &request.encode_to_vec()).await.expect("the pool is created");
         });
-    }
-
-    /// The door of an engine that a test plays itself, on one of the world's nodes: where that is the engine's own, and
-    /// the engine away, others find it there.
-    pub fn play(&self, rank: u32, node: &Node) -> Rc<Engines> {
-        let rt = node.handle();
-        let port = (node.name() == self.engine(rank).name()).then_some(FABRIC_PORT);
-        let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
-        let rpc = Rpc::new(rt.clone(), self.fabric.endpoint(node, port), config);
-        Engines::new(rt, rpc, KEY, (Rank(rank), TargetIndex(0)), self.infos().into()).expect("a good list")
     }
 
     /// An engine's node.
