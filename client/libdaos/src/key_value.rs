@@ -48,10 +48,12 @@ pub extern "C" fn daos_kv_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_i
 pub extern "C" fn daos_kv_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let (kv, scope) = (handle::kv(oh)?, scope(th)?);
-        if let Some(noted) = scope.change(kv.object(), |transaction| transaction.punch(kv.object())) {
-            return noted;
-        }
-        Ok(operation(move |context| async move { kv.destroy(&context).await.map_err(der_of) }))
+        Ok(operation(move |context| async move {
+            match scope.change(kv.object(), |transaction| transaction.punch(kv.object())) {
+                Some(noted) => noted,
+                None => kv.destroy(&context).await.map_err(der_of),
+            }
+        }))
     })
 }
 
@@ -79,12 +81,12 @@ pub extern "C" fn daos_kv_put(
         // SAFETY: not NULL; by the caller's promise `size` bytes stand there, unchanged until the call is complete, which
         // is as long as the slice is used.
         let value: &'static [u8] = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), size) };
-        let note = |transaction: &mut Transaction| kv.put_within(transaction, &key, value, conditions);
-        if let Some(noted) = scope.change(kv.object(), note) {
-            return noted;
-        }
         Ok(operation(move |context| async move {
-            kv.put(&context, &key, value, conditions).await.map_err(der_of)
+            let note = |transaction: &mut Transaction| kv.put_within(transaction, &key, value, conditions);
+            match scope.change(kv.object(), note) {
+                Some(noted) => noted,
+                None => kv.put(&context, &key, value, conditions).await.map_err(der_of),
+            }
         }))
     })
 }
@@ -136,13 +138,13 @@ pub extern "C" fn daos_kv_remove(
     run(ev, || {
         let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
-        let note = |transaction: &mut Transaction| kv.remove_within(transaction, &key, conditions);
-        if let Some(noted) = scope.change(kv.object(), note) {
-            return noted;
-        }
-        Ok(operation(
-            move |context| async move { kv.remove(&context, &key, conditions).await.map_err(der_of) },
-        ))
+        Ok(operation(move |context| async move {
+            let note = |transaction: &mut Transaction| kv.remove_within(transaction, &key, conditions);
+            match scope.change(kv.object(), note) {
+                Some(noted) => noted,
+                None => kv.remove(&context, &key, conditions).await.map_err(der_of),
+            }
+        }))
     })
 }
 

@@ -99,10 +99,12 @@ pub extern "C" fn daos_obj_punch(
         if conditions_of(flags)? != Conditions::NONE {
             return Err(Der::NOTSUPPORTED);
         }
-        if let Some(noted) = scope.change(&object, |transaction| transaction.punch(&object)) {
-            return noted;
-        }
-        Ok(operation(move |context| async move { object.punch(&context).await.map_err(der_of) }))
+        Ok(operation(move |context| async move {
+            match scope.change(&object, |transaction| transaction.punch(&object)) {
+                Some(noted) => noted,
+                None => object.punch(&context).await.map_err(der_of),
+            }
+        }))
     })
 }
 
@@ -121,12 +123,12 @@ pub extern "C" fn daos_obj_punch_dkeys(
         let conditions = conditions_of(flags)?;
         let integer = kind::has_integer_dkeys(object.id().kind());
         let dkeys = keys(dkeys, nr, integer)?;
-        let note = |transaction: &mut Transaction| transaction.punch_dkeys(&object, conditions, &dkeys);
-        if let Some(noted) = scope.change(&object, note) {
-            return noted;
-        }
         Ok(operation(move |context| async move {
-            object.punch_dkeys(&context, conditions, &dkeys).await.map_err(der_of)
+            let note = |transaction: &mut Transaction| transaction.punch_dkeys(&object, conditions, &dkeys);
+            match scope.change(&object, note) {
+                Some(noted) => noted,
+                None => object.punch_dkeys(&context, conditions, &dkeys).await.map_err(der_of),
+            }
         }))
     })
 }
@@ -148,13 +150,13 @@ pub extern "C" fn daos_obj_punch_akeys(
         let kinds = object.id().kind();
         let dkey = key_at(dkey, kind::has_integer_dkeys(kinds))?;
         let akeys = keys(akeys, nr, kind::has_integer_akeys(kinds))?;
-        let note =
-            |transaction: &mut Transaction| transaction.punch_akeys(&object, conditions, &dkey, &akeys);
-        if let Some(noted) = scope.change(&object, note) {
-            return noted;
-        }
         Ok(operation(move |context| async move {
-            object.punch_akeys(&context, conditions, &dkey, &akeys).await.map_err(der_of)
+            let note =
+                |transaction: &mut Transaction| transaction.punch_akeys(&object, conditions, &dkey, &akeys);
+            match scope.change(&object, note) {
+                Some(noted) => noted,
+                None => object.punch_akeys(&context, conditions, &dkey, &akeys).await.map_err(der_of),
+            }
         }))
     })
 }
@@ -258,11 +260,12 @@ pub extern "C" fn daos_obj_update(
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let parts = parts(&object, nr, iods, sgls)?;
         let writes = parts.iter().map(Part::write).collect::<Result<Vec<_>, Der>>()?;
-        let note = |transaction: &mut Transaction| transaction.update(&object, &dkey, conditions, &writes);
-        if let Some(noted) = scope.change(&object, note) {
-            return noted;
-        }
         Ok(operation(move |context| async move {
+            let note =
+                |transaction: &mut Transaction| transaction.update(&object, &dkey, conditions, &writes);
+            if let Some(noted) = scope.change(&object, note) {
+                return noted;
+            }
             object.update(&context, &dkey, conditions, &writes).await.map_err(der_of)?;
             Ok(())
         }))

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::{Array, Container, Context, Epoch, Error, Object, Restarts, Rights, Transaction};
 use weir_proto::Der;
 
-use crate::boundary::{Outcome, Start, der_of, guarded, operation, required, run};
+use crate::boundary::{Outcome, der_of, guarded, operation, required, run};
 use crate::handle::{self, Opened};
 use crate::types::{daos_event_t, daos_handle_t};
 
@@ -134,16 +134,15 @@ impl Scope {
         &self,
         object: &Object,
         note: impl FnOnce(&mut Transaction) -> Result<(), Error>,
-    ) -> Option<Result<Start, Der>> {
+    ) -> Option<Outcome> {
         let Self::Within(tx) = self else { return None };
-        let noted = tx.check(object).and_then(|()| match &**tx {
+        Some(tx.check(object).and_then(|()| match &**tx {
             Tx::Snapshot { .. } | Tx::Changes { is_read_only: true, .. } => Err(Der::NO_PERM),
             Tx::Changes { state, .. } => match &mut lock(state).phase {
                 Phase::Open(transaction) => note(transaction).map_err(der_of),
                 other => Err(other.refusal()),
             },
-        });
-        Some(noted.map(|()| operation(|_| async { Ok(()) })))
+        }))
     }
 
     /// Notes how a call has ended: a transaction that has to start again takes no more.
@@ -234,48 +233,42 @@ pub extern "C" fn daos_tx_open_snap(
 pub extern "C" fn daos_tx_commit(th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let tx = handle::transaction(th)?;
-        let transaction = match &*tx {
-            // There is nothing to do.
-            Tx::Snapshot { .. } => return Ok(operation(|_| async { Ok(()) })),
-            Tx::Changes { state, .. } => take(&mut lock(state), Der::ALREADY)?,
-        };
-        Ok(operation(move |context| async move { commit(&context, &tx, transaction).await }))
+        Ok(operation(move |context| async move { commit(&context, &tx).await }))
     })
 }
 
-/// Takes an open transaction, which is busy from then on. `after_commit` is said of one that has happened.
-fn take(state: &mut State, after_commit: Der) -> Result<Transaction, Der> {
-    match core::mem::replace(&mut state.phase, Phase::Busy) {
-        Phase::Open(transaction) => Ok(transaction),
-        other => {
-            let refusal = if matches!(other, Phase::Committed) { after_commit } else { other.refusal() };
-            state.phase = other;
-            Err(refusal)
-        }
-    }
-}
-
-async fn commit(context: &Context, tx: &Tx, transaction: Transaction) -> Outcome {
+async fn commit(context: &Context, tx: &Tx) -> Outcome {
+    // To a snapshot there is nothing to do.
     let Tx::Changes { state, .. } = tx else { return Ok(()) };
-    let unfinished = Unfinished(state);
+    let transaction = match &mut lock(state).phase {
+        Phase::Committed => return Err(Der::ALREADY),
+        phase @ Phase::Open(_) => core::mem::replace(phase, Phase::Busy),
+        other => return Err(other.refusal()),
+    };
+    let Phase::Open(transaction) = transaction else { return Err(Der::MISC) };
+    let mut end = End { state, phase: Some(Phase::Uncertain) };
     let done = transaction.commit(context).await;
-    core::mem::forget(unfinished);
     let (phase, outcome) = match done {
         Ok(_) => (Phase::Committed, Ok(())),
         Err(Error::Unavailable { .. }) => (Phase::Uncertain, Err(Der::TX_UNCERTAIN)),
         // Nothing has happened, and may when it is started again.
         Err(error) => (Phase::Failed, Err(error.der())),
     };
-    lock(state).phase = phase;
+    end.phase = Some(phase);
     outcome
 }
 
-/// A commit that is dropped before its end, with the queue of its event.
-struct Unfinished<'a>(&'a Mutex<State>);
+/// The phase behind a call, also behind one that is dropped before its end, with the queue of its event.
+struct End<'a> {
+    state: &'a Mutex<State>,
+    phase: Option<Phase>,
+}
 
-impl Drop for Unfinished<'_> {
+impl Drop for End<'_> {
     fn drop(&mut self) {
-        lock(self.0).phase = Phase::Uncertain;
+        if let Some(phase) = self.phase.take() {
+            lock(self.state).phase = phase;
+        }
     }
 }
 
@@ -283,15 +276,16 @@ impl Drop for Unfinished<'_> {
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_tx_abort(th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
-        if let Tx::Changes { state, .. } = &*handle::transaction(th)? {
-            let mut state = lock(state);
-            match state.phase {
-                Phase::Open(_) | Phase::Failed => state.phase = Phase::Aborted,
+        let tx = handle::transaction(th)?;
+        Ok(operation(move |_| async move {
+            let Tx::Changes { state, .. } = &*tx else { return Ok(()) };
+            match &mut lock(state).phase {
+                phase @ (Phase::Open(_) | Phase::Failed) => *phase = Phase::Aborted,
                 Phase::Aborted => return Err(Der::ALREADY),
-                ref other => return Err(other.refusal()),
+                other => return Err(other.refusal()),
             }
-        }
-        Ok(operation(|_| async { Ok(()) }))
+            Ok(())
+        }))
     })
 }
 
@@ -300,24 +294,24 @@ pub extern "C" fn daos_tx_abort(th: daos_handle_t, ev: *mut daos_event_t) -> c_i
 pub extern "C" fn daos_tx_restart(th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let tx = handle::transaction(th)?;
-        let Tx::Changes { container, state, .. } = &*tx else { return Err(Der::NO_PERM) };
-        let restarts = {
-            let mut state = lock(state);
-            match state.phase {
-                Phase::Open(_) | Phase::Failed => state.phase = Phase::Busy,
-                ref other => return Err(other.refusal()),
-            }
-            state.restarts.clone()
-        };
-        let (container, tx) = (container.clone(), Arc::clone(&tx));
-        Ok(operation(move |context| restart(context, container, tx, restarts)))
+        Ok(operation(move |context| async move { restart(&context, &tx).await }))
     })
 }
 
-async fn restart(context: Context, container: Container, tx: Arc<Tx>, mut restarts: Restarts) -> Outcome {
-    let Tx::Changes { state, .. } = &*tx else { return Ok(()) };
-    restarts.wait(&context).await;
-    let transaction = Transaction::begin(&context, &container);
+async fn restart(context: &Context, tx: &Tx) -> Outcome {
+    let Tx::Changes { container, state, .. } = tx else { return Err(Der::NO_PERM) };
+    let mut restarts = {
+        let mut state = lock(state);
+        match &mut state.phase {
+            phase @ (Phase::Open(_) | Phase::Failed) => *phase = Phase::Busy,
+            other => return Err(other.refusal()),
+        }
+        state.restarts.clone()
+    };
+    let mut end = End { state, phase: Some(Phase::Failed) };
+    restarts.wait(context).await;
+    end.phase = None;
+    let transaction = Transaction::begin(context, container);
     let epoch = transaction.epoch();
     *lock(state) = State { phase: Phase::Open(transaction), epoch, restarts };
     Ok(())

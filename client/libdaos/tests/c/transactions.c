@@ -282,6 +282,16 @@ events_complete(void)
 	CHECK(daos_eq_poll(eq, 1, DAOS_EQ_WAIT, 1, &done) == 1 && done->ev_error == 0);
 	CHECK(get(DAOS_TX_NONE, kvs[0], "by event") == 7);
 	OK(daos_tx_close(th, NULL));
+	/* What can't begin has done nothing: neither a change nor the commit. */
+	th = open_tx(0);
+	OK(daos_kv_put(kvs[0], th, 0, "by event", 1, "8", &ev));
+	CHECK_RC(daos_kv_remove(kvs[0], th, 0, "by event", &ev), -DER_BUSY);
+	CHECK_RC(daos_tx_commit(th, &ev), -DER_BUSY);
+	CHECK_RC(daos_tx_abort(th, &ev), -DER_BUSY);
+	CHECK(daos_eq_poll(eq, 1, DAOS_EQ_WAIT, 1, &done) == 1 && done->ev_error == 0);
+	OK(daos_tx_commit(th, NULL));
+	CHECK(get(DAOS_TX_NONE, kvs[0], "by event") == 8);
+	OK(daos_tx_close(th, NULL));
 	OK(daos_event_fini(&ev));
 	OK(daos_eq_destroy(eq, 0));
 }
