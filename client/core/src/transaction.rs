@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use weir_proto::object::{Conditions, PunchScope, UpdateReply};
 use weir_proto::pool::{PoolMap, TargetState};
-use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, DECISIONS_TRUSTED, PARTS_MAX, Part};
+use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, PARTS_MAX, Part};
 use weir_proto::{Der, Epoch, Key, TransactionId, codec, opcode};
 use weir_runtime::Instant;
 
@@ -166,15 +166,12 @@ impl Transaction {
                     uncertain |= refusal.uncertain;
                     context.refresh_map(pool, map.version, deadline).await?;
                 }
-                Err(refusal) => {
+                Err(refusal) if refusal.error.is(Der::TX_UNCERTAIN) => {
                     let waited = context.runtime().now().saturating_duration_since(began);
-                    let forgotten = (uncertain || refusal.uncertain) && waited >= DECISIONS_TRUSTED;
-                    return Err(if forgotten {
-                        unknown(&question, refusal.error, waited)
-                    } else {
-                        refusal.error
-                    });
+                    let is_first = !uncertain && !refusal.uncertain;
+                    return Err(forgotten(&question, refusal.error, waited, is_first));
                 }
+                Err(refusal) => return Err(refusal.error),
             }
         }
     }
@@ -214,10 +211,14 @@ impl Transaction {
     }
 }
 
-/// The answer to a commit that was sent again so late that its leader may have forgotten the first one.
-fn unknown(question: &Question<'_>, error: Error, waited: Duration) -> Error {
+/// What a leader means that may have forgotten what became of a transaction: nothing has, where this was the first time that it
+/// was asked.
+fn forgotten(question: &Question<'_>, error: Error, waited: Duration, is_first: bool) -> Error {
     let (operation, subject) = (question.operation, question.subject.to_string());
     match error {
+        Error::Refused { message, .. } if is_first => {
+            Error::Refused { operation, subject, der: Der::TX_RESTART, message }
+        }
         Error::Refused { message, .. } => {
             let server = "the target that leads it".to_owned();
             let cause = format!("whether it has happened is not known: {message}");

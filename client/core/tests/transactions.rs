@@ -299,6 +299,25 @@ async fn increment(context: &Context, container: &Container, all: &[Object]) -> 
 }
 
 #[test]
+fn who_commits_long_after_the_begin_starts_again() {
+    let cluster = Cluster::start(9, 2, 1);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        for count in [1, 6] {
+            let all = objects(&context, &container, count).await;
+            let mut transaction = Transaction::begin(&context, &container);
+            all.iter().for_each(|object| write(&mut transaction, object, 1, Conditions::NONE));
+            context.runtime().sleep(5 * MINUTE).await;
+            let refused = transaction.commit(&context).await.expect_err("nobody knows about that time");
+            assert!(refused.is(Der::TX_RESTART), "{refused}");
+            assert_eq!(read(&context, &all[0]).await.expect("answers"), None);
+            increment(&context, &container, &all).await.expect("commits");
+        }
+    });
+}
+
+#[test]
 fn what_was_committed_is_not_done_again_by_who_waits_longer_than_that_is_remembered() {
     let mut unknown = 0;
     for (count, seed) in [1, 6].into_iter().flat_map(|count| (0..40).map(move |seed| (count, seed))) {

@@ -5,7 +5,6 @@
 //! down that the transaction is committed, and tells them.
 
 use core::fmt;
-use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -20,16 +19,6 @@ pub const PARTS_MAX: usize = 64;
 /// Most bytes of an encoded [`CommitRequest`]: with seal and header around it, the part of a target still fits a message
 /// of [`crate::limits::INLINE_MAX`].
 pub const COMMIT_MAX: usize = 15 * 1024;
-
-/// How long a target remembers what became of a transaction: as long as a client or another target may come back to it.
-/// Where there are very many, the oldest go before that.
-pub const DECISIONS_KEPT: Duration = Duration::from_mins(5);
-
-/// How long a client that repeats a commit goes by what the leader remembers. It is shorter than that is kept, by more
-/// than a request travels and two clocks drift apart meanwhile.
-pub const DECISIONS_TRUSTED: Duration = Duration::from_mins(4);
-
-const _: () = assert!(DECISIONS_TRUSTED.as_secs() + 60 <= DECISIONS_KEPT.as_secs());
 
 /// A transaction, named by its client. The name says which target leads it, so that the others know whom to ask: rank and
 /// target index in 4 bytes each, and 8 random ones.

@@ -13,15 +13,18 @@ use crate::tree::Tree;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
-use weir_proto::transaction::DECISIONS_KEPT;
 use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_runtime::race;
 
 /// Index entries that one step of reclaim removes: some 100 µs of work.
 const RECLAIM_STEP: usize = 32;
 
+/// How long the decision of a transaction is remembered, unless there are too many: as long as a client or another target may
+/// come back to it.
+const DECISIONS_KEPT: Duration = Duration::from_mins(5);
+
 /// Decisions that are remembered at most: some 10 MiB of memory.
-const DECISIONS_MAX: usize = 64 * 1024;
+pub(crate) const DECISIONS_MAX: usize = 64 * 1024;
 
 /// Works until the store stops. Idle, it sleeps until something is queued, but for a look at the free space now and then.
 pub(crate) async fn run(core: Rc<Core>) {
@@ -117,11 +120,15 @@ fn horizon(core: &Core) -> u64 {
     core.rt.wall_ns().saturating_sub(retention)
 }
 
+/// When decisions were made that are remembered, unless they are too many.
+pub(crate) fn decisions_from(core: &Core) -> u64 {
+    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+    core.rt.wall_ns().saturating_sub(kept)
+}
+
 /// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
 async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
-    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).unwrap_or(u64::MAX);
-    let before = core.rt.wall_ns().saturating_sub(kept);
-    let old = core.transactions.borrow().old_decisions(before, DECISIONS_MAX, RECLAIM_STEP);
+    let old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
     if old.is_empty() {
         return Ok(false);
     }

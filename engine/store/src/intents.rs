@@ -513,6 +513,12 @@ impl Transactions {
         let old = old.take_while(|(at, (time, _))| *at < surplus || *time < before_ns).take(limit);
         old.map(|(_, (_, place))| key::transaction(*place, TransactionTail::Decision)).collect()
     }
+
+    /// The newest time of decisions that may be forgotten, where [`Transactions::old_decisions`] is given these bounds.
+    pub(crate) fn forgotten_until(&self, before_ns: u64, kept: usize) -> u64 {
+        let surplus = self.decided.first().filter(|_| self.decided.len() >= kept);
+        surplus.map_or(before_ns, |(time, _)| before_ns.max(*time))
+    }
 }
 
 /// The dkey, unless it is all of the object.
@@ -597,6 +603,9 @@ mod tests {
         assert_eq!(table.decision(place), Some(Decision::Committed(Epoch(77))));
         assert!(table.old_decisions(1000, 1, 9).is_empty());
         assert_eq!(table.old_decisions(1001, 1, 9), std::slice::from_ref(&decision));
+        assert_eq!((table.forgotten_until(500, 2), table.forgotten_until(1500, 2)), (500, 1500));
+        // Those that were more than are kept may have been made at the same time as the first that is left.
+        assert_eq!((table.forgotten_until(500, 1), table.forgotten_until(1500, 1)), (1000, 1500));
         assert_eq!(table.old_decisions(0, 0, 9), std::slice::from_ref(&decision));
         table.follow(&decision, None).expect("sound");
         assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());

@@ -7,6 +7,7 @@
 //! undecided. Readers hold nothing. A decision is remembered for a while, so that it can be asked for again.
 
 use crate::catalog::entry_bytes;
+use crate::chores::{DECISIONS_MAX, decisions_from};
 use crate::codec::Malformed;
 use crate::error::{TransactionError, UpdateError};
 use crate::intents::{
@@ -29,6 +30,7 @@ use crate::update::{Request, Staging, check_epoch, is_large};
 use crate::value::{Payload, Version};
 use core::time::Duration;
 use std::collections::BTreeSet;
+use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, TransactionId};
@@ -485,6 +487,16 @@ impl Shard {
         let decision = self.core.transactions.borrow().decision((self.number, number, id));
         self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
         Ok(decision)
+    }
+
+    /// Whether a transaction of this epoch may have been decided here so long ago that it is forgotten. Otherwise
+    /// [`Shard::decision`] knows whether it was.
+    #[must_use]
+    pub fn may_have_forgotten(&self, epoch: Epoch) -> bool {
+        let transactions = self.core.transactions.borrow();
+        let until = transactions.forgotten_until(decisions_from(&self.core), DECISIONS_MAX);
+        // It was decided no earlier than its client took its epoch, whose clock may be ahead.
+        epoch.wall_ns().saturating_sub(SKEW_MAX_NS) <= until
     }
 }
 

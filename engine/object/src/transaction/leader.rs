@@ -73,6 +73,10 @@ impl IoService {
         match access.pool.shard().decision(container, id).await.map_err(|error| failed(&error))? {
             Some(Decision::Committed(epoch)) => Ok(Some(epoch)),
             Some(Decision::Aborted) => Err(given_up("it was given up before")),
+            None if access.pool.shard().may_have_forgotten(commit.epoch) => {
+                let message = format!("transaction {id} began so long ago that its end may be forgotten");
+                Err(Status::new(Der::TX_UNCERTAIN, message))
+            }
             None => Ok(None),
         }
     }

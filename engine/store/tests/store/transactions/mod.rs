@@ -482,7 +482,11 @@ fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everyth
             user.abort_transaction(CONTAINER, id(number)).await.expect("aborted");
         }
     });
+    assert!(!shard.may_have_forgotten(Epoch(t)));
     machine.sleep(std::time::Duration::from_mins(6));
+    assert!(
+        shard.may_have_forgotten(Epoch(t)) && !shard.may_have_forgotten(Epoch(machine.handle().wall_ns()))
+    );
     let user = shard.clone();
     let handle = machine.handle();
     machine.run(async move {
