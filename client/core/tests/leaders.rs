@@ -272,7 +272,7 @@ fn who_commits_by_an_old_map_that_its_leader_goes_by_too_fetches_the_new_one_and
             loop {
                 let mut transaction = Transaction::begin(&context, &container);
                 for object in &objects {
-                    transaction.punch(object);
+                    transaction.punch(object).expect("well formed");
                 }
                 let Err(error) = transaction.commit(&context).await else { break };
                 restarts.again(&context, error).await.expect("only that");
