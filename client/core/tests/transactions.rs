@@ -307,7 +307,9 @@ fn who_commits_long_after_the_begin_starts_again() {
         for count in [1, 6] {
             let all = objects(&context, &container, count).await;
             let mut transaction = Transaction::begin(&context, &container);
-            all.iter().for_each(|object| write(&mut transaction, object, 1, Conditions::NONE));
+            for object in &all {
+                write(&mut transaction, object, 1, Conditions::NONE);
+            }
             context.runtime().sleep(5 * MINUTE).await;
             let refused = transaction.commit(&context).await.expect_err("nobody knows about that time");
             assert!(refused.is(Der::TX_RESTART), "{refused}");
