@@ -162,20 +162,15 @@ impl Dfs {
         if record.kind != Kind::Directory {
             return self.insert_entry(context, directory.oid(), name, record).await;
         }
-        // Nobody knows the new directory before its entry is there, so both can go at once.
-        let (linked, inserted) = side_by_side(
-            self.link_parent(context, record.oid, directory.oid()),
-            self.insert_entry(context, directory.oid(), name, record),
-        )
-        .await;
-        if let Err(error) = inserted {
-            // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
-            if matches!(error, Error::Exists(_) | Error::Stale(_)) {
-                drop(self.object(record.oid)?.punch(context).await);
-            }
-            return Err(error);
+        // First, though both could go at once: who sees the entry may move or remove the directory, and what comes after that
+        // would undo it.
+        self.link_parent(context, record.oid, directory.oid()).await?;
+        let inserted = self.insert_entry(context, directory.oid(), name, record).await;
+        // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
+        if matches!(inserted, Err(Error::Exists(_) | Error::Stale(_))) {
+            drop(self.object(record.oid)?.punch(context).await);
         }
-        linked
+        inserted
     }
 
     async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {

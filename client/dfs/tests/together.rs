@@ -422,6 +422,54 @@ fn a_directory_that_is_not_whole_is_mended_or_removed_but_not_both() {
 }
 
 #[test]
+fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
+    let (mut moved, mut removed) = (0, 0);
+    for seed in 0..seeds() {
+        let scene = Scene::new(seed);
+        let random = Random::new(seed);
+        let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
+        let (_, made) = scene.start("maker", Duration::from_millis(1), async move |context| {
+            dfs.mkdir(&context, &a, b"new", OWNER).await.map(drop)
+        });
+        let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        let (_, seen) = scene.start("other", Duration::ZERO, async move |context| {
+            let node = loop {
+                match dfs.lookup(&context, &a, b"new").await {
+                    Err(Error::NotFound(_)) => {}
+                    found => break found.expect("answers"),
+                }
+            };
+            if seed % 2 == 0 {
+                dfs.rename(&context, &a, b"new", &b, b"new", Replace::Allow).await.expect("moved");
+            } else {
+                dfs.rmdir(&context, &a, b"new").await.map(drop).expect("removed");
+            }
+            node
+        });
+        // So that the parts of it don't come at the same time.
+        let rank = u32::try_from(random.below(3)).expect("few");
+        let (at, down) = (1000 + random.below(500), 5 + random.below(20));
+        scene.cluster.schedule_crash(rank, Duration::from_micros(at), Duration::from_millis(down));
+        scene.cluster.world.run_for(MINUTE);
+        made.take().expect("an end").expect("made");
+        let (context, dfs, b) = (scene.context.clone(), scene.dfs.clone(), scene.b.clone());
+        let node = seen.take().expect("an end");
+        if seed % 2 == 0 {
+            let parent =
+                scene.cluster.run(async move { dfs.parent_of(&context, node.oid()).await.expect("known") });
+            assert_eq!(parent, Some(b.oid()), "seed {seed}");
+            moved += 1;
+        } else {
+            // Somebody who has seen it before.
+            let gone = scene.cluster.run(async move { dfs.create(&context, &node, b"f", OWNER).await });
+            assert!(matches!(gone, Err(Error::NotFound(_))), "seed {seed}: {gone:?}");
+            removed += 1;
+        }
+    }
+    assert!(moved > 3 && removed > 3, "{moved} {removed}");
+}
+
+#[test]
 fn a_client_whose_clock_is_behind_gets_its_turn_under_load() {
     for (seed, behind_ms) in [(0, 5), (4, 10), (5, 20), (1, 50)] {
         let scene = Scene::new(seed);
