@@ -20,7 +20,7 @@ const RECORD_KEY: &[u8] = b"i";
 const GUARD_PREFIX: u8 = b'g';
 
 /// What stands under a guard's akey.
-const GUARD: &[u8] = &[1];
+pub(crate) const GUARD: &[u8] = &[1];
 
 /// An inode as it was found under an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]

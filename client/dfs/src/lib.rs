@@ -8,6 +8,7 @@
 //! on a [`weir_client::Context`], which belongs to one thread.
 
 mod attributes;
+mod carry;
 mod directory;
 mod entry;
 mod error;

@@ -1,8 +1,9 @@
 //! Renaming.
 
 use weir_client::Context;
-use weir_proto::{Der, Key, ObjectId};
+use weir_proto::{Der, ObjectId};
 
+use crate::carry::Room;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::{dkey, shown};
@@ -20,12 +21,6 @@ pub enum Replace {
     Refuse,
 }
 
-/// Most bytes of extended attributes that go along with the rename itself: its records and names fit beside them.
-const ALONG_MAX: usize = 4096;
-
-/// Most of them that do: with them, the akeys of an entry stay within one update.
-const ALONG_COUNT: usize = 64;
-
 /// Where an inode goes.
 #[derive(Clone, Copy)]
 struct Destination<'a> {
@@ -36,9 +31,6 @@ struct Destination<'a> {
 
 /// An inode under its new name, and the one that was replaced.
 type Renamed = (Node, Option<Removed>);
-
-/// Extended attributes that are more than go along: they are at the new name already.
-type Placed = Vec<(Key, Vec<u8>)>;
 
 impl Dfs {
     /// Renames an entry, within a directory or to another one. Returns the inode under its new name, and the one
@@ -63,24 +55,14 @@ impl Dfs {
         to.ensure_directory()?;
         dkey(new_name)?;
         let to = Destination { directory: to, name: new_name, replace };
-        let (mut tries, mut placed) = (Tries::new(context), None);
-        let done = loop {
-            match self.try_rename(context, from, name, to, &mut placed).await {
-                Ok(Some(renamed)) => break Ok(renamed),
+        let mut tries = Tries::new(context);
+        loop {
+            match self.try_rename(context, from, name, to).await {
+                Ok(Some(renamed)) => return Ok(renamed),
                 Ok(None) => {}
-                Err(error) => match tries.again(context, error).await {
-                    Ok(()) => {}
-                    Err(error) => break Err(error),
-                },
+                Err(error) => tries.again(context, error).await?,
             }
-        };
-        if let Ok((_, Some(replaced))) = &done {
-            // Nobody sees its attributes any more: they take space.
-            drop(self.place_xattrs(context, &replaced.node, &[]).await);
         }
-        // Those that were put to the new name stay there where the rename has failed: it may have happened all the same, or
-        // another client's rename of the same inode may have.
-        done
     }
 
     /// One try; `None` when something had to be done first.
@@ -90,7 +72,6 @@ impl Dfs {
         from: &Node,
         name: &[u8],
         to: Destination<'_>,
-        placed: &mut Option<(Node, Placed)>,
     ) -> Result<Option<Renamed>> {
         let (mut transaction, view) = self.begin(context);
         let source = view.lookup(context, from, name).await?;
@@ -120,8 +101,9 @@ impl Dfs {
         }
         let mut renamed = to.node(&source);
         renamed.record.ctime_ns = wall_ns(context);
-        let along = match self.carry_xattrs(context, &view, &source, &renamed, placed).await {
-            Ok(Some(along)) => along,
+        let (mut room, inodes) = (Room::beside(&[&renamed]), (&source, &renamed, target.as_ref()));
+        let carried = match self.carry_xattrs(context, &view, inodes, &mut room).await {
+            Ok(Some(carried)) => carried,
             Ok(None) => return Ok(None),
             Err(Error::Stale(gone)) => {
                 self.ensure_alive(context, to.directory).await?;
@@ -129,11 +111,14 @@ impl Dfs {
             }
             Err(error) => return Err(error),
         };
+        let mut is_clean = true;
         if let Some(target) = &target {
-            self.replace_within(&mut transaction, target, &renamed.record, &along)?;
+            let removed = view.removable_xattrs(context, target, &mut room).await?;
+            is_clean = removed.is_some();
+            let old = (target, &removed.unwrap_or_default()[..]);
+            self.replace_within(&mut transaction, old, &renamed.record, &carried)?;
         } else {
-            let place = (renamed.parent, &renamed.name[..]);
-            self.insert_within(&mut transaction, place, &renamed.record, &along)?;
+            self.insert_within(&mut transaction, &renamed, &carried)?;
         }
         if source.is_directory() && moves {
             self.link_parent_within(&mut transaction, source.oid(), to.directory.oid())?;
@@ -144,44 +129,18 @@ impl Dfs {
         }
         self.remove_within(&mut transaction, &source)?;
         match transaction.commit(context).await {
+            Ok(_) => {}
             // It has read all other conditions: the new directory is gone, or not whole.
             Err(error) if error.is(Der::NONEXIST) => {
                 self.ensure_alive(context, to.directory).await?;
-                Err(Error::Stale(to.directory.shown()))
+                return Err(Error::Stale(to.directory.shown()));
             }
-            Err(error) => Err(error.into()),
-            Ok(_) => Ok(Some((renamed, target.map(|node| Removed { node })))),
+            Err(error) => return Err(error.into()),
         }
-    }
-
-    /// The extended attributes that go along with a rename. Those that are too many for that are put to the new name first:
-    /// `None` when that has just been done.
-    async fn carry_xattrs(
-        &self,
-        context: &Context,
-        view: &Self,
-        source: &Node,
-        moved: &Node,
-        placed: &mut Option<(Node, Placed)>,
-    ) -> Result<Option<Placed>> {
-        if !source.record.xattrs {
-            return Ok(Some(Vec::new()));
+        if let Some(target) = target.as_ref().filter(|_| !is_clean) {
+            drop(self.leave_xattrs(context, target).await);
         }
-        let values = view.xattr_values(context, source).await?;
-        let bytes: usize = values.iter().map(|(key, value)| key.as_bytes().len() + value.len()).sum();
-        // What an earlier rename of the same inode has left at that name must not come back.
-        let is_clean = placed.is_none() && view.xattr_keys(context, moved).await?.is_empty();
-        if bytes <= ALONG_MAX && values.len() <= ALONG_COUNT && is_clean {
-            return Ok(Some(values));
-        }
-        if let Some((_, there)) = placed
-            && *there == values
-        {
-            return Ok(Some(Vec::new()));
-        }
-        self.place_xattrs(context, moved, &values).await?;
-        *placed = Some((moved.clone(), values));
-        Ok(None)
+        Ok(Some((renamed, target.map(|node| Removed { node }))))
     }
 
     async fn ensure_replaceable(&self, context: &Context, source: &Node, target: &Node) -> Result<()> {

@@ -3,6 +3,7 @@
 use weir_client::{AkeyWrite, Conditions, Context, Restarts, Transaction};
 use weir_proto::{Key, ObjectId};
 
+use crate::carry::Carried;
 use crate::entry::{Insertion, Node, entry_key, guard_key};
 use crate::mount::Dfs;
 use crate::namespace::parent_key;
@@ -43,41 +44,45 @@ impl Dfs {
         (transaction, view)
     }
 
-    /// Adds an entry, and extended attributes to it, where there is none.
+    /// Adds an entry, with its extended attributes, where there is none.
     pub(crate) fn insert_within(
         &self,
         transaction: &mut Transaction,
-        (parent, name): (ObjectId, &[u8]),
-        record: &Record,
-        xattrs: &[(Key, Vec<u8>)],
+        node: &Node,
+        carried: &Carried,
     ) -> Result<()> {
-        let insertion = Insertion::of(record)?;
+        let insertion = Insertion::of(&node.record)?;
         let mut writes = insertion.writes();
         for write in &mut writes {
             write.conditions = Conditions::AKEY_INSERT;
         }
-        writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
-        let (key, conditions) =
-            (entry_key(parent, name)?, Conditions::PER_AKEY.union(self.of_directory(parent)));
-        Ok(transaction.update(&self.object(parent)?, &key, conditions, &writes)?)
+        writes.extend(carried.writes());
+        let (object, key) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let conditions = Conditions::PER_AKEY.union(self.of_directory(node.parent));
+        transaction.update(&object, &key, conditions, &writes)?;
+        if !carried.stale.is_empty() {
+            transaction.punch_akeys(&object, Conditions::PUNCH, &key, &carried.stale)?;
+        }
+        Ok(())
     }
 
-    /// Puts an inode, with extended attributes, in the place of another one.
+    /// Puts an inode, with its extended attributes, in the place of another one, some of whose are removed.
     pub(crate) fn replace_within(
         &self,
         transaction: &mut Transaction,
-        old: &Node,
+        (old, removed): (&Node, &[Key]),
         record: &Record,
-        xattrs: &[(Key, Vec<u8>)],
+        carried: &Carried,
     ) -> Result<()> {
         let insertion = Insertion::of(record)?;
         let mut writes = insertion.writes();
         writes[0].conditions = Conditions::AKEY_UPDATE;
         writes[1].conditions = Conditions::AKEY_INSERT;
-        writes.extend(xattrs.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)));
+        writes.extend(carried.writes());
         let (object, key) = (self.object(old.parent)?, entry_key(old.parent, &old.name)?);
         transaction.update(&object, &key, Conditions::PER_AKEY, &writes)?;
-        Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &key, &[guard_key(old.oid())?])?)
+        let goes = [&[guard_key(old.oid())?], removed, &carried.stale].concat();
+        Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &key, &goes)?)
     }
 
     /// Removes an inode's entry with everything under it.

@@ -1,7 +1,7 @@
 //! Extended attributes: further akeys of an inode's entry.
 
 use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context};
-use weir_proto::limits::{AKEYS_MAX, LIST_KEYS_MAX};
+use weir_proto::limits::LIST_KEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::entry::{Node, akey, entry_key};
@@ -183,34 +183,4 @@ impl Dfs {
         }
         Ok(values)
     }
-
-    /// Makes these the extended attributes that stand for an inode under a name that it hasn't, or not yet: nobody sees them
-    /// while it hasn't.
-    pub(crate) async fn place_xattrs(
-        &self,
-        context: &Context,
-        node: &Node,
-        values: &[(Key, Vec<u8>)],
-    ) -> Result<()> {
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
-        let mut stale = self.xattr_keys(context, node).await?;
-        stale.retain(|key| values.iter().all(|(kept, _)| kept != key));
-        for batch in stale.chunks(AKEYS_MAX) {
-            object.punch_akeys(context, Conditions::NONE, &dkey, batch).await?;
-        }
-        // A few at a time, so that one update carries them.
-        for batch in values.chunks(PLACED_TOGETHER) {
-            let writes: Vec<_> =
-                batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value)).collect();
-            let placed = object.update(context, &dkey, self.of_directory(node.parent), &writes).await;
-            placed.map_err(|error| match error {
-                error if error.is(Der::NONEXIST) => Error::Stale(format!("directory {:?}", node.parent)),
-                error => error.into(),
-            })?;
-        }
-        Ok(())
-    }
 }
-
-/// Extended attributes in one update: with values of the greatest length they fit the payload limit.
-const PLACED_TOGETHER: usize = 64;

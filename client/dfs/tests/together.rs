@@ -397,6 +397,47 @@ fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_k
 }
 
 #[test]
+fn large_attributes_survive_clients_that_rename_there_and_back() {
+    for seed in 0..seeds() / 2 {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
+        scene.cluster.run(async move { set_large_attribute(&context, &dfs, &a, b"one").await });
+        let random = Random::new(seed);
+        let movers: Vec<_> = (0..3)
+            .map(|number| {
+                let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+                let (_, end) =
+                    scene.start(&format!("mover-{number}"), apart(&random), async move |context| {
+                        for _ in 0..4 {
+                            for (from, name, to, new) in [(&a, b"one", &b, b"two"), (&b, b"two", &a, b"one")]
+                            {
+                                match dfs.rename(&context, from, name, to, new, Replace::Refuse).await {
+                                    Ok(_) | Err(Error::NotFound(_)) => {}
+                                    Err(error) => panic!("seed {seed}: {error}"),
+                                }
+                            }
+                        }
+                    });
+                end
+            })
+            .collect();
+        scene.cluster.world.run_for(MINUTE);
+        assert!(movers.iter().all(|end| end.borrow().is_some()), "seed {seed}");
+        let (context, dfs, a, b) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            let there = match dfs.lookup(&context, &b, b"two").await {
+                Err(Error::NotFound(_)) => dfs.lookup(&context, &a, b"one").await,
+                there => there,
+            };
+            let value = dfs.get_xattr(&context, &there.expect("at one of its names"), b"user.large").await;
+            assert_eq!(value.expect("it is kept").len(), 9000, "seed {seed}");
+        });
+    }
+}
+
+#[test]
 fn a_directory_that_is_not_whole_is_mended_or_removed_but_not_both() {
     for seed in 0..80 {
         let scene = Scene::new(seed);
@@ -454,6 +495,7 @@ fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
         made.take().expect("an end").expect("made");
         let (context, dfs, b) = (scene.context.clone(), scene.dfs.clone(), scene.b.clone());
         let node = seen.take().expect("an end");
+        assert_eq!(scene.content(&scene.a, b"new"), None, "seed {seed}");
         if seed % 2 == 0 {
             let parent =
                 scene.cluster.run(async move { dfs.parent_of(&context, node.oid()).await.expect("known") });

@@ -1,0 +1,201 @@
+//! Extended attributes on their way to another name of their inode.
+
+use weir_client::{AkeyWrite, Conditions, Context};
+use weir_proto::limits::AKEYS_MAX;
+use weir_proto::transaction::COMMIT_MAX;
+use weir_proto::{Der, Key};
+
+use crate::entry::{GUARD, Node, entry_key, guard_key};
+use crate::mount::Dfs;
+use crate::name::NAME_MAX;
+use crate::transaction::Tries;
+use crate::{Error, Result};
+
+/// Most bytes of extended attributes of an inode that go along with the transaction itself.
+const ALONG_MAX: usize = 4096;
+
+/// Most of them that do, and most akeys of an inode that it removes: with them, the akeys of an entry stay within one update.
+const ALONG_COUNT: usize = 64;
+
+/// Bytes of a transaction beside records, names and attributes: handle, object ids, and what is around all of them.
+const FRAME: usize = 2048;
+
+/// Bytes of the names that a transaction has for each inode: of two that it exchanges each one twice, and else those of three.
+const NAMES: usize = 3 * NAME_MAX;
+
+/// Bytes that an akey takes in an update beside its key and value.
+const WRITE_FRAME: usize = 32;
+
+/// Bytes that an akey takes in a punch beside its key.
+const PUNCH_FRAME: usize = 4;
+
+/// Extended attributes in one update: with values of the greatest length they fit the payload limit.
+const PLACED_TOGETHER: usize = 64;
+
+/// An extended attribute as it is stored.
+type Stored = (Key, Vec<u8>);
+
+/// What a transaction does about the extended attributes of an inode at its new name.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    /// Those that aren't there yet.
+    pub values: Vec<Stored>,
+    /// What has been left there of the same inode, and must not come back.
+    pub stale: Vec<Key>,
+}
+
+impl Carried {
+    /// What is written for it.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = AkeyWrite<'_>> {
+        self.values.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value))
+    }
+}
+
+/// Bytes that a transaction has left.
+#[derive(Debug)]
+pub(crate) struct Room(usize);
+
+impl Room {
+    /// For a transaction that gives these inodes their new names.
+    pub(crate) fn beside(renamed: &[&Node]) -> Self {
+        let taken: usize = renamed.iter().map(|node| node.record.encode().len() + NAMES).sum();
+        Self((COMMIT_MAX - FRAME).saturating_sub(taken))
+    }
+
+    fn take_bytes(&mut self, bytes: usize) -> bool {
+        let fits = bytes <= self.0;
+        if fits {
+            self.0 -= bytes;
+        }
+        fits
+    }
+
+    fn take_both(&mut self, values: &[Stored], stale: &[Key]) -> bool {
+        let bytes: usize = values.iter().map(|(key, value)| key.as_bytes().len() + value.len()).sum();
+        let are_few = bytes <= ALONG_MAX && values.len() <= ALONG_COUNT && stale.len() <= ALONG_COUNT;
+        are_few && self.take_bytes(bytes + values.len() * WRITE_FRAME + keys_len(stale))
+    }
+
+    /// Takes what the removal of these akeys needs, if there is so much.
+    fn take(&mut self, removed: &[Key]) -> bool {
+        removed.len() <= ALONG_COUNT && self.take_bytes(keys_len(removed))
+    }
+}
+
+fn keys_len(keys: &[Key]) -> usize {
+    keys.iter().map(|key| key.as_bytes().len() + PUNCH_FRAME).sum()
+}
+
+impl Dfs {
+    /// What a transaction, with this view, has to do so that the extended attributes of an inode are what stands at its new
+    /// name, where `occupant` is now. Those that are too many for the transaction are put there first: `None` when something
+    /// has just been done, and the transaction is to begin anew.
+    ///
+    /// Nothing is known but what the transaction itself reads at the new name: others may put attributes there, and remove
+    /// them, as they have the inode come and go.
+    pub(crate) async fn carry_xattrs(
+        &self,
+        context: &Context,
+        view: &Self,
+        (source, moved, occupant): (&Node, &Node, Option<&Node>),
+        room: &mut Room,
+    ) -> Result<Option<Carried>> {
+        let values = view.xattr_values(context, source).await?;
+        let there = view.xattr_values(context, moved).await?;
+        let wrong = there.iter().filter(|stored| !values.contains(stored)).map(|(key, _)| key.clone());
+        let wrong: Vec<Key> = wrong.collect();
+        let is_stale = |key: &&Key| values.iter().all(|(kept, _)| kept != *key);
+        let stale: Vec<Key> = wrong.iter().filter(is_stale).cloned().collect();
+        let missing: Vec<Stored> = values.into_iter().filter(|stored| !there.contains(stored)).collect();
+        if room.take_both(&missing, &stale) {
+            return Ok(Some(Carried { values: missing, stale }));
+        }
+        if wrong.is_empty() {
+            self.place_xattrs(context, moved, occupant, &missing).await?;
+        } else {
+            self.clear_xattrs(context, moved, &wrong).await?;
+        }
+        Ok(None)
+    }
+
+    /// The extended attributes that a transaction, of which this is the view, can remove with an inode's entry; `None` when they
+    /// are too many.
+    pub(crate) async fn removable_xattrs(
+        &self,
+        context: &Context,
+        node: &Node,
+        room: &mut Room,
+    ) -> Result<Option<Vec<Key>>> {
+        Ok(Some(self.xattr_keys(context, node).await?).filter(|keys| room.take(keys)))
+    }
+
+    /// Puts extended attributes of an inode to a name that it hasn't yet: nobody sees them while it hasn't.
+    ///
+    /// When somebody else has given it that name meanwhile, they may be older than those that it has there. With somebody in
+    /// its place that is found out; else by what stands there already, and then an attribute that was removed in just this
+    /// time may come back.
+    async fn place_xattrs(
+        &self,
+        context: &Context,
+        node: &Node,
+        occupant: Option<&Node>,
+        values: &[Stored],
+    ) -> Result<()> {
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let guard = occupant.map(|occupant| guard_key(occupant.oid())).transpose()?;
+        // A few at a time, so that one update carries them.
+        for batch in values.chunks(PLACED_TOGETHER) {
+            let writes = batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value));
+            let mut writes: Vec<_> = writes.map(|write| write.when(Conditions::AKEY_INSERT)).collect();
+            let guard = guard.clone().map(|guard| AkeyWrite::single(guard, GUARD));
+            writes.extend(guard.map(|guard| guard.when(Conditions::AKEY_UPDATE)));
+            let conditions = Conditions::PER_AKEY.union(self.of_directory(node.parent));
+            match object.update(context, &dkey, conditions, &writes).await {
+                Ok(_) => {}
+                // Somebody else does the same, or has done it.
+                Err(error) if error.is(Der::EXIST) => return Ok(()),
+                Err(error) if error.is(Der::NONEXIST) && occupant.is_some() => return Ok(()),
+                Err(error) if error.is(Der::NONEXIST) => {
+                    return Err(Error::Stale(format!("directory {:?}", node.parent)));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes extended attributes that stand for an inode under a name that it hasn't, as many as one transaction can. Returns
+    /// whether there were any.
+    async fn clear_xattrs(&self, context: &Context, node: &Node, keys: &[Key]) -> Result<bool> {
+        let (mut transaction, view) = self.begin(context);
+        let occupant = view.fetch_entry(context, node.parent, &node.name).await?;
+        if occupant.is_some_and(|occupant| occupant.oid == node.oid()) {
+            return Ok(false);
+        }
+        let mut room = Room(COMMIT_MAX - FRAME - NAMES);
+        let there = view.xattr_keys(context, node).await?;
+        let keys = keys.iter().filter(|key| there.contains(key)).take(AKEYS_MAX).cloned();
+        let keys: Vec<Key> = keys.take_while(|key| room.take(core::slice::from_ref(key))).collect();
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        transaction.punch_akeys(&object, Conditions::PUNCH, &dkey, &keys)?;
+        transaction.commit(context).await?;
+        Ok(true)
+    }
+
+    /// Removes all extended attributes that stand for an inode under a name that it hasn't any more: nobody sees them, but they
+    /// take space.
+    pub(crate) async fn leave_xattrs(&self, context: &Context, node: &Node) -> Result<()> {
+        let mut tries = Tries::new(context);
+        loop {
+            let keys = self.xattr_keys(context, node).await?;
+            match self.clear_xattrs(context, node, &keys).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => tries.again(context, error).await?,
+            }
+        }
+    }
+}
