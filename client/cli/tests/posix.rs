@@ -96,6 +96,17 @@ fn names_are_made_moved_and_removed_as_posix_says() {
     assert_eq!(errno(fs::rename(at("e/c"), at("full"))), libc::EISDIR);
     // mv -n uses RENAME_NOREPLACE.
     shell(mount.directory(), "mv -n e/c full/x; test -e e/c; test ! -s full/x");
+    let exchange = |one: &str, other: &str| {
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(rustix::fs::CWD, at(one), rustix::fs::CWD, at(other), flags)
+    };
+    exchange("e/c", "full/x").expect("exchanged");
+    assert_eq!(fs::read_to_string(at("full/x")).expect("read"), "a");
+    assert_eq!(fs::read_to_string(at("e/c")).expect("read"), "");
+    exchange("full", "e/c").expect("a directory and a file");
+    assert_eq!(fs::read_to_string(at("e/c/x")).expect("read"), "a");
+    assert_eq!(exchange("e", "e/c").expect_err("its own subtree"), rustix::io::Errno::INVAL);
+    exchange("full", "e/c").expect("back again");
     assert_eq!(errno(fs::hard_link(at("e/c"), at("link"))), libc::EPERM);
     shell(mount.directory(), "rm -r e full; test -z \"$(ls | grep -v nnn)\"");
 }

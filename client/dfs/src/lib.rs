@@ -12,6 +12,7 @@ mod carry;
 mod directory;
 mod entry;
 mod error;
+mod exchange;
 mod file;
 mod mount;
 mod name;

@@ -153,7 +153,12 @@ impl Dfs {
     }
 
     /// Checks that `directory` is not `ancestor` and not below it.
-    async fn ensure_outside(&self, context: &Context, ancestor: ObjectId, directory: ObjectId) -> Result<()> {
+    pub(crate) async fn ensure_outside(
+        &self,
+        context: &Context,
+        ancestor: ObjectId,
+        directory: ObjectId,
+    ) -> Result<()> {
         let mut at = directory;
         for _ in 0..DEPTH_MAX {
             if at == ancestor {

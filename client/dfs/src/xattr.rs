@@ -25,6 +25,9 @@ const VALUE_MARK: u8 = b'v';
 /// Bytes asked for first; a longer value costs a second request.
 const VALUE_GUESS: usize = 1024;
 
+/// Attributes that are read by one request when all of them are.
+const READ_TOGETHER: usize = 64;
+
 /// Whether an extended attribute has to be new or has to exist (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
@@ -173,12 +176,25 @@ impl Dfs {
 
     /// Extended attributes of an inode, as they are stored.
     pub(crate) async fn xattr_values(&self, context: &Context, node: &Node) -> Result<Vec<(Key, Vec<u8>)>> {
+        let keys = self.xattr_keys(context, node).await?;
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
         let mut values = Vec::new();
-        for key in self.xattr_keys(context, node).await? {
-            if let Some(value) = self.get_xattr_raw(context, node, &key).await? {
-                let mut bytes = vec![VALUE_MARK];
-                bytes.extend(value);
-                values.push((key, bytes));
+        for batch in keys.chunks(READ_TOGETHER) {
+            let mut buffers = vec![vec![0; VALUE_GUESS]; batch.len()];
+            let reads = batch.iter().zip(&mut buffers);
+            let mut reads: Vec<_> =
+                reads.map(|(key, buffer)| AkeyRead::single(key.clone(), buffer)).collect();
+            let found = object.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
+            for ((key, mut bytes), found) in batch.iter().zip(buffers).zip(found) {
+                match usize::try_from(found.size).unwrap_or(usize::MAX) {
+                    0 => continue,
+                    size if size <= bytes.len() => bytes.truncate(size),
+                    _ => match self.get_xattr_raw(context, node, key).await? {
+                        Some(value) => bytes = [&[VALUE_MARK], &value[..]].concat(),
+                        None => continue,
+                    },
+                }
+                values.push((key.clone(), bytes));
             }
         }
         Ok(values)

@@ -3,6 +3,8 @@
 
 #[path = "../../core/tests/cluster/mod.rs"]
 mod cluster;
+#[path = "together/exchange.rs"]
+mod exchange;
 
 use core::cell::RefCell;
 use core::time::Duration;

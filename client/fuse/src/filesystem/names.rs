@@ -135,8 +135,11 @@ impl Shared {
         to: (u64, &[u8]),
         flags: RenameFlags,
     ) -> Served<()> {
-        if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
+        if flags.contains(RenameFlags::RENAME_WHITEOUT) {
             return Err(Fault::Errno(libc::EINVAL));
+        }
+        if flags.contains(RenameFlags::RENAME_EXCHANGE) {
+            return self.exchange(context, from, to);
         }
         let replace =
             if flags.contains(RenameFlags::RENAME_NOREPLACE) { Replace::Refuse } else { Replace::Allow };
@@ -145,17 +148,35 @@ impl Shared {
         let change = self.name_changes.begin(&[(source.oid(), from.1), (target.oid(), to.1)]);
         let renamed = self.dfs.rename(context, &source, from.1, &target, to.1, replace);
         let (node, replaced) = context.block_on(renamed)?;
-        if let Some(inode) = self.inodes.get(node.inode_number()) {
-            let mut known = inode.lock();
-            known.node = node;
-            self.inodes.note_change(&mut known);
-        }
+        self.note_renamed(node);
         self.inodes.note_name_gone(from.0);
         self.inodes.note_name_gone(to.0);
         if let Some(removed) = replaced {
             self.removed(context, removed, change);
         }
         Ok(())
+    }
+
+    /// Exchanges two names.
+    fn exchange(&self, context: &Context, one: (u64, &[u8]), other: (u64, &[u8])) -> Served<()> {
+        let (first, second) = (self.inode(one.0)?.node(), self.inode(other.0)?.node());
+        let _change = self.name_changes.begin(&[(first.oid(), one.1), (second.oid(), other.1)]);
+        let exchanged = self.dfs.exchange(context, (&first, one.1), (&second, other.1));
+        for node in context.block_on(exchanged)? {
+            self.note_renamed(node);
+        }
+        self.inodes.note_name_gone(one.0);
+        self.inodes.note_name_gone(other.0);
+        Ok(())
+    }
+
+    /// An inode has another name from now on.
+    fn note_renamed(&self, node: Node) {
+        if let Some(inode) = self.inodes.get(node.inode_number()) {
+            let mut known = inode.lock();
+            known.node = node;
+            self.inodes.note_change(&mut known);
+        }
     }
 
     /// Creates a file. The kernel asks to create only what it has looked up in vain. When another client has taken the

@@ -1,0 +1,97 @@
+//! Exchanging two entries.
+
+use weir_client::Context;
+use weir_proto::Der;
+
+use crate::carry::Room;
+use crate::entry::Node;
+use crate::mount::{Dfs, wall_ns};
+use crate::transaction::Tries;
+use crate::{Error, Result};
+
+/// An entry to be exchanged: its directory and name.
+type Place<'a> = (&'a Node, &'a [u8]);
+
+impl Dfs {
+    /// Exchanges two entries of any kind (`RENAME_EXCHANGE`). Returns the two inodes under their new names.
+    ///
+    /// All of it happens at once, or nothing, whoever looks meanwhile and whoever dies.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] for a directory into its own subtree; [`Error::ReadOnly`]; or an object
+    /// error.
+    pub async fn exchange(&self, context: &Context, one: Place<'_>, other: Place<'_>) -> Result<[Node; 2]> {
+        self.ensure_writable()?;
+        let mut tries = Tries::new(context);
+        loop {
+            match self.try_exchange(context, [one, other]).await {
+                Ok(Some(exchanged)) => return Ok(exchanged),
+                Ok(None) => {}
+                Err(error) => tries.again(context, error).await?,
+            }
+        }
+    }
+
+    /// One try; `None` when something had to be done first.
+    async fn try_exchange(&self, context: &Context, places: [Place<'_>; 2]) -> Result<Option<[Node; 2]>> {
+        let (mut transaction, view) = self.begin(context);
+        let mut inodes = Vec::new();
+        for (directory, name) in places {
+            inodes.push(view.lookup(context, directory, name).await?);
+        }
+        let [first, second] = [&inodes[0], &inodes[1]];
+        if first.oid() == second.oid() {
+            return Ok(Some([first.clone(), second.clone()]));
+        }
+        let now = wall_ns(context);
+        let at = |place: &Node, inode: &Node| {
+            let mut node = Node { record: inode.record.clone(), ..place.clone() };
+            node.record.ctime_ns = now;
+            node
+        };
+        let exchanged = [at(second, first), at(first, second)];
+        let moves =
+            [(first, &exchanged[0], second, places[1].0), (second, &exchanged[1], first, places[0].0)];
+        let mut room = Room::beside(&[&exchanged[0], &exchanged[1]]);
+        let mut carried = Vec::new();
+        for (old, new, replaced, directory) in moves {
+            if old.parent != new.parent && old.is_directory() {
+                match view.ensure_outside(context, old.oid(), new.parent).await {
+                    // Whoever made the directory may have died before all of it was there.
+                    Err(Error::Stale(gone)) => {
+                        self.ensure_alive(context, directory).await?;
+                        return Err(Error::Stale(gone));
+                    }
+                    outside => outside?,
+                }
+                self.link_parent_within(&mut transaction, old.oid(), new.parent)?;
+            }
+            let inodes = (old, new, Some(replaced));
+            carried.push(self.carry_xattrs(context, &view, inodes, &mut room).await?);
+        }
+        let mut left = Vec::new();
+        for ((_, new, replaced, _), carried) in moves.iter().zip(carried) {
+            let Some(carried) = carried else {
+                return Ok(None);
+            };
+            let removed = view.removable_xattrs(context, replaced, &mut room).await?;
+            if removed.is_none() {
+                left.push(*replaced);
+            }
+            let old = (*replaced, &removed.unwrap_or_default()[..]);
+            self.replace_within(&mut transaction, old, &new.record, &carried)?;
+        }
+        match transaction.commit(context).await {
+            Ok(_) => {}
+            // An entry has gone since.
+            Err(error) if error.is(Der::NONEXIST) => return Err(Error::Stale(first.shown())),
+            Err(error) => return Err(error.into()),
+        }
+        for node in left {
+            // Nobody sees them, since their keys name the inode: where that fails, or this client dies before, they take space
+            // until whatever has that name is removed, or the inode comes back there.
+            drop(self.leave_xattrs(context, node).await);
+        }
+        Ok(Some(exchanged))
+    }
+}
