@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use cluster::{Cluster, open_container, properties};
-use weir_client::{ContainerType, Context};
+use weir_client::{AkeyRead, AkeyWrite, Conditions, ContainerType, Context, Key, Object};
 use weir_dfs::{Dfs, Error, Node as Entry, Ownership, Replace, XattrMode};
 use weir_runtime::random::Random;
 use weir_runtime::sim::Node;
@@ -446,7 +446,7 @@ fn a_directory_that_is_not_whole_is_mended_or_removed_but_not_both() {
         let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
         scene.cluster.run(async move {
             // What its maker leaves behind that dies in the middle: the entry alone.
-            let object = weir_client::Object::open(dfs.container(), a.oid()).expect("opens");
+            let object = Object::open(dfs.container(), a.oid()).expect("opens");
             object.punch(&context).await.expect("punched");
         });
         let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
@@ -511,6 +511,60 @@ fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
         }
     }
     assert!(moved > 3 && removed > 3, "{moved} {removed}");
+}
+
+/// Gives an inode a second name, as a client left it that died between the two steps that a rename had once.
+async fn name_twice(context: &Context, dfs: &Dfs, node: &Entry, directory: &Entry, name: &[u8]) {
+    let key = |bytes: &[u8]| Key::new(bytes).expect("a key");
+    let open = |oid| Object::open(dfs.container(), oid).expect("opens");
+    let mut record = [0; 500];
+    let mut reads = [AkeyRead::single(key(b"i"), &mut record)];
+    let from = open(node.parent);
+    let found = from.fetch(context, &key(&node.name), Conditions::NONE, &mut reads).await.expect("read");
+    let len = usize::try_from(found[0].size).expect("small");
+    let guard = [b"g", &node.oid().to_bytes()[..]].concat();
+    let writes = [AkeyWrite::single(key(b"i"), &record[..len]), AkeyWrite::single(key(&guard), &[1])];
+    let to = open(directory.oid());
+    to.update(context, &key(name), Conditions::NONE, &writes).await.expect("written");
+}
+
+#[test]
+fn an_inode_with_two_names_has_one_after_a_rename_to_the_other() {
+    for is_back in [false, true] {
+        let scene = Scene::new(1);
+        scene.file(&scene.a, b"file");
+        let (context, dfs, a, b) =
+            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+        scene.cluster.run(async move {
+            let file = dfs.lookup(&context, &a, b"file").await.expect("there");
+            let inner = dfs.mkdir(&context, &a, b"inner", OWNER).await.expect("made");
+            dfs.create(&context, &inner, b"in it", OWNER).await.expect("created");
+            for node in [&file, &inner] {
+                name_twice(&context, &dfs, node, &b, b"new").await;
+                let names = [(&a, &node.name[..]), (&b, &b"new"[..])];
+                let [from, to] = if is_back { [names[1], names[0]] } else { names };
+                let renamed = dfs.rename(&context, from.0, from.1, to.0, to.1, Replace::Allow).await;
+                let (there, replaced) = renamed.expect("renamed");
+                assert_eq!((there.oid(), there.parent, &there.name[..]), (node.oid(), to.0.oid(), to.1));
+                assert!(replaced.is_none(), "its content would be reclaimed");
+                let gone = dfs.lookup(&context, from.0, from.1).await.expect_err("moved");
+                assert!(matches!(gone, Error::NotFound(_)), "{gone}");
+                let found = dfs.lookup(&context, to.0, to.1).await.expect("there");
+                assert_eq!(found.oid(), node.oid());
+                if node.is_directory() {
+                    let parent = dfs.parent_of(&context, node.oid()).await.expect("known");
+                    assert_eq!(parent, Some(to.0.oid()));
+                    dfs.lookup(&context, &found, b"in it").await.expect("there");
+                } else {
+                    let mut bytes = [0; 9];
+                    let file = dfs.file(&found).expect("a file");
+                    let len = file.read(&context, 0, &mut bytes, None).await.expect("read");
+                    assert_eq!(&bytes[..len], b"file");
+                    unlink(&context, &dfs, to.0, to.1).await.expect("out of the way");
+                }
+            }
+        });
+    }
 }
 
 #[test]
