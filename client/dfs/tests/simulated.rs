@@ -414,16 +414,32 @@ fn a_directory_that_was_made_although_its_answer_was_lost_is_whole() {
         let dfs = mount(&context).await;
         let root = dfs.root().clone();
         dfs.mkdir(&context, &root, b"before", OWNER).await.expect("made");
-        system.fabric.partition_one_way(system.engine(0), &system.client);
-        // Once nobody waits for the answer any more, but while what would clean up behind it may still be under way.
-        let (healed, rt) = (Rc::clone(&system), context.runtime().clone());
-        let heals = context.runtime().spawn(async move {
-            rt.sleep(Duration::from_secs(6)).await;
-            healed.fabric.heal();
-        });
-        dfs.mkdir(&context, &root, b"d", OWNER).await.expect_err("no answer");
-        heals.await.expect("it ends");
-        let found = dfs.lookup(&context, &root, b"d").await.expect("it was made");
-        assert_eq!(dfs.parent_of(&context, found.oid()).await.expect("known"), Some(root.oid()));
+        let (mut made, mut not_made) = (0, 0);
+        for number in 0..20 {
+            // Answers are lost from some moment on, until nobody waits for them any more, but while what would clean up behind
+            // it may still be under way.
+            let (faulty, rt) = (Rc::clone(&system), context.runtime().clone());
+            let heals = context.runtime().spawn(async move {
+                rt.sleep(Duration::from_micros(number * 25)).await;
+                faulty.fabric.partition_one_way(faulty.engine(0), &faulty.client);
+                rt.sleep(Duration::from_secs(6)).await;
+                faulty.fabric.heal();
+            });
+            let name = format!("d{number}");
+            let answer = dfs.mkdir(&context, &root, name.as_bytes(), OWNER).await;
+            heals.await.expect("it ends");
+            match dfs.lookup(&context, &root, name.as_bytes()).await {
+                Ok(found) => {
+                    made += u32::from(answer.is_err());
+                    assert_eq!(dfs.parent_of(&context, found.oid()).await.expect("known"), Some(root.oid()));
+                }
+                Err(Error::NotFound(_)) => {
+                    not_made += 1;
+                    answer.map(drop).expect_err("it isn't there");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(made > 1 && not_made > 1, "{made} {not_made}");
     });
 }
