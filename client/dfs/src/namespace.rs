@@ -166,11 +166,22 @@ impl Dfs {
         // would undo it.
         self.link_parent(context, record.oid, directory.oid()).await?;
         let inserted = self.insert_entry(context, directory.oid(), name, record).await;
-        // Only then is it sure that nobody will find it. What is left behind otherwise is one reference.
+        // What is left behind otherwise is one reference.
         if matches!(inserted, Err(Error::Exists(_) | Error::Stale(_))) {
-            drop(self.object(record.oid)?.punch(context).await);
+            let made = Node { parent: directory.oid(), name: name.to_vec(), record: record.clone() };
+            drop(self.discard_made(context, &made).await);
         }
         inserted
+    }
+
+    /// Frees a directory that has not got its entry. It may have had it all the same, when the first answer was lost, and have
+    /// been moved since: then what is in it has to stay, and one without anything is mended as if its maker had died.
+    async fn discard_made(&self, context: &Context, directory: &Node) -> Result<()> {
+        let (mut transaction, view) = self.begin(context);
+        view.ensure_empty(context, directory).await?;
+        transaction.punch(&self.object(directory.oid())?)?;
+        transaction.commit(context).await?;
+        Ok(())
     }
 
     async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {

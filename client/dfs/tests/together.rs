@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use cluster::{Cluster, open_container, properties};
-use weir_client::{AkeyRead, AkeyWrite, Conditions, ContainerType, Context, Key, Object};
+use weir_client::{AkeyRead, AkeyWrite, Conditions, ContainerType, Context, Key, Object, ObjectId};
 use weir_dfs::{Dfs, Error, Node as Entry, Ownership, Replace, XattrMode};
 use weir_runtime::random::Random;
 use weir_runtime::sim::Node;
@@ -511,6 +511,21 @@ fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
         }
     }
     assert!(moved > 3 && removed > 3, "{moved} {removed}");
+}
+
+#[test]
+fn a_directory_that_could_not_be_made_leaves_nothing() {
+    let scene = Scene::new(3);
+    let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
+    scene.cluster.run(async move {
+        let first = dfs.mkdir(&context, &a, b"new", OWNER).await.expect("made");
+        let taken = dfs.mkdir(&context, &a, b"new", OWNER).await.expect_err("there is one");
+        assert!(matches!(taken, Error::Exists(_)), "{taken}");
+        let tried = ObjectId { lo: first.oid().lo + 1, ..first.oid() };
+        let gone = dfs.parent_of(&context, tried).await.expect_err("discarded");
+        assert!(matches!(gone, Error::Stale(_)), "{gone}");
+        assert_eq!(dfs.parent_of(&context, first.oid()).await.expect("known"), Some(a.oid()));
+    });
 }
 
 /// Gives an inode a second name, as a client left it that died between the two steps that a rename had once.
