@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::rc::Rc;
 
-use weir_client::Context;
+use weir_client::{Context, Key, Object};
 use weir_dfs::{Dfs, Error, Node as Entry, XattrMode};
 use weir_runtime::random::Random;
 
@@ -257,5 +257,23 @@ fn the_largest_entries_can_be_exchanged() {
         let node = dfs.lookup(&context, &a, &names[0]).await.expect("there");
         assert_eq!(dfs.list_xattrs(&context, &node).await.expect("listed").len(), 60);
         assert_eq!(dfs.get_xattr(&context, &node, b"user.7").await.expect("there"), names[1][..30]);
+    });
+}
+
+#[test]
+fn a_directory_can_be_exchanged_into_one_that_is_not_whole() {
+    let scene = Scene::new(9);
+    scene.file(&scene.a, b"one");
+    let (context, dfs, a, b) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+    scene.cluster.run(async move {
+        let inner = dfs.mkdir(&context, &b, b"inner", OWNER).await.expect("made");
+        // As clients of older versions have left it that died in the middle.
+        let (object, parent) =
+            (Object::open(dfs.container(), a.oid()).expect("opens"), Key::new(b"..").expect("a key"));
+        object.punch_dkey_with(&context, &parent, core::slice::from_ref(&parent)).await.expect("punched");
+        dfs.parent_of(&context, a.oid()).await.expect_err("it isn't known");
+        dfs.exchange(&context, (&a, b"one"), (&b, b"inner")).await.expect("exchanged");
+        assert_eq!(dfs.parent_of(&context, inner.oid()).await.expect("known"), Some(a.oid()));
+        assert_eq!(dfs.parent_of(&context, a.oid()).await.expect("mended"), Some(dfs.root().oid()));
     });
 }
