@@ -86,7 +86,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::punch_dkeys`].
     pub fn punch_dkey_with(&mut self, object: &Object, dkey: &Key, akeys: &[Key]) -> Result<()> {
-        self.punch_scope(object, PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()), Conditions::NONE)
+        self.punch_scope(object, &PunchScope::DkeyWith(dkey.clone(), akeys.to_vec()), Conditions::NONE)
     }
 
     /// Removes dkeys when it commits; with [`Conditions::PUNCH`] each must be there then. What it was to write there is
@@ -98,7 +98,7 @@ impl Transaction {
     pub fn punch_dkeys(&mut self, object: &Object, conditions: Conditions, dkeys: &[Key]) -> Result<()> {
         // Each has its own target.
         for dkey in dkeys {
-            self.punch_scope(object, PunchScope::Dkeys(vec![dkey.clone()]), conditions)?;
+            self.punch_scope(object, &PunchScope::Dkeys(vec![dkey.clone()]), conditions)?;
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Transaction {
         dkey: &Key,
         akeys: &[Key],
     ) -> Result<()> {
-        self.punch_scope(object, PunchScope::Akeys(dkey.clone(), akeys.to_vec()), conditions)
+        self.punch_scope(object, &PunchScope::Akeys(dkey.clone(), akeys.to_vec()), conditions)
     }
 
     /// Removes an object with everything in it when it commits.
@@ -122,10 +122,10 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::punch_dkeys`].
     pub fn punch(&mut self, object: &Object) -> Result<()> {
-        self.punch_scope(object, PunchScope::Object, Conditions::NONE)
+        self.punch_scope(object, &PunchScope::Object, Conditions::NONE)
     }
 
-    fn punch_scope(&mut self, object: &Object, scope: PunchScope, conditions: Conditions) -> Result<()> {
+    fn punch_scope(&mut self, object: &Object, scope: &PunchScope, conditions: Conditions) -> Result<()> {
         self.plan.punch("punch in a transaction", object, scope, conditions)
     }
 

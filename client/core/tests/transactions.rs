@@ -136,7 +136,16 @@ fn a_transaction_that_becomes_too_large_says_so_at_once() {
                 Err(error) => assert!(number == 3 && error.is(Der::REC2BIG), "{number}: {error}"),
             }
         }
+        // What can't take the place of another change leaves that one.
+        let larger = vec![2; 8000];
+        let writes = [AkeyWrite::single(key("v"), &larger)];
+        transaction.update(&object, &Key::from_u64(0), Conditions::NONE, &writes).expect_err("too large");
         transaction.commit(&context).await.expect("what was taken fits");
+        let mut found = vec![0; 8000];
+        let mut reads = [AkeyRead::single(key("v"), &mut found)];
+        let sizes = object.fetch(&context, &Key::from_u64(0), Conditions::NONE, &mut reads).await;
+        assert_eq!(sizes.expect("answers")[0].size, 4000);
+        assert_eq!(found[..4000], large);
     });
 }
 

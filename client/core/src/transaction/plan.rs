@@ -115,8 +115,9 @@ impl Plan {
                 Step::Update { .. } => {}
             }
         }
-        self.forget(object, |same, akey| same == dkey && writes.iter().any(|write| write.akey == *akey));
-        self.add(operation, object, Step::Update { dkey: dkey.clone(), conditions, writes })
+        let step = Step::Update { dkey: dkey.clone(), conditions, writes: writes.clone() };
+        let written = |same: &Key, akey: &Key| same == dkey && writes.iter().any(|write| write.akey == *akey);
+        self.add(operation, object, step, written)
     }
 
     /// Adds a removal: one dkey, one object, or akeys of one dkey.
@@ -124,58 +125,59 @@ impl Plan {
         &mut self,
         operation: &'static str,
         object: &Object,
-        scope: PunchScope,
+        scope: &PunchScope,
         conditions: Conditions,
     ) -> Result<()> {
         check_conditions(operation, conditions, Conditions::PUNCH)?;
         let of_object = || self.steps.iter().filter(|(other, _)| other.id() == object.id());
-        let covered = |dkey: &Key, akey: &Key| covers(&scope, dkey, Some(akey));
+        let covered = |dkey: &Key, akey: &Key| covers(scope, dkey, Some(akey));
         for (_, step) in of_object() {
             match step {
                 Step::Update { dkey, conditions, writes } => {
-                    let gone = writes.iter().filter(|write| covered(dkey, &write.akey));
-                    if gone.into_iter().any(|write| !are_none(*conditions, write)) {
-                        return Err(again(
-                            operation,
-                            object,
-                            dkey,
-                            "is written on a condition and then removed",
-                        ));
+                    let mut gone = writes.iter().filter(|write| covered(dkey, &write.akey));
+                    if gone.any(|write| !are_none(*conditions, write)) {
+                        let what = "is written on a condition and then removed";
+                        return Err(again(operation, object, dkey, what));
                     }
                 }
                 Step::Punch { scope: before, .. } => {
-                    if let Some(dkey) = common(before, &scope) {
+                    if let Some(dkey) = common(before, scope) {
                         return Err(again(operation, object, dkey, "is removed twice"));
                     }
-                    if matches!(before, PunchScope::Object) || scope == PunchScope::Object {
+                    if matches!(before, PunchScope::Object) || *scope == PunchScope::Object {
                         return Err(again(operation, object, &"the object", "is removed twice"));
                     }
                 }
             }
         }
-        self.forget(object, covered);
-        self.add(operation, object, Step::Punch { scope, conditions })
+        let step = Step::Punch { scope: scope.clone(), conditions };
+        self.add(operation, object, step, covered)
     }
 
-    fn add(&mut self, operation: &'static str, object: &Object, step: Step) -> Result<()> {
-        let bytes = self.steps.iter().map(|(_, step)| step.bytes()).sum::<usize>() + step.bytes();
-        if bytes > COMMIT_MAX {
-            let reason = format!("its changes have {bytes} bytes or more, at most {COMMIT_MAX} fit");
-            return Err(Error::Size { operation, reason, der: Der::REC2BIG });
-        }
-        self.steps.push((object.clone(), step));
-        Ok(())
-    }
-
-    /// Forgets what was to be written to these akeys of an object.
-    fn forget(&mut self, object: &Object, gone: impl Fn(&Key, &Key) -> bool) {
-        self.steps.retain_mut(|(other, step)| match step {
+    /// Adds a step in place of what was to be written to akeys that it makes void. What doesn't fit leaves all as it is.
+    fn add(
+        &mut self,
+        operation: &'static str,
+        object: &Object,
+        step: Step,
+        voids: impl Fn(&Key, &Key) -> bool,
+    ) -> Result<()> {
+        let mut steps = self.steps.clone();
+        steps.retain_mut(|(other, step)| match step {
             Step::Update { dkey, writes, .. } if other.id() == object.id() => {
-                writes.retain(|write| !gone(dkey, &write.akey));
+                writes.retain(|write| !voids(dkey, &write.akey));
                 !writes.is_empty()
             }
             _ => true,
         });
+        steps.push((object.clone(), step));
+        let bytes: usize = steps.iter().map(|(_, step)| step.bytes()).sum();
+        if bytes > COMMIT_MAX {
+            let reason = format!("its changes have {bytes} bytes or more, at most {COMMIT_MAX} fit");
+            return Err(Error::Size { operation, reason, der: Der::REC2BIG });
+        }
+        self.steps = steps;
+        Ok(())
     }
 
     /// The changes as they are sent.
