@@ -113,7 +113,7 @@ impl Dfs {
         if wrong.is_empty() {
             self.place_xattrs(context, moved, occupant, &missing).await?;
         } else {
-            self.clear_xattrs(context, moved, &wrong).await?;
+            self.clear_xattrs(context, moved, |key| wrong.contains(key)).await?;
         }
         Ok(None)
     }
@@ -164,17 +164,23 @@ impl Dfs {
         Ok(())
     }
 
-    /// Removes extended attributes that stand for an inode under a name that it hasn't, as many as one transaction can. Returns
-    /// whether there were any.
-    async fn clear_xattrs(&self, context: &Context, node: &Node, keys: &[Key]) -> Result<bool> {
+    /// Removes those extended attributes that stand for an inode under a name that it hasn't and that are `unwanted`, as many as
+    /// one transaction can. Returns whether there were any.
+    async fn clear_xattrs(
+        &self,
+        context: &Context,
+        node: &Node,
+        unwanted: impl Fn(&Key) -> bool,
+    ) -> Result<bool> {
         let (mut transaction, view) = self.begin(context);
         let occupant = view.fetch_entry(context, node.parent, &node.name).await?;
         if occupant.is_some_and(|occupant| occupant.oid == node.oid()) {
             return Ok(false);
         }
         let mut room = Room(COMMIT_MAX - FRAME - NAMES);
-        let there = view.xattr_keys(context, node).await?;
-        let keys = keys.iter().filter(|key| there.contains(key)).take(AKEYS_MAX).cloned();
+        let mut keys = view.xattr_keys(context, node).await?;
+        keys.retain(unwanted);
+        let keys = keys.into_iter().take(AKEYS_MAX);
         let keys: Vec<Key> = keys.take_while(|key| room.take(core::slice::from_ref(key))).collect();
         if keys.is_empty() {
             return Ok(false);
@@ -190,8 +196,7 @@ impl Dfs {
     pub(crate) async fn leave_xattrs(&self, context: &Context, node: &Node) -> Result<()> {
         let mut tries = Tries::new(context);
         loop {
-            let keys = self.xattr_keys(context, node).await?;
-            match self.clear_xattrs(context, node, &keys).await {
+            match self.clear_xattrs(context, node, |_| true).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => tries.again(context, error).await?,

@@ -343,13 +343,20 @@ async fn set_large_attribute(context: &Context, dfs: &Dfs, directory: &Entry, na
     dfs.set_xattr(context, &node, b"user.large", &[7; 9000], XattrMode::Any).await.expect("set");
 }
 
+/// File `one` of directory `a` with such an attribute.
+fn scene_with_large_attribute(seed: u64) -> Scene {
+    let scene = Scene::new(seed);
+    scene.file(&scene.a, b"one");
+    let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
+    scene.cluster.run(async move { set_large_attribute(&context, &dfs, &a, b"one").await });
+    scene
+}
+
 #[test]
 fn a_file_with_large_attributes_is_not_moved_to_a_directory_that_is_gone() {
-    let scene = Scene::new(1);
-    scene.file(&scene.a, b"one");
+    let scene = scene_with_large_attribute(1);
     let (context, dfs, a, b) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
     scene.cluster.run(async move {
-        set_large_attribute(&context, &dfs, &a, b"one").await;
         let removed = dfs.rmdir(&context, dfs.root(), b"b").await.expect("removed");
         dfs.reclaim(&context, &removed).await.expect("reclaimed");
         let gone =
@@ -362,10 +369,7 @@ fn a_file_with_large_attributes_is_not_moved_to_a_directory_that_is_gone() {
 #[test]
 fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_known() {
     for seed in 0..seeds() / 2 {
-        let scene = Scene::new(seed);
-        scene.file(&scene.a, b"one");
-        let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
-        scene.cluster.run(async move { set_large_attribute(&context, &dfs, &a, b"one").await });
+        let scene = scene_with_large_attribute(seed);
         let movers = if seed % 2 == 0 { 2 } else { 1 };
         for number in 0..movers {
             let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
@@ -401,10 +405,7 @@ fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_k
 #[test]
 fn large_attributes_survive_clients_that_rename_there_and_back() {
     for seed in 0..seeds() / 2 {
-        let scene = Scene::new(seed);
-        scene.file(&scene.a, b"one");
-        let (context, dfs, a) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone());
-        scene.cluster.run(async move { set_large_attribute(&context, &dfs, &a, b"one").await });
+        let scene = scene_with_large_attribute(seed);
         let random = Random::new(seed);
         let movers: Vec<_> = (0..3)
             .map(|number| {

@@ -103,13 +103,7 @@ pub extern "C" fn daos_array_open_with_attr(
 /// Closes an array.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_array_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
-    run(ev, || {
-        handle::array(oh)?;
-        Ok(operation(move |_| async move {
-            handle::forget(oh);
-            Ok(())
-        }))
-    })
+    handle::close(oh, ev, handle::array)
 }
 
 /// Removes an array.

@@ -1,15 +1,17 @@
 //! Handles: numbers that stand for what is open. A number is never used twice, so that one that was closed is found
 //! to be so.
 
+use core::ffi::c_int;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use weir_client::{Array, Container, Kv, Object, Pool};
 use weir_proto::Der;
 
+use crate::boundary::{operation, run};
 use crate::queue::Queue;
 use crate::transaction::Tx;
-use crate::types::daos_handle_t;
+use crate::types::{daos_event_t, daos_handle_t};
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -101,6 +103,21 @@ finders! {
 /// Ends the use of a handle.
 pub fn forget(handle: daos_handle_t) {
     TABLE.write().unwrap_or_else(PoisonError::into_inner).opened.remove(&handle.cookie);
+}
+
+/// Runs a call that ends the use of a handle, which `find` has to know.
+pub fn close<T>(
+    handle: daos_handle_t,
+    ev: *mut daos_event_t,
+    find: impl FnOnce(daos_handle_t) -> Result<T, Der>,
+) -> c_int {
+    run(ev, || {
+        find(handle)?;
+        Ok(operation(move |_| async move {
+            forget(handle);
+            Ok(())
+        }))
+    })
 }
 
 /// Ends the use of all handles.

@@ -34,13 +34,7 @@ pub extern "C" fn daos_kv_open(
 /// Closes a key-value object.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_kv_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
-    run(ev, || {
-        handle::kv(oh)?;
-        Ok(operation(move |_| async move {
-            handle::forget(oh);
-            Ok(())
-        }))
-    })
+    handle::close(oh, ev, handle::kv)
 }
 
 /// Removes a key-value object with all keys.
@@ -49,10 +43,8 @@ pub extern "C" fn daos_kv_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut
     run(ev, || {
         let (kv, scope) = (handle::kv(oh)?, scope(th)?);
         Ok(operation(move |context| async move {
-            match scope.change(kv.object(), |transaction| transaction.punch(kv.object())) {
-                Some(noted) => noted,
-                None => kv.destroy(&context).await.map_err(der_of),
-            }
+            let object = kv.object();
+            scope.change(object, |transaction| transaction.punch(object), kv.destroy(&context)).await
         }))
     })
 }
@@ -83,10 +75,7 @@ pub extern "C" fn daos_kv_put(
         let value: &'static [u8] = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), size) };
         Ok(operation(move |context| async move {
             let note = |transaction: &mut Transaction| kv.put_within(transaction, &key, value, conditions);
-            match scope.change(kv.object(), note) {
-                Some(noted) => noted,
-                None => kv.put(&context, &key, value, conditions).await.map_err(der_of),
-            }
+            scope.change(kv.object(), note, kv.put(&context, &key, value, conditions)).await
         }))
     })
 }
@@ -140,10 +129,7 @@ pub extern "C" fn daos_kv_remove(
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
         Ok(operation(move |context| async move {
             let note = |transaction: &mut Transaction| kv.remove_within(transaction, &key, conditions);
-            match scope.change(kv.object(), note) {
-                Some(noted) => noted,
-                None => kv.remove(&context, &key, conditions).await.map_err(der_of),
-            }
+            scope.change(kv.object(), note, kv.remove(&context, &key, conditions)).await
         }))
     })
 }

@@ -76,13 +76,7 @@ pub extern "C" fn daos_obj_open(
 /// Closes an object.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_obj_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
-    run(ev, || {
-        handle::object(oh)?;
-        Ok(operation(move |_| async move {
-            handle::forget(oh);
-            Ok(())
-        }))
-    })
+    handle::close(oh, ev, handle::object)
 }
 
 /// Removes an object.
@@ -100,10 +94,7 @@ pub extern "C" fn daos_obj_punch(
             return Err(Der::NOTSUPPORTED);
         }
         Ok(operation(move |context| async move {
-            match scope.change(&object, |transaction| transaction.punch(&object)) {
-                Some(noted) => noted,
-                None => object.punch(&context).await.map_err(der_of),
-            }
+            scope.change(&object, |transaction| transaction.punch(&object), object.punch(&context)).await
         }))
     })
 }
@@ -125,10 +116,7 @@ pub extern "C" fn daos_obj_punch_dkeys(
         let dkeys = keys(dkeys, nr, integer)?;
         Ok(operation(move |context| async move {
             let note = |transaction: &mut Transaction| transaction.punch_dkeys(&object, conditions, &dkeys);
-            match scope.change(&object, note) {
-                Some(noted) => noted,
-                None => object.punch_dkeys(&context, conditions, &dkeys).await.map_err(der_of),
-            }
+            scope.change(&object, note, object.punch_dkeys(&context, conditions, &dkeys)).await
         }))
     })
 }
@@ -153,10 +141,7 @@ pub extern "C" fn daos_obj_punch_akeys(
         Ok(operation(move |context| async move {
             let note =
                 |transaction: &mut Transaction| transaction.punch_akeys(&object, conditions, &dkey, &akeys);
-            match scope.change(&object, note) {
-                Some(noted) => noted,
-                None => object.punch_akeys(&context, conditions, &dkey, &akeys).await.map_err(der_of),
-            }
+            scope.change(&object, note, object.punch_akeys(&context, conditions, &dkey, &akeys)).await
         }))
     })
 }
@@ -263,11 +248,8 @@ pub extern "C" fn daos_obj_update(
         Ok(operation(move |context| async move {
             let note =
                 |transaction: &mut Transaction| transaction.update(&object, &dkey, conditions, &writes);
-            if let Some(noted) = scope.change(&object, note) {
-                return noted;
-            }
-            object.update(&context, &dkey, conditions, &writes).await.map_err(der_of)?;
-            Ok(())
+            let update = async { object.update(&context, &dkey, conditions, &writes).await.map(drop) };
+            scope.change(&object, note, update).await
         }))
     })
 }

@@ -129,20 +129,22 @@ impl Scope {
         }
     }
 
-    /// Notes a change for the commit. `None`: the call is by itself, and makes its change now.
-    pub fn change(
+    /// Notes a change of an object for the commit; where the call is by itself, makes it now.
+    pub async fn change(
         &self,
         object: &Object,
         note: impl FnOnce(&mut Transaction) -> Result<(), Error>,
-    ) -> Option<Outcome> {
-        let Self::Within(tx) = self else { return None };
-        Some(tx.check(object).and_then(|()| match &**tx {
+        now: impl Future<Output = Result<(), Error>>,
+    ) -> Outcome {
+        let Self::Within(tx) = self else { return now.await.map_err(der_of) };
+        tx.check(object)?;
+        match &**tx {
             Tx::Snapshot { .. } | Tx::Changes { is_read_only: true, .. } => Err(Der::NO_PERM),
             Tx::Changes { state, .. } => match &mut lock(state).phase {
                 Phase::Open(transaction) => note(transaction).map_err(der_of),
                 other => Err(other.refusal()),
             },
-        }))
+        }
     }
 
     /// Notes how a call has ended: a transaction that has to start again takes no more.
@@ -320,13 +322,7 @@ async fn restart(context: &Context, tx: &Tx) -> Outcome {
 /// Ends the use of a transaction. One that is open changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_tx_close(th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
-    run(ev, || {
-        handle::transaction(th)?;
-        Ok(operation(move |_| async move {
-            handle::forget(th);
-            Ok(())
-        }))
-    })
+    handle::close(th, ev, handle::transaction)
 }
 
 /// The epoch at which a transaction reads.

@@ -109,17 +109,22 @@ async fn ensure_whole(
     made
 }
 
+/// Two files with attributes.
+fn scene_with_attributes(seed: u64) -> Scene {
+    let scene = Scene::new(seed);
+    let (context, dfs, a, b) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+    scene.cluster.run(async move {
+        make_with_attributes(&context, &dfs, &a, b"one", seed).await;
+        make_with_attributes(&context, &dfs, &b, b"two", seed).await;
+    });
+    scene
+}
+
 #[test]
 fn attributes_stay_with_files_that_several_clients_exchange() {
     const EXCHANGES: usize = 3;
     for seed in 0..seeds() / 2 {
-        let scene = Scene::new(seed);
-        let (context, dfs, a, b) =
-            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
-        scene.cluster.run(async move {
-            make_with_attributes(&context, &dfs, &a, b"one", seed).await;
-            make_with_attributes(&context, &dfs, &b, b"two", seed).await;
-        });
+        let scene = scene_with_attributes(seed);
         let random = Random::new(seed);
         let exchangers: Vec<_> = (0..2)
             .map(|number| {
@@ -183,13 +188,7 @@ fn attributes_stay_with_files_that_several_clients_exchange() {
 fn an_exchange_whose_client_dies_has_happened_or_not() {
     let (mut before, mut after) = (0, 0);
     for seed in 0..seeds() {
-        let scene = Scene::new(seed);
-        let (context, dfs, a, b) =
-            (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
-        scene.cluster.run(async move {
-            make_with_attributes(&context, &dfs, &a, b"one", seed).await;
-            make_with_attributes(&context, &dfs, &b, b"two", seed).await;
-        });
+        let scene = scene_with_attributes(seed);
         let random = Random::new(seed);
         let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
         let (doomed, _) = scene.start("doomed", Duration::ZERO, async move |context| {
