@@ -7,6 +7,9 @@ use core::fmt;
 pub enum Wait {
     /// The completion queue has a descriptor.
     Fd,
+    /// It has several, which are watched only while the context sleeps: who is awake looks at the queue anyway, and the kernel
+    /// need not tell of each packet.
+    FdSet,
     /// The provider has none: senders ring a doorbell of our own.
     Doorbell,
     /// Virtual time: nothing to wait on.
@@ -17,6 +20,7 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fd => "fd",
+            Self::FdSet => "fd-set",
             Self::Doorbell => "doorbell",
             Self::Simulated => "simulated",
         })
@@ -87,6 +91,8 @@ pub enum Ability {
     Delivery,
     /// Small messages go through memory that two endpoints of a node share. Without: through the provider.
     Channels,
+    /// The descriptors of a completion queue are watched only during sleep. Without: always, by the library's own one.
+    FdSet,
 }
 
 /// What the provider of an endpoint can do.

@@ -199,7 +199,7 @@ fn the_library_is_the_one_that_was_asked_for() {
 #[test]
 fn abilities_are_asked_of_the_provider_and_those_without_hardware_are_named_in_errors() {
     let tcp = probe("tcp").expect("built in");
-    assert!(tcp.multi_recv && tcp.source && tcp.rma && !tcp.source_err && tcp.wait == Wait::Fd, "{tcp}");
+    assert!(tcp.multi_recv && tcp.source && tcp.rma && !tcp.source_err && tcp.wait == Wait::FdSet, "{tcp}");
     assert!(tcp.delivery && tcp.ordered_writes, "one stream: {tcp}");
     assert!(!tcp.auth_keys && !tcp.mr.virt_addr && tcp.mr_key_bytes == 8, "{tcp}");
     let shm = probe("shm").expect("built in");

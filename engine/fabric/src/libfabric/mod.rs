@@ -20,6 +20,7 @@ mod raw;
 mod reopen;
 pub(crate) mod resolve;
 mod shared;
+mod sleep;
 mod survey;
 mod sys;
 mod watch;

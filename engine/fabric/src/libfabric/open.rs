@@ -5,7 +5,7 @@ use super::endpoint::LibfabricEndpoint;
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::{resolve, survey};
-use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol};
+use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -215,10 +215,10 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .with_protocol(options.protocol)
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
-    let wait_fd = facts.wait_fd();
+    let wait = facts.wait();
     let (mut own, mut bell) = (Own { node: None, service: None }, None);
     let mut name = None;
-    if wait_fd {
+    if wait != Wait::Doorbell {
         own = own_socket(&options.bind)?;
     } else {
         bell::sweep();
@@ -233,7 +233,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         address: name.as_deref(),
         needs: facts.needs(),
         auth_keys: &options.auth_keys,
-        wait_fd,
+        wait,
         delivery: facts.delivery(),
         queue: QUEUE,
         min_multi_recv: MESSAGE_MAX as u64,

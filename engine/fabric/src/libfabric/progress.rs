@@ -1,5 +1,4 @@
 //! What happens when an endpoint is polled: completions, slabs, operations that are tried again.
-#![expect(unsafe_code, reason = "the completion queue's descriptor is borrowed from libfabric")]
 
 use super::bell::Bell;
 use super::channel::{self, Channels};
@@ -11,6 +10,7 @@ use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::reopen::Remains;
+use super::sleep::Waker;
 use super::sys;
 use super::watch::{self, QUESTION, Watch};
 use crate::counters::{add, raise};
@@ -76,7 +76,8 @@ pub(super) struct Core {
     pub(super) exposing: Exposing,
     pub(super) peers: RefCell<Peers>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
-    fd: Option<i32>,
+    /// What wakes it, where the completion queue does.
+    waker: Option<Waker>,
     pub(super) bell: Option<Bell>,
     /// Ways to peers of the node beside the provider's.
     pub(super) channels: Channels,
@@ -95,6 +96,8 @@ pub(super) struct Core {
     /// Operations that have ended.
     pub(super) ended: Cell<u64>,
     armed: Cell<bool>,
+    /// The system has no room for what would wake it.
+    drowsy: Cell<bool>,
     /// Transfers whose peers were not woken yet, on providers with doorbells.
     pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
     pub(super) returns: Rc<SlabReturns>,
@@ -121,7 +124,7 @@ impl Core {
         bell: Option<Bell>,
         options: &Options,
     ) -> Result<Rc<Self>, FabricError> {
-        let fd = if bell.is_none() { Some(raw.wait_fd()?) } else { None };
+        let waker = if bell.is_none() { Some(Waker::new(&raw, capabilities.wait)?) } else { None };
         let receive = if capabilities.multi_recv { options.receive } else { ReceiveMode::standard() };
         let (slabs, slab_bytes) = receive.shape();
         let slab_pool = BufferPool::new(slabs * slab_bytes);
@@ -146,7 +149,7 @@ impl Core {
             exposing,
             peers: RefCell::new(Peers::with_user_ids(user_ids)),
             sink: OnceCell::new(),
-            fd,
+            waker,
             bell,
             channels: Channels::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
@@ -157,6 +160,7 @@ impl Core {
             remains: RefCell::default(),
             ended: Cell::new(0),
             armed: Cell::new(false),
+            drowsy: Cell::new(false),
             unrung: RefCell::default(),
             returns: Rc::default(),
             batch: Cell::default(),
@@ -422,6 +426,16 @@ impl Core {
         self.fail(id, error);
     }
 
+    /// Whoever slept is awake.
+    #[cold]
+    fn disarm(&self) {
+        match (&self.bell, &self.waker) {
+            (Some(bell), _) => bell.disarm(),
+            (None, Some(waker)) => waker.disarm(),
+            (None, None) => {}
+        }
+    }
+
     /// Stops the endpoint; every operation ends with an error.
     pub(super) fn close(&self) {
         // One that could not be opened anew has as much to let go of.
@@ -458,10 +472,8 @@ impl EventSource for Core {
         if self.raw.is_stopped() && !self.try_again() {
             return false;
         }
-        if self.armed.replace(false)
-            && let Some(bell) = &self.bell
-        {
-            bell.disarm();
+        if self.armed.replace(false) {
+            self.disarm();
         }
         self.handed.set(0);
         let progress = self.look();
@@ -482,31 +494,31 @@ impl EventSource for Core {
         if let Some(bell) = &self.bell {
             return Some(bell.fd());
         }
-        // SAFETY: the descriptor belongs to the completion queue, which is open as long as the endpoint, and the
-        // executor asks for it at registration and at removal, both before the endpoint is closed.
-        self.fd.filter(|_| !self.raw.is_stopped()).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+        // The executor asks at registration and at removal, both before the endpoint is closed.
+        self.waker.as_ref().filter(|_| !self.raw.is_stopped()).map(Waker::fd)
     }
 
     fn arm(&self) -> bool {
         if self.raw.is_stopped() {
             return true;
         }
-        match &self.bell {
-            None => self.raw.trywait(),
-            Some(bell) => {
-                bell.arm();
-                self.armed.set(true);
-                if self.channels.count() > 0 {
-                    self.tend_channels();
-                }
-                if self.look() || self.watch.is_some() && self.look_after() {
-                    self.armed.set(false);
-                    bell.disarm();
-                    return false;
-                }
-                true
-            }
+        self.armed.set(true);
+        if let Some(waker) = &self.waker {
+            self.drowsy.set(waker.arm().is_err());
+            return self.raw.trywait();
         }
+        if let Some(bell) = &self.bell {
+            bell.arm();
+        }
+        if self.channels.count() > 0 {
+            self.tend_channels();
+        }
+        if self.look() || self.watch.is_some() && self.look_after() {
+            self.armed.set(false);
+            self.disarm();
+            return false;
+        }
+        true
     }
 
     fn max_sleep(&self) -> Option<Duration> {
@@ -516,7 +528,8 @@ impl EventSource for Core {
         let retry = self.peers.borrow().next_retry().map(|at| (at - self.rt.now()).min(RETRY_MAX));
         // The other side of a doorbell provider completes our operations in memory, without ringing.
         let nap = (self.bell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
+        let drowsy = self.drowsy.get().then_some(DOORBELL_NAP);
         let asked = self.watch.as_ref().is_some_and(Watch::is_waiting).then_some(watch::LOOK_EVERY);
-        [retry, nap, asked].into_iter().flatten().min()
+        [retry, nap, drowsy, asked].into_iter().flatten().min()
     }
 }

@@ -3,9 +3,9 @@
 
 use super::sys;
 use crate::memory::{Access, Memory};
-use crate::{Address, AuthKey, FabricError, MrMethod};
+use crate::{Address, AuthKey, FabricError, MrMethod, Wait};
 use core::cell::Cell;
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{null, null_mut};
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -41,7 +41,7 @@ pub(super) struct OpenArgs<'a> {
     pub(super) address: Option<&'a str>,
     pub(super) needs: sys::Needs,
     pub(super) auth_keys: &'a [AuthKey],
-    pub(super) wait_fd: bool,
+    pub(super) wait: Wait,
     /// A write has ended only when it has arrived.
     pub(super) delivery: bool,
     pub(super) queue: u64,
@@ -77,11 +77,20 @@ pub(super) fn probe(provider: &str, needs: &sys::Needs) -> Result<sys::Caps, Fab
     }
 }
 
-/// Asks whether an offer's completion queues have a descriptor.
-pub(super) fn probe_wait(provider: &str, needs: &sys::Needs) -> Result<(), FabricError> {
+/// How the library names a way to wait.
+fn wait_object(wait: Wait) -> c_int {
+    match wait {
+        Wait::Fd => sys::WAIT_FD,
+        Wait::FdSet => sys::WAIT_SET,
+        Wait::Doorbell | Wait::Simulated => sys::WAIT_NONE,
+    }
+}
+
+/// Asks whether an offer's completion queues can be waited for in this way.
+pub(super) fn probe_wait(provider: &str, needs: &sys::Needs, wait: Wait) -> Result<(), FabricError> {
     let name = text(provider)?;
     // SAFETY: the string is terminated, the structure has the layout of the C side.
-    match unsafe { sys::weir_probe_wait(name.as_ptr(), needs) } {
+    match unsafe { sys::weir_probe_wait(name.as_ptr(), needs, wait_object(wait)) } {
         0 => Ok(()),
         code => Err(failure("fi_cq_open", code, provider)),
     }
@@ -153,7 +162,7 @@ impl Raw {
                 pointer(&address),
                 &raw const needs,
                 key_ids.as_mut_ptr(),
-                i32::from(args.wait_fd),
+                wait_object(args.wait),
                 i32::from(args.delivery),
                 args.queue,
                 args.min_multi_recv,
@@ -256,7 +265,16 @@ impl Raw {
         self.check("fi_control(FI_GETWAIT)", code).map(|()| fd)
     }
 
-    /// Whether it is safe to sleep on the descriptor.
+    /// The descriptors of a completion queue that has several.
+    pub(super) fn wait_fds(&self) -> Result<Vec<sys::WaitFd>, FabricError> {
+        let mut fds = [sys::WaitFd { fd: -1, nested: 0 }; sys::WAIT_FDS_MAX];
+        // SAFETY: open; there is room for as many as the C side lists.
+        let count = unsafe { sys::weir_wait_fds(self.live()?, fds.as_mut_ptr()) };
+        let listed = usize::try_from(count).ok().and_then(|count| fds.get(..count));
+        listed.map(<[_]>::to_vec).ok_or_else(|| failure("fi_control(FI_GETWAIT)", count, &self.provider))
+    }
+
+    /// Whether it is safe to sleep on the descriptors.
     pub(super) fn trywait(&self) -> bool {
         // SAFETY: open.
         self.live().is_ok_and(|ptr| unsafe { sys::weir_trywait(ptr) } == 0)

@@ -14,7 +14,9 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -102,7 +104,7 @@ struct weir_fabric {
 	uint64_t transfer_flags;
 	uint64_t flagged_max;
 	/* What a new endpoint is opened with. */
-	bool wait_fd;
+	int wait;
 	uint64_t queue;
 	size_t min_multi_recv;
 	struct weir_retired *retired;
@@ -127,6 +129,18 @@ struct weir_failure {
 	uint8_t address[128];
 	uint64_t address_len;
 };
+
+/* How a completion queue is waited for: see sys.rs. */
+enum weir_wait { WEIR_WAIT_NONE, WEIR_WAIT_FD, WEIR_WAIT_SET };
+
+/* A descriptor of a queue's wait object: see sys.rs. */
+struct weir_wait_fd {
+	int32_t fd;
+	int32_t nested;
+};
+
+/* Most descriptors of one queue. The tcp provider has three. */
+#define WAIT_FDS_MAX 8
 
 /* Of a TCP connection: see sys.rs. */
 struct weir_progress {
@@ -309,16 +323,59 @@ static int64_t open_domain(struct weir_fabric *f, const struct weir_mr_settings 
 	return 0;
 }
 
+/* Whether a descriptor is an epoll set. */
+static bool is_epoll(int fd)
+{
+	char path[32], kind[64];
+	ssize_t len;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	len = readlink(path, kind, sizeof kind - 1);
+	if (len < 0)
+		return false;
+	kind[len] = 0;
+	return !strcmp(kind, "anon_inode:[eventpoll]");
+}
+
+/* The descriptors of a queue that has several. Returns how many there are. */
+static int64_t list_wait_fds(struct fid_cq *cq, struct weir_wait_fd *fds)
+{
+	struct pollfd list[WAIT_FDS_MAX];
+	struct fi_wait_pollfd set = { .nfds = WAIT_FDS_MAX, .fd = list };
+	uint64_t at;
+	int ret = fi_control(&cq->fid, FI_GETWAIT, &set);
+
+	if (ret)
+		return ret;
+	for (at = 0; at < set.nfds; at++) {
+		fds[at].fd = list[at].fd;
+		fds[at].nested = is_epoll(list[at].fd);
+	}
+	return (int64_t)set.nfds;
+}
+
+/* Opens a completion queue that is waited for in this way. */
+static int open_queue(struct fid_domain *domain, int wait, uint64_t size, struct fid_cq **cq)
+{
+	static const enum fi_wait_obj objects[] = { FI_WAIT_NONE, FI_WAIT_FD, FI_WAIT_POLLFD };
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = size, .wait_obj = objects[wait] };
+	struct fi_cq_data_entry entry;
+	int ret = fi_cq_open(domain, &attr, cq, NULL);
+
+	/* The library completes its list of descriptors when it is waited for the first time. */
+	if (!ret && wait == WEIR_WAIT_SET)
+		(void)fi_cq_sread(*cq, &entry, 1, NULL, 1);
+	return ret;
+}
+
 /* Address vector, completion queue and endpoint: what the domain's registrations outlive. */
 static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids,
 			     struct weir_error *error)
 {
 	struct fi_av_attr av = { .type = FI_AV_TABLE };
-	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = f->queue };
 	uint64_t at;
 	int ret;
 
-	cq.wait_obj = f->wait_fd ? FI_WAIT_FD : FI_WAIT_NONE;
 	if ((ret = fi_av_open(f->domain, &av, &f->av, NULL)))
 		return failed(error, "fi_av_open", ret);
 	/* All keys of the endpoint have to be there before it is enabled; each is an entry that senders are named by. */
@@ -330,7 +387,7 @@ static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *nee
 			return failed(error, "fi_av_insert_auth_key", ret);
 		key_ids[at] = id;
 	}
-	if ((ret = fi_cq_open(f->domain, &cq, &f->cq, NULL)))
+	if ((ret = open_queue(f->domain, f->wait, f->queue, &f->cq)))
 		return failed(error, "fi_cq_open", ret);
 	if ((ret = fi_endpoint(f->domain, f->info, &f->ep, NULL)))
 		return failed(error, "fi_endpoint", ret);
@@ -359,7 +416,7 @@ static void set_name(struct weir_fabric *f, const char *name)
  * when it has arrived.
  */
 int64_t weir_fabric_open(const char *provider, const char *node, const char *service, const char *address,
-			 const struct weir_needs *needs, uint64_t *key_ids, int wait_fd, int delivery,
+			 const struct weir_needs *needs, uint64_t *key_ids, int wait, int delivery,
 			 uint64_t queue, uint64_t min_multi_recv, const struct weir_mr_settings *mr, struct weir_fabric **out, struct weir_caps *caps, struct weir_error *error)
 {
 	struct weir_fabric *f = calloc(1, sizeof *f);
@@ -374,7 +431,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	}
 	if (address)
 		set_name(f, address);
-	f->wait_fd = wait_fd;
+	f->wait = wait;
 	f->queue = queue;
 	f->min_multi_recv = min_multi_recv;
 	describe(f->info, caps);
@@ -494,12 +551,15 @@ int64_t weir_probe(const char *provider, const struct weir_needs *needs, struct 
 	return 0;
 }
 
-/* Whether completion queues of an offer have a descriptor to sleep on: 0, or why not. Only opening one tells. */
-int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs)
+/*
+ * Whether completion queues of an offer can be waited for in this way: 0, or why not. Only opening one tells. Of several
+ * descriptors one has to be what the provider itself polls, an epoll set: that one is worth leaving alone while awake.
+ */
+int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait)
 {
-	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_DATA, .size = 16, .wait_obj = FI_WAIT_FD };
+	struct weir_wait_fd fds[WAIT_FDS_MAX];
 	struct weir_fabric f = { 0 };
-	int64_t ret = find(provider, NULL, NULL, needs, &f.info);
+	int64_t ret = find(provider, NULL, NULL, needs, &f.info), count, at;
 
 	if (ret)
 		return ret;
@@ -507,7 +567,13 @@ int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs)
 	if (!ret)
 		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
 	if (!ret)
-		ret = fi_cq_open(f.domain, &cq, &f.cq, NULL);
+		ret = open_queue(f.domain, wait, 16, &f.cq);
+	if (!ret && wait == WEIR_WAIT_SET) {
+		count = list_wait_fds(f.cq, fds);
+		ret = count < 0 ? count : -FI_ENODATA;
+		for (at = 0; at < count; at++)
+			ret = fds[at].nested ? 0 : ret;
+	}
 	if (f.cq)
 		fi_close(&f.cq->fid);
 	if (f.domain)
@@ -530,6 +596,12 @@ int64_t weir_getname(struct weir_fabric *f, void *address, uint64_t *len)
 int64_t weir_wait_fd(struct weir_fabric *f, int *fd)
 {
 	return fi_control(&f->cq->fid, FI_GETWAIT, fd);
+}
+
+/* The descriptors of a queue that has several, into room for WAIT_FDS_MAX. Returns how many there are. */
+int64_t weir_wait_fds(struct weir_fabric *f, struct weir_wait_fd *fds)
+{
+	return list_wait_fds(f->cq, fds);
 }
 
 int64_t weir_trywait(struct weir_fabric *f)

@@ -177,6 +177,25 @@ impl Failure {
     };
 }
 
+/// The completion queue is only looked at.
+pub(super) const WAIT_NONE: c_int = 0;
+/// It has a descriptor.
+pub(super) const WAIT_FD: c_int = 1;
+/// It has several.
+pub(super) const WAIT_SET: c_int = 2;
+
+/// Most descriptors of one queue.
+pub(super) const WAIT_FDS_MAX: usize = 8;
+
+/// A descriptor of a completion queue.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WaitFd {
+    pub(super) fd: c_int,
+    /// It is a set of others, which the provider looks at itself.
+    pub(super) nested: c_int,
+}
+
 /// What the kernel knows of the progress of a TCP connection.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -197,7 +216,7 @@ unsafe extern "C" {
         address: *const c_char,
         needs: *const Needs,
         key_ids: *mut u64,
-        wait_fd: c_int,
+        wait: c_int,
         delivery: c_int,
         queue: u64,
         min_multi_recv: u64,
@@ -212,10 +231,11 @@ unsafe extern "C" {
     pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
-    pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs) -> i64;
+    pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs, wait: c_int) -> i64;
     pub(super) fn weir_providers(names: *mut [c_char; 64], room: u64) -> i64;
     pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
     pub(super) fn weir_wait_fd(f: *mut WeirFabric, fd: *mut c_int) -> i64;
+    pub(super) fn weir_wait_fds(f: *mut WeirFabric, fds: *mut WaitFd) -> i64;
     pub(super) fn weir_trywait(f: *mut WeirFabric) -> i64;
     pub(super) fn weir_av_insert(
         f: *mut WeirFabric,
