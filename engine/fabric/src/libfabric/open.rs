@@ -218,13 +218,13 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     let wait = facts.wait();
     let (mut own, mut bell) = (Own { node: None, service: None }, None);
     let mut name = None;
-    if wait != Wait::Doorbell {
-        own = own_socket(&options.bind)?;
-    } else {
+    if wait == Wait::Doorbell {
         bell::sweep();
         let fresh = bell::fresh_name(rt.random_u64());
         bell = Some(Bell::new(&fresh)?);
         name = Some(fresh);
+    } else {
+        own = own_socket(&options.bind)?;
     }
     let args = OpenArgs {
         provider: &options.provider,
