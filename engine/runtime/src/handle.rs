@@ -58,6 +58,11 @@ pub(crate) trait Backend {
     fn add_source(&self, source: Rc<dyn EventSource>) -> Result<SourceId, NoSources>;
     fn remove_source(&self, source: SourceId);
 
+    /// See [`Handle::is_idle`]. Virtual time passes only when it is.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// See [`Handle::run_now`]. In virtual time every task waits for its turn.
     fn run_now(&self, _task: TaskId) -> bool {
         false
@@ -180,6 +185,12 @@ impl Handle {
     #[must_use]
     pub fn run_now(&self, task: TaskName) -> bool {
         self.backend.run_now(task.0)
+    }
+
+    /// Whether no task is ready: then a source may take a little longer to look for what it has.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.backend.is_idle()
     }
 
     /// Lets every other ready task run once.

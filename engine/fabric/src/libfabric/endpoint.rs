@@ -91,7 +91,7 @@ impl LibfabricEndpoint {
         }
     }
 
-    /// The short way out: a message that is copied at once needs no buffer, no entry in the table of operations and no
+    /// The short ways out: a message that is copied at once needs no buffer, no entry in the table of operations and no
     /// completion. `None`: it has to go the long way.
     fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Result<Option<()>, FabricError> {
         let core = &self.core;
@@ -99,24 +99,11 @@ impl LibfabricEndpoint {
         let peers = core.peers.borrow();
         let Some(peer) = peers.get(to) else { return Err(FabricError::UnknownPeer) };
         self.alive(peer)?;
-        let through_channel = len <= JOIN_BYTES && peer.way.is_open();
-        let copied = len <= core.capabilities.inject && peer.waiting.is_empty();
-        if peer.has_moved() || !copied && !through_channel {
+        let put = self.put(peer, parts, len);
+        let posted = if put { None } else { self.post(peer, parts, len) };
+        if !put && posted.is_none() {
             return Ok(None);
         }
-        let mut joined = core.join.borrow_mut();
-        let message = match parts {
-            [whole] => whole,
-            _ if len > JOIN_MAX && !through_channel => return Ok(None),
-            _ => join(&mut joined[..len], parts),
-        };
-        let put = through_channel && peer.way.put(message, core.channels.turn());
-        let posted = match put {
-            true => Posted::Yes,
-            false if copied => core.raw.inject(message, peer.fi_addr),
-            false => return Ok(None),
-        };
-        drop(joined);
         if let Some(ringer) = &peer.ringer
             && core.ring(ringer) == Rung::Moved
         {
@@ -125,12 +112,39 @@ impl LibfabricEndpoint {
             return Ok(None);
         }
         match posted {
-            Posted::Yes if put => add(&core.counters.channel_sent, 1),
-            Posted::Yes => core.sent_by_provider(to, peer),
-            Posted::Again => return Ok(None),
-            Posted::Failed(errno) => return Err(core.refusal(errno)),
+            None => add(&core.counters.channel_sent, 1),
+            Some(Posted::Yes) => core.sent_by_provider(to, peer),
+            Some(Posted::Again) => return Ok(None),
+            Some(Posted::Failed(errno)) => return Err(core.refusal(errno)),
         }
         Ok(Some(()))
+    }
+
+    /// Puts a message into the peer's channel, if there is one that has room.
+    #[inline]
+    fn put(&self, peer: &KnownPeer, parts: &[&[u8]], len: usize) -> bool {
+        let Some(channel) = peer.way.open().filter(|_| len <= JOIN_BYTES) else { return false };
+        channel.put(whole(&mut self.core.join.borrow_mut()[..], parts, len), self.core.channels.turn())
+    }
+
+    /// Gives a message to the provider, if that copies it at once. `None`: it doesn't, or others have to go first.
+    fn post(&self, peer: &KnownPeer, parts: &[&[u8]], len: usize) -> Option<Posted> {
+        let core = &self.core;
+        let copied = len <= core.capabilities.inject && (len <= JOIN_MAX || parts.len() == 1);
+        if !copied || !peer.waiting.is_empty() || peer.has_moved() {
+            return None;
+        }
+        let mut joined = core.join.borrow_mut();
+        Some(core.raw.inject(whole(&mut joined[..], parts, len), peer.fi_addr))
+    }
+}
+
+/// A message of this length in one piece, put together where it isn't.
+#[inline]
+fn whole<'a>(into: &'a mut [u8], parts: &[&'a [u8]], len: usize) -> &'a [u8] {
+    match parts {
+        [whole] => whole,
+        _ => join(&mut into[..len], parts),
     }
 }
 

@@ -223,7 +223,7 @@ impl Core {
         }
         let reaped = self.reap();
         // That takes a while; what came meanwhile need not wait for the next look.
-        self.take_from_channels() || reaped || came
+        self.take_from_channels() || reaped || came || self.wait_at_channels()
     }
 
     /// Takes what has completed, and hands out messages as far as a turn goes. Returns whether there was anything.

@@ -22,6 +22,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use remote::Inbox;
 use rustix::event::{Timespec, epoll};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -94,7 +95,8 @@ struct Core {
     source_serial: Cell<u64>,
     epoll: OwnedFd,
     inbox: Arc<Inbox>,
-    start: std::time::Instant,
+    /// Monotonic time of the system at the start.
+    start: u64,
     random: Random,
     options: Options,
     turns: Cell<u64>,
@@ -123,9 +125,12 @@ struct Lull {
 /// How long the wall clock is taken to run with the monotonic one: what it is set by is noticed this much later.
 const WALL_AGE_MAX: Duration = Duration::from_millis(1);
 
-/// In nanoseconds; five centuries of them fit.
-fn nanos(time: Duration) -> u64 {
-    time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.subsec_nanos()))
+/// What a clock of the system says, in nanoseconds; five centuries of them fit. Neither clock is before its zero. The
+/// library's own types check and divide, which takes longer than reading the clock.
+#[expect(clippy::cast_sign_loss, reason = "neither part is negative")]
+fn system_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 /// A single-threaded executor. Tasks that are left when it is dropped are dropped with it.
@@ -161,7 +166,7 @@ impl Executor {
             source_serial: Cell::new(0),
             epoll,
             inbox,
-            start: std::time::Instant::now(),
+            start: system_ns(ClockId::Monotonic),
             random: Random::new(u64::from_ne_bytes(seed)),
             options,
             turns: Cell::default(),
@@ -266,7 +271,7 @@ impl Drop for Executor {
 
 impl Core {
     fn read_clock(&self) -> Instant {
-        Instant::from_nanos(nanos(self.start.elapsed()))
+        Instant::from_nanos(system_ns(ClockId::Monotonic).wrapping_sub(self.start))
     }
 
     /// The time, when it is not known yet.
@@ -283,8 +288,7 @@ impl Core {
     #[cold]
     fn read_wall(&self, now: Instant) -> Wall {
         // The two have to be read at the same moment.
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let ahead = nanos(since.unwrap_or_default()).wrapping_sub(self.read_clock().as_nanos());
+        let ahead = system_ns(ClockId::Realtime).wrapping_sub(self.read_clock().as_nanos());
         let wall = Wall { ahead, until: now + WALL_AGE_MAX };
         self.readings.wall.set(wall);
         wall
@@ -482,6 +486,10 @@ impl Backend for Core {
     fn abort(&self, id: TaskId) {
         let removed = self.tasks.borrow_mut().remove(id);
         drop(removed);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty()
     }
 
     fn run_now(&self, id: TaskId) -> bool {

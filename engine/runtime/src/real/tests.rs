@@ -307,3 +307,41 @@ fn what_comes_when_there_is_nothing_to_do_finds_the_clock_read() {
     // The first two polls come before and behind the main future's; nothing is done between the others.
     assert_eq!(*source.seen.borrow(), [false, false, true, true, true]);
 }
+
+/// Notes at each poll whether any task is ready, and wakes the main future when none is.
+struct Observer {
+    rt: Handle,
+    seen: RefCell<Vec<bool>>,
+    done: Notify,
+}
+
+impl EventSource for Observer {
+    fn poll(&self) -> bool {
+        let idle = self.rt.is_idle();
+        self.seen.borrow_mut().push(idle);
+        if idle {
+            self.done.notify_one();
+        }
+        idle
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_source_is_told_whether_any_task_is_ready() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let source = Rc::new(Observer { rt: rt.clone(), seen: RefCell::default(), done: Notify::new() });
+    executor.add_source(Rc::clone(&source) as Rc<dyn EventSource>).expect("a source");
+    rt.spawn(async {});
+    executor.block_on(source.done.notified());
+    // Task and main future are ready before the first turn, and end in it.
+    assert_eq!(*source.seen.borrow(), [false, true]);
+}

@@ -140,8 +140,10 @@ impl Channel {
         self.close();
     }
 
-    /// Writes a message, where there is room for it. Not, where the other side has broken the rules.
-    fn put(&self, message: &[u8]) -> bool {
+    /// Writes a message, where there is room for it. Not, where the other side has broken the rules. `turn` is the table's.
+    #[inline]
+    pub(super) fn put(&self, message: &[u8], turn: u32) -> bool {
+        self.used.set(turn);
         self.writer.put(message).unwrap_or_else(|Garbage| {
             self.give_up();
             false

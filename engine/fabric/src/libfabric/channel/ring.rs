@@ -18,7 +18,7 @@ pub(super) const SLOTS: u32 = 128;
 const SLOT_LONGS: usize = 16;
 
 /// Bytes of a message in one slot.
-const SLOT_BYTES: usize = (SLOT_LONGS - 1) * 8;
+pub(super) const SLOT_BYTES: usize = (SLOT_LONGS - 1) * 8;
 
 /// Slots of the longest message: several fit in a ring.
 const MESSAGE_SLOTS: u32 = 34;
@@ -95,12 +95,18 @@ impl Writer {
         Ok(fits(taken))
     }
 
+    /// Writes what a slot holds of a message, the end first: whoever waits looks at the line in which the slot begins, and would
+    /// take it away once more if anything else were written between that line's first word and its head.
+    #[inline]
     fn fill(&self, number: u32, bytes: &[u8]) {
-        let longs = self.place.slot(number)[1..].iter();
+        let [_, longs @ ..] = self.place.slot(number);
         let (whole, rest) = bytes.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        for (long, bytes) in longs.zip(whole.iter().chain((!rest.is_empty()).then_some(&last))) {
+        if let Some(long) = longs.get(whole.len()).filter(|_| !rest.is_empty()) {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            long.store(u64::from_le_bytes(last), Ordering::Relaxed);
+        }
+        for (long, bytes) in longs.iter().zip(whole).rev() {
             long.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
         }
     }
@@ -153,17 +159,15 @@ impl Reader {
         if len > MESSAGE_MAX { Err(Garbage) } else { Ok(Some(len)) }
     }
 
-    /// Copies the message that has come, of as many bytes as `into` has.
-    pub(super) fn take(&self, into: &mut [u8]) {
-        let (first, slots) = (self.next.get(), slots_for(into.len()));
-        for (number, bytes) in (0..).zip(into.chunks_mut(SLOT_BYTES)) {
-            let mut longs = self.place.slot(first.wrapping_add(number))[1..].iter();
-            let (whole, rest) = bytes.as_chunks_mut::<8>();
-            for (bytes, long) in whole.iter_mut().zip(&mut longs) {
-                *bytes = long.load(Ordering::Relaxed).to_le_bytes();
-            }
-            if let Some(long) = longs.next().filter(|_| !rest.is_empty()) {
-                rest.copy_from_slice(&long.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+    /// Copies the message that has come, of this length, to the beginning of `into`, which has room for what a slot holds. What
+    /// is behind the message there is changed, too: a slot is copied as a whole, for which there is no loop.
+    #[inline]
+    pub(super) fn take(&self, into: &mut [u8], len: usize) {
+        let (first, slots) = (self.next.get(), slots_for(len));
+        if let Some((begin, rest)) = into.split_first_chunk_mut::<SLOT_BYTES>() {
+            self.copy(first, begin);
+            if slots > 1 {
+                self.take_rest(first, &mut rest[..len.saturating_sub(SLOT_BYTES)]);
             }
         }
         let next = first.wrapping_add(slots);
@@ -171,6 +175,25 @@ impl Reader {
         if next.wrapping_sub(self.told.get()) >= TOLD_EVERY {
             self.told.set(next);
             self.place.taken().store(next.into(), Ordering::Release);
+        }
+    }
+
+    /// Copies all that a slot holds.
+    #[inline]
+    fn copy(&self, number: u32, into: &mut [u8; SLOT_BYTES]) {
+        let [_, longs @ ..] = self.place.slot(number);
+        let (places, _) = into.as_chunks_mut::<8>();
+        for (place, long) in places.iter_mut().zip(longs) {
+            *place = long.load(Ordering::Relaxed).to_le_bytes();
+        }
+    }
+
+    /// Copies what stands in the slots behind the first one.
+    fn take_rest(&self, first: u32, into: &mut [u8]) {
+        for (number, bytes) in (1..).zip(into.chunks_mut(SLOT_BYTES)) {
+            let mut whole = [0; SLOT_BYTES];
+            self.copy(first.wrapping_add(number), &mut whole);
+            bytes.copy_from_slice(&whole[..bytes.len()]);
         }
     }
 }
@@ -200,8 +223,10 @@ mod tests {
     }
 
     fn take(reader: &Reader) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; reader.peek().expect("no garbage")?];
-        reader.take(&mut bytes);
+        let len = reader.peek().expect("no garbage")?;
+        let mut bytes = vec![0; len.max(SLOT_BYTES)];
+        reader.take(&mut bytes, len);
+        bytes.truncate(len);
         Some(bytes)
     }
 
@@ -243,7 +268,7 @@ mod tests {
                 reader.place.shared.longs::<1>(at)[0].store(value, Ordering::Relaxed);
                 if let Ok(Some(len)) = reader.peek() {
                     prop_assert!(len <= MESSAGE_MAX);
-                    reader.take(&mut vec![0; len]);
+                    reader.take(&mut vec![0; len.max(SLOT_BYTES)], len);
                 }
                 let _ = writer.put(&[1; 500]);
             }

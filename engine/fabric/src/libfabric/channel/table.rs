@@ -1,7 +1,7 @@
 //! The channels of an endpoint, and the memory that what comes through them is copied to.
 
 use super::Channel;
-use super::ring::{Garbage, MESSAGE_MAX};
+use super::ring::{Garbage, MESSAGE_MAX, SLOT_BYTES};
 use crate::BufferPool;
 use crate::message::{Message, SlabLease, SlabReturns, Source};
 use core::cell::{Cell, RefCell};
@@ -58,22 +58,29 @@ impl Copies {
         Some(SlabLease::new(memory, Rc::downgrade(&self.returns)))
     }
 
-    /// Has `fill` write a message of this length, of this sender.
+    /// Has `fill` write a message of this length, of this sender, to the beginning of room for no less than what a slot holds.
+    #[inline]
     fn message(&mut self, source: Source, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+        let room = len.max(SLOT_BYTES);
         match &self.slab {
             Some(slab) if Rc::strong_count(slab) == 1 => self.used = 0,
-            Some(slab) if self.used + len <= slab.memory().len() => {}
+            Some(slab) if self.used + room <= slab.memory().len() => {}
             _ => (self.slab, self.used) = (self.next_slab(), 0),
         }
-        let Some(slab) = &self.slab else {
-            let mut bytes = vec![0; len];
-            fill(&mut bytes);
-            return Message::owned(source, bytes, None);
-        };
+        let Some(slab) = &self.slab else { return Self::message_of_its_own(source, len, fill) };
         let at = self.used;
-        self.used += len;
-        slab.memory().fill(at..at + len, fill);
+        // The next message's words are words of the processor's, too.
+        self.used += room.next_multiple_of(8);
+        slab.memory().fill(at..at + room, fill);
         Message::slab(source, Rc::clone(slab), at, len)
+    }
+
+    #[cold]
+    fn message_of_its_own(source: Source, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+        let mut bytes = vec![0; len.max(SLOT_BYTES)];
+        fill(&mut bytes);
+        bytes.truncate(len);
+        Message::owned(source, bytes, None)
     }
 }
 
@@ -90,6 +97,8 @@ pub(super) enum Look {
 /// The channels of an endpoint.
 pub(in crate::libfabric) struct Channels {
     open: RefCell<Vec<Rc<Channel>>>,
+    /// How many those are: asked at every look.
+    count: Cell<usize>,
     /// Which one is looked at first the next time.
     first: Cell<usize>,
     /// Looks so far.
@@ -106,6 +115,7 @@ impl Channels {
     pub(in crate::libfabric) fn new(now: Instant) -> Self {
         Self {
             open: RefCell::default(),
+            count: Cell::new(0),
             first: Cell::new(0),
             looks: Cell::new(0),
             turn: Cell::new(0),
@@ -117,7 +127,7 @@ impl Channels {
     /// How many there are.
     #[inline]
     pub(in crate::libfabric) fn count(&self) -> usize {
-        self.open.borrow().len()
+        self.count.get()
     }
 
     /// The turn that it is; one that is used now was used in this turn.
@@ -141,11 +151,10 @@ impl Channels {
         }
     }
 
-    /// Which channel is looked at first: one that there is, also when others have gone since.
+    /// Which channel is looked at first.
     #[inline]
     pub(super) fn first(&self) -> usize {
-        let first = self.first.get();
-        if first < self.count() { first } else { 0 }
+        self.first.get()
     }
 
     /// The next look begins with this one.
@@ -161,11 +170,15 @@ impl Channels {
     pub(super) fn add(&self, channel: Rc<Channel>) {
         channel.used.set(self.turn.get());
         self.open.borrow_mut().push(channel);
+        self.count.set(self.count.get() + 1);
     }
 
     /// Takes out those that this is true of.
     pub(super) fn take(&self, gone: impl Fn(&Channel) -> bool) -> Vec<Rc<Channel>> {
-        self.open.borrow_mut().extract_if(.., |channel| gone(channel)).collect()
+        let mut open = self.open.borrow_mut();
+        let taken = open.extract_if(.., |channel| gone(channel)).collect();
+        self.count.set(open.len());
+        taken
     }
 
     /// The channel that has been idle longest, if that is long enough for another one to take its place.
@@ -175,10 +188,19 @@ impl Channels {
         open.iter().filter(|channel| idle(channel) >= IDLE_TURNS).max_by_key(|channel| idle(channel)).cloned()
     }
 
-    /// Looks at one of them.
+    /// Whether there is something to take, or to leave.
     #[inline]
-    pub(super) fn look_at(&self, at: usize) -> Look {
-        self.open.borrow().get(at).map_or(Look::Nothing, |channel| self.look_into(channel))
+    pub(super) fn have_something(&self) -> bool {
+        self.open.borrow().iter().any(|channel| channel.reader.peek() != Ok(None))
+    }
+
+    /// Looks at one of them, the first one where there are not so many. `next` is then the one behind it.
+    #[inline]
+    pub(super) fn look_at(&self, next: &mut usize) -> Look {
+        let open = self.open.borrow();
+        let at = if *next < open.len() { *next } else { 0 };
+        *next = at + 1;
+        open.get(at).map_or(Look::Nothing, |channel| self.look_into(channel))
     }
 
     /// Looks at a channel, which need not be one of these any more.
@@ -186,13 +208,16 @@ impl Channels {
     pub(super) fn look_into(&self, channel: &Rc<Channel>) -> Look {
         match channel.reader.peek() {
             Ok(None) => Look::Nothing,
-            Ok(Some(len)) => {
-                channel.used.set(self.turn.get());
-                let (source, mut copies) = (Source::Peer(channel.peer), self.copies.borrow_mut());
-                Look::Came(copies.message(source, len, |bytes| channel.reader.take(bytes)))
-            }
+            Ok(Some(len)) => Look::Came(self.take_from(channel, len)),
             Err(Garbage) => Look::Broken(Rc::clone(channel)),
         }
+    }
+
+    /// Takes the message that has come through a channel.
+    fn take_from(&self, channel: &Channel, len: usize) -> Message {
+        channel.used.set(self.turn.get());
+        let (source, mut copies) = (Source::Peer(channel.peer), self.copies.borrow_mut());
+        copies.message(source, len, |bytes| channel.reader.take(bytes, len))
     }
 }
 
@@ -201,7 +226,7 @@ mod tests {
     use super::*;
 
     fn message(copies: &mut Copies, number: u8, len: usize) -> Message {
-        copies.message(Source::Unknown, len, |bytes| bytes.fill(number))
+        copies.message(Source::Unknown, len, |bytes| bytes[..len].fill(number))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How small messages get to one peer.
 
 use super::Channel;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 /// Messages through the provider before a peer is offered a channel. Who sends only a few needs none.
@@ -21,19 +21,11 @@ pub(in crate::libfabric) struct Way {
 }
 
 impl Way {
-    /// Whether the peer takes messages from a channel.
+    /// The channel, where the peer takes messages from it.
     #[inline]
-    pub(in crate::libfabric) fn is_open(&self) -> bool {
-        self.channel.borrow().as_ref().is_some_and(|channel| channel.is_open())
-    }
-
-    /// Writes a message to the channel, if there is one that has room. `turn` is the table's.
-    #[inline]
-    pub(in crate::libfabric) fn put(&self, message: &[u8], turn: u32) -> bool {
-        let channel = self.channel.borrow();
-        let Some(channel) = channel.as_ref().filter(|channel| channel.is_open()) else { return false };
-        channel.used.set(turn);
-        channel.put(message)
+    pub(in crate::libfabric) fn open(&self) -> Option<Ref<'_, Channel>> {
+        let channel = Ref::filter_map(self.channel.borrow(), Option::as_deref).ok()?;
+        channel.is_open().then_some(channel)
     }
 
     /// Counts a message that went through the provider. Returns whether it is time to offer a channel.
@@ -45,7 +37,7 @@ impl Way {
         }
         self.sent.set(0);
         self.apart.set((self.apart.get() * 2).clamp(2 * FIRST_OFFER, OFFERS_APART_MAX));
-        !self.is_open()
+        self.open().is_none()
     }
 
     /// The channel, whatever its state is.
