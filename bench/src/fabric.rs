@@ -40,6 +40,8 @@ const IN_FLIGHT: usize = 16;
 /// Transfers under way in the rows of several: a lone write counts as done when it is in the system's buffers, so that
 /// bare ones overlap by themselves.
 const TRANSFERS: usize = 4;
+/// Transfers under way beside small requests: more than a server reads of one client at once.
+const CROWD: usize = 16;
 /// Time for one turn of one side: some dozen transfers on the slowest provider, and too short for the machine to become
 /// another one between neighbours.
 const SPAN: Duration = Duration::from_millis(20);
@@ -99,6 +101,8 @@ enum What {
     Reads,
     /// The same, [`TRANSFERS`] at a time.
     Writes,
+    /// Small ones, one after another, while the server reads [`CROWD`] MiB of client memory.
+    Beside,
 }
 
 /// One of those that are compared: a client with a server process of its own.
@@ -368,6 +372,12 @@ fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
         let goal = (aimed && is_native(provider)).then_some(">= 0.95");
         pairs.rate(report, &name(row), "MiB/s", reference, goal);
     }
+    let side = requests::Requests::start(provider, Mode::Rpc, Seats::USUAL)?;
+    let mut beside = Pairs::default();
+    for _ in 0..TURNS {
+        beside.add(side.turn(What::Beside)?, side.turn(What::Alone)?);
+    }
+    beside.time(report, &name("RPC 64 B beside 16 MiB to the server"), "alone", None);
     let goal = is_native(provider).then_some("<= 2");
     report.figure(&name("1 MiB exposed and withdrawn"), pairs::median(registration), "us", goal);
     Ok(())

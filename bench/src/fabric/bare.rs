@@ -196,7 +196,7 @@ impl Side for Bare {
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         Ok(self.executor.block_on(async {
             match what {
-                What::Alone => rate(span, 1, |_| self.ping()).await,
+                What::Alone | What::Beside => rate(span, 1, |_| self.ping()).await,
                 What::Together => self.echoes(span).await,
                 What::Read => rate(span, 1, |worker| self.read(worker)).await,
                 What::Write => rate(span, 1, |worker| self.write(worker)).await,

@@ -37,7 +37,7 @@ impl Alone {
 impl Side for Alone {
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let (load, width) = match what {
-            What::Alone => (Load::Empty, 1),
+            What::Alone | What::Beside => (Load::Empty, 1),
             What::Together => (Load::Empty, IN_FLIGHT),
             What::Read | What::AskedRead => (Load::Pull, 1),
             What::Write | What::AskedWrite => (Load::Push, 1),

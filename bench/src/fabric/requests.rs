@@ -9,10 +9,10 @@ use weir_fabric::Endpoint;
 use weir_fabric::{Ability, Options, open};
 use weir_proto::capability::SystemKey;
 use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, RpcError};
-use weir_runtime::Handle;
 use weir_runtime::real::Executor;
+use weir_runtime::{Handle, join_all};
 
-use super::{IN_FLIGHT, LARGE, Mode, SMALL, Server, Side, TRANSFERS, What, failed, rate, touch};
+use super::{CROWD, IN_FLIGHT, LARGE, Mode, SMALL, Server, Side, TRANSFERS, What, failed, rate, touch};
 use crate::pin::Seats;
 use crate::report::BenchError;
 
@@ -77,6 +77,29 @@ pub(super) async fn rate_of_tasks(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, span: D
         let _ = task.await;
     }
     f64::from(done.get()) / began.elapsed().as_secs_f64()
+}
+
+/// Small requests per second, one after another, while transfers of a MiB are under way.
+async fn rate_beside(side: &Requests, span: Duration) -> f64 {
+    let began = Instant::now();
+    let (moving, done) = (Cell::new(CROWD), Cell::new(0u32));
+    let (moving, done) = (&moving, &done);
+    let workers = (0..=CROWD).map(|worker| async move {
+        if worker == CROWD {
+            while moving.get() == CROWD {
+                side.call(EMPTY).await;
+                done.set(done.get() + 1);
+            }
+            return began.elapsed();
+        }
+        while began.elapsed() < span {
+            side.call(PULL).await;
+        }
+        moving.set(moving.get() - 1);
+        Duration::ZERO
+    });
+    let took = join_all(workers).await.into_iter().max().unwrap_or_default();
+    f64::from(done.get()) / took.as_secs_f64()
 }
 
 /// A client of an RPC server.
@@ -156,6 +179,7 @@ impl Side for Requests {
                 What::Write | What::AskedWrite => rate(span, 1, |_| self.call(PUSH)).await,
                 What::Reads => rate(span, TRANSFERS, |_| self.call(PULL)).await,
                 What::Writes => rate(span, TRANSFERS, |_| self.call(PUSH)).await,
+                What::Beside => rate_beside(self, span).await,
             }
         });
         self.trouble.borrow_mut().take().map_or(Ok(rate), |error| Err(failed("RPC", &error)))

@@ -3,6 +3,7 @@
 use crate::entries::Entries;
 use crate::id_map::IdMap;
 use crate::load::PAUSE_MAX;
+use crate::pace::Paces;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::ClientId;
@@ -11,7 +12,6 @@ use std::collections::BTreeSet;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
-use weir_runtime::sync::Semaphore;
 
 /// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
 const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
@@ -65,8 +65,8 @@ pub(crate) struct Client {
     named: bool,
     heard: Instant,
     pub(crate) acked: u64,
-    /// Who of its requests may start the next transfer; see [`crate::pace`].
-    pace: Semaphore,
+    /// Which of its requests may start the next transfer; see [`crate::pace`].
+    paces: Paces,
     /// When its next request that is sent away may come.
     slot: Instant,
     /// Until when its allowance of answers that bring about nothing is used up.
@@ -125,8 +125,8 @@ impl Clients {
     }
 
     /// What paces transfers with a client.
-    pub(crate) fn pace(&self, client: ClientId) -> Option<Semaphore> {
-        self.known.get(client).map(|client| client.pace.clone())
+    pub(crate) fn paces(&self, client: ClientId) -> Option<&Paces> {
+        self.known.get(client).map(|client| &client.paces)
     }
 
     /// Whose client this is, and what its messages are sealed with.
@@ -239,7 +239,7 @@ impl Clients {
                 named: false,
                 heard: now,
                 acked: 0,
-                pace: Semaphore::new(1),
+                paces: Paces::default(),
                 slot: Instant::default(),
                 answered: Instant::default(),
                 running: 0,

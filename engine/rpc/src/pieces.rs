@@ -2,6 +2,7 @@
 
 use crate::Inner;
 use crate::accesses::Accesses;
+use crate::pace::Leave;
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -85,6 +86,11 @@ impl<'a> Pieces<'a> {
         self.next.is_none() && self.again.is_empty()
     }
 
+    /// Length of the next one; 0 when there is none.
+    pub(crate) fn next_len(&self) -> usize {
+        self.again.last().or(self.next.as_ref()).map_or(0, |piece| piece.local.len())
+    }
+
     /// A piece has to be tried again, before all others.
     pub(crate) fn put_back(&mut self, piece: Piece) {
         self.again.push(piece);
@@ -112,8 +118,8 @@ impl Moving {
     }
 }
 
-/// A place among all transfers, and a turn among the client's where they take turns.
-pub(crate) type Places = (Permit, Option<Permit>);
+/// A place among all transfers, and leave to start among the client's.
+pub(crate) type Places = (Permit, Leave);
 
 /// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
 /// memory is theirs until then.

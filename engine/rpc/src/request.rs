@@ -4,6 +4,7 @@ use crate::Inner;
 use crate::accesses::Accesses;
 use crate::error::Status;
 use crate::metrics::add;
+use crate::pace::Pace;
 use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
 use crate::wire::{ClientId, Header, Layout};
 use core::ops::Range;
@@ -333,19 +334,16 @@ impl Request {
         mut start: impl FnMut(&Piece) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.inner.rt;
-        let paced = self.inner.is_paced(access);
+        let pace = self.inner.pace_of(access);
         let mut under_way = UnderWay::new(&self.inner, self.parts.accesses.as_ref());
         while !pieces.is_empty() || !under_way.is_empty() {
             self.may_go_on()?;
-            let slot = self.slot(&pieces, paced);
+            let slot = self.slot(&pieces, pace);
             let slot = match (slot, under_way.oldest()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
-                    let pace = if paced {
-                        self.inner.pace(self.parts.header.client, self.parts.deadline).await
-                    } else {
-                        None
-                    };
+                    let (client, next) = (self.parts.header.client, (pace, pieces.next_len()));
+                    let pace = self.inner.pace(client, next, self.parts.deadline).await;
                     let slot = rt.timeout_at(self.parts.deadline, self.inner.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
                     let slot = slot.map_err(|Elapsed| self.expired())?.map_err(closing)?;
@@ -388,11 +386,11 @@ impl Request {
     }
 
     /// A place for the next piece, with its turn where transfers take turns, if both are to be had now.
-    fn slot(&self, pieces: &Pieces<'_>, paced: bool) -> Option<Places> {
+    fn slot(&self, pieces: &Pieces<'_>, pace: Pace) -> Option<Places> {
         if pieces.is_empty() {
             return None;
         }
-        let pace = if paced { Some(self.inner.try_pace(self.parts.header.client)?) } else { None };
+        let pace = self.inner.try_pace(self.parts.header.client, (pace, pieces.next_len()))?;
         Some((self.inner.transfers.try_acquire()?, pace))
     }
 

@@ -1,4 +1,4 @@
-//! Transfers with one client where writes are ordered, and where they are not.
+//! Transfers with one client where all that goes to it goes in one stream, and where not.
 
 use core::time::Duration;
 use std::rc::Rc;
@@ -13,9 +13,9 @@ const PUSH: u16 = 0x7002;
 const PORT: u16 = 31_416;
 const LEN: usize = 1 << 20;
 
-/// How long four requests at a time take that move a MiB each. A MiB takes 100 µs, and all that the network has to carry
-/// go side by side.
-fn together(ordered_writes: bool, opcode: u16) -> Duration {
+/// How long so many requests at a time take that move `len` bytes each. A MiB takes 100 µs, and all that the network has to
+/// carry go side by side.
+fn together(ordered_writes: bool, opcode: u16, count: usize, len: usize) -> Duration {
     let world = World::new(5);
     let fabric = Fabric::with_config(&world, Config { ordered_writes, ..Config::default() });
     let (server, client) = (world.node("server"), world.node("client"));
@@ -23,17 +23,19 @@ fn together(ordered_writes: bool, opcode: u16) -> Duration {
     serving.serve(
         PULL,
         Rc::new(|request: Request| async move {
-            let mut buffer = request.alloc(LEN)?;
-            request.pull(0, &mut buffer, LEN).await?;
-            Ok(vec![buffer[LEN - 1]])
+            let len = usize::try_from(request.bulk_len()).expect("small");
+            let mut buffer = request.alloc(len)?;
+            request.pull(0, &mut buffer, len).await?;
+            Ok(vec![buffer[len - 1]])
         }),
     );
     serving.serve(
         PUSH,
         Rc::new(|request: Request| async move {
-            let mut buffer = request.alloc(LEN)?;
+            let len = usize::try_from(request.bulk_room()).expect("small");
+            let mut buffer = request.alloc(len)?;
             buffer.fill(9);
-            request.push(0, &buffer, LEN).await?;
+            request.push(0, &buffer, len).await?;
             Ok(vec![9])
         }),
     );
@@ -49,13 +51,13 @@ fn together(ordered_writes: bool, opcode: u16) -> Duration {
             Ok::<_, RpcError>((reply.to_vec(), buffer))
         };
         let buffers = || {
-            let mut buffer = rpc.alloc(LEN).expect("memory");
+            let mut buffer = rpc.alloc(len).expect("memory");
             buffer.fill(if opcode == PULL { 9 } else { 0 });
             buffer
         };
         call(buffers()).await.expect("contact is made");
         let began = rt.now();
-        let done = join_all((0..4).map(|_| call(buffers()))).await;
+        let done = join_all((0..count).map(|_| call(buffers()))).await;
         let took = rt.now() - began;
         for outcome in done {
             let (said, buffer) = outcome.expect("served");
@@ -66,11 +68,22 @@ fn together(ordered_writes: bool, opcode: u16) -> Duration {
 }
 
 #[test]
-fn ordered_writes_to_a_client_go_one_after_another_and_all_else_side_by_side() {
+fn transfers_go_side_by_side_where_each_has_a_way_of_its_own() {
     let one = Duration::from_micros(100);
-    assert!(together(true, PUSH) >= one * 4, "one after another");
-    for (ordered, opcode) in [(false, PUSH), (true, PULL), (false, PULL)] {
-        let took = together(ordered, opcode);
+    for opcode in [PUSH, PULL] {
+        let took = together(false, opcode, 8, LEN);
         assert!(took >= one && took < one * 3, "side by side: {took:?}");
+    }
+}
+
+#[test]
+fn no_more_moves_at_once_with_a_client_that_has_a_single_stream_than_what_keeps_it_full() {
+    let one = Duration::from_micros(100);
+    for opcode in [PUSH, PULL] {
+        let took = together(true, opcode, 8, LEN);
+        assert!(took >= one * 4 && took < one * 6, "two at a time: {took:?}");
+        // As many as a client has credits, of as much together as two large ones.
+        let took = together(true, opcode, 32, 64 << 10);
+        assert!(took < one * 3, "side by side: {took:?}");
     }
 }
