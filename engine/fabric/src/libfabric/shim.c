@@ -354,18 +354,45 @@ static int64_t list_wait_fds(struct fid_cq *cq, struct weir_wait_fd *fds)
 	return (int64_t)set.nfds;
 }
 
-/* Opens a completion queue that is waited for in this way. */
+/* Longest wait for the library to complete its list, in milliseconds: of a thread that the system lets run now and then. */
+#define SETTLE_MAX_MS 512
+
+/*
+ * Has the library complete its list of descriptors, which it does when the queue is waited for the first time, if the time for
+ * that has not passed before the wait begins. It always has with the first one here, so that what is done about it is tried in
+ * every run and not once in some hundreds on a busy machine.
+ */
+static int settle(struct fid_cq *cq)
+{
+	struct weir_wait_fd fds[WAIT_FDS_MAX];
+	struct fi_cq_data_entry entry;
+	int64_t count, at;
+	int wait;
+
+	for (wait = 0; wait <= SETTLE_MAX_MS; wait = wait ? 2 * wait : 1) {
+		(void)fi_cq_sread(cq, &entry, 1, NULL, wait);
+		count = list_wait_fds(cq, fds);
+		if (count < 0)
+			return (int)count;
+		for (at = 0; at < count; at++) {
+			if (fds[at].nested)
+				return 0;
+		}
+	}
+	return -FI_ENODATA;
+}
+
+/*
+ * Opens a completion queue that is waited for in this way. Of several descriptors one has to be what the provider itself polls, an
+ * epoll set: that one is worth leaving alone while awake.
+ */
 static int open_queue(struct fid_domain *domain, int wait, uint64_t size, struct fid_cq **cq)
 {
 	static const enum fi_wait_obj objects[] = { FI_WAIT_NONE, FI_WAIT_FD, FI_WAIT_POLLFD };
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = size, .wait_obj = objects[wait] };
-	struct fi_cq_data_entry entry;
 	int ret = fi_cq_open(domain, &attr, cq, NULL);
 
-	/* The library completes its list of descriptors when it is waited for the first time. */
-	if (!ret && wait == WEIR_WAIT_SET)
-		(void)fi_cq_sread(*cq, &entry, 1, NULL, 1);
-	return ret;
+	return ret || wait != WEIR_WAIT_SET ? ret : settle(*cq);
 }
 
 /* Address vector, completion queue and endpoint: what the domain's registrations outlive. */
@@ -551,15 +578,11 @@ int64_t weir_probe(const char *provider, const struct weir_needs *needs, struct 
 	return 0;
 }
 
-/*
- * Whether completion queues of an offer can be waited for in this way: 0, or why not. Only opening one tells. Of several
- * descriptors one has to be what the provider itself polls, an epoll set: that one is worth leaving alone while awake.
- */
+/* Whether completion queues of an offer can be waited for in this way: 0, or why not. Only opening one tells. */
 int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait)
 {
-	struct weir_wait_fd fds[WAIT_FDS_MAX];
 	struct weir_fabric f = { 0 };
-	int64_t ret = find(provider, NULL, NULL, needs, &f.info), count, at;
+	int64_t ret = find(provider, NULL, NULL, needs, &f.info);
 
 	if (ret)
 		return ret;
@@ -568,12 +591,6 @@ int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, in
 		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
 	if (!ret)
 		ret = open_queue(f.domain, wait, 16, &f.cq);
-	if (!ret && wait == WEIR_WAIT_SET) {
-		count = list_wait_fds(f.cq, fds);
-		ret = count < 0 ? count : -FI_ENODATA;
-		for (at = 0; at < count; at++)
-			ret = fds[at].nested ? 0 : ret;
-	}
 	if (f.cq)
 		fi_close(&f.cq->fid);
 	if (f.domain)

@@ -101,11 +101,11 @@ mod tests {
         text.lines().filter(|line| line.starts_with("tfd:")).count()
     }
 
-    #[test]
-    fn what_packets_make_readable_is_watched_only_during_sleep() {
+    /// A completion queue that has several descriptors, with all that it takes.
+    fn opened() -> Rc<Raw> {
         let facts = survey::facts("tcp").expect("built in");
         assert_eq!(facts.wait(), Wait::FdSet);
-        let (raw, _) = Raw::open(&OpenArgs {
+        let args = OpenArgs {
             provider: "tcp",
             node: Some("127.0.0.1"),
             service: None,
@@ -117,8 +117,13 @@ mod tests {
             queue: 16,
             min_multi_recv: 4096,
             mr_method: MrMethod::default(),
-        })
-        .expect("an endpoint");
+        };
+        Raw::open(&args).expect("an endpoint").0
+    }
+
+    #[test]
+    fn what_packets_make_readable_is_watched_only_during_sleep() {
+        let raw = opened();
         let waker = Waker::new(&raw, Wait::FdSet).expect("a set");
         let awake = watched(waker.fd());
         for _ in 0..3 {
