@@ -11,10 +11,12 @@ const PREFIX: &str = "libfabric-2.1.0-";
 fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
-    let sources = ["src/libfabric/shim.c", "src/libfabric/region.c", "src/libfabric/offer.c"];
-    for source in sources {
+    let sources = ["shim.c", "queue.c", "connection.c", "region.c", "offer.c"];
+    let sources = sources.map(|file| format!("src/libfabric/{file}"));
+    for source in &sources {
         println!("cargo:rerun-if-changed={source}");
     }
+    println!("cargo:rerun-if-changed=src/libfabric/queue.h");
     let mut build = cc::Build::new();
     build.files(sources).flag("-std=gnu11").warnings(true).extra_warnings(true);
     if env::var("WEIR_LIBFABRIC").as_deref() == Ok("system") {

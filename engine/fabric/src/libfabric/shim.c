@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -27,6 +20,8 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_ext.h>
 #include <rdma/fi_cxi_ext.h>
+
+#include "queue.h"
 
 #if FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), FI_VERSION(2, 1))
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
@@ -128,25 +123,6 @@ struct weir_failure {
 	uint64_t source;
 	uint8_t address[128];
 	uint64_t address_len;
-};
-
-/* How a completion queue is waited for: see sys.rs. */
-enum weir_wait { WEIR_WAIT_NONE, WEIR_WAIT_FD, WEIR_WAIT_SET };
-
-/* A descriptor of a queue's wait object: see sys.rs. */
-struct weir_wait_fd {
-	int32_t fd;
-	int32_t nested;
-};
-
-/* Most descriptors of one queue. The tcp provider has three. */
-#define WAIT_FDS_MAX 8
-
-/* Of a TCP connection: see sys.rs. */
-struct weir_progress {
-	uint32_t retransmits;
-	uint32_t unacked;
-	uint32_t silence_ms;
 };
 
 _Static_assert(sizeof(struct weir_completion) == sizeof(struct fi_cq_data_entry), "completion layout");
@@ -323,78 +299,6 @@ static int64_t open_domain(struct weir_fabric *f, const struct weir_mr_settings 
 	return 0;
 }
 
-/* Whether a descriptor is an epoll set. */
-static bool is_epoll(int fd)
-{
-	char path[32], kind[64];
-	ssize_t len;
-
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	len = readlink(path, kind, sizeof kind - 1);
-	if (len < 0)
-		return false;
-	kind[len] = 0;
-	return !strcmp(kind, "anon_inode:[eventpoll]");
-}
-
-/* The descriptors of a queue that has several. Returns how many there are. */
-static int64_t list_wait_fds(struct fid_cq *cq, struct weir_wait_fd *fds)
-{
-	struct pollfd list[WAIT_FDS_MAX];
-	struct fi_wait_pollfd set = { .nfds = WAIT_FDS_MAX, .fd = list };
-	uint64_t at;
-	int ret = fi_control(&cq->fid, FI_GETWAIT, &set);
-
-	if (ret)
-		return ret;
-	for (at = 0; at < set.nfds; at++) {
-		fds[at].fd = list[at].fd;
-		fds[at].nested = is_epoll(list[at].fd);
-	}
-	return (int64_t)set.nfds;
-}
-
-/* Longest wait for the library to complete its list, in milliseconds: of a thread that the system lets run now and then. */
-#define SETTLE_MAX_MS 512
-
-/*
- * Has the library complete its list of descriptors, which it does when the queue is waited for the first time, if the time for
- * that has not passed before the wait begins. It always has with the first one here, so that what is done about it is tried in
- * every run and not once in some hundreds on a busy machine.
- */
-static int settle(struct fid_cq *cq)
-{
-	struct weir_wait_fd fds[WAIT_FDS_MAX];
-	struct fi_cq_data_entry entry;
-	int64_t count, at;
-	int wait;
-
-	for (wait = 0; wait <= SETTLE_MAX_MS; wait = wait ? 2 * wait : 1) {
-		(void)fi_cq_sread(cq, &entry, 1, NULL, wait);
-		count = list_wait_fds(cq, fds);
-		if (count < 0)
-			return (int)count;
-		for (at = 0; at < count; at++) {
-			if (fds[at].nested)
-				return 0;
-		}
-	}
-	return -FI_ENODATA;
-}
-
-/*
- * Opens a completion queue that is waited for in this way. Of several descriptors one has to be what the provider itself polls, an
- * epoll set: that one is worth leaving alone while awake.
- */
-static int open_queue(struct fid_domain *domain, int wait, uint64_t size, struct fid_cq **cq)
-{
-	static const enum fi_wait_obj objects[] = { FI_WAIT_NONE, FI_WAIT_FD, FI_WAIT_POLLFD };
-	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA, .size = size, .wait_obj = objects[wait] };
-	int ret = fi_cq_open(domain, &attr, cq, NULL);
-
-	return ret || wait != WEIR_WAIT_SET ? ret : settle(*cq);
-}
-
 /* Address vector, completion queue and endpoint: what the domain's registrations outlive. */
 static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *needs, uint64_t *key_ids,
 			     struct weir_error *error)
@@ -414,7 +318,7 @@ static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *nee
 			return failed(error, "fi_av_insert_auth_key", ret);
 		key_ids[at] = id;
 	}
-	if ((ret = open_queue(f->domain, f->wait, f->queue, &f->cq)))
+	if ((ret = weir_queue_open(f->domain, f->wait, f->queue, &f->cq)))
 		return failed(error, "fi_cq_open", ret);
 	if ((ret = fi_endpoint(f->domain, f->info, &f->ep, NULL)))
 		return failed(error, "fi_endpoint", ret);
@@ -590,7 +494,7 @@ int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, in
 	if (!ret)
 		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
 	if (!ret)
-		ret = open_queue(f.domain, wait, 16, &f.cq);
+		ret = weir_queue_open(f.domain, wait, 16, &f.cq);
 	if (f.cq)
 		fi_close(&f.cq->fid);
 	if (f.domain)
@@ -618,7 +522,7 @@ int64_t weir_wait_fd(struct weir_fabric *f, int *fd)
 /* The descriptors of a queue that has several, into room for WAIT_FDS_MAX. Returns how many there are. */
 int64_t weir_wait_fds(struct weir_fabric *f, struct weir_wait_fd *fds)
 {
-	return list_wait_fds(f->cq, fds);
+	return weir_queue_wait_fds(f->cq, fds);
 }
 
 int64_t weir_trywait(struct weir_fabric *f)
@@ -761,20 +665,6 @@ const char *weir_strerror(int64_t code)
 uint32_t weir_library_version(void)
 {
 	return fi_version();
-}
-
-/* What the kernel knows of the progress of a connection. */
-int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
-{
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof info;
-
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
-	progress->retransmits = info.tcpi_retransmits;
-	progress->unacked = info.tcpi_unacked;
-	progress->silence_ms = info.tcpi_last_ack_recv;
-	return 0;
 }
 
 /* Bits of the library's headers, for a test that sys.rs has the same. */
