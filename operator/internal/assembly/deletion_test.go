@@ -112,3 +112,68 @@ func TestADeletionDoesNotTrustTheCache(t *testing.T) {
 		})
 	}
 }
+
+// What a deletion waits for, or is let go without, was made or deleted a moment ago.
+func TestADeletionSeesOthersPastTheCache(t *testing.T) {
+	scheme, err := NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleted := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	clock := clocktesting.NewFakePassiveClock(deleted.Time)
+	goes := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
+	}
+	stays := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "storage", Name: name} }
+	destroyed := v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: v1alpha1.DeletionDelete}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage"}}
+	weir := &v1alpha1.StorageCluster{ObjectMeta: stays("weir")}
+	tank := &v1alpha1.Pool{ObjectMeta: stays("tank"), Spec: destroyed, Status: v1alpha1.PoolStatus{UUID: "2c3d"}}
+	lake := &v1alpha1.Pool{ObjectMeta: goes("lake"), Spec: destroyed, Status: v1alpha1.PoolStatus{UUID: "0a1b"}}
+	boxIn := func(pool string, meta metav1.ObjectMeta) *v1alpha1.Container {
+		spec := v1alpha1.ContainerSpec{PoolRef: v1alpha1.LocalReference{Name: pool}, DeletionPolicy: v1alpha1.DeletionDelete}
+		return &v1alpha1.Container{ObjectMeta: meta, Spec: spec, Status: v1alpha1.ContainerStatus{UUID: "4e5f"}}
+	}
+	box := boxIn("tank", goes("box"))
+	tests := map[string]struct {
+		object client.Object
+		// unseen is what the cache does not show yet, seen what it shows.
+		seen, unseen []client.Object
+		reason       string
+	}{
+		"a Container of the pool":          {lake, []client.Object{namespace, weir}, []client.Object{boxIn("lake", stays("box"))}, v1alpha1.ReasonDependentsExist},
+		"the Pool of the container":        {box, []client.Object{namespace, weir}, []client.Object{tank}, v1alpha1.ReasonEngineUnreachable},
+		"the StorageCluster of the pool":   {lake, []client.Object{namespace}, []client.Object{weir}, v1alpha1.ReasonEngineUnreachable},
+		"that of the container's":          {box, []client.Object{namespace, tank}, []client.Object{weir}, v1alpha1.ReasonEngineUnreachable},
+		"nothing, and all is in the cache": {lake, []client.Object{namespace, weir}, nil, v1alpha1.ReasonEngineUnreachable},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			holding := func(objects ...client.Object) client.Client {
+				return fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.object).WithObjects(objects...).WithStatusSubresource(tc.object).Build()
+			}
+			stale, live := holding(tc.seen...), holding(append(tc.seen, tc.unseen...)...)
+			var r reconcile.Reconciler = pool.New(stale, live, silent{}, deaf{}, clock)
+			if _, is := tc.object.(*v1alpha1.Container); is {
+				r = container.New(stale, live, silent{}, deaf{}, clock)
+			}
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(tc.object)}); err != nil {
+				t.Fatal(err)
+			}
+			after := tc.object.DeepCopyObject().(client.Object)
+			if err := stale.Get(t.Context(), client.ObjectKeyFromObject(tc.object), after); err != nil {
+				t.Fatalf("it was let go: %v", err)
+			}
+			var conditions []metav1.Condition
+			switch after := after.(type) {
+			case *v1alpha1.Pool:
+				conditions = after.Status.Conditions
+			case *v1alpha1.Container:
+				conditions = after.Status.Conditions
+			}
+			if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionDeletionBlocked); c == nil || c.Reason != tc.reason {
+				t.Errorf("conditions %+v", conditions)
+			}
+		})
+	}
+}

@@ -28,7 +28,7 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 		return &c, nil
 	}
 	var pool v1alpha1.Pool
-	err := r.client.Get(ctx, poolKey(container), &pool)
+	err := r.live.Get(ctx, poolKey(container), &pool)
 	if apierrors.IsNotFound(err) {
 		r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf(
 			"container %s was not destroyed: Pool %s is gone", container.EngineLabel(), container.Spec.PoolRef.Name))
@@ -64,7 +64,7 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf(
 			"container %s is in use (%s): stop the pods that mount it, or set spec.deletionPolicy to Retain", container.EngineLabel(), management.Message(err)))
 	case management.IsUnreachable(err):
-		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(&pool))
+		abandoned, lookErr := management.Abandoned(ctx, r.live, clusterKey(&pool))
 		if lookErr != nil {
 			return nil, lookErr
 		}

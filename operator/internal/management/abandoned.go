@@ -13,9 +13,9 @@ import (
 )
 
 // Abandoned says why engines that don't answer never will: their StorageCluster, or the whole namespace, is gone. It
-// returns "" while there is hope. live reads past the cache, because namespaces are not watched.
-func Abandoned(ctx context.Context, cached, live client.Reader, cluster types.NamespacedName) (string, error) {
-	err := cached.Get(ctx, cluster, &v1alpha1.StorageCluster{})
+// returns "" while there is hope. live reads past the cache: what is given up is never asked for again.
+func Abandoned(ctx context.Context, live client.Reader, cluster types.NamespacedName) (string, error) {
+	err := live.Get(ctx, cluster, &v1alpha1.StorageCluster{})
 	if apierrors.IsNotFound(err) {
 		return fmt.Sprintf("StorageCluster %s is gone", cluster.Name), nil
 	}

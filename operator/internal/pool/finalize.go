@@ -50,7 +50,7 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 			"pool %s still holds %s: delete the claims; make Containers with deletionPolicy Delete of those that were retained, and delete them; or set spec.deletionPolicy of the Pool to Retain",
 			pool.EngineLabel(), r.held(ctx, pool, err)))
 	case management.IsUnreachable(err):
-		abandoned, lookErr := management.Abandoned(ctx, r.client, r.live, clusterKey(pool))
+		abandoned, lookErr := management.Abandoned(ctx, r.live, clusterKey(pool))
 		if lookErr != nil {
 			return nil, lookErr
 		}
@@ -126,7 +126,7 @@ func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) (missing 
 
 func (r *Reconciler) dependents(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
 	var containers v1alpha1.ContainerList
-	if err := r.client.List(ctx, &containers, client.InNamespace(pool.Namespace)); err != nil {
+	if err := r.live.List(ctx, &containers, client.InNamespace(pool.Namespace)); err != nil {
 		return nil, fmt.Errorf("list containers of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
 	}
 	var names []string
