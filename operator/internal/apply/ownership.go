@@ -146,12 +146,16 @@ func Delete(ctx context.Context, c client.Client, live client.Reader, like clien
 	if err != nil || !found || Taken(existing, like) != nil {
 		return err
 	}
-	uid := existing.GetUID()
-	err = c.Delete(ctx, existing, client.Preconditions{UID: &uid})
-	if client.IgnoreNotFound(err) != nil {
+	if err := DeleteRead(ctx, c, existing); err != nil {
 		return fmt.Errorf("delete %s: %w", describe(like), err)
 	}
 	return nil
+}
+
+// DeleteRead deletes an object that has been read. One that has come under its name since stays, and is a conflict.
+func DeleteRead(ctx context.Context, c client.Client, obj client.Object, options ...client.DeleteOption) error {
+	uid := obj.GetUID()
+	return client.IgnoreNotFound(c.Delete(ctx, obj, append(options, client.Preconditions{UID: &uid})...))
 }
 
 // describe names an object whose kind is set.

@@ -143,8 +143,7 @@ func (r *Reconciler) stopEngines(ctx context.Context, cluster *v1alpha1.StorageC
 		return nil, err
 	}
 	for i := range sets {
-		err := r.client.Delete(ctx, &sets[i], client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
+		if err := apply.DeleteRead(ctx, r.client, &sets[i], client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			return nil, fmt.Errorf("delete StatefulSet %s/%s: %w", cluster.Namespace, sets[i].Name, err)
 		}
 	}
@@ -215,8 +214,7 @@ func (r *Reconciler) eraseRank(ctx context.Context, cluster *v1alpha1.StorageClu
 		return "", taken
 	}
 	// It erased what an earlier cluster of this name had.
-	err = r.client.Delete(ctx, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &existing.UID})
-	return "", client.IgnoreNotFound(err)
+	return "", apply.DeleteRead(ctx, r.client, &existing, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 func jobEnd(job *batchv1.Job) batchv1.JobConditionType {

@@ -42,8 +42,8 @@ func (r *Reconciler) observe(ctx context.Context, cluster *v1alpha1.StorageClust
 		return nil, err
 	}
 	for i := range sets {
-		if e := ofRank(engines, &sets[i]); e != nil {
-			e.set = &sets[i]
+		if rank, is := rankOf(cluster, &sets[i], manifest.EngineName); is && int(rank) < len(engines) {
+			engines[rank].set = &sets[i]
 		}
 	}
 	var pods corev1.PodList
@@ -53,9 +53,9 @@ func (r *Reconciler) observe(ctx context.Context, cluster *v1alpha1.StorageClust
 	}
 	someReady := false
 	for i := range pods.Items {
-		if e := ofRank(engines, &pods.Items[i]); e != nil {
-			e.pod = &pods.Items[i]
-			someReady = someReady || podReady(e.pod)
+		if rank, is := rankOf(cluster, &pods.Items[i], manifest.PodName); is && int(rank) < len(engines) {
+			engines[rank].pod = &pods.Items[i]
+			someReady = someReady || podReady(engines[rank].pod)
 		}
 	}
 	if someReady {
@@ -87,12 +87,12 @@ func (r *Reconciler) askSystem(ctx context.Context, cluster *v1alpha1.StorageClu
 	}
 }
 
-func ofRank(engines []engine, obj client.Object) *engine {
-	rank, err := strconv.Atoi(obj.GetLabels()[v1alpha1.LabelRank])
-	if err != nil || rank < 0 || rank >= len(engines) {
-		return nil
-	}
-	return &engines[rank]
+// rankOf is the rank of the engine that an object is of, by its label. named gives the name that the engine's own object has:
+// a copy of it has the label, too.
+func rankOf(cluster *v1alpha1.StorageCluster, obj client.Object, named func(cluster string, rank int32) string) (rank int32, is bool) {
+	parsed, err := strconv.ParseInt(obj.GetLabels()[v1alpha1.LabelRank], 10, 32)
+	rank = int32(parsed)
+	return rank, err == nil && rank >= 0 && obj.GetName() == named(cluster.Name, rank)
 }
 
 func podReady(pod *corev1.Pod) bool {

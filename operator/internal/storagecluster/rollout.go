@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +72,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			rank:     e.rank,
 			runnable: where.runnable(e.rank),
 			exists:   e.set != nil,
-			fresh:    !hasBeenUp(cluster, int64(e.rank)),
+			fresh:    !hasBeenUp(cluster, e.rank),
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
 			serving:  e.pod != nil && podReady(e.pod),
 			settled:  (e.up() || (silent && e.pod != nil && podReady(e.pod))) && setSettled(e.set),
@@ -104,12 +103,11 @@ func (r *Reconciler) dropSurplus(ctx context.Context, cluster *v1alpha1.StorageC
 	}
 	for i := range sets {
 		set := &sets[i]
-		rank, err := strconv.ParseInt(set.Labels[v1alpha1.LabelRank], 10, 32)
-		if err != nil || rank < int64(cluster.Spec.Engines.Replicas) || hasBeenUp(cluster, rank) || !set.DeletionTimestamp.IsZero() {
+		rank, is := rankOf(cluster, set, manifest.EngineName)
+		if !is || rank < cluster.Spec.Engines.Replicas || hasBeenUp(cluster, rank) || !set.DeletionTimestamp.IsZero() {
 			continue
 		}
-		err = r.client.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
+		if err := apply.DeleteRead(ctx, r.client, set, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			return fmt.Errorf("delete StatefulSet %s/%s: %w", set.Namespace, set.Name, err)
 		}
 	}
@@ -117,9 +115,9 @@ func (r *Reconciler) dropSurplus(ctx context.Context, cluster *v1alpha1.StorageC
 }
 
 // hasBeenUp tells whether an engine was ever up: its version stays in the status.
-func hasBeenUp(cluster *v1alpha1.StorageCluster, rank int64) bool {
+func hasBeenUp(cluster *v1alpha1.StorageCluster, rank int32) bool {
 	return slices.ContainsFunc(cluster.Status.Engines, func(e v1alpha1.EngineStatus) bool {
-		return int64(e.Rank) == rank && e.Version != ""
+		return e.Rank == rank && e.Version != ""
 	})
 }
 

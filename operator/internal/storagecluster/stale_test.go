@@ -44,7 +44,7 @@ type deaf struct{}
 func (deaf) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
 // holding is an API server, or a cache of it, that holds objects.
-func holding(t *testing.T, objects ...client.Object) client.Client {
+func holding(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {

@@ -1,6 +1,7 @@
 package storagecluster
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/manifest"
@@ -66,6 +68,63 @@ func TestAStatefulSetOfOthersIsNoSurplus(t *testing.T) {
 		t.Fatal(err)
 	}
 	untouched(t, all, other)
+}
+
+func TestWhatReplacedASurplusStatefulSetIsNotDeleted(t *testing.T) {
+	cluster := inDirectories()
+	surplus, err := manifest.StatefulSet(cluster, 5, "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	surplus.UID = "in the cache"
+	asked := 0
+	server := interceptor.NewClient(holding(t, cluster, surplus), interceptor.Funcs{
+		Delete: func(_ context.Context, _ client.WithWatch, obj client.Object, options ...client.DeleteOption) error {
+			asked++
+			only := (&client.DeleteOptions{}).ApplyOptions(options).Preconditions
+			if only == nil || only.UID == nil || *only.UID != surplus.UID {
+				t.Errorf("whatever is called %s is deleted: %+v", obj.GetName(), only)
+			}
+			return nil
+		},
+	})
+	r := reconciler(server, server)
+	if err := r.dropSurplus(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.stopEngines(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	if asked != 2 {
+		t.Errorf("%d deletions were asked for", asked)
+	}
+}
+
+// A copy has the labels of the engine, and may have its owner.
+func TestACopyIsNotTakenForTheEngine(t *testing.T) {
+	cluster := inDirectories()
+	set, err := manifest.StatefulSet(cluster, 0, "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "data", Name: "weir-engine-0-0", Labels: set.Labels}}
+	set2, pod2 := set.DeepCopy(), pod.DeepCopy()
+	set2.Name, pod2.Name = "weir-engine-0-copy", "weir-engine-0-copy-0"
+	surplus := set.DeepCopy()
+	surplus.Name, surplus.Labels[v1alpha1.LabelRank], surplus.ResourceVersion = "weir-engine-0-spare", "5", "7"
+	all := holding(t, cluster, set, set2, pod, pod2, surplus)
+	r := reconciler(all, all)
+	engines, err := r.observe(t.Context(), cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := engines[0]; e.set.Name != set.Name || e.pod.Name != pod.Name {
+		t.Errorf("rank 0 is StatefulSet %s with pod %s", e.set.Name, e.pod.Name)
+	}
+	if err := r.dropSurplus(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	untouched(t, all, surplus)
 }
 
 func TestAJobOfOthersIsNotTakenForAnErasure(t *testing.T) {
