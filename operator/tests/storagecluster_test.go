@@ -371,6 +371,31 @@ func TestAuthorityIsReplacedWhenItsSecretIsDeleted(t *testing.T) {
 	}
 }
 
+func TestTheSystemKeyOutlivesItsSecret(t *testing.T) {
+	t.Parallel()
+	i := running(t, 2)
+	var before, after corev1.Secret
+	if err := i.get(&before, "weir-auth"); err != nil {
+		t.Fatal(err)
+	}
+	i.remove(&corev1.Secret{}, "weir-auth")
+	i.patch(&corev1.Secret{}, "weir-engine-tls", `{"metadata": {"annotations": {"look": "now"}}}`)
+	i.eventually("the Secret is there again", func() string {
+		if err := i.get(&after, "weir-auth"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	if !bytes.Equal(before.Data["system.key"], after.Data["system.key"]) {
+		t.Error("the key is another one")
+	}
+	i.event("weir", "SystemKeyRestored", "Secret weir-auth was gone")
+	i.ready(&v1alpha1.StorageCluster{}, "weir")
+	if starts := i.machines.starts(); len(starts) != 2 {
+		t.Errorf("engines were started again: %v", starts)
+	}
+}
+
 func TestEnginePodIsConfined(t *testing.T) {
 	t.Parallel()
 	i := install(t, 1)

@@ -122,22 +122,49 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 	}
 	if found {
 		key := existing.Data[manifest.KeySystemKey]
-		if raw, err := base64.StdEncoding.DecodeString(string(key)); err != nil || len(raw) != systemKeyBytes {
+		if !isSystemKey(key) {
 			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: restore it, clients and engines know each other by it",
 				secret.Namespace, secret.Name, manifest.KeySystemKey, systemKeyBytes)
 		}
 		return key, nil
 	}
-	raw := make([]byte, systemKeyBytes)
-	if _, err := rand.Read(raw); err != nil {
-		return nil, fmt.Errorf("draw a system key: %w", err)
+	// Engines that run with another key than the others can't reach them, so that a rollout would stop at the first one.
+	clients := clientSecret(cluster)
+	key, err := r.systemKeyOf(ctx, clients)
+	if err != nil {
+		return nil, err
 	}
-	key := []byte(base64.StdEncoding.EncodeToString(raw))
+	restored := key != nil
+	if !restored {
+		raw := make([]byte, systemKeyBytes)
+		if _, err := rand.Read(raw); err != nil {
+			return nil, fmt.Errorf("draw a system key: %w", err)
+		}
+		key = []byte(base64.StdEncoding.EncodeToString(raw))
+	}
 	secret.Data = map[string][]byte{manifest.KeySystemKey: key}
 	if err := r.client.Create(ctx, secret); err != nil {
 		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
+	if restored {
+		r.reporter.Event(cluster, corev1.EventTypeWarning, "SystemKeyRestored", "RestoreSystemKey", fmt.Sprintf(
+			"Secret %s was gone: it has the key of Secret %s again", secret.Name, clients.Name))
+	}
 	return key, nil
+}
+
+// systemKeyOf is the system key in the Secret of clients; nil if that is not there, not the cluster's, or has none.
+func (r *Reconciler) systemKeyOf(ctx context.Context, clients *corev1.Secret) ([]byte, error) {
+	existing, found, err := apply.Find(ctx, r.client, r.live, clients)
+	if err != nil || !found || apply.Taken(existing, clients) != nil || !isSystemKey(existing.Data[manifest.KeySystemKey]) {
+		return nil, err
+	}
+	return existing.Data[manifest.KeySystemKey], nil
+}
+
+func isSystemKey(key []byte) bool {
+	raw, err := base64.StdEncoding.DecodeString(string(key))
+	return err == nil && len(raw) == systemKeyBytes
 }
 
 // systemKeySecret holds the system key; who makes it fills it in.
@@ -196,10 +223,7 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	if c.clientSecretOwner != "" && !elsewhere {
 		return time.Time{}, nil
 	}
-	secret := &corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: manifest.Meta(cluster, manifest.ClientName(cluster.Name)),
-	}
+	secret := clientSecret(cluster)
 	extra := map[string][]byte{manifest.KeyClient: attach, manifest.KeySystemKey: c.systemKey}
 	_, renewAt, err := r.ensureLeaf(ctx, secret, c.authority, pki.Leaf{CommonName: cluster.Name + "-client"}, extra)
 	if err != nil {
@@ -241,6 +265,14 @@ func (r *Reconciler) hurryMounts(ctx context.Context, cluster *v1alpha1.StorageC
 		}
 	}
 	return nil
+}
+
+// clientSecret is what clients attach with; who makes it fills it in.
+func clientSecret(cluster *v1alpha1.StorageCluster) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.Meta(cluster, manifest.ClientName(cluster.Name)),
+	}
 }
 
 // clientClone is the copy of the client Secret in the operator's namespace. It can't be owned across namespaces: the

@@ -1,6 +1,8 @@
 package storagecluster
 
 import (
+	"bytes"
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -8,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"weir.dev/weir/operator/internal/manifest"
 )
 
 func TestSecretsOfOthersAreNotOverwritten(t *testing.T) {
@@ -38,6 +42,39 @@ func TestSecretsOfOthersAreNotOverwritten(t *testing.T) {
 			}
 			if err := cached.Get(t.Context(), client.ObjectKeyFromObject(tc.secret), &corev1.Secret{}); !apierrors.IsNotFound(err) {
 				t.Errorf("the Secret was written: %v", err)
+			}
+		})
+	}
+}
+
+func TestALostSystemKeyIsRestoredFromTheClientSecret(t *testing.T) {
+	key := base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))
+	cluster := inDirectories()
+	clients := func(meta metav1.ObjectMeta, key string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{manifest.KeySystemKey: []byte(key)}}
+	}
+	own, earlier := manifest.Meta(cluster, "weir-client"), inDirectories()
+	earlier.UID = "earlier"
+	tests := map[string]struct {
+		there    []client.Object
+		restored bool
+	}{
+		"from the one that clients have":     {[]client.Object{clients(own, key)}, true},
+		"but not one that was mutilated":     {[]client.Object{clients(own, "short")}, false},
+		"nor one that somebody else has put": {[]client.Object{clients(byHand("data", "weir-client"), key)}, false},
+		"nor that of an earlier cluster":     {[]client.Object{clients(manifest.Meta(earlier, "weir-client"), key)}, false},
+		"where there is none, one is drawn":  {nil, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := holding(t, append(tc.there, cluster)...)
+			got, err := reconciler(server, server).ensureSystemKey(t.Context(), cluster)
+			if err != nil || (string(got) == key) != tc.restored {
+				t.Errorf("key %q, %v", got, err)
+			}
+			var kept corev1.Secret
+			if err := server.Get(t.Context(), client.ObjectKey{Namespace: "data", Name: "weir-auth"}, &kept); err != nil || !bytes.Equal(kept.Data[manifest.KeySystemKey], got) {
+				t.Errorf("kept %q, %v", kept.Data, err)
 			}
 		})
 	}
