@@ -99,7 +99,8 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	}
 	made, err := system.Containers().Create(ctx, plan.creation(pool))
 	container := made.GetContainer()
-	if dial.Code(err) == codes.AlreadyExists {
+	if dial.Code(err) == codes.AlreadyExists || made.GetExisted() {
+		// That its properties are the same doesn't say whose it is: engines don't compare attributes.
 		container, err = existing(ctx, system, plan, pool)
 	}
 	if err != nil {

@@ -267,6 +267,13 @@ func TestAStaticVolumeIsNamedByItsLabelsAndOutlivesItsPersistentVolume(t *testin
 		t.Error(err)
 	}
 	v.takeDown()
+	// Engines find it equal to what is asked for.
+	if made, err := v.controllers().CreateVolume(v.ctx(), &csi.CreateVolumeRequest{
+		Name: "static", Parameters: map[string]string{"pool": sanity.Pool}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 * mebibyte},
+		VolumeCapabilities: []*csi.VolumeCapability{v.capability},
+	}); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("it became a volume: %v, %v", made, err)
+	}
 	if _, err := v.controllers().DeleteVolume(v.ctx(), &csi.DeleteVolumeRequest{VolumeId: v.id}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("deleting it gave %v, want FailedPrecondition", err)
 	}

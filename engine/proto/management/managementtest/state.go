@@ -194,7 +194,7 @@ func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (i
 		return nil, false, fail(codes.InvalidArgument, dial.DERInvalid, object, "object class %q is unknown; known: S1, S2, S4, SX", class)
 	}
 	if c, err := p.container(request.GetLabel()); err == nil {
-		if proto.Equal(p.requests[request.GetLabel()], request) {
+		if sameProperties(c, p.requests[request.GetLabel()], request, p.info.GetObjectClass()) {
 			return proto.CloneOf(c), true, nil
 		}
 		return nil, false, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
@@ -212,6 +212,17 @@ func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (i
 	p.containers = append(p.containers, made)
 	p.requests[request.GetLabel()] = proto.CloneOf(request)
 	return proto.CloneOf(made), false, nil
+}
+
+// sameProperties tells whether a container has what a request to create one asks for, as engines compare it: attributes don't
+// count. first is the request that it was made by.
+func sameProperties(made *managementv1.ContainerInfo, first, request *managementv1.ContainerCreateRequest, class string) bool {
+	const mode = 0o755
+	return made.GetType() == request.GetType() && made.GetQuotaBytes() == request.GetQuotaBytes() &&
+		made.GetObjectClass() == orDefault(request.GetObjectClass(), class) &&
+		made.GetChunkSizeBytes() == orDefault(request.GetChunkSizeBytes(), 1<<20) &&
+		first.GetUid() == request.GetUid() && first.GetGid() == request.GetGid() &&
+		orDefault(first.GetMode(), mode) == orDefault(request.GetMode(), mode)
 }
 
 func (s *state) setQuota(request *managementv1.ContainerSetQuotaRequest) (*managementv1.ContainerInfo, error) {
