@@ -36,7 +36,9 @@ type ID struct {
 }
 
 var (
-	partPattern  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`)
+	systemPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`)
+	// partPattern has the characters of labels as engines take them (engine/proto), and of UUIDs.
+	partPattern  = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 	labelPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	notLabel     = regexp.MustCompile(`[^A-Za-z0-9]+`)
 	uuidPattern  = regexp.MustCompile(`^[0-9A-Fa-f]{8}-?([0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}$`)
@@ -53,8 +55,11 @@ func ParseID(text string) (ID, error) {
 	if len(text) > MaxIDBytes || len(parts) != 3 {
 		return ID{}, fmt.Errorf("%w %q: want <cluster>/<pool>/<container>, at most %d bytes", ErrMalformedID, clip(text), MaxIDBytes)
 	}
-	for _, part := range parts {
-		if !partPattern.MatchString(part) {
+	if !systemPattern.MatchString(parts[0]) {
+		return ID{}, fmt.Errorf("%w %q: %q is not the name of a cluster", ErrMalformedID, clip(text), clip(parts[0]))
+	}
+	for _, part := range parts[1:] {
+		if !partPattern.MatchString(part) || strings.Trim(part, ".") == "" {
 			return ID{}, fmt.Errorf("%w %q: %q is neither a label nor a UUID", ErrMalformedID, clip(text), clip(part))
 		}
 	}

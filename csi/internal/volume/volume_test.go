@@ -25,11 +25,16 @@ func TestParseID(t *testing.T) {
 		"an id with labels names a static volume": {
 			text: "weir/tank/home.v1", want: ID{System: "weir", Pool: "tank", Container: "home.v1"},
 		},
+		"labels may begin and end as engines allow": {
+			text: "weir/_a.b:/2-", want: ID{System: "weir", Pool: "_a.b:", Container: "2-"},
+		},
 		"an empty id is refused":                       {text: "", bad: true},
 		"an id of two parts is refused":                {text: "weir/tank", bad: true},
 		"an id of four parts is refused":               {text: "weir/tank/a/b", bad: true},
 		"an id with an empty part is refused":          {text: "weir//a", bad: true},
 		"an id that climbs out of a folder is refused": {text: "weir/../a", bad: true},
+		"an id that stays in a folder is refused":      {text: "weir/tank/.", bad: true},
+		"an id of an odd system is refused":            {text: "-weir/tank/a", bad: true},
 		"an id with a control character is refused":    {text: "weir/tank/a\nb", bad: true},
 		"an id longer than CSI allows is refused":      {text: "weir/tank/" + strings.Repeat("a", 128), bad: true},
 	}
