@@ -33,6 +33,10 @@ type Systems interface {
 // after that belong to nodes that were lost, and nobody closes them.
 const handleGrace = 5 * time.Minute
 
+// refusalLife is how long a refused deletion is remembered that nobody asks for again: longer than the external provisioner
+// waits between two attempts, 5 minutes unless told otherwise. One that is asked for later is another one.
+const refusalLife = 3 * handleGrace
+
 // Server serves csi.Controller.
 type Server struct {
 	csi.UnimplementedControllerServer
@@ -42,15 +46,18 @@ type Server struct {
 	now     func() time.Time
 
 	mu sync.Mutex
-	// refused holds when the deletion of a volume was first refused because it was open.
-	refused map[string]time.Time
+	// refused holds the volumes whose deletion was refused because they were open.
+	refused map[string]refusal
 }
+
+// refusal is when a deletion was refused for the first and for the last time.
+type refusal struct{ first, last time.Time }
 
 var _ csi.ControllerServer = (*Server)(nil)
 
 // New returns a controller service of the given systems. now tells the time.
 func New(systems Systems, now func() time.Time) *Server {
-	return &Server{systems: systems, now: now, refused: map[string]time.Time{}}
+	return &Server{systems: systems, now: now, refused: map[string]refusal{}}
 }
 
 // ControllerGetCapabilities says what the service does.
@@ -273,16 +280,25 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 func (s *Server) graceIsOver(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first, waits := s.refused[id]
-	return waits && s.now().Sub(first) >= handleGrace
+	s.forgetOldRefusals()
+	before, waits := s.refused[id]
+	return waits && s.now().Sub(before.first) >= handleGrace
 }
 
 func (s *Server) noteRefusal(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, waits := s.refused[id]; !waits {
-		s.refused[id] = s.now()
+	before, waits := s.refused[id]
+	if !waits {
+		before.first = s.now()
 	}
+	before.last = s.now()
+	s.refused[id] = before
+}
+
+// forgetOldRefusals forgets the deletions that nobody asks for any more. Callers hold mu.
+func (s *Server) forgetOldRefusals() {
+	maps.DeleteFunc(s.refused, func(_ string, r refusal) bool { return s.now().Sub(r.last) >= refusalLife })
 }
 
 func (s *Server) forgetRefusal(id string) {

@@ -266,6 +266,35 @@ func TestAVolumeThatALostNodeHasOpenIsDeletedAfterAWhile(t *testing.T) {
 	}
 }
 
+func TestARefusalOfLongAgoDoesNotForceADeletion(t *testing.T) {
+	s, system := start(t)
+	clock := time.Unix(1_700_000_000, 0)
+	s.now = func() time.Time { return clock }
+	made, other := mustCreate(t, s, creation("pvc-1", nil)), mustCreate(t, s, creation("pvc-2", nil))
+	system.SetOpenHandles("tank", "pvc-1", 1)
+	system.SetOpenHandles("tank", "pvc-2", 1)
+	remove := func(v *csi.Volume) error {
+		_, err := s.DeleteVolume(bounded(t), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId()})
+		return err
+	}
+	wantStatus(t, remove(made), codes.FailedPrecondition, "open handles")
+	// The PersistentVolume was kept after all, and is deleted a month later.
+	clock = clock.Add(30 * 24 * time.Hour)
+	wantStatus(t, remove(made), codes.FailedPrecondition, "open handles")
+	// Kubernetes asks again at ever longer intervals.
+	for range 3 {
+		clock = clock.Add(handleGrace - time.Second)
+	}
+	wantStatus(t, remove(made), codes.OK)
+	// What nobody asks for any more is forgotten.
+	wantStatus(t, remove(other), codes.FailedPrecondition)
+	clock = clock.Add(30 * 24 * time.Hour)
+	wantStatus(t, remove(mustCreate(t, s, creation("pvc-3", nil))), codes.OK)
+	if len(s.refused) != 0 {
+		t.Errorf("remembered: %v", s.refused)
+	}
+}
+
 func TestExpandVolume(t *testing.T) {
 	s, _ := start(t)
 	made := mustCreate(t, s, creation("pvc-1", nil))
