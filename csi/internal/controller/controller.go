@@ -28,6 +28,9 @@ type Systems interface {
 	All() ([]*dial.System, error)
 }
 
+// anyUUID is as long as every UUID.
+const anyUUID = "00000000-0000-0000-0000-000000000000"
+
 // handleGrace is how long a volume that is to be deleted may be open. Kubernetes deletes a volume after the last pod that
 // used it is gone; a node has unmounted it seconds later, or minutes later when engines are slow. Handles that are open
 // after that belong to nodes that were lost, and nobody closes them.
@@ -100,6 +103,10 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, failed(err, "create volume %q", plan.name)
 	}
+	if id := (volume.ID{System: system.Attachment().System, Pool: anyUUID, Container: anyUUID}); len(id.String()) > volume.MaxIDBytes {
+		return nil, status.Errorf(codes.InvalidArgument, "create volume %q: its id would have %d bytes, CSI allows %d: the cluster's name is too long",
+			plan.name, len(id.String()), volume.MaxIDBytes)
+	}
 	pool, err := poolFor(ctx, system, plan)
 	if err != nil {
 		return nil, err
@@ -113,12 +120,7 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, failed(err, "create volume %q in pool %s", plan.name, plan.parameters.Pool)
 	}
-	described := describe(system, container)
-	if len(described.GetVolumeId()) > volume.MaxIDBytes {
-		return nil, status.Errorf(codes.Internal, "create volume %q: its id %q is longer than CSI's %d bytes: the cluster's name is too long",
-			plan.name, described.GetVolumeId(), volume.MaxIDBytes)
-	}
-	return &csi.CreateVolumeResponse{Volume: described}, nil
+	return &csi.CreateVolumeResponse{Volume: describe(system, container)}, nil
 }
 
 // plan is a CreateVolume request, checked.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -292,6 +293,24 @@ func TestARefusalOfLongAgoDoesNotForceADeletion(t *testing.T) {
 	wantStatus(t, remove(mustCreate(t, s, creation("pvc-3", nil))), codes.OK)
 	if len(s.refused) != 0 {
 		t.Errorf("remembered: %v", s.refused)
+	}
+}
+
+func TestAVolumeWhoseIDWouldBeTooLongIsNotMade(t *testing.T) {
+	s, system := start(t)
+	attached, err := os.ReadFile(system.AttachFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Replace(string(attached), `"weir"`, `"`+strings.Repeat("w", 64)+`"`, 1)
+	if err := os.WriteFile(system.AttachFile(), []byte(long), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.CreateVolume(bounded(t), creation("pvc-1", nil))
+	wantStatus(t, err, codes.InvalidArgument, "name is too long")
+	list, err := system.Dial().Containers().List(bounded(t), &managementv1.ContainerListRequest{Pool: "tank"})
+	if err != nil || len(list.GetContainers()) != 0 {
+		t.Errorf("made %v, %v", list, err)
 	}
 }
 
