@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -329,11 +330,11 @@ func (s *Server) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpub
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// removeDirectory removes an empty directory. It never removes anything in it: were a mount still there, the volume's
-// files would be lost.
+// removeDirectory removes an empty directory. It never removes a file, nor anything in the directory: were a mount still there,
+// the volume's files would be lost.
 func removeDirectory(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	if err := unix.Rmdir(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return &os.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil
 }

@@ -390,6 +390,13 @@ func TestUnpublishRemovesNoFiles(t *testing.T) {
 	if _, err := os.Stat(f.path("pod/data")); err != nil {
 		t.Errorf("what lay in the target directory is gone: %v", err)
 	}
+	if err := os.WriteFile(f.path("file"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f.unpublish("file"), codes.Internal, "file", "not a directory")
+	if _, err := os.Stat(f.path("file")); err != nil {
+		t.Errorf("the file at the target path is gone: %v", err)
+	}
 }
 
 func TestUnpublishRemovesMountsThatLieOnOneAnother(t *testing.T) {
