@@ -46,6 +46,19 @@ func TestTaken(t *testing.T) {
 	web := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: new(true)}
 	plain := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "app", UID: "app"}
 	namesake := metav1.OwnerReference{APIVersion: "other.example/v1", Kind: "StorageCluster", Name: "weir", UID: "that", Controller: new(true)}
+	// As every release has written it, letter by letter: an operator that is upgraded must know its own.
+	released := metav1.ObjectMeta{
+		Namespace: "storage", Name: "weir-engines",
+		Labels: map[string]string{
+			"app.kubernetes.io/name": "weir", "app.kubernetes.io/managed-by": "weir-operator", "storage.weir.dev/cluster": "weir",
+		},
+	}
+	releasedOwned := *released.DeepCopy()
+	releasedOwned.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "storage.weir.dev/v1alpha1", Kind: "StorageCluster", Name: "weir", UID: "this", Controller: new(true), BlockOwnerDeletion: new(true),
+	}}
+	releasedClone := *released.DeepCopy()
+	releasedClone.Namespace, releasedClone.Annotations = "operator", map[string]string{"storage.weir.dev/cluster": "storage/weir"}
 	tests := map[string]struct {
 		existing, wanted metav1.ObjectMeta
 		// owner is whose it is; "" if it is the cluster's.
@@ -54,6 +67,9 @@ func TestTaken(t *testing.T) {
 		unmarked bool
 	}{
 		"what the cluster controls":               {existing: owned, wanted: owned},
+		"what another release made for it":        {existing: releasedOwned, wanted: owned},
+		"what another release left":               {existing: released, wanted: lasting},
+		"what another release copied":             {existing: releasedClone, wanted: clone},
 		"that, with its labels gone":              {existing: changed(owned, func(m *metav1.ObjectMeta) { m.Labels = nil }), wanted: owned},
 		"what was restored without its owner":     {existing: changed(owned, func(m *metav1.ObjectMeta) { m.OwnerReferences = nil }), wanted: owned},
 		"what was given the operator's label":     {existing: metav1.ObjectMeta{Namespace: "storage", Labels: map[string]string{manifest.LabelManagedBy: manifest.ManagedBy}}, wanted: owned},
