@@ -200,7 +200,7 @@ mod tests {
         let json: Vec<Value> = offers.iter().map(describe).collect();
         let of = |name: &str| json.iter().find(|one| one["provider"] == name).expect("built in");
         assert_eq!((&of("tcp")["usable"], &of("tcp")["abilities"]["source"]), (&json!(true), &json!(true)));
-        assert_eq!(of("tcp")["wait"], "fd");
+        assert_eq!(of("tcp")["wait"], "fd-set");
         assert_eq!(
             (&of("shm")["wait"], &of("shm")["abilities"]["mr-virt-addr"]),
             (&json!("doorbell"), &json!(true))
