@@ -292,6 +292,8 @@ mod tests {
             ("weir pool create --size -1GiB tank", "\"-1GiB\" is not a size"),
             ("weir pool create --size 1e30 tank", "\"1e30\" is not a size"),
             ("weir container create tank home --quota -5", "\"-5\" is not a size"),
+            ("weir container create tank home --owner -1:0", "\"-1:0\" is not uid:gid"),
+            ("weir container create tank home --mode 0", "\"0\" is not an octal mode from 1 to 7777"),
             ("weir container set-quota tank home -1", "\"-1\" is not a size"),
             ("weir container destroy-snap tank home --epoch -1", "invalid value '-1'"),
             ("weir fabric bench --provider ", "an empty name"),

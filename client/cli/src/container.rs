@@ -105,7 +105,7 @@ pub struct ContainerCreate {
     #[arg(long = "attr", alias = "attrs", value_delimiter = ',', value_parser = parse_attribute)]
     pub attributes: Vec<(String, String)>,
     /// Owner of the root directory, as uid:gid.
-    #[arg(long, value_parser = parse_owner)]
+    #[arg(long, value_parser = parse_owner, allow_hyphen_values = true)]
     pub owner: Option<(u32, u32)>,
     /// Mode of the root directory in octal.
     #[arg(long, value_parser = parse_mode, default_value = "0755")]
@@ -191,8 +191,8 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
-        .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| format!("\"{text}\" is not an octal mode"))
+        .filter(|mode| (1..=0o7777).contains(mode))
+        .ok_or_else(|| format!("\"{text}\" is not an octal mode from 1 to 7777"))
 }
 
 /// Performs a container command. `attach` is needed for what goes over the fabric.
@@ -482,7 +482,10 @@ async fn get_attributes(
 ) -> Result<Answer, CliError> {
     let found = container.attributes(context, names.to_vec()).await?;
     if let Some(absent) = names.iter().find(|name| !found.contains_key(*name)) {
-        return Err(CliError::NotFound(format!("the container has no attribute \"{absent}\"")));
+        let (label, pool) = (&container.properties().label, container.pool().label());
+        return Err(CliError::NotFound(format!(
+            "container {label} of pool {pool} has no attribute \"{absent}\""
+        )));
     }
     let shown: BTreeMap<_, _> = found
         .iter()
@@ -509,6 +512,6 @@ mod tests {
         assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
         assert!(parse_owner("root:root").is_err());
         assert_eq!(parse_mode("0775"), Ok(0o775));
-        assert!(parse_mode("9").is_err() && parse_mode("10000").is_err());
+        assert!(parse_mode("9").is_err() && parse_mode("10000").is_err() && parse_mode("0").is_err());
     }
 }
