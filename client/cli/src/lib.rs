@@ -114,7 +114,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
             file_system::run(command, &management::find_attach(named)?, patience, output)
         }
         WeirCommand::Fabric { command } => fabric::run(&command, named, output),
-        WeirCommand::Mount(arguments) => mount::mount(&arguments, named, output),
+        WeirCommand::Mount(arguments) => mount::mount(&arguments, named, patience, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
         WeirCommand::Store { command } => store::run(command),
         WeirCommand::Dev { command } => dev::run(command, output),

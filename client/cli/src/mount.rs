@@ -74,7 +74,12 @@ pub struct UmountArguments {
 ///
 /// # Errors
 /// When it cannot be mounted.
-pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
+pub fn mount(
+    arguments: &MountArguments,
+    named: Option<&Path>,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     let attach = management::find_attach(named)?;
     let attach =
         std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
@@ -100,6 +105,7 @@ pub fn mount(arguments: &MountArguments, named: Option<&Path>, output: Output) -
         volume: String::new(),
         threads: arguments.threads,
         engine_wait: Duration::from_secs(arguments.engine_wait),
+        open_wait: patience,
     };
     if arguments.foreground { serve_here(&spec, arguments) } else { start(&spec, arguments, output) }
 }
@@ -134,6 +140,7 @@ pub fn command_of(program: &Path, spec: &MountSpec, control: Option<&Path>, log:
     let mut command = Command::new(program);
     command.arg("mount").arg("--foreground").arg("--report").arg("--attach").arg(&spec.attach);
     command.arg("--threads").arg(spec.threads.to_string());
+    command.arg("--timeout").arg(spec.open_wait.as_secs().to_string());
     command.arg("--engine-wait").arg(spec.engine_wait.as_secs().to_string());
     command.arg("--fs-group").arg(spec.fs_group.to_string()).arg("--log").arg(log);
     if spec.read_only {

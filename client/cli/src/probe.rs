@@ -64,6 +64,9 @@ impl Side {
     }
 
     fn away(&self, error: &RpcError) -> CliError {
+        if matches!(error, RpcError::TimedOut { .. } | RpcError::Unreachable { .. }) {
+            return CliError::Dead(error.to_string());
+        }
         weir_client::Error::Fabric { provider: self.provider.clone(), reason: error.to_string() }.into()
     }
 }

@@ -324,6 +324,16 @@ fn dead_engines_are_shown_one_by_one() {
     assert!(envelope["error"].as_str().is_some_and(|error| error.contains("engine 1 is dead")), "{envelope}");
     let members = envelope["response"]["members"].as_array().expect("members");
     assert!(members.len() == 2 && members.iter().all(|member| member["state"] == "dead"), "{envelope}");
+    // Nobody waits for longer than he has said.
+    let directory = tempfile::tempdir().expect("a folder");
+    let directory = directory.path().to_str().expect("plain");
+    for command in [&["pool", "list"][..], &["fs", "ls", "tank", "home"], &["mount", "tank", "home", directory]] {
+        let begun = std::time::Instant::now();
+        let (code, error) = system.fails(&[command, &["--timeout", "1"]].concat());
+        assert_eq!(code, 5, "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{command:?} took {:?}", begun.elapsed());
+    }
+    assert_eq!(system.fails(&["fabric", "bench"]).0, 5);
     drop(supervisor);
     harness::eventually("they are started again", Duration::from_mins(1), || {
         system.weir().args(["dev", "status"]).output().expect("runs").status.success()

@@ -22,10 +22,6 @@ use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{Failure, FailureKind, Identity, State};
 use crate::spec::{MountOptions, MountSpec};
 
-/// How long pool and container may take to open. An engine that has just been started again is back by then, and the
-/// caller of a mount has not given up yet.
-const OPEN_LIMIT: Duration = Duration::from_mins(1);
-
 /// How long the last users may take after the mount was detached by a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -146,7 +142,7 @@ fn open(
     started: Instant,
 ) -> Result<(Dfs, Identity), Failure> {
     let context = Context::real(attach).map_err(|error| client_failure(&error))?;
-    context.set_deadline(OPEN_LIMIT);
+    context.set_deadline(spec.open_wait);
     let opened_endpoint = started.elapsed();
     let rights = if options.read_only { Rights::READ } else { Rights::READ.union(Rights::WRITE) };
     let opened = context.block_on(async {

@@ -11,6 +11,14 @@ use tracing_subscriber::filter::LevelFilter;
 /// default to give up a lost node (5 minutes), so that a rescheduled engine is waited for.
 pub const DEFAULT_ENGINE_WAIT: Duration = Duration::from_mins(5);
 
+/// How long pool and container may take to open. An engine that has just been started again is back by then, and the
+/// caller of a mount has not given up yet.
+pub const DEFAULT_OPEN_WAIT: Duration = Duration::from_mins(1);
+
+fn default_open_wait() -> Duration {
+    DEFAULT_OPEN_WAIT
+}
+
 /// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once. Each owns an
 /// endpoint, which takes about 25 MiB; 4 hide the round trips of a few programs.
 pub const DEFAULT_THREADS: usize = 4;
@@ -80,6 +88,9 @@ pub struct MountSpec {
     pub threads: usize,
     /// How long an operation waits for an engine that is away.
     pub engine_wait: Duration,
+    /// How long pool and container may take to open.
+    #[serde(default = "default_open_wait")]
+    pub open_wait: Duration,
 }
 
 /// Options, parsed.
@@ -232,6 +243,7 @@ mod tests {
             volume: String::new(),
             threads: DEFAULT_THREADS,
             engine_wait: DEFAULT_ENGINE_WAIT,
+            open_wait: DEFAULT_OPEN_WAIT,
         }
     }
 

@@ -369,6 +369,7 @@ async fn pool_of(plan: &Plan, request: &MountRequest) -> Result<String, CliError
         return Ok(pool.clone());
     }
     let system = System::open(&plan.folder.attach(), APPLY_LIMIT)?;
+        open_wait: weir_fuse::spec::DEFAULT_OPEN_WAIT,
     let mut found = Vec::new();
     for info in pool::list_pools(&system).await? {
         if container::query_container(&system, &info.label, &request.container).await.is_ok() {

@@ -16,7 +16,7 @@ use super::table::{MOUNTS_MAX, Table};
 use super::{DaemonConfig, child};
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{Failure, FailureKind};
-use crate::spec::MountSpec;
+use crate::spec::{DEFAULT_OPEN_WAIT, MountSpec};
 use crate::v1::mounts_server::Mounts;
 use crate::v1::{
     ListRequest, ListResponse, MountInfo, MountRequest, MountResponse, UnmountRequest, UnmountResponse,
@@ -65,6 +65,7 @@ impl MountService {
             volume: request.volume,
             threads: self.config.threads,
             engine_wait: self.config.engine_wait,
+            open_wait: DEFAULT_OPEN_WAIT,
         };
         spec.validate().map_err(|error| Status::invalid_argument(error.to_string()))?;
         spec.attach = self.attachments.find(&spec.system).map_err(status)?;

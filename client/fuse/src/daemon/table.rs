@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::process::ProcessRecord;
     use crate::report::Identity;
-    use crate::spec::{DEFAULT_ENGINE_WAIT, DEFAULT_THREADS, MountSpec};
+    use crate::spec::{DEFAULT_ENGINE_WAIT, DEFAULT_OPEN_WAIT, DEFAULT_THREADS, MountSpec};
 
     fn record(target: &str, process: ProcessRecord) -> Record {
         Record {
@@ -228,6 +228,7 @@ mod tests {
                 volume: "pvc-1".into(),
                 threads: DEFAULT_THREADS,
                 engine_wait: DEFAULT_ENGINE_WAIT,
+                open_wait: DEFAULT_OPEN_WAIT,
             },
             process,
             identity: Some(Identity {
