@@ -88,6 +88,16 @@ pub enum CliError {
     /// Engines are dead, or were never started.
     #[error("{0}")]
     Dead(String),
+    /// A system that was to come up in the background did not.
+    #[error("the system did not come up: {reason}")]
+    Background {
+        /// What its supervisor said.
+        reason: String,
+        /// The status that it gave, as [`CliError::status`].
+        status: i64,
+        /// Its exit code.
+        code: u8,
+    },
     /// `weir dev` could not do its work.
     #[error("{0}")]
     Dev(String),
@@ -144,14 +154,17 @@ impl CliError {
             Self::Device(_) => Some(Der::IO),
             Self::Dead(_) => Some(Der::UNREACH),
             Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
-            Self::FileSystem { .. } | Self::Io { .. } | Self::Dev(_) => None,
+            Self::FileSystem { .. } | Self::Io { .. } | Self::Background { .. } | Self::Dev(_) => None,
         }
     }
 
     /// `status` of the JSON envelope: the negative DER number as in DAOS, or that of `DER_MISC`.
     #[must_use]
     pub fn status(&self) -> i64 {
-        -i64::from(self.der().unwrap_or(Der::MISC).0)
+        match self {
+            Self::Background { status, .. } => *status,
+            _ => -i64::from(self.der().unwrap_or(Der::MISC).0),
+        }
     }
 
     /// Exit code of the process.
@@ -160,6 +173,9 @@ impl CliError {
         match self {
             Self::Usage(_) | Self::Manifest { .. } => exit::USAGE,
             Self::Damaged(_) => exit::DAMAGED,
+            Self::Background { code, .. } => *code,
+            Self::FileSystem { errno: 2, .. } => exit::NOT_FOUND,
+            Self::FileSystem { errno: 28 | 122, .. } => exit::NO_SPACE,
             Self::Mount(failure) if failure.der.is_none() => match failure.kind {
                 FailureKind::InvalidArgument => exit::USAGE,
                 FailureKind::NotFound => exit::NOT_FOUND,
@@ -168,8 +184,6 @@ impl CliError {
                 FailureKind::Unavailable => exit::UNAVAILABLE,
                 FailureKind::Internal => exit::FAILURE,
             },
-            Self::FileSystem { errno: 2, .. } => exit::NOT_FOUND,
-            Self::FileSystem { errno: 28 | 122, .. } => exit::NO_SPACE,
             _ => self.der().map_or(exit::FAILURE, code_of),
         }
     }

@@ -327,7 +327,9 @@ fn dead_engines_are_shown_one_by_one() {
     // Nobody waits for longer than he has said.
     let directory = tempfile::tempdir().expect("a folder");
     let directory = directory.path().to_str().expect("plain");
-    for command in [&["pool", "list"][..], &["fs", "ls", "tank", "home"], &["mount", "tank", "home", directory]] {
+    for command in
+        [&["pool", "list"][..], &["fs", "ls", "tank", "home"], &["mount", "tank", "home", directory]]
+    {
         let begun = std::time::Instant::now();
         let (code, error) = system.fails(&[command, &["--timeout", "1"]].concat());
         assert_eq!(code, 5, "{error}");

@@ -3,6 +3,7 @@
 
 mod apply;
 pub mod identity;
+mod lock;
 mod manifest;
 mod settings;
 mod supervisor;
@@ -10,11 +11,12 @@ mod supervisor;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use rustix::process::Signal;
+use serde::Deserialize;
 use serde_json::json;
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
@@ -148,8 +150,10 @@ pub struct KillArguments {
 /// When the system cannot be started, stopped or asked.
 pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
     match command {
-        DevCommand::Up(arguments) if arguments.detach => up_detached(&arguments, output),
-        DevCommand::Up(arguments) => up(&arguments),
+        DevCommand::Up(arguments) if arguments.detach && !arguments.detached => {
+            up_detached(&arguments, output)
+        }
+        DevCommand::Up(arguments) => up(&arguments, output),
         DevCommand::Down(arguments) => down(&arguments),
         DevCommand::Status(arguments) => status(&arguments.folder()?),
         DevCommand::Env(arguments) => env(&arguments.folder()?),
@@ -177,13 +181,11 @@ pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
     if runs {
         return Ok(());
     }
-    let shown = folder.0.display();
-    Err(CliError::Dead(format!("no system runs in {shown}: start it with `weir dev up --dir {shown}`")))
+    let (shown, start) = (folder.0.display(), folder.command("up"));
+    Err(CliError::Dead(format!("no system runs in {shown}: start it with `{start}`")))
 }
 
-fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
-    let folder = arguments.dir.folder()?;
-    refuse_second(&folder)?;
+fn plan(arguments: &UpArguments, folder: Folder) -> Result<Plan, CliError> {
     let is_new = folder.is_new()?;
     let mut manifests = Manifests::load(&arguments.apply)?;
     let settings = settings_of(arguments, &manifests, &folder)?;
@@ -211,17 +213,32 @@ fn plan(arguments: &UpArguments) -> Result<Plan, CliError> {
 fn refuse_second(folder: &Folder) -> Result<(), CliError> {
     match folder.running()? {
         Some(running) if running.supervisor.is_alive() => Err(CliError::Busy(format!(
-            "a system runs in {} already (process {}): stop it with `weir dev down`, or give another --dir",
+            "a system runs in {} already (process {}): stop it with `{}`, or give another --dir",
             folder.0.display(),
-            running.supervisor.pid
+            running.supervisor.pid,
+            folder.command("down")
         ))),
-        Some(running) => {
-            // Its supervisor was killed and left them: they hold the data and the ports.
-            tracing::warn!(folder = %folder.0.display(), "ending what a supervisor left");
-            end_leftovers(&running)
-        }
-        None => Ok(()),
+        _ => Ok(()),
     }
+}
+
+/// Makes a folder this process' own, in which no system runs any more.
+fn take(folder: &Folder) -> Result<lock::Lock, CliError> {
+    refuse_second(folder)?;
+    std::fs::create_dir_all(&folder.0)
+        .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    let Some(lock) = folder.lock()? else {
+        // Who has it may have said so by now.
+        refuse_second(folder)?;
+        return Err(folder.is_busy());
+    };
+    refuse_second(folder)?;
+    if let Some(running) = folder.running()? {
+        // Its supervisor was killed and left them: they hold the data and the ports.
+        tracing::warn!(folder = %folder.0.display(), "ending what a supervisor left");
+        end_leftovers(&running)?;
+    }
+    Ok(lock)
 }
 
 /// The shape of the system: of the folder when it has one, else what arguments and manifests say.
@@ -245,14 +262,15 @@ fn settings_of(
                 || (!arguments.probes.is_empty() && arguments.probes != kept.probes);
             if differs {
                 return Err(CliError::Usage(format!(
-                    "{} holds a system of {} engines with {} targets and {} each, provider {}, devices {:?}, probes {:?}: use these, another --dir, or `weir dev down --wipe`",
+                    "{} holds a system of {} engines with {} targets and {} each, provider {}, devices {:?}, probes {:?}: use these, another --dir, or `{}`",
                     folder.0.display(),
                     kept.engines,
                     kept.targets,
                     Size(kept.size),
                     kept.provider,
                     kept.devices,
-                    kept.probes
+                    kept.probes,
+                    folder.command("down --wipe")
                 )));
             }
             kept
@@ -302,92 +320,120 @@ fn engine_beside(own: &Path) -> PathBuf {
     if beside.is_file() { beside } else { PathBuf::from("weir-engine") }
 }
 
-fn up(arguments: &UpArguments) -> Result<Answer, CliError> {
-    if arguments.detached {
-        // Its own session: neither the terminal's Ctrl-C nor its end reaches it.
-        let _ = rustix::process::setsid();
+fn up(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
+    let folder = arguments.dir.folder()?;
+    let is_own = !folder.0.exists();
+    let lock = take(&folder)?;
+    let outcome = supervise(arguments, folder.clone(), output);
+    match &outcome {
+        // Whoever started it removes what is left, and may have gone.
+        Err(error) if arguments.detached => eprintln!("ERROR: {error}"),
+        _ if arguments.detached => {}
+        _ => folder.forget(is_own),
     }
-    let plan = plan(arguments)?;
-    let (is_new, is_own) = (plan.is_new && !arguments.detached, !plan.folder.0.exists());
+    drop(lock);
+    outcome
+}
+
+fn supervise(arguments: &UpArguments, folder: Folder, output: Output) -> Result<Answer, CliError> {
+    let plan = plan(arguments, folder)?;
     plan.folder.keep_settings(&plan.settings)?;
     let folder = plan.folder.clone();
     let say = |line: &str| {
-        // A parent that has gone away has heard enough.
-        let _ = writeln!(std::io::stdout(), "{line}");
+        // A parent that has gone away has heard enough. JSON stands alone; a parent tells the one from the other.
+        let _ = if output.json && !arguments.detached {
+            writeln!(std::io::stderr(), "{line}")
+        } else {
+            writeln!(std::io::stdout(), "{line}")
+        };
     };
     let ready = |took: Duration| {
+        if arguments.detached {
+            // A session of its own: from now on neither the terminal's Ctrl-C nor its end reaches it.
+            let _ = rustix::process::setsid();
+        }
         say(&format!("{READY_LINE} in {:.2} s", took.as_secs_f64()));
         say(&hints(&folder, arguments.detached));
     };
     let runtime = runtime()?;
     let outcome = runtime.block_on(supervisor::supervise(plan, say, ready));
     runtime.shutdown_background();
-    if outcome.is_err() && is_new {
-        folder.forget(is_own);
-    }
     outcome.map(|()| Answer::new(serde_json::Value::Null, "weir dev is down\n"))
 }
 
 fn hints(folder: &Folder, detached: bool) -> String {
-    let stop = if detached { "stop with: weir dev down" } else { "stop with Ctrl-C" };
-    format!("use it with: export WEIR_ATTACH={}\n{stop}", folder.attach().display())
+    let stop = if detached { folder.command("down") } else { "Ctrl-C".to_owned() };
+    let with = if detached { ":" } else { "" };
+    format!("use it with: export WEIR_ATTACH={}\nstop with{with} {stop}", settings::quoted(&folder.attach()))
 }
 
 /// Starts the supervisor in the background and relays what it says until the system is up.
 fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
     let begun = Instant::now();
-    // Mistakes in the arguments are told here, not in a log.
-    let Plan { folder, is_new, .. } = plan(arguments)?;
+    let folder = arguments.dir.folder()?;
+    refuse_second(&folder)?;
+    // Mistakes in the arguments are told before anything is made.
+    plan(arguments, folder.clone())?;
     let is_own = !folder.0.exists();
     std::fs::create_dir_all(&folder.0)
         .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    let mut child = background(&folder, output)?;
+    let stdout = child.stdout.take().ok_or_else(|| CliError::Dev("the supervisor has no output".into()))?;
+    let mut failure = None;
+    for line in BufReader::new(stdout).lines() {
+        let line = line.map_err(|error| CliError::io("read the supervisor's output", error))?;
+        let ready = line.starts_with(READY_LINE);
+        // Its last words, if it fails.
+        failure = serde_json::from_str(&line).ok();
+        if failure.is_none() && !output.json {
+            // That nobody reads it ends no start.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+        if ready {
+            output.timing("weir dev up", begun);
+            let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return Ok(Answer::new(
+                json!({"attach_file": folder.attach(), "pid": child.id(), "milliseconds": millis}),
+                format!("{}\n", hints(&folder, true)),
+            ));
+        }
+    }
+    let code = child.wait().ok().and_then(|status| status.code());
+    folder.forget(is_own);
+    Err(match (failure, code.and_then(|code| u8::try_from(code).ok())) {
+        (Some(Failure { error: reason, status }), Some(code)) => {
+            CliError::Background { reason, status, code }
+        }
+        _ => CliError::Dev(format!("the system did not come up; its log is {}", folder.log().display())),
+    })
+}
+
+/// What a supervisor says at its end, as JSON.
+#[derive(Deserialize)]
+struct Failure {
+    error: String,
+    status: i64,
+}
+
+/// A supervisor in the background, with the arguments of this process.
+fn background(folder: &Folder, output: Output) -> Result<Child, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::io("path of this program", error))?;
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(folder.log())
         .map_err(|error| CliError::io(folder.log().display().to_string(), error))?;
-    // What earlier systems said is theirs.
-    let before = log.metadata().map_or(0, |known| known.len());
-    let given = std::env::args_os().skip(1).filter(|argument| argument != "--detach" && argument != "-d");
-    let mut child = Command::new(&program)
-        .args(given)
-        .arg("--detached")
+    let mut command = Command::new(&program);
+    command.args(std::env::args_os().skip(1)).arg("--detached");
+    if !output.json {
+        command.arg("--json");
+    }
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
-        .map_err(|error| CliError::io(format!("start {}", program.display()), error))?;
-    let stdout = child.stdout.take().ok_or_else(|| CliError::Dev("the supervisor has no output".into()))?;
-    let mut lines = Vec::new();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.map_err(|error| CliError::io("read the supervisor's output", error))?;
-        let ready = line.starts_with(READY_LINE);
-        if !output.json {
-            println!("{line}");
-        }
-        lines.push(line);
-        if ready {
-            output.timing("weir dev up", begun);
-            let attach = folder.attach();
-            let text =
-                format!("use it with: export WEIR_ATTACH={}\nstop with: weir dev down\n", attach.display());
-            let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            return Ok(Answer::new(
-                json!({"attach_file": attach, "pid": child.id(), "milliseconds": millis}),
-                text,
-            ));
-        }
-    }
-    let _ = child.wait();
-    let log = std::fs::read(folder.log()).unwrap_or_default();
-    let log = String::from_utf8_lossy(log.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default());
-    let last: Vec<&str> = log.lines().rev().take(15).collect();
-    let last: Vec<&str> = last.into_iter().rev().collect();
-    if is_new {
-        folder.forget(is_own);
-    }
-    Err(CliError::Dev(format!("the system did not come up:\n{}", last.join("\n"))))
+        .map_err(|error| CliError::io(format!("start {}", program.display()), error))
 }
 
 /// Ends what a dead supervisor left: mounts first, then engines.
@@ -437,6 +483,7 @@ fn wipe(folder: &Folder) -> Result<(), CliError> {
     if folder.settings()?.is_none() {
         return Err(CliError::NotFound(format!("{} is not a folder of `weir dev`", folder.0.display())));
     }
+    let _lock = folder.lock_soon()?;
     // What is mounted below is not the folder's own: removing it would empty the volume.
     let mounts = mountinfo::below(&folder.0).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
     for mount in mounts {
@@ -523,11 +570,12 @@ fn env(folder: &Folder) -> Result<Answer, CliError> {
     let attach = folder.attach();
     if !attach.exists() {
         return Err(CliError::NotFound(format!(
-            "no system in {}: start one with `weir dev up`",
-            folder.0.display()
+            "no system in {}: start one with `{}`",
+            folder.0.display(),
+            folder.command("up")
         )));
     }
-    // Single quotes hold everything but a single quote.
+    // Quoted whatever it is: a script may rely on it.
     let quoted = attach.display().to_string().replace('\'', "'\\''");
     Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH='{quoted}'\n")))
 }

@@ -11,7 +11,8 @@ use weir_fuse::process::ProcessRecord;
 
 use super::identity::{IdentityFiles, LOOPBACK, write_private};
 use crate::error::CliError;
-use crate::management::{AttachFile, EngineEntry, TlsEntry};
+use crate::management::{AttachFile, EngineEntry, TlsEntry, default_dev_folder};
+use crate::size::Size;
 
 /// Name of the system.
 const SYSTEM: &str = "weir";
@@ -69,6 +70,13 @@ impl Settings {
                 self.size,
                 self.targets,
                 TARGET_BYTES_MIN >> 20
+            )));
+        }
+        if self.size.checked_mul(u64::from(self.engines)).is_none() {
+            return Err(CliError::Usage(format!(
+                "{} engines of {} each are beyond all numbers: give a smaller --size",
+                self.engines,
+                Size(self.size)
             )));
         }
         let wanted = self.engines * self.targets;
@@ -230,6 +238,21 @@ impl Folder {
         self.0.join("log")
     }
 
+    /// What is locked while somebody starts a system here, runs it, or removes it.
+    #[must_use]
+    pub fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    /// How a command of `weir dev` is typed for this folder.
+    #[must_use]
+    pub fn command(&self, words: &str) -> String {
+        if self.0 == default_dev_folder() {
+            return format!("weir dev {words}");
+        }
+        format!("weir dev {words} --dir {}", quoted(&self.0))
+    }
+
     fn settings_file(&self) -> PathBuf {
         self.0.join("settings.json")
     }
@@ -238,23 +261,27 @@ impl Folder {
         self.0.join("running.json")
     }
 
-    /// Whether there is nothing in it, or no folder, but for the log of a supervisor.
+    /// Whether there is nothing in it, or no folder, but for the log and the lock of a supervisor.
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn is_new(&self) -> Result<bool, CliError> {
         let wrong = |error| CliError::io(self.0.display().to_string(), error);
-        let log = self.log();
         match fs::read_dir(&self.0) {
-            Ok(mut entries) => {
-                entries.try_fold(true, |is_new, entry| Ok(is_new && entry?.path() == log)).map_err(wrong)
-            }
+            Ok(mut entries) => entries
+                .try_fold(true, |is_new, entry| Ok(is_new && self.is_supervisors(&entry?.path())))
+                .map_err(wrong),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => Err(wrong(error)),
         }
     }
 
-    /// Removes a system that was new ([`Folder::is_new`]), but for the log of its supervisor.
+    /// Whether a file is there as long as a supervisor is.
+    fn is_supervisors(&self, path: &Path) -> bool {
+        path == self.log() || path == self.lock_file()
+    }
+
+    /// Removes a system that was new ([`Folder::is_new`]), but for what is its supervisor's.
     ///
     /// # Errors
     /// When something can't be removed.
@@ -266,28 +293,23 @@ impl Folder {
         if !mounts.is_empty() {
             return Ok(());
         }
-        let log = self.log();
         for entry in fs::read_dir(&self.0).map_err(wrong)? {
-            let entry = entry.map_err(wrong)?;
-            let path = entry.path();
-            if path == log {
-                continue;
+            let path = entry.map_err(wrong)?.path();
+            if !self.is_supervisors(&path) {
+                remove(&path)?;
             }
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            removed.map_err(|error| CliError::io(path.display().to_string(), error))?;
         }
         Ok(())
     }
 
-    /// Removes the log of a supervisor that has failed, and the folder, too, if nobody else made it, when there is nothing
-    /// else in it.
+    /// Removes what is the supervisor's, and the folder, too, if nobody else made it, when there is nothing else in it.
     pub fn forget(&self, is_own: bool) {
         if !self.is_new().unwrap_or(false) {
             return;
         }
         // A folder that somebody uses meanwhile stays.
         let _ = fs::remove_file(self.log());
+        let _ = fs::remove_file(self.lock_file());
         if is_own {
             let _ = fs::remove_dir(&self.0);
         }
@@ -382,6 +404,29 @@ impl Folder {
     }
 }
 
+/// Removes a file or a folder; that it is gone is as good.
+fn remove(path: &Path) -> Result<(), CliError> {
+    let removed = fs::symlink_metadata(path)
+        .and_then(|found| if found.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) });
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CliError::io(path.display().to_string(), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A path as a shell reads it.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte)) {
+        return text;
+    }
+    // Single quotes hold everything but a single quote.
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// What `weir-engine` reads.
 #[derive(Serialize)]
 struct EngineConfig<'a> {
@@ -464,11 +509,20 @@ mod tests {
             Settings { engines: 0, ..settings() },
             Settings { targets: 1000, ..settings() },
             Settings { size: 1 << 20, ..settings() },
+            Settings { size: 15 << 60, ..settings() },
             Settings { devices: vec!["/dev/ng0n1".into()], ..settings() },
             Settings { probes: vec!["shm".into(); 17], ..settings() },
         ] {
             assert!(matches!(bad.check(), Err(CliError::Usage(_))));
         }
+    }
+
+    #[test]
+    fn commands_name_the_folder_as_a_shell_reads_it() {
+        let command = |path: &str| Folder(path.into()).command("down");
+        assert_eq!(command("/tmp/a-b"), "weir dev down --dir /tmp/a-b");
+        assert_eq!(command("/tmp/a b'c"), "weir dev down --dir '/tmp/a b'\\''c'");
+        assert_eq!(Folder(default_dev_folder()).command("down --wipe"), "weir dev down --wipe");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch;
 use weir_fuse::process::ProcessRecord;
 use weir_fuse::serve;
@@ -100,8 +100,8 @@ impl Roster {
 /// Runs a system until a signal ends it. `say` gets progress, line by line; `ready` is called once.
 ///
 /// # Errors
-/// When it cannot be brought up; everything that was started has been ended then, and a new system whose engines never were
-/// up together leaves nothing.
+/// When it cannot be brought up; everything that was started has been ended then. A new system whose engines never were up
+/// together leaves nothing, also if a signal has ended it.
 pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Duration)) -> Result<(), CliError> {
     let started = Instant::now();
     let supervisor = ProcessRecord::current().map_err(|error| CliError::io("/proc/self/stat", error))?;
@@ -112,6 +112,11 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
         signal(SignalKind::terminate()).map_err(|error| CliError::io("watch signals", error))?;
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(|error| CliError::io("watch signals", error))?;
+    // A terminal that is closed would end this process and leave the engines.
+    let mut hangup = match hangup_is_ignored() {
+        true => None,
+        false => Some(signal(SignalKind::hangup()).map_err(|error| CliError::io("watch signals", error))?),
+    };
     let (stop, stopped) = watch::channel(false);
     let was_up = Cell::new(false);
     let local = tokio::task::LocalSet::new();
@@ -134,6 +139,7 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
                 failed = work => failed,
                 _ = terminate.recv() => Ok(()),
                 _ = interrupt.recv() => Ok(()),
+                () = received(hangup.as_mut()) => Ok(()),
             };
             for (child, directory) in mounts {
                 end_mount(child, &directory).await;
@@ -146,11 +152,29 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
         })
         .await;
     plan.folder.forget_running();
-    if outcome.is_err() && plan.is_new && !was_up.get() {
+    if plan.is_new && !was_up.get() {
         // They hold nothing, and another try may be of another shape.
         plan.folder.clear()?;
     }
     outcome
+}
+
+/// Waits for a signal; for ever without one.
+async fn received(signal: Option<&mut Signals>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether somebody has said that this process is to outlive its terminal, as `nohup` does.
+fn hangup_is_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Bit 0 is signal 1.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 type EngineTask = tokio::task::JoinHandle<()>;
@@ -345,6 +369,7 @@ async fn mount_one(plan: &Plan, request: &MountRequest, roster: &Roster) -> Resu
         volume: String::new(),
         threads: DEFAULT_THREADS,
         engine_wait: weir_fuse::spec::DEFAULT_ENGINE_WAIT,
+        open_wait: weir_fuse::spec::DEFAULT_OPEN_WAIT,
     };
     let mut command = Command::from(mount::command_of(&plan.own_program, &spec, None, &plan.log));
     let mut child = command
@@ -369,7 +394,6 @@ async fn pool_of(plan: &Plan, request: &MountRequest) -> Result<String, CliError
         return Ok(pool.clone());
     }
     let system = System::open(&plan.folder.attach(), APPLY_LIMIT)?;
-        open_wait: weir_fuse::spec::DEFAULT_OPEN_WAIT,
     let mut found = Vec::new();
     for info in pool::list_pools(&system).await? {
         if container::query_container(&system, &info.label, &request.container).await.is_ok() {
