@@ -219,3 +219,22 @@ fn a_start_that_is_interrupted_leaves_nothing() {
     std::fs::remove_file(engine).expect("removed");
     system.up(&SMALL);
 }
+
+#[test]
+fn wiping_removes_a_system_and_nothing_else() {
+    let system = DevSystem::absent();
+    let (photo, folder) = (system.folder().join("photo"), system.folder().join("engine-holidays"));
+    std::fs::write(&photo, "precious").expect("written");
+    std::fs::create_dir(&folder).expect("made");
+    system.up(&SMALL);
+    let said = system.run(&["dev", "down", "--wipe"]);
+    assert!(said.contains("engine-holidays") && said.contains("photo"), "it says what stays: {said}");
+    assert_eq!(left_in(&system), ["engine-holidays", "photo"]);
+    let (code, error) = system.fails(&["dev", "down", "--wipe"]);
+    assert!(code == 3 && error.contains("is not a folder of `weir dev`"), "{code}: {error}");
+    std::fs::remove_file(photo).expect("removed");
+    std::fs::remove_dir(folder).expect("removed");
+    system.up(&SMALL);
+    assert_eq!(system.run(&["dev", "down", "--wipe"]), "weir dev is down, its data removed\n");
+    assert!(!system.folder().exists(), "the folder has gone, too");
+}

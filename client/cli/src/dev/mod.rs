@@ -472,14 +472,21 @@ fn down(arguments: &DownArguments) -> Result<Answer, CliError> {
     } else if !arguments.wipe {
         return Err(CliError::NotFound(format!("no system runs in {}", folder.0.display())));
     }
-    if arguments.wipe {
-        wipe(&folder)?;
+    if !arguments.wipe {
+        return Ok(Answer::done("weir dev is down"));
     }
-    Ok(Answer::done(if arguments.wipe { "weir dev is down, its data removed" } else { "weir dev is down" }))
+    let others = wipe(&folder)?;
+    let stays = match others.as_slice() {
+        [] => String::new(),
+        names => {
+            format!("; {} stays, with what others have put there: {}", folder.0.display(), names.join(", "))
+        }
+    };
+    Ok(Answer::done(format!("weir dev is down, its data removed{stays}")))
 }
 
-/// Removes a system's folder, and nothing that is not one.
-fn wipe(folder: &Folder) -> Result<(), CliError> {
+/// Removes a system's folder, and nothing that is not one. Returns the names of what somebody else has put there.
+fn wipe(folder: &Folder) -> Result<Vec<String>, CliError> {
     if folder.settings()?.is_none() {
         return Err(CliError::NotFound(format!("{} is not a folder of `weir dev`", folder.0.display())));
     }
@@ -496,7 +503,7 @@ fn wipe(folder: &Folder) -> Result<(), CliError> {
         }
         weir_fuse::serve::unmount(&mount.mount_point, true).map_err(|error| CliError::io(place, error))?;
     }
-    std::fs::remove_dir_all(&folder.0).map_err(|error| CliError::io(folder.0.display().to_string(), error))
+    folder.wipe()
 }
 
 fn status(folder: &Folder) -> Result<Answer, CliError> {

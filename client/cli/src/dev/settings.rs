@@ -315,6 +315,29 @@ impl Folder {
         }
     }
 
+    /// Removes a system, and the folder unless somebody else has put something there. Returns the names of what that is.
+    ///
+    /// # Errors
+    /// When something can't be removed.
+    pub fn wipe(&self) -> Result<Vec<String>, CliError> {
+        let wrong = |error| CliError::io(self.0.display().to_string(), error);
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&self.0).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if is_of_a_system(&name) { own.push(entry.path()) } else { others.push(name) }
+        }
+        // Until the rest has gone they say whose the folder is.
+        let last = [self.settings_file(), self.lock_file()];
+        for path in own.iter().filter(|path| !last.contains(path)).chain(&last) {
+            remove(path)?;
+        }
+        // One that others use, or that is mounted, stays.
+        let _ = fs::remove_dir(&self.0);
+        others.sort();
+        Ok(others)
+    }
+
     /// Settings of the system in this folder; none when there is none.
     ///
     /// # Errors
@@ -402,6 +425,15 @@ impl Folder {
         };
         write_json(&self.attach(), &attach)
     }
+}
+
+/// Whether this is the name of something that a supervisor, or an engine, makes in a system's folder.
+fn is_of_a_system(name: &str) -> bool {
+    let is_engine = |rank: &str| !rank.is_empty() && rank.bytes().all(|digit| digit.is_ascii_digit());
+    let stem = name.strip_suffix(".new").or_else(|| name.strip_suffix(".json")).unwrap_or(name);
+    matches!(name, "log" | "lock" | "tls" | "system.key" | "system.new")
+        || (stem != name && matches!(stem, "settings" | "running" | "client"))
+        || name.strip_prefix("engine-").is_some_and(is_engine)
 }
 
 /// Removes a file or a folder; that it is gone is as good.
@@ -514,6 +546,20 @@ mod tests {
             Settings { probes: vec!["shm".into(); 17], ..settings() },
         ] {
             assert!(matches!(bad.check(), Err(CliError::Usage(_))));
+        }
+    }
+
+    #[test]
+    fn what_is_a_systems_own_is_known_by_its_name() {
+        for own in
+            ["log", "lock", "tls", "system.key", "settings.json", "running.new", "client.json", "engine-12"]
+        {
+            assert!(is_of_a_system(own), "{own}");
+        }
+        for other in
+            ["", "photo", "engine-", "engine-x", "engine-1x", "settings", "client", "log.json", "tls.new"]
+        {
+            assert!(!is_of_a_system(other), "{other}");
         }
     }
 
