@@ -154,7 +154,13 @@ impl CliError {
             Self::Device(_) => Some(Der::IO),
             Self::Dead(_) => Some(Der::UNREACH),
             Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
-            Self::FileSystem { .. } | Self::Io { .. } | Self::Background { .. } | Self::Dev(_) => None,
+            Self::FileSystem { errno, .. } => match errno {
+                2 => Some(Der::NONEXIST),
+                28 => Some(Der::NOSPACE),
+                122 => Some(Der::QUOTA_LIMIT),
+                _ => None,
+            },
+            Self::Io { .. } | Self::Background { .. } | Self::Dev(_) => None,
         }
     }
 
@@ -174,8 +180,6 @@ impl CliError {
             Self::Usage(_) | Self::Manifest { .. } => exit::USAGE,
             Self::Damaged(_) => exit::DAMAGED,
             Self::Background { code, .. } => *code,
-            Self::FileSystem { errno: 2, .. } => exit::NOT_FOUND,
-            Self::FileSystem { errno: 28 | 122, .. } => exit::NO_SPACE,
             Self::Mount(failure) if failure.der.is_none() => match failure.kind {
                 FailureKind::InvalidArgument => exit::USAGE,
                 FailureKind::NotFound => exit::NOT_FOUND,
@@ -223,6 +227,10 @@ mod tests {
         assert_eq!(CliError::Damaged("x".into()).exit_code(), exit::DAMAGED);
         assert_eq!(CliError::Dead("x".into()).exit_code(), exit::UNAVAILABLE);
         assert_eq!(CliError::Usage("x".into()).exit_code(), exit::USAGE);
+        let file = |errno| CliError::FileSystem { what: "/x".into(), message: "reason".into(), errno };
+        assert_eq!((file(2).exit_code(), file(2).status()), (exit::NOT_FOUND, -1005));
+        assert_eq!((file(28).exit_code(), file(122).exit_code()), (exit::NO_SPACE, exit::NO_SPACE));
+        assert_eq!((file(21).exit_code(), file(21).status()), (exit::FAILURE, -1025));
         let mount = CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, "busy"));
         assert_eq!((mount.exit_code(), mount.status()), (exit::BUSY, -1025));
     }
