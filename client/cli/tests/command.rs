@@ -119,7 +119,7 @@ fn a_manifest_that_was_changed_changes_pool_and_quota() {
     let up = |size: &str, quota: &str, class: &str| {
         let text = format!(
             "apiVersion: storage.weir.dev/v1alpha1\nkind: Pool\nmetadata: {{name: tank}}\n\
-             spec: {{size: {size}, objectClass: {class}}}\n---\n\
+             spec: {{clusterRef: {{name: dev}}, size: {size}, objectClass: {class}}}\n---\n\
              apiVersion: storage.weir.dev/v1alpha1\nkind: Container\nmetadata: {{name: home}}\n\
              spec: {{poolRef: {{name: tank}}, quota: {quota}}}\n"
         );

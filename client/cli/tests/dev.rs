@@ -74,6 +74,11 @@ fn a_start_in_the_background_fails_as_one_in_the_foreground() {
             assert!(!said.contains(" INFO "), "the reason, not the log: {said}");
         }
     }
+    // A pipe would be empty for the second who reads it.
+    let pipe =
+        up(&system, &["--detach", "--apply", "/dev/stdin"]).stdin(Stdio::piped()).output().expect("runs");
+    let said = harness::text(&pipe);
+    assert!(pipe.status.code() == Some(2) && said.contains("write it to one"), "{said}");
     let inner = system.folder().join("inner");
     let huge = system.weir().args(["dev", "up", "--detach", "--size", "15EiB", "--dir"]).arg(&inner).output();
     let huge = huge.expect("runs");

@@ -1,14 +1,17 @@
 //! Reads the manifests that Kubernetes would get: the same kinds and fields, applied to engines on this machine.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use weir_management::v1::{ContainerCreateRequest, ContainerType, PoolCreateRequest};
 
+use super::quantity::Quantity;
 use crate::error::CliError;
-use crate::size::Size;
 
 /// API group and version of our kinds.
 const API_VERSION: &str = "storage.weir.dev/v1alpha1";
@@ -27,6 +30,8 @@ pub struct Manifests {
     pub containers: Vec<ContainerCreateRequest>,
     /// Objects that mean nothing here, as `Kind/name`.
     pub ignored: Vec<String>,
+    /// Names of Pool objects, and the clusters that they name.
+    clusters: Vec<(String, String)>,
     /// Names of Pool objects, by which containers refer to them, and their labels.
     labels: BTreeMap<String, String>,
 }
@@ -46,14 +51,29 @@ pub struct Cluster {
     pub provider: String,
 }
 
+/// An object of any kind.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Object {
     api_version: String,
     kind: String,
-    metadata: Metadata,
     #[serde(default)]
-    spec: Value,
+    metadata: Metadata,
+}
+
+/// An object of ours. A field that is misspelt is refused, as kubectl does, not left out.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ours<S> {
+    spec: S,
+    #[serde(rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
+    #[serde(rename = "metadata")]
+    _metadata: IgnoredAny,
+    #[serde(default, rename = "status")]
+    _status: IgnoredAny,
 }
 
 #[derive(Deserialize, Default)]
@@ -63,41 +83,51 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Quantity {
-    Number(u64),
-    Text(String),
-}
-
-impl Quantity {
-    fn bytes(&self) -> Result<u64, String> {
-        match self {
-            Self::Number(bytes) => Ok(*bytes),
-            Self::Text(text) => text.parse::<Size>().map(|size| size.0).map_err(|error| error.to_string()),
-        }
-    }
-}
-
-#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Reference {
     name: String,
 }
 
+/// What becomes of data when an object is deleted, which no object is here.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+enum DeletionPolicy {
+    Retain,
+    Delete,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ClusterSpec {
     engines: EnginesSpec,
     storage: StorageSpec,
     #[serde(default)]
     fabric: FabricSpec,
+    #[serde(default, rename = "deletionPolicy")]
+    _deletion_policy: Option<DeletionPolicy>,
+    #[serde(default, rename = "image")]
+    _image: IgnoredAny,
+    #[serde(default, rename = "ports")]
+    _ports: IgnoredAny,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EnginesSpec {
     replicas: u32,
     #[serde(default = "two")]
     targets_per_engine: u32,
+    #[serde(default, rename = "logLevel")]
+    _log_level: IgnoredAny,
+    #[serde(default, rename = "nodeSelector")]
+    _node_selector: IgnoredAny,
+    #[serde(default, rename = "resources")]
+    _resources: IgnoredAny,
+    #[serde(default, rename = "seccompProfile")]
+    _seccomp_profile: IgnoredAny,
+    #[serde(default, rename = "spread")]
+    _spread: IgnoredAny,
+    #[serde(default, rename = "tolerations")]
+    _tolerations: IgnoredAny,
 }
 
 fn two() -> u32 {
@@ -105,11 +135,17 @@ fn two() -> u32 {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StorageSpec {
     size: Quantity,
+    #[serde(default, rename = "hostPath")]
+    _host_path: IgnoredAny,
+    #[serde(default, rename = "volumeClaimTemplate")]
+    _volume_claim_template: IgnoredAny,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct FabricSpec {
     #[serde(default = "tcp")]
     provider: String,
@@ -126,8 +162,9 @@ fn tcp() -> String {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PoolSpec {
+    cluster_ref: Reference,
     #[serde(default)]
     label: String,
     size: Quantity,
@@ -137,10 +174,12 @@ struct PoolSpec {
     object_class: String,
     #[serde(default)]
     redundancy_factor: u32,
+    #[serde(default, rename = "deletionPolicy")]
+    _deletion_policy: Option<DeletionPolicy>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ContainerSpec {
     pool_ref: Reference,
     #[serde(default)]
@@ -154,9 +193,12 @@ struct ContainerSpec {
     owner: Option<Owner>,
     #[serde(default)]
     attributes: BTreeMap<String, String>,
+    #[serde(default, rename = "deletionPolicy")]
+    _deletion_policy: Option<DeletionPolicy>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Owner {
     #[serde(default)]
     uid: u32,
@@ -174,11 +216,14 @@ impl Manifests {
         let mut manifests = Self::default();
         for path in paths {
             let wrong = |reason: String| CliError::Manifest { path: path.clone(), reason };
-            let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-            if size > MANIFEST_BYTES_MAX {
-                return Err(wrong(format!("{size} bytes, more than {MANIFEST_BYTES_MAX}")));
+            let mut text = String::new();
+            // What it is a pipe or a device of says nothing of its size.
+            File::open(path)
+                .and_then(|file| file.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text))
+                .map_err(|error| wrong(error.to_string()))?;
+            if text.len() as u64 > MANIFEST_BYTES_MAX {
+                return Err(wrong(format!("it has more than {MANIFEST_BYTES_MAX} bytes")));
             }
-            let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
             manifests.add(&text).map_err(wrong)?;
         }
         manifests.resolve()?;
@@ -188,27 +233,30 @@ impl Manifests {
     fn add(&mut self, text: &str) -> Result<(), String> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
         for document in documents.into_iter().filter(|document| !document.is_null()) {
-            let object: Object = serde_json::from_value(document).map_err(|error| error.to_string())?;
+            let object: Object = Object::deserialize(&document).map_err(|error| error.to_string())?;
             let name = format!("{}/{}", object.kind, object.metadata.name);
-            self.add_object(object).map_err(|reason| format!("{name}: {reason}"))?;
+            self.add_object(object, document).map_err(|reason| format!("{name}: {reason}"))?;
         }
         Ok(())
     }
 
-    fn add_object(&mut self, object: Object) -> Result<(), String> {
-        let Object { api_version, kind, metadata, spec } = object;
-        if api_version != API_VERSION {
-            self.ignored.push(format!("{kind}/{}", metadata.name));
+    fn add_object(&mut self, object: Object, document: Value) -> Result<(), String> {
+        let Object { api_version, kind, metadata: Metadata { name } } = object;
+        if api_version.split('/').next() != API_VERSION.split('/').next() {
+            self.ignored.push(format!("{kind}/{name}"));
             return Ok(());
         }
+        if api_version != API_VERSION {
+            return Err(format!("apiVersion {api_version} is not known: write {API_VERSION}"));
+        }
+        if name.is_empty() {
+            return Err("metadata.name is missing".to_owned());
+        }
         match kind.as_str() {
-            "StorageCluster" => self.add_cluster(metadata.name, field(spec)?),
-            "Pool" => self.add_pool(metadata.name, field(spec)?),
-            "Container" => self.add_container(metadata.name, field(spec)?),
-            _ => {
-                self.ignored.push(format!("{kind}/{}", metadata.name));
-                Ok(())
-            }
+            "StorageCluster" => self.add_cluster(name, spec(document)?),
+            "Pool" => self.add_pool(name, spec(document)?),
+            "Container" => self.add_container(name, spec(document)?),
+            _ => Err(format!("{API_VERSION} has no such kind, only StorageCluster, Pool and Container")),
         }
     }
 
@@ -232,6 +280,7 @@ impl Manifests {
 
     fn add_pool(&mut self, name: String, spec: PoolSpec) -> Result<(), String> {
         let size_bytes = spec.size.bytes().map_err(|reason| format!("spec.size: {reason}"))?;
+        self.clusters.push((name.clone(), spec.cluster_ref.name));
         let label = if spec.label.is_empty() { name.clone() } else { spec.label };
         self.labels.insert(name, label.clone());
         self.pools.push(PoolCreateRequest {
@@ -256,8 +305,10 @@ impl Manifests {
         };
         let owner = spec.owner.unwrap_or(Owner { uid: 0, gid: 0, mode: None });
         let mode = owner.mode.as_deref().unwrap_or("0755");
-        let mode =
-            u32::from_str_radix(mode, 8).map_err(|_| format!("spec.owner.mode: \"{mode}\" is not octal"))?;
+        let mode = u32::from_str_radix(mode, 8)
+            .ok()
+            .filter(|mode| (1..=0o7777).contains(mode))
+            .ok_or_else(|| format!("spec.owner.mode: \"{mode}\" is not an octal mode such as \"0775\""))?;
         self.containers.push(ContainerCreateRequest {
             pool: spec.pool_ref.name,
             label: if spec.label.is_empty() { name } else { spec.label },
@@ -273,9 +324,18 @@ impl Manifests {
         Ok(())
     }
 
-    /// Puts the pools' labels where containers name Pool objects. A name that no manifest defines is taken as the label
+    /// Looks at what refers to what: puts the pools' labels where containers name Pool objects. A name that no manifest defines is taken as the label
     /// of a pool that is there already.
     fn resolve(&mut self) -> Result<(), CliError> {
+        let wrong = |reason: String| CliError::Manifest { path: PathBuf::from("(all)"), reason };
+        if let Some(cluster) = &self.cluster
+            && let Some((pool, named)) = self.clusters.iter().find(|(_, named)| *named != cluster.name)
+        {
+            return Err(wrong(format!(
+                "Pool/{pool}: spec.clusterRef names {named}, the StorageCluster is {}",
+                cluster.name
+            )));
+        }
         for container in &mut self.containers {
             if let Some(label) = self.labels.get(&container.pool) {
                 container.pool.clone_from(label);
@@ -287,21 +347,18 @@ impl Manifests {
                 .iter()
                 .filter(|other| other.pool == container.pool && other.label == container.label);
             if twins.count() > 1 {
-                return Err(CliError::Manifest {
-                    path: PathBuf::from("(all)"),
-                    reason: format!(
-                        "Container/{}: the label is used twice in pool {}",
-                        container.label, container.pool
-                    ),
-                });
+                return Err(wrong(format!(
+                    "Container/{}: the label is used twice in pool {}",
+                    container.label, container.pool
+                )));
             }
         }
         Ok(())
     }
 }
 
-fn field<T: serde::de::DeserializeOwned>(spec: Value) -> Result<T, String> {
-    serde_json::from_value(spec).map_err(|error| format!("spec: {error}"))
+fn spec<S: DeserializeOwned>(document: Value) -> Result<S, String> {
+    serde_json::from_value(document).map(|ours: Ours<S>| ours.spec).map_err(|error| format!("spec: {error}"))
 }
 
 /// A `--mount` argument: `[POOL/]CONTAINER=DIR`.
@@ -407,7 +464,35 @@ spec: {}
             ("mode: \"0775\"", "mode: rwx", "Container/home: spec.owner.mode"),
             ("type: object", "type: block", "Container/kv: spec.type"),
             ("replicas: 3", "replicas: many", "StorageCluster/dev: spec"),
-            ("quota: 1Gi", "quota: [1]", "Container/home: spec"),
+            ("quota: 1Gi", "quota: [1]", "Container/home: spec: [1] is no quantity"),
+            ("quota: 1Gi", "quotta: 1Gi", "Container/home: spec: unknown field `quotta`"),
+            (
+                "targetsPerEngine",
+                "targetsPerEngin",
+                "StorageCluster/dev: spec: unknown field `targetsPerEngin`",
+            ),
+            ("size: 10Gi", "size: 0", "Pool/fast: spec.size: \"0\" must be greater than zero"),
+            ("size: 10Gi", "size: -1", "Pool/fast: spec.size: \"-1\" is no quantity"),
+            ("mode: \"0775\"", "mode: \"0\"", "Container/home: spec.owner.mode"),
+            ("clusterRef: {name: dev}", "clusterRef: {name: prod}", "Pool/fast: spec.clusterRef names prod"),
+            (
+                "clusterRef: {name: dev}",
+                "deletionPolicy: Retain",
+                "Pool/fast: spec: missing field `clusterRef`",
+            ),
+            ("  objectClass: SX", "  deletionPolicy: Keep", "Pool/fast: spec: unknown variant `Keep`"),
+            ("kind: Pool", "kind: pool", "pool/fast: storage.weir.dev/v1alpha1 has no such kind"),
+            (
+                "/v1alpha1\nkind: Pool",
+                "/v1beta1\nkind: Pool",
+                "Pool/fast: apiVersion storage.weir.dev/v1beta1",
+            ),
+            ("metadata: {name: home}", "metadata: {}", "Container/: metadata.name is missing"),
+            (
+                "metadata: {name: home}\n",
+                "metadata: {name: home}\nsped: {}\n",
+                "Container/home: spec: unknown field `sped`",
+            ),
         ] {
             let error = parse(&SAMPLE.replace(from, to)).expect_err(to);
             assert!(error.contains(expected), "{error}");
@@ -415,6 +500,77 @@ spec: {}
         assert!(parse("kind: Pool").is_err());
         assert!(parse("a: [").is_err());
         assert!(parse(&format!("{SAMPLE}---\n{SAMPLE}")).is_err());
+    }
+
+    /// What a struct that takes no unknown fields says that it has.
+    fn fields_of<S: DeserializeOwned>() -> Vec<String> {
+        let error = serde_json::from_value::<S>(serde_json::json!({"?": 1}))
+            .err()
+            .expect("an unknown field")
+            .to_string();
+        let (_, listed) = error.split_once("expected ").unwrap_or_else(|| panic!("{error}"));
+        let mut fields: Vec<String> = listed.split('`').skip(1).step_by(2).map(String::from).collect();
+        fields.sort();
+        fields
+    }
+
+    #[test]
+    fn the_fields_are_those_of_the_kinds_in_kubernetes() {
+        let kinds = [
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
+                "",
+                fields_of::<ClusterSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
+                "engines",
+                fields_of::<EnginesSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
+                "storage",
+                fields_of::<StorageSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
+                "fabric",
+                fields_of::<FabricSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_pools.yaml"),
+                "",
+                fields_of::<PoolSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_containers.yaml"),
+                "",
+                fields_of::<ContainerSpec>(),
+            ),
+            (
+                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_containers.yaml"),
+                "owner",
+                fields_of::<Owner>(),
+            ),
+        ];
+        for (text, part, fields) in kinds {
+            let definition: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
+            let schema = &definition[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            let mut spec = &schema["properties"]["spec"];
+            if !part.is_empty() {
+                spec = &spec["properties"][part];
+            }
+            let properties = spec["properties"].as_object().unwrap_or_else(|| panic!("{part}: {spec}"));
+            let mut names: Vec<String> = properties.keys().cloned().collect();
+            names.sort();
+            assert_eq!(fields, names, "{part}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_without_an_end_is_refused() {
+        let error = Manifests::load(&["/dev/zero".into()]).expect_err("too long");
+        assert!(error.to_string().contains("more than 3145728 bytes"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod apply;
 pub mod identity;
 mod lock;
 mod manifest;
+mod quantity;
 mod settings;
 mod supervisor;
 
@@ -372,6 +373,11 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
     let begun = Instant::now();
     let folder = arguments.dir.folder()?;
     refuse_second(&folder)?;
+    if let Some(path) = arguments.apply.iter().find(|path| path.exists() && !path.is_file()) {
+        let reason =
+            "it is no file, and the process in the background reads it again: write it to one".to_owned();
+        return Err(CliError::Manifest { path: path.clone(), reason });
+    }
     // Mistakes in the arguments are told before anything is made.
     plan(arguments, folder.clone())?;
     let is_own = !folder.0.exists();
