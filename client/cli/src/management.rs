@@ -1,11 +1,12 @@
 //! The management side of a system: finds the attach file and asks its engines in turn.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 use weir_management::{Failure, TlsFiles, failure_of};
 
@@ -19,6 +20,10 @@ pub const ATTACH_SYSTEM: &str = "/etc/weir/client/client.json";
 
 /// Longest time for one engine to answer, so that one that hangs leaves time for another.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(20);
+
+/// Longest time for contact with one engine, which takes milliseconds unless it hangs or its machine is lost. Each round
+/// gives twice as much, for a machine that is too busy.
+const CONTACT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Pause after every engine was tried in vain: an engine restarts in about this time.
 const ROUND_PAUSE: Duration = Duration::from_millis(300);
@@ -140,8 +145,19 @@ fn reason_of(text: &str, error: &serde_json::Error) -> String {
 pub struct System {
     /// The attach file in use.
     pub attach: AttachFile,
-    channels: BTreeMap<String, Channel>,
+    /// Management services by their addresses.
+    endpoints: BTreeMap<String, Endpoint>,
+    /// Those that there is contact with.
+    channels: RefCell<BTreeMap<String, Channel>>,
     limit: Duration,
+}
+
+/// How an engine did not do what it was asked for.
+enum Missed {
+    /// It can't at this moment, or can't be reached.
+    Away(Status),
+    /// It refuses.
+    Refused(Status),
 }
 
 impl System {
@@ -156,15 +172,15 @@ impl System {
             cert: attach.tls.cert.clone(),
             key: attach.tls.key.clone(),
         };
-        let mut channels = BTreeMap::new();
+        let mut endpoints = BTreeMap::new();
         for engine in &attach.engines {
-            let channel = tls.channel(&engine.management).map_err(|error| CliError::AttachFile {
+            let endpoint = tls.endpoint(&engine.management).map_err(|error| CliError::AttachFile {
                 path: path.to_owned(),
                 reason: format!("engine {}: {error}", engine.rank),
             })?;
-            channels.insert(engine.management.clone(), channel);
+            endpoints.insert(engine.management.clone(), endpoint);
         }
-        Ok(Self { attach, channels, limit })
+        Ok(Self { attach, endpoints, channels: RefCell::default(), limit })
     }
 
     /// The same connections with another bound for each call.
@@ -186,23 +202,23 @@ impl System {
         let started = Instant::now();
         let what = what.into();
         let mut last: Option<(String, Status)> = None;
+        let mut contact = CONTACT_LIMIT;
         loop {
-            for (address, channel) in &self.channels {
+            for address in self.endpoints.keys() {
                 let left = self.limit.saturating_sub(started.elapsed());
                 if left.is_zero() {
                     break;
                 }
-                match tokio::time::timeout(left.min(ATTEMPT_LIMIT), attempt(channel.clone())).await {
-                    Ok(Ok(reply)) => return Ok(reply.into_inner()),
-                    Ok(Err(status)) if status.code() == Code::Unavailable => {
-                        last = Some((address.clone(), status));
-                    }
-                    Ok(Err(status)) => {
+                match self.ask(address, left, contact, &attempt).await {
+                    Ok(reply) => return Ok(reply.into_inner()),
+                    Err(Missed::Refused(status)) => {
                         return Err(CliError::Management { what, failure: failure_of(&status) });
                     }
-                    Err(_) => {
-                        let status = Status::deadline_exceeded("no answer in time");
-                        last = Some((address.clone(), status));
+                    // What an engine has said tells more than that another one is silent.
+                    Err(Missed::Away(status)) => {
+                        if is_told(&status) || last.as_ref().is_none_or(|(_, last)| !is_told(last)) {
+                            last = Some((address.clone(), status));
+                        }
                     }
                 }
             }
@@ -210,11 +226,50 @@ impl System {
                 return Err(CliError::Unanswered { what, failure: self.exhausted(last) });
             }
             tokio::time::sleep(ROUND_PAUSE).await;
+            contact *= 2;
         }
     }
 
+    /// Asks one engine.
+    async fn ask<T>(
+        &self,
+        address: &str,
+        left: Duration,
+        contact: Duration,
+        attempt: &impl AsyncFn(Channel) -> Result<Response<T>, Status>,
+    ) -> Result<Response<T>, Missed> {
+        let begun = Instant::now();
+        let late = |_| Missed::Away(Status::deadline_exceeded("no answer in time"));
+        let connecting = self.contact(address);
+        let channel = tokio::time::timeout(left.min(contact), connecting).await.map_err(late)?;
+        let channel = channel.map_err(Missed::Away)?;
+        let left = left.saturating_sub(begun.elapsed());
+        let answer = tokio::time::timeout(left.min(ATTEMPT_LIMIT), attempt(channel)).await;
+        if !matches!(answer, Ok(Ok(_))) {
+            // An engine that has hung and is back takes no more on an old connection.
+            self.channels.borrow_mut().remove(address);
+        }
+        answer.map_err(late)?.map_err(|status| match status.code() {
+            Code::Unavailable => Missed::Away(status),
+            _ => Missed::Refused(status),
+        })
+    }
+
+    /// A connection to an engine, from before or a new one.
+    async fn contact(&self, address: &str) -> Result<Channel, Status> {
+        if let Some(channel) = self.channels.borrow().get(address) {
+            return Ok(channel.clone());
+        }
+        let Some(endpoint) = self.endpoints.get(address) else {
+            return Err(Status::unavailable("no such engine"));
+        };
+        let channel = endpoint.connect().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        self.channels.borrow_mut().insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
     fn exhausted(&self, last: Option<(String, Status)>) -> Failure {
-        let engines = self.channels.len();
+        let engines = self.endpoints.len();
         let Some((address, status)) = last else {
             return Failure::new(
                 weir_proto::Der::TIMEDOUT,
@@ -223,19 +278,31 @@ impl System {
             );
         };
         let mut failure = failure_of(&status);
+        let seconds = self.limit.as_secs();
+        if is_told(&status) {
+            failure.message = format!("{} (said by {address}, after {seconds} s)", failure.message);
+            return failure;
+        }
         // The transport's own text is "transport error"; what it stands for is in its sources.
         let mut reason = failure.message.clone();
         let mut source = std::error::Error::source(&status);
         while let Some(cause) = source {
-            reason = format!("{reason}: {cause}");
+            let cause_text = cause.to_string();
+            if !reason.ends_with(&cause_text) {
+                reason = format!("{reason}: {cause_text}");
+            }
             source = cause.source();
         }
         failure.message = format!(
-            "none of {engines} engines answered within {} s; the last tried, at {address}, said: {reason}",
-            self.limit.as_secs()
+            "none of {engines} engines answered within {seconds} s; the last tried, at {address}, said: {reason}"
         );
         failure
     }
+}
+
+/// Whether an engine has said this, not the way to it.
+fn is_told(status: &Status) -> bool {
+    !status.details().is_empty()
 }
 
 #[cfg(test)]

@@ -343,6 +343,30 @@ fn dead_engines_are_shown_one_by_one() {
 }
 
 #[test]
+fn an_engine_that_hangs_is_named_by_the_others() {
+    let system = DevSystem::start(&["--engines", "2", "--targets", "1", "--size", "256MiB"]);
+    let hanging = Paused(system.engine_pid(0).to_string());
+    hanging.signal("-STOP");
+    // The first that is asked takes the connection and says nothing. Less time than it used to be given alone.
+    let patience = ["--timeout", "12"];
+    let members = || system.json(&[&["system", "query"][..], &patience].concat())["members"].clone();
+    harness::eventually("its peers hold it dead", Duration::from_mins(1), || {
+        members()[0]["membership"] == "dead"
+    });
+    assert_eq!(members()[1]["state"], "joined");
+    // It has the list of pools.
+    for command in [&["pool", "list"][..], &["pool", "create", "--size", "64MiB", "new"]] {
+        let (code, error) = system.fails(&[command, &patience].concat());
+        assert!(code == 5 && error.contains("rank 0"), "{code}: {error}");
+        assert!(!error.contains("none of 2 engines answered"), "one did: {error}");
+    }
+    drop(hanging);
+    harness::eventually("it is back", Duration::from_mins(1), || {
+        system.weir().args(["pool", "list"]).output().expect("runs").status.success()
+    });
+}
+
+#[test]
 fn a_start_that_fails_leaves_nothing_of_a_new_system_and_everything_of_an_old_one() {
     let system = DevSystem::absent();
     let listed = || std::fs::read_dir(system.folder()).map_or(0, Iterator::count);

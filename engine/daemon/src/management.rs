@@ -23,6 +23,10 @@ use crate::convert;
 /// an engine down, takes there, and some more.
 const FORWARD_LIMIT: Duration = Duration::from_secs(40);
 
+/// The same for one that the others hold dead. It may have come back this moment; what takes longer is asked again, as every
+/// request may be, once it is known to be back. Whoever asks waits for no longer than ten seconds for an answer.
+const DEAD_FORWARD_LIMIT: Duration = Duration::from_secs(4);
+
 /// Longest wait for a pool's service when pools are listed.
 const LIST_LIMIT: Duration = Duration::from_secs(4);
 
@@ -90,6 +94,8 @@ impl Management {
     async fn forward(&self, to: Rank, method: &str, request: &[u8], limit: Duration) -> Answer {
         let forwarded = ForwardRequest { method: method.to_owned(), request: request.to_vec() };
         let engines = self.pools.engines();
+        let dead = self.membership.state(to) == MemberState::Dead;
+        let limit = if dead { limit.min(DEAD_FORWARD_LIMIT) } else { limit };
         let asked = engines.ask(to, TargetIndex(0), opcode::MANAGEMENT_FORWARD, &forwarded, limit).await;
         match asked {
             Ok(ForwardReply::Answer(answer)) => Ok(answer),

@@ -15,7 +15,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 /// three `stat` calls.
 const ROTATION_CHECK: Duration = Duration::from_secs(1);
 
-/// Longest wait for a TCP connection and TLS handshake.
+/// Longest wait for a TCP connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pings on a silent connection find a dead peer within this time plus [`CONNECT_TIMEOUT`].
@@ -96,6 +96,15 @@ impl TlsFiles {
     /// # Errors
     /// When the files can't be used or the address doesn't parse.
     pub fn channel(&self, address: &str) -> Result<Channel, ConnectError> {
+        Ok(self.endpoint(address)?.connect_lazy())
+    }
+
+    /// The management service at `address` (`host:port`), for who says himself how long connecting to it may take:
+    /// [`CONNECT_TIMEOUT`] doesn't bound the TLS handshake.
+    ///
+    /// # Errors
+    /// When the files can't be used or the address doesn't parse.
+    pub fn endpoint(&self, address: &str) -> Result<Endpoint, ConnectError> {
         let tls = self.client_config()?;
         let wrong = |source| ConnectError::Address { address: address.to_owned(), source };
         let endpoint = Endpoint::from_shared(format!("https://{address}"))
@@ -106,7 +115,7 @@ impl TlsFiles {
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true);
-        Ok(endpoint.connect_lazy())
+        Ok(endpoint)
     }
 
     /// What a client presents and trusts.
