@@ -417,7 +417,16 @@ impl Device for FileDevice {
     }
 
     fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.inner.write(offset, data, true)
+        let write = self.inner.write(offset, data, true);
+        if !self.inner.transfers().is_brief() {
+            return write;
+        }
+        let attention = self.handle.attend();
+        Box::pin(async move {
+            let ended = write.await;
+            drop(attention);
+            ended
+        })
     }
 
     /// Zeros what the file system has allocated to the file but never written: the first write to such a block takes a

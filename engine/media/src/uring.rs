@@ -248,6 +248,11 @@ impl<W: Wire> Ring<W> {
         self.stats.set(stats);
     }
 
+    /// Whether the stable write that was started last is worth staying awake for.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.ways.is_brief()
+    }
+
     /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours, or at once
     /// when it is a large one.
     pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {

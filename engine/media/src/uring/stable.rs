@@ -17,6 +17,9 @@ const NEWEST_SHARE: u64 = 8;
 /// Longest write whose time tells of the way, not of its bytes.
 const TELLING_MAX: usize = 64 << 10;
 
+/// Mean time of a write and its flush, in nanoseconds, below which to sleep until they end costs more than it spares.
+const BRIEF_MAX_NS: u64 = 250_000;
+
 /// How one write is made stable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
@@ -30,11 +33,25 @@ pub(super) struct Ways {
     synchronous: Cell<Option<u64>>,
     flushed: Cell<Option<u64>>,
     chosen: Cell<u64>,
+    /// The way of the newest write.
+    newest: Cell<Option<Way>>,
 }
 
 impl Ways {
     /// The way of the next write, of so many bytes.
     pub(super) fn choose(&self, bytes: usize) -> Way {
+        let way = self.way_of(bytes);
+        self.newest.set((bytes <= TELLING_MAX).then_some(way));
+        way
+    }
+
+    /// Whether the newest write will have ended soon, and without this thread: it may stay awake until then. A synchronous one
+    /// is ended on this processor by a thread that would have to wait for this one to sleep.
+    pub(super) fn is_brief(&self) -> bool {
+        self.newest.get() == Some(Way::Flushed) && self.flushed.get().is_some_and(|mean| mean < BRIEF_MAX_NS)
+    }
+
+    fn way_of(&self, bytes: usize) -> Way {
         let (synchronous, flushed) = (self.synchronous.get(), self.flushed.get());
         let is_shorter =
             synchronous.is_none_or(|synchronous| flushed.is_none_or(|flushed| synchronous <= flushed));
@@ -106,6 +123,19 @@ mod tests {
         assert!(synchronous(&ways, OTHER_EVERY, [110, 200]) <= 1);
         let recovered = (0..20).position(|_| synchronous(&ways, OTHER_EVERY, [110, 200]) > OTHER_EVERY / 2);
         assert!(recovered.is_some_and(|rounds| rounds >= 5), "{recovered:?}");
+    }
+
+    #[test]
+    fn what_a_short_flush_ends_is_waited_for_awake() {
+        let ways = Ways::default();
+        synchronous(&ways, 100, [110, 200]);
+        assert!(!ways.is_brief(), "synchronous ones end on this processor");
+        synchronous(&ways, 100, [500, 100]);
+        assert!(ways.is_brief());
+        ways.choose(TELLING_MAX + 1);
+        assert!(!ways.is_brief(), "a long one");
+        synchronous(&ways, 100, [500, 300]);
+        assert!(!ways.is_brief(), "a slow disk");
     }
 
     #[test]
