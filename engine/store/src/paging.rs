@@ -220,6 +220,16 @@ impl Still {
 }
 
 impl Core {
+    /// As [`Core::ask`], in this turn: where nodes have to be read, it has no answer.
+    pub(crate) fn ask_now<T, E>(
+        &self,
+        question: impl FnOnce(&Tree) -> Result<T, Halt<E>>,
+    ) -> Result<T, Halt<E>> {
+        let tree = self.tree.borrow();
+        tree.begin(0);
+        question(&tree)
+    }
+
     /// The answer of a question about the index. When this returns, what the question saw is still so.
     pub(crate) async fn ask<T, E: From<PageError>>(
         &self,

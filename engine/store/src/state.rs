@@ -123,8 +123,8 @@ pub(crate) struct Core {
     pub(crate) timestamps: Timestamps,
     pub(crate) lives: crate::walk::Lives,
     pub(crate) hints: crate::walk::Hints,
-    /// Memory of the last update's draft.
-    draft: Cell<Draft>,
+    /// The last update's draft, for its memory.
+    draft: Cell<Option<Box<Draft>>>,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -191,14 +191,15 @@ impl Core {
     }
 
     /// A draft that most likely has memory.
-    pub(crate) fn take_draft(&self) -> Draft {
-        self.draft.take()
+    #[expect(clippy::unnecessary_box_returns, reason = "a pointer is taken out and put back")]
+    pub(crate) fn take_draft(&self) -> Box<Draft> {
+        self.draft.take().unwrap_or_default()
     }
 
     /// Takes a draft back.
-    pub(crate) fn give_back_draft(&self, draft: Draft) {
+    pub(crate) fn give_back_draft(&self, draft: Box<Draft>) {
         if draft.is_worth_keeping() {
-            self.draft.set(draft);
+            self.draft.set(Some(draft));
         }
     }
 

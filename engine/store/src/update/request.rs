@@ -1,0 +1,237 @@
+//! What an update asks for: whether it can be stored, and the entries that store it.
+
+use crate::error::UpdateError;
+use crate::incarnation::{Life, life_from};
+use crate::journal::ObjectKey;
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::neighbours::Neighbours;
+use crate::paging::Halt;
+use crate::piece::Piece;
+use crate::record::Draft;
+use crate::route::Route;
+use crate::timestamps::{hash_key, hash_object};
+use crate::tree::{ENTRY_MAX, Tree};
+use crate::value::{Event, Kind};
+use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
+use weir_proto::{Epoch, Key, ObjectId};
+
+/// An update as its parts need it.
+pub(crate) struct Request<'a> {
+    pub(crate) pool: PoolNumber,
+    pub(crate) container: ContainerNumber,
+    pub(crate) object: ObjectId,
+    pub(crate) dkey: &'a Key,
+    pub(crate) epoch: u64,
+    pub(crate) conditions: Conditions,
+    pub(crate) akeys: &'a [AkeyUpdate],
+}
+
+/// What became of an update's plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    /// Whether an akey was there before.
+    pub(super) overwrites: bool,
+    /// The first entry is that of the object, which was there before.
+    pub(super) renews: bool,
+    /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
+    pub(super) to_reach: usize,
+}
+
+/// Conditions that an update may name.
+const UPDATE_CONDITIONS: Conditions = Conditions(
+    Conditions::DKEY_INSERT.0
+        | Conditions::DKEY_UPDATE.0
+        | Conditions::AKEY_INSERT.0
+        | Conditions::AKEY_UPDATE.0
+        | Conditions::PER_AKEY.0
+        | Conditions::OBJECT_EXISTS.0,
+);
+const AKEY_CONDITIONS: Conditions = Conditions(Conditions::AKEY_INSERT.0 | Conditions::AKEY_UPDATE.0);
+
+/// Checks that keys have the form that the object's type asks for.
+pub(crate) fn check_keys<'a>(
+    object: ObjectId,
+    dkeys: impl IntoIterator<Item = &'a Key>,
+    akeys: impl IntoIterator<Item = &'a Key>,
+) -> Result<(), String> {
+    let bad = |integer: bool, key: &&Key| integer && key.as_bytes().len() != 8;
+    if let Some(key) = dkeys.into_iter().find(|key| bad(key::has_integer_dkeys(object), key)) {
+        return Err(format!("dkeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+    }
+    if let Some(key) = akeys.into_iter().find(|key| bad(key::has_integer_akeys(object), key)) {
+        return Err(format!("akeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+    }
+    Ok(())
+}
+
+/// Checks that an epoch can be that of a change.
+pub(crate) fn check_epoch(epoch: Epoch) -> Result<(), UpdateError> {
+    if epoch == Epoch::ZERO || epoch == Epoch::MAX {
+        return Err(UpdateError::Invalid(format!("{epoch} is not the epoch of a change")));
+    }
+    Ok(())
+}
+
+impl Request<'_> {
+    pub(crate) fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
+        let invalid = |text: String| UpdateError::Invalid(text);
+        let len = validate(self.akeys.iter().map(|update| (&update.akey, &update.value)))
+            .map_err(|error| invalid(error.to_string()))?;
+        if len != data.len() as u64 {
+            return Err(invalid(format!("its values have {len} bytes, but {} came", data.len())));
+        }
+        check_epoch(Epoch(self.epoch))?;
+        let conditions = self.conditions;
+        let per_akey = conditions.has(Conditions::PER_AKEY);
+        let foreign = conditions.0 & !UPDATE_CONDITIONS.0 != 0;
+        let both = |conditions: Conditions, insert, update| conditions.has(insert) && conditions.has(update);
+        let contradiction = both(conditions, Conditions::DKEY_INSERT, Conditions::DKEY_UPDATE)
+            || both(conditions, Conditions::AKEY_INSERT, Conditions::AKEY_UPDATE)
+            || (per_akey && conditions.0 & AKEY_CONDITIONS.0 != 0)
+            || (per_akey && self.akeys.iter().any(|update| update.conditions.0 & !AKEY_CONDITIONS.0 != 0));
+        if foreign || contradiction {
+            return Err(invalid(format!("conditions {:#x} make no sense for an update", conditions.0)));
+        }
+        check_keys(self.object, [self.dkey], self.akeys.iter().map(|update| &update.akey)).map_err(invalid)
+    }
+
+    /// Whether anything has to exist, or not to, for the update to be made.
+    pub(super) fn is_conditional(&self) -> bool {
+        let none = Conditions::NONE.0;
+        self.conditions.0 != none || self.akeys.iter().any(|update| update.conditions.0 != none)
+    }
+
+    pub(super) fn place(&self) -> ObjectKey {
+        (self.pool, self.container, self.object)
+    }
+
+    /// The hashes of its object and of its dkey.
+    pub(super) fn hashes(&self) -> (u64, u64) {
+        let object = hash_object(&self.place());
+        (object, hash_key(object, self.dkey))
+    }
+
+    pub(crate) fn path(&self) -> Path {
+        Path::object(self.pool, self.container, self.object)
+    }
+
+    /// Checks the conditions against the index and drafts the entries that store the pieces of `data`. The object lives as
+    /// `known` says, if that says anything.
+    pub(crate) fn plan(
+        &self,
+        tree: &Tree,
+        known: Option<Life>,
+        (pieces, data): (&[Piece], &[u8]),
+        draft: &mut Draft,
+    ) -> Result<Planned, Halt<UpdateError>> {
+        draft.clear();
+        let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
+        let object = match known {
+            Some(known) => known,
+            None => life_from(tree, route.event(self.epoch), Life::ALWAYS)?,
+        };
+        if self.conditions.has(Conditions::OBJECT_EXISTS) && !object.exists {
+            return Err(UpdateError::Missing(format!("object {}", self.object)).into());
+        }
+        self.draft_object(&mut route, object, draft);
+        let of_object = draft.len();
+        let renews = of_object > 0 && object.exists;
+        route.go_to_dkey(self.dkey);
+        let (mut neighbours, dkey) = Neighbours::of_dkey(tree, &mut route, object, self.epoch)?;
+        if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
+            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)).into());
+        }
+        if self.conditions.has(Conditions::DKEY_INSERT) && dkey.exists {
+            return Err(UpdateError::Exists { level: "dkey", key: self.dkey.clone() }.into());
+        }
+        if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
+            return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
+        }
+        if !dkey.exists {
+            draft.put(route.event(self.epoch), |out| Event::Dkey.append(out));
+        }
+        let mut overwrites = false;
+        let mut pieces = pieces.iter().peekable();
+        for (index, update) in self.akeys.iter().enumerate() {
+            route.go_to_akey(&update.akey);
+            let akey = neighbours.life(&mut route, dkey, self.epoch)?;
+            self.check_akey(update, akey)?;
+            overwrites |= akey.exists;
+            let own = pieces.clone().take_while(|piece| piece.akey == index);
+            let classes = own.filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
+            self.draft_akey(&mut route, update, akey, classes, draft);
+            while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
+                let key = route.version(piece.slot, self.epoch);
+                if draft.put(key, |out| piece.append_version(data, out)) > ENTRY_MAX {
+                    // Only runs scattered beyond measure make an entry this large.
+                    return Err(UpdateError::Fragmented(self.dkey.clone()).into());
+                }
+            }
+        }
+        // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
+        draft.spelling = route.into_memory();
+        let to_reach = if neighbours.point() { of_object } else { draft.len() };
+        Ok(Planned { overwrites, renews, to_reach })
+    }
+
+    fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
+        let (at, newest) = match object.event {
+            Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
+            Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
+            _ => (self.epoch, self.epoch),
+        };
+        draft.put(route.event(at), |out| Event::Object { newest }.append(out));
+    }
+
+    fn draft_akey(
+        &self,
+        route: &mut Route,
+        update: &AkeyUpdate,
+        akey: Life,
+        classes: u32,
+        draft: &mut Draft,
+    ) {
+        let (kind, given) = match &update.value {
+            Value::Single { .. } => (Kind::Single, 0),
+            Value::Array { record_size, .. } => (Kind::Array, *record_size),
+        };
+        let (at, event) = match (akey.event, akey.array_or_single()) {
+            (Some((at, _)), Some((_, size, old))) => {
+                if (given == 0 || size == given) && old | classes == old {
+                    return;
+                }
+                let record_size = if size == 0 { given } else { size };
+                (at, Event::Akey { kind, record_size, classes: old | classes })
+            }
+            _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
+        };
+        draft.put(route.event(at), |out| event.append(out));
+    }
+
+    fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
+        let per_akey = self.conditions.has(Conditions::PER_AKEY);
+        let conditions = if per_akey { update.conditions } else { self.conditions };
+        if akey.punched_at(self.epoch) {
+            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)));
+        }
+        if conditions.has(Conditions::AKEY_INSERT) && akey.exists {
+            return Err(UpdateError::Exists { level: "akey", key: update.akey.clone() });
+        }
+        if conditions.has(Conditions::AKEY_UPDATE) && !akey.exists {
+            return Err(UpdateError::Missing(format!("akey \"{}\"", update.akey)));
+        }
+        let Some((stored, size, _)) = akey.array_or_single() else { return Ok(()) };
+        let (kind, given) = match update.value {
+            Value::Single { .. } => (Kind::Single, 0),
+            Value::Array { record_size, .. } => (Kind::Array, record_size),
+        };
+        if kind != stored {
+            let (stored, given) = (stored.name(), kind.name());
+            return Err(UpdateError::Kind { akey: update.akey.clone(), stored, given });
+        }
+        if given != 0 && size != 0 && given != size {
+            return Err(UpdateError::RecordSize { akey: update.akey.clone(), stored: size, given });
+        }
+        Ok(())
+    }
+}
