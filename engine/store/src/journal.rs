@@ -7,7 +7,7 @@
 //! operation of the device.
 
 use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
-use crate::record::{Edit, encode_record};
+use crate::record::{Edits, encode_record};
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
 use crate::touched::Touched;
@@ -295,7 +295,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, edits: &[Edit<'_>], data: u64, objects: &[ObjectKey]) -> u64 {
+    pub(crate) fn append(&self, edits: &Edits<'_>, data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();

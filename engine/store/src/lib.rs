@@ -21,6 +21,7 @@ mod codec;
 mod config;
 mod deferral;
 mod defragment;
+mod draft;
 mod error;
 mod extents;
 mod fetch;

@@ -8,7 +8,7 @@ use crate::incarnation::{Events, Life, life_from};
 use crate::key;
 use crate::paging::Fault;
 use crate::route::Route;
-use crate::tree::{Node, Tree};
+use crate::tree::{Address, Node, Tree, Turns};
 use crate::value::Event;
 use std::rc::Rc;
 
@@ -16,6 +16,7 @@ use std::rc::Rc;
 pub(crate) struct Neighbours<'t> {
     tree: &'t Tree,
     leaf: Rc<Node>,
+    turns: Option<Turns>,
     /// The first entry behind the events that were looked at last.
     at: usize,
     /// All of the dkey that stands at or behind what was asked for first is in the leaf.
@@ -34,22 +35,28 @@ impl<'t> Neighbours<'t> {
         epoch: u64,
     ) -> Result<(Self, Life), Fault> {
         let len = route.path().len();
-        let (leaf, has_all) = tree.leaf_of(route.event(epoch), len)?;
+        let from = route.event(epoch);
+        let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
         leaf.expect_change();
-        let mut neighbours = Self { tree, leaf, at: 0, has_all, is_empty: false };
+        let mut neighbours = Self { tree, leaf, turns, at: 0, has_all, is_empty: false };
+        neighbours.at =
+            neighbours.leaf.entries().map_or(0, |entries| entries.search(from).unwrap_or_else(|at| at));
+        if neighbours.ends_before(&from[..len]) {
+            // Most dkeys are new.
+            neighbours.is_empty = true;
+            return Ok((neighbours, Events::below(above).life()));
+        }
         let life = neighbours.life(route, above, epoch)?;
-        neighbours.is_empty = has_all && !neighbours.begins_with(route.path());
+        neighbours.is_empty = neighbours.ends_before(route.path());
         Ok((neighbours, life))
     }
 
-    /// Whether the key of the present entry begins so.
-    fn begins_with(&self, start: &[u8]) -> bool {
-        let Some(entries) = self.leaf.entries() else { return true };
-        let begins =
-            |start: &[u8]| entries.entry(self.at).is_some_and(|(suffix, _)| suffix.starts_with(start));
+    /// Whether nothing that begins so stands at the present entry or behind it.
+    fn ends_before(&self, start: &[u8]) -> bool {
+        let Some(entries) = self.leaf.entries().filter(|_| self.has_all) else { return false };
         match start.strip_prefix(entries.prefix()) {
-            Some(start) => entries.may_begin(self.at, start) && begins(start),
-            None => self.at < entries.len(),
+            Some(start) => !entries.begins_with(self.at, start),
+            None => self.at == entries.len(),
         }
     }
 
@@ -82,13 +89,23 @@ impl<'t> Neighbours<'t> {
         Some(events.life())
     }
 
-    /// Has the change that follows look where this has looked last. Returns whether all keys of the dkey from the event at
-    /// the epoch that was asked for on belong to the leaf.
-    pub(crate) fn point(&self) -> bool {
+    /// Whether all keys of the dkey from the event at the epoch that was asked for on belong to the leaf.
+    pub(crate) fn has_all(&self) -> bool {
+        self.has_all
+    }
+
+    /// Where all keys of the dkey from the event at the epoch that was asked for on belong, one behind the other, if that is in
+    /// one place, and the index has none of them. Otherwise the change that follows looks first where this has looked last.
+    pub(crate) fn place(&self) -> Option<Address> {
+        if self.is_empty
+            && let Some(turns) = self.turns
+        {
+            return Address::new(turns, self.at);
+        }
         if self.has_all {
             self.tree.point(&self.leaf, self.at);
         }
-        self.has_all
+        None
     }
 }
 
@@ -158,7 +175,15 @@ mod tests {
                     route.go_to_akey(&name(akey));
                     let of_neighbours = neighbours.life(&mut route, found, epoch).expect("sound");
                     prop_assert_eq!(of_neighbours, life(&tree, &of_akey, found, epoch).expect("sound"));
-                    if neighbours.point() {
+                    if let Some(place) = neighbours.place() {
+                        let new = [route.event(epoch).to_vec(), route.version(Slot::Single, epoch).to_vec()];
+                        let belongs = |key: &Vec<u8>| tree.address(key).is_none();
+                        prop_assert!(new.iter().all(belongs), "it is there already");
+                        let at = leaf.entries().expect("a leaf").search(&new[0]);
+                        let turns = tree.leaf_and_turns(&new[0]).expect("in memory").1;
+                        prop_assert_eq!(Address::new(turns.expect("a few"), at.expect_err("it is new")), Some(place));
+                    }
+                    if neighbours.has_all() {
                         let extent = Slot::Extent(Extent { index: 9, count: 6 });
                         for key in [route.event(1).to_vec(), route.version(extent, epoch).to_vec()] {
                             prop_assert!(Rc::ptr_eq(&leaf, &tree.leaf(&key).expect("in memory")));

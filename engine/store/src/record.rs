@@ -10,6 +10,7 @@ use crate::key;
 use crate::tree::ENTRY_MAX;
 use crate::value::{Blocks, Payload, Version};
 use core::hash::Hasher as _;
+use core::ops::Deref;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
@@ -56,78 +57,83 @@ impl<'a> From<&'a Change> for Edit<'a> {
     }
 }
 
-/// Entries to be set, all in one piece of memory: an update has several small ones.
+/// Changes that go to one record, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
-    bytes: Vec<u8>,
-    entries: SmallVec<[Cut; 4]>,
-    /// Memory for the keys, while none is spelt out.
-    pub(crate) spelling: Vec<u8>,
+pub(crate) struct Edits<'a> {
+    all: SmallVec<[Edit<'a>; FEW]>,
+    /// How many bytes each key begins with that the one before has, too.
+    shared: SmallVec<[usize; FEW]>,
+    /// Bytes of keys and values.
+    bytes: usize,
+    growth: u64,
+    /// So many, from the first one on, are in the order of their keys.
+    ascending: usize,
+    removals: usize,
 }
 
-/// How long key and value of an entry are, which stand one behind the other.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    key: usize,
-    value: usize,
-}
+/// Changes of a record that takes no memory for them: those of an update of a few values.
+const FEW: usize = 8;
 
-/// Bytes that a draft has room for at first: the entries of a small update.
-const DRAFT_BYTES: usize = 512;
-
-/// Most memory of a draft that is kept for another one: that of a few entries of the largest size.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
-
-impl Draft {
-    /// Forgets all entries.
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.entries.clear();
-    }
-
-    /// Whether the next draft is to take over its memory.
-    pub(crate) fn is_worth_keeping(&self) -> bool {
-        self.bytes.capacity().max(self.spelling.capacity()) <= KEPT_BYTES_MAX && !self.entries.spilled()
-    }
-
-    /// Sets a key to what `encode` appends. Returns the bytes of key and value.
-    pub(crate) fn put(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> usize {
-        if self.bytes.capacity() == 0 {
-            self.bytes.reserve(DRAFT_BYTES);
+impl<'a> Edits<'a> {
+    pub(crate) fn push(&mut self, edit: Edit<'a>) {
+        let value = edit.value.map_or(0, <[u8]>::len);
+        self.bytes += edit.key.len() + value;
+        if edit.value.is_some() {
+            self.growth += entry_bytes(edit.key.len(), value);
+        } else {
+            self.removals += 1;
         }
-        self.bytes.extend_from_slice(key);
-        let value = self.bytes.len();
-        encode(&mut self.bytes);
-        let value = self.bytes.len() - value;
-        self.entries.push(Cut { key: key.len(), value });
-        key.len() + value
+        let (shared, is_next) = self.all.last().map_or((0, true), |last| {
+            let shared = shared_len(last.key, edit.key);
+            (shared, last.key.get(shared) < edit.key.get(shared))
+        });
+        self.ascending += usize::from(is_next && self.ascending == self.all.len());
+        self.all.push(edit);
+        self.shared.push(shared);
     }
 
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    /// Bytes that they may add to what a pool uses.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth
     }
 
-    /// The entries as changes, in the order in which they came.
-    pub(crate) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
-        let mut left = self.bytes.as_slice();
-        self.entries.iter().map(move |cut| {
-            let (key, behind) = left.split_at(cut.key);
-            let (value, behind) = behind.split_at(cut.value);
-            left = behind;
-            Edit { key, value: Some(value) }
-        })
+    /// How many of them, from the first one on, are in the order of their keys.
+    pub(crate) fn ascending(&self) -> usize {
+        self.ascending
     }
 
-    /// The entries as changes with memory of their own.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
-        self.edits().map(|edit| Change::put(edit.key, edit.value.unwrap_or_default().to_vec()))
+    /// The keys that are removed.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = &'a [u8]> {
+        let some = if self.removals > 0 { self.all.as_slice() } else { &[] };
+        some.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key)
+    }
+
+    /// Each with what its key shares with the one before.
+    fn with_shared(&self) -> impl Iterator<Item = (&Edit<'a>, usize)> {
+        self.all.iter().zip(self.shared.iter().copied())
     }
 }
 
-/// Bytes that changes may add to what a pool uses.
-pub(crate) fn growth(edits: &[Edit<'_>]) -> u64 {
-    edits.iter().filter_map(|edit| Some(entry_bytes(edit.key.len(), edit.value?.len()))).sum()
+impl<'a> Deref for Edits<'a> {
+    type Target = [Edit<'a>];
+
+    fn deref(&self) -> &[Edit<'a>] {
+        &self.all
+    }
+}
+
+impl<'a> Extend<Edit<'a>> for Edits<'a> {
+    fn extend<I: IntoIterator<Item = Edit<'a>>>(&mut self, edits: I) {
+        edits.into_iter().for_each(|edit| self.push(edit));
+    }
+}
+
+impl<'a> From<&'a [Change]> for Edits<'a> {
+    fn from(changes: &'a [Change]) -> Self {
+        let mut edits = Self::default();
+        edits.extend(changes.iter().map(Edit::from));
+        edits
+    }
 }
 
 const REMOVE: u8 = 0;
@@ -157,23 +163,19 @@ fn put_head(tag: u8, shared: usize, rest: usize, out: &mut Vec<u8>) {
 }
 
 /// Appends a record. Keys are stored as the difference to the key before.
-pub(crate) fn encode_record(edits: &[Edit<'_>], out: &mut Vec<u8>) {
+pub(crate) fn encode_record(edits: &Edits<'_>, out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
-    let bytes = |edit: &Edit<'_>| CHANGE_BYTES + edit.key.len() + edit.value.map_or(0, <[u8]>::len);
-    out.reserve(2 * LENGTH_BYTES + edits.iter().map(bytes).sum::<usize>());
+    out.reserve(2 * LENGTH_BYTES + edits.bytes + edits.len() * CHANGE_BYTES);
     out.extend_from_slice(&[0; LENGTH_BYTES]);
     out.put_varint(edits.len() as u64);
-    let mut previous: &[u8] = &[];
-    for Edit { key, value } in edits {
-        let shared = shared_len(previous, key);
+    for (Edit { key, value }, shared) in edits.with_shared() {
         put_head(if value.is_some() { PUT } else { REMOVE }, shared, key.len() - shared, out);
         out.extend_from_slice(&key[shared..]);
         if let Some(value) = value {
             out.put_varint(value.len() as u64);
             out.extend_from_slice(value);
         }
-        previous = key;
     }
     let mut length = Vec::new();
     let len = out.len() - start - LENGTH_BYTES;
@@ -193,23 +195,19 @@ fn varint_len(value: usize) -> usize {
 }
 
 /// Bytes that [`encode_record`] appends.
-pub(crate) fn record_len(edits: &[Edit<'_>]) -> usize {
-    let mut previous: &[u8] = &[];
+pub(crate) fn record_len(edits: &Edits<'_>) -> usize {
     let mut len = varint_len(edits.len());
-    for Edit { key, value } in edits {
-        let shared = shared_len(previous, key);
+    for (Edit { key, value }, shared) in edits.with_shared() {
         let rest = key.len() - shared;
         len += 1 + varint_len(shared) + varint_len(rest) + rest;
         len += value.map_or(0, |value| varint_len(value.len()) + value.len());
-        previous = key;
     }
     varint_len(len) + len
 }
 
 /// The bytes of a record of these changes when they are more than [`RECORD_MAX`].
-pub(crate) fn excess_len(edits: &[Edit<'_>]) -> Option<usize> {
-    let bytes = |edit: &Edit<'_>| CHANGE_BYTES_MAX + edit.key.len() + edit.value.map_or(0, <[u8]>::len);
-    if RECORD_HEAD_MAX + edits.iter().map(bytes).sum::<usize>() <= RECORD_MAX {
+pub(crate) fn excess_len(edits: &Edits<'_>) -> Option<usize> {
+    if RECORD_HEAD_MAX + edits.bytes + edits.len() * CHANGE_BYTES_MAX <= RECORD_MAX {
         return None;
     }
     // Keys may have much in common.
@@ -375,7 +373,7 @@ mod tests {
     fn encode_records(records: &[Vec<Change>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for record in records {
-            encode_record(&record.iter().map(Edit::from).collect::<Vec<_>>(), &mut bytes);
+            encode_record(&Edits::from(&record[..]), &mut bytes);
         }
         bytes
     }
@@ -427,7 +425,7 @@ mod tests {
         fn records_survive_encoding(records in proptest::collection::vec(proptest::collection::vec(change(), 0..8), 0..6)) {
             let mut bytes = Vec::new();
             for record in &records {
-                let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
+                let edits = Edits::from(&record[..]);
                 let before = bytes.len();
                 encode_record(&edits, &mut bytes);
                 prop_assert_eq!(bytes.len() - before, record_len(&edits));
@@ -443,25 +441,11 @@ mod tests {
                 Change::Put { key: Vec::new(), value },
                 Change::Put { key: b"k".to_vec(), value: rest[..rest.len().min(ENTRY_MAX - 1)].to_vec() },
             ];
-            let edits: Vec<Edit<'_>> = record.iter().map(Edit::from).collect();
+            let edits = Edits::from(&record[..]);
             let mut bytes = vec![0xff; before];
             encode_record(&edits, &mut bytes);
             prop_assert_eq!(bytes.len() - before, record_len(&edits));
-            prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record]));
-        }
-
-        #[test]
-        fn a_draft_gives_back_what_was_put(entries in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..20), proptest::collection::vec(any::<u8>(), 0..20)), 0..9)) {
-            let mut draft = Draft::default();
-            draft.put(b"gone", |_| {});
-            draft.clear();
-            for (key, value) in &entries {
-                let len = draft.put(key, |out| out.extend_from_slice(value));
-                prop_assert_eq!(len, key.len() + value.len());
-            }
-            let changes: Vec<Change> = draft.changes().collect();
-            let wanted: Vec<Change> = entries.into_iter().map(|(key, value)| Change::Put { key, value }).collect();
-            prop_assert_eq!(changes, wanted);
+            prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record.clone()]));
         }
 
         #[test]

@@ -5,6 +5,7 @@ use crate::catalog::{Catalog, Tally, Usage, entry_bytes};
 use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
 use crate::config::StoreConfig;
+use crate::draft::Draft;
 use crate::error::{Location, PoolError};
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
@@ -12,14 +13,14 @@ use crate::journal::{Journal, ObjectKey, RECORD_MAX};
 use crate::key::{self, PoolNumber};
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
-use crate::record::{Change, Draft, Edit, excess_len, growth};
+use crate::record::{Change, Edit, Edits, excess_len};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
 use crate::tree::{Address, LEVELS_MAX, Missing, NODE_BYTES, Tree};
 use crate::value::Version;
 use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
-use smallvec::SmallVec;
+use core::ops::Range;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaPool};
@@ -69,6 +70,15 @@ pub(crate) enum CommitError {
     /// The store has failed by it.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+}
+
+/// Where the index has the first entries of a record, as far as that is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// The first one, which is that of an object, and is to stay as long as it is.
+    pub(crate) object: Option<Address>,
+    /// Where these are to go, none of which is there.
+    pub(crate) behind: Option<(Address, Range<usize>)>,
 }
 
 /// Counters since open.
@@ -331,10 +341,10 @@ impl Core {
         let kept =
             self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks() + later;
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
-        let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
+        let edits = Edits::from(changes);
         // A node that changes goes to another place, and may be split.
         let blocks =
-            |nodes: usize| 2 * nodes as u64 * NODE_BLOCKS + 2 * growth(&edits).div_ceil(BLOCK as u64);
+            |nodes: usize| 2 * nodes as u64 * NODE_BLOCKS + 2 * edits.growth().div_ceil(BLOCK as u64);
         if blocks(changes.len() * LEVELS_MAX) <= left {
             return Ok(true);
         }
@@ -358,18 +368,18 @@ impl Core {
         // There may be a hundred thousand: each is looked for.
         moved.sort_unstable_by_key(|run| run.block);
         let moved = &moved;
-        let edits: SmallVec<[Edit<'_>; 8]> = changes.iter().map(Edit::from).collect();
-        self.commit_edits(&edits, objects, moved, None)
+        let edits = Edits::from(changes);
+        self.commit_edits(&edits, objects, moved, Places::default())
     }
 
-    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order. `first` is where
-    /// the index has the entry of the first one, if that is known and the entry is that of an object.
+    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order, of which `places`
+    /// tells where the first ones go.
     pub(crate) fn commit_edits(
         &self,
-        edits: &[Edit<'_>],
+        edits: &Edits<'_>,
         objects: &[ObjectKey],
         moved: &[Run],
-        first: Option<Address>,
+        places: Places,
     ) -> Result<u64, CommitError> {
         if let Some(reason) = self.refusal() {
             return Err(CommitError::Refused(reason));
@@ -377,7 +387,7 @@ impl Core {
         if let Some(len) = excess_len(edits) {
             return Err(CommitError::TooLong { len });
         }
-        let record = self.change(edits, objects, moved, first);
+        let record = self.change(edits, objects, moved, places);
         if let Err(malformed) = &record {
             // The index may be ahead of the log.
             self.fail(malformed.0);
@@ -387,13 +397,13 @@ impl Core {
 
     fn change(
         &self,
-        edits: &[Edit<'_>],
+        edits: &Edits<'_>,
         objects: &[ObjectKey],
         moved: &[Run],
-        first: Option<Address>,
+        places: Places,
     ) -> Result<u64, Malformed> {
         let number = self.journal.next();
-        let (mut data, mut rest, mut outcome) = (0, edits, Ok(()));
+        let (mut data, mut outcome) = (0, Ok(()));
         let mut tally = Tally::default();
         let mut account = |edit: Edit<'_>, old: Option<&[u8]>| {
             if self.account_inline(edit, old, &mut tally) {
@@ -404,21 +414,43 @@ impl Core {
                 Err(malformed) => outcome = Err(malformed),
             }
         };
-        // An entry that stays as long as it was has nothing to be accounted for.
-        if let (Some(address), [edit, behind @ ..]) = (first, edits)
-            && self.tree.borrow_mut().set_at(address, *edit).map_err(|_| ABSENT)?
-        {
-            rest = behind;
-        }
+        let made = self.change_placed(edits, places, &mut account);
+        let mut rest = &edits[made..];
         while !rest.is_empty() {
             let done = self.change_index(rest, &mut account).map_err(|_| ABSENT)?;
             rest = &rest[done..];
         }
         outcome?;
         self.catalog.borrow_mut().count_tally(&mut tally);
-        self.tidy_keys(edits.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key));
+        self.tidy_keys(edits.removed());
         self.relieve_memory();
         Ok(self.journal.append(edits, data, objects))
+    }
+
+    /// Makes the first changes where they are known to go, as far as that holds. Returns how many were made.
+    fn change_placed<'a>(
+        &self,
+        edits: &Edits<'a>,
+        Places { object, behind }: Places,
+        mut account: impl FnMut(Edit<'a>, Option<&[u8]>),
+    ) -> usize {
+        let (tree, mut done) = (&mut *self.tree.borrow_mut(), 0);
+        if let (Some(address), Some(edit)) = (object, edits.first()) {
+            // An entry that stays as long as it was has nothing to be accounted for.
+            if !tree.set_at(address, *edit) {
+                return 0;
+            }
+            done = 1;
+        }
+        if let Some((address, range)) = behind
+            && range.start == done
+            && edits.ascending() >= range.end
+            && tree.insert_at(address, &edits[range.clone()])
+        {
+            edits[range.clone()].iter().for_each(|edit| account(*edit, None));
+            done = range.end;
+        }
+        done
     }
 
     /// Joins index nodes that became small by changes that were applied together.
@@ -429,9 +461,8 @@ impl Core {
     }
 
     fn tidy_keys<'a>(&self, removed: impl Iterator<Item = &'a [u8]>) {
-        let mut tree = self.tree.borrow_mut();
         for key in removed {
-            tree.tidy(key, |page, low| self.paging.may_inherit(page, low));
+            self.tree.borrow_mut().tidy(key, |page, low| self.paging.may_inherit(page, low));
         }
     }
 

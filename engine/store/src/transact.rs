@@ -9,8 +9,9 @@ use crate::operation::{Operation, are_deletes, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Pieces, bytes_in_blocks};
 use crate::punch::CHECKPOINTS_MAX;
-use crate::record::{Change, Edit, growth};
+use crate::record::{Change, Edits};
 use crate::shard::Shard;
+use crate::state::Places;
 use crate::update::Staging;
 use std::collections::BTreeSet;
 use weir_proto::{ContainerId, Epoch, TransactionId};
@@ -158,12 +159,12 @@ impl Shard {
         staged: &[Pieces],
         changes: &[Change],
     ) -> Result<u64, UpdateError> {
-        let edits: Vec<Edit<'_>> = changes.iter().map(Edit::from).collect();
+        let edits = Edits::from(changes);
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_room((container, number), operations, changes, (growth(&edits), in_blocks, 0))?;
+        self.check_room((container, number), operations, changes, (edits.growth(), in_blocks, 0))?;
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
-        let record = self.core.commit_edits(&edits, &objects, &[], None)?;
+        let record = self.core.commit_edits(&edits, &objects, &[], Places::default())?;
         for operation in operations {
             let object = (pool, number, operation.object());
             for scope in operation.scopes() {

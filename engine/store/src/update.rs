@@ -8,18 +8,18 @@ pub(crate) use request::{Request, check_epoch, check_keys};
 
 use crate::attribute::AttributeChange;
 use crate::codec::Malformed;
+use crate::draft::Draft;
 use crate::error::UpdateError;
 use crate::journal::ObjectKey;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
-use crate::record::{Draft, Edit, growth};
+use crate::record::{Edit, Edits};
 use crate::shard::Shard;
-use crate::state::CommitError;
+use crate::state::{CommitError, Places};
 use crate::timestamps::Scope;
 use crate::tree::{Address, Tree};
 use blocks::Stored;
 use request::Planned;
-use smallvec::SmallVec;
 use weir_media::Slice;
 use weir_proto::object::{AkeyUpdate, Conditions};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
@@ -373,18 +373,19 @@ impl Update<'_> {
             return Err(error.into());
         }
         let mut attributes = Vec::new();
-        let mut edits = SmallVec::<[Edit<'_>; 8]>::new();
+        let mut edits = Edits::default();
         edits.extend(draft.edits());
         if !self.along.is_empty() {
             shard.add_attributes(self.along, &mut attributes);
             edits.extend(attributes.iter().map(Edit::from));
         }
         if self.stored.is_some() {
-            shard.check_quota(self.container, number, growth(&edits) + bytes_in_blocks(&self.pieces))?;
+            shard.check_quota(self.container, number, edits.growth() + bytes_in_blocks(&self.pieces))?;
         }
-        shard.check_space(self.container, number, growth(&edits), 0)?;
+        shard.check_space(self.container, number, edits.growth(), 0)?;
         let before = core.tree.borrow().version();
-        let record = core.commit_edits(&edits, &[object], &[], address)?;
+        let behind = planned.place.map(|place| (place, planned.of_object..draft.len()));
+        let record = core.commit_edits(&edits, &[object], &[], Places { object: address, behind })?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }

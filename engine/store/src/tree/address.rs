@@ -3,8 +3,9 @@
 //! An address is where an entry was: the children that were gone to, and its number in the leaf. Its key tells whether it still
 //! is there.
 
-use super::{Body, Missing, Node, Tree, Turns};
+use super::{Body, Finger, NODE_MAX, Node, Packed, Tree, Turns};
 use crate::record::Edit;
+use std::rc::Rc;
 
 /// Where an entry was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +14,19 @@ pub(crate) struct Address {
     at: u16,
 }
 
+impl Address {
+    /// An entry of the leaf at the end of the turns.
+    pub(crate) fn new(turns: Turns, at: usize) -> Option<Self> {
+        Some(Self { turns, at: u16::try_from(at).ok()? })
+    }
+}
+
 impl Tree {
     /// Where the entry of a key is; `None` where there is none, it isn't in memory, or is too deep.
     pub(crate) fn address(&self, key: &[u8]) -> Option<Address> {
         let (leaf, turns) = self.leaf_and_turns(key).ok()?;
         let at = leaf.entries()?.search(key).ok()?;
-        Some(Address { turns: turns?, at: u16::try_from(at).ok()? })
+        Address::new(turns?, at)
     }
 
     /// Whether the entry of a key is at an address, with all that a change of it needs in memory.
@@ -39,32 +47,53 @@ impl Tree {
 
     /// Sets an entry that is at an address to a value of the same length. `false`: nothing was set, since the entry is
     /// elsewhere or its value would become longer or shorter.
-    pub(crate) fn set_at(&mut self, address: Address, edit: Edit<'_>) -> Result<bool, Missing> {
-        let (Edit { key, value }, at) = (edit, usize::from(address.at));
-        let Some(value) = value else { return Ok(false) };
+    pub(crate) fn set_at(&mut self, address: Address, edit: Edit<'_>) -> bool {
+        let (Edit { key, value: Some(value) }, at) = (edit, usize::from(address.at)) else { return false };
+        let is_set =
+            self.change_leaf(address, |entries| entries.has_key(at, key) && entries.overwrite(at, value));
+        self.version += u64::from(is_set);
+        is_set
+    }
+
+    /// Sets entries that aren't there, in ascending order of their keys, before the one at an address. `false`: nothing was set,
+    /// since they don't certainly belong there, or don't fit the leaf.
+    pub(crate) fn insert_at(&mut self, address: Address, edits: &[Edit<'_>]) -> bool {
+        let (Some(first), Some(last)) = (edits.first(), edits.last()) else { return false };
+        let keys = (first.key, last.key);
+        let entries = edits.iter().map(|edit| (edit.key, edit.value.unwrap_or_default()));
+        let at = usize::from(address.at);
+        let is_set = self.change_leaf(address, |leaf| leaf.insert_between(at, keys, entries, NODE_MAX));
+        if is_set {
+            self.version += 1;
+            self.len = self.len.saturating_add(edits.len() as u64);
+        }
+        is_set
+    }
+
+    /// Changes the leaf at an address, if there is one in memory and `change` does so.
+    fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Packed) -> bool) -> bool {
         let mut node = &mut self.root;
         for turn in address.turns.all() {
-            let Body::Branch(_, children) = &mut self.changes.own(node).body else { return Ok(false) };
-            let Some(child) = children.get_mut(turn) else { return Ok(false) };
-            node = child.node_mut().map_err(|page| Missing::one(key, page))?;
+            let Body::Branch(_, children) = &mut self.changes.own(node).body else { return false };
+            let child = children.get_mut(turn).and_then(|child| child.node_mut().ok());
+            let Some(child) = child else { return false };
+            node = child;
         }
-        // A finger would have the leaf copied; its entries stay where they are.
+        // A finger would have the leaf copied.
         let fingers = self.fingers.get_mut();
         let pointed =
             fingers.iter().position(|finger| finger.as_ref().is_some_and(|finger| finger.is_on(node)));
         let finger_at = pointed.and_then(|number| fingers[number].take()).map(|finger| finger.at);
-        let mut is_set = false;
-        if let Body::Leaf(entries) = &mut self.changes.own(node).body
-            && entries.has_key(at, key)
-            && entries.overwrite(at, value)
-        {
-            self.version += 1;
-            is_set = true;
-        }
+        let owned = self.changes.own(node);
+        let is_changed = match &mut owned.body {
+            Body::Leaf(entries) => change(entries),
+            Body::Branch(..) => false,
+        };
+        owned.recharge();
         if let (Some(number), Some(at)) = (pointed, finger_at) {
-            fingers[number] = Some(super::Finger { leaf: std::rc::Rc::clone(node), at });
+            fingers[number] = Some(Finger { leaf: Rc::clone(node), at });
         }
-        Ok(is_set)
+        is_changed
     }
 }
 
@@ -73,7 +102,58 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn all(tree: &Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut all = Vec::new();
+        let scanned = tree.scan(&[], |key, value| {
+            all.push((key.to_vec(), value.to_vec()));
+            core::ops::ControlFlow::<()>::Continue(())
+        });
+        scanned.expect("in memory");
+        all
+    }
+
     proptest! {
+        #[test]
+        fn what_is_inserted_at_an_address_is_as_if_it_were_put(
+            steps in proptest::collection::vec(
+                (proptest::collection::btree_set(proptest::collection::vec(0u8..5, 1..6), 1..5), 0usize..900, 0usize..4, any::<u8>()), 1..120),
+        ) {
+            let (mut tree, mut model, mut frozen) = (Tree::default(), Tree::default(), Vec::new());
+            for (number, (keys, len, what, stray)) in (0u8..=u8::MAX).cycle().zip(steps) {
+                let value = vec![number; len];
+                let edits: Vec<Edit<'_>> =
+                    keys.iter().map(|key| Edit { key, value: Some(&value) }).collect();
+                let (leaf, turns) = tree.leaf_and_turns(edits[0].key).expect("in memory");
+                let at = leaf.entries().expect("a leaf").search(edits[0].key).unwrap_or_else(|at| at);
+                drop(leaf);
+                let at = if what == 1 { usize::from(stray) } else { at };
+                let address = Address::new(turns.expect("a few"), at).expect("small");
+                let (before, count, version) = (all(&tree), tree.len(), tree.version());
+                if tree.insert_at(address, &edits) {
+                    prop_assert_eq!((tree.len(), tree.version()), (count + edits.len() as u64, version + 1));
+                    for edit in &edits {
+                        prop_assert_eq!(model.put(edit.key, &value), Ok(None));
+                    }
+                } else {
+                    prop_assert_eq!((all(&tree), tree.len(), tree.version()), (before, count, version));
+                    for edit in &edits {
+                        prop_assert_eq!(tree.put(edit.key, &value), model.put(edit.key, &value));
+                    }
+                }
+                prop_assert_eq!(all(&tree), all(&model));
+                for edit in &edits {
+                    prop_assert_eq!(tree.get(edit.key), Ok(Some(value.clone())));
+                }
+                if what == 0 {
+                    frozen.push((tree.freeze().0, model.freeze().0));
+                }
+                for (ours, theirs) in &frozen {
+                    let still = |root| all(&Tree::new(Rc::clone(root), 0, tree.meter().clone()));
+                    prop_assert_eq!(still(ours), still(theirs));
+                }
+            }
+        }
+
         #[test]
         fn what_is_set_at_an_address_is_as_if_it_were_put(
             steps in proptest::collection::vec(
@@ -99,25 +179,17 @@ mod tests {
                     let is_there = tree.is_at(address, &key);
                     prop_assert!(before.is_some() || !is_there);
                     let edit = Edit { key: &key, value: Some(&value) };
-                    prop_assert_eq!(tree.set_at(address, edit), Ok(is_there));
+                    prop_assert_eq!(tree.set_at(address, edit), is_there);
                     if is_there {
                         prop_assert_eq!(model.put(&key, &value).expect("in memory"), before);
                     }
                     let longer = [&value[..], b"x"].concat();
                     let edit = Edit { key: &key, value: Some(&longer) };
-                    prop_assert_eq!(tree.set_at(address, edit), Ok(false));
+                    prop_assert!(!tree.set_at(address, edit));
                 }
-                let all = |tree: &Tree| {
-                    let mut all = Vec::new();
-                    tree.scan(&[], |key, value| {
-                        all.push((key.to_vec(), value.to_vec()));
-                        core::ops::ControlFlow::<()>::Continue(())
-                    }).expect("in memory");
-                    all
-                };
                 prop_assert_eq!(all(&tree), all(&model));
                 for (ours, theirs) in &frozen {
-                    let still = |root| all(&Tree::new(std::rc::Rc::clone(root), 0, tree.meter().clone()));
+                    let still = |root| all(&Tree::new(Rc::clone(root), 0, tree.meter().clone()));
                     prop_assert_eq!(still(ours), still(theirs));
                 }
             }

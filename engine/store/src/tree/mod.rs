@@ -22,6 +22,7 @@ pub(crate) use node::{
     PageRef,
 };
 pub(crate) use packed::Packed;
+use way::Trace;
 pub(crate) use way::{Stamps, Turns, Way, half};
 
 use crate::codec::Malformed;
@@ -220,19 +221,18 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::leaf`]; also whether no entry that begins with the first `len` bytes of the key stands behind the leaf.
-    pub(crate) fn leaf_of(&self, key: &[u8], len: usize) -> Result<(Rc<Node>, bool), Missing> {
-        let (mut node, mut has_all) = (Rc::clone(&self.root), true);
+    /// As [`Tree::leaf_and_turns`]; also whether no entry that begins with the first `len` bytes of the key stands behind the
+    /// leaf.
+    pub(crate) fn leaf_of(&self, key: &[u8], len: usize) -> Result<(Rc<Node>, Option<Turns>, bool), Missing> {
+        let (mut node, mut trace, mut has_all) = (Rc::clone(&self.root), Trace::new(), true);
         loop {
             self.touch(&node);
             let child = match &node.body {
-                Body::Leaf(_) => return Ok((node, has_all)),
+                Body::Leaf(_) => return Ok((node, trace.turns(), has_all)),
                 Body::Branch(keys, children) => {
-                    let at = Node::child_of(keys, key);
-                    node.trail.note(at);
-                    if at + 1 < keys.len() {
-                        has_all = keys.is_beyond(at + 1, &key[..len]);
-                    }
+                    let (at, is_last) = keys.covering_with(key, len);
+                    trace.note(at);
+                    has_all = is_last.unwrap_or(has_all);
                     children[at].node().map_err(|page| Missing::one(key, page))?
                 }
             };

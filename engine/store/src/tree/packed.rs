@@ -217,19 +217,6 @@ impl Packed {
         self.suffix(index).get(self.alike()..)
     }
 
-    /// Whether an entry's key is above all that begin with these bytes.
-    pub(super) fn is_beyond(&self, index: usize, start: &[u8]) -> bool {
-        let is_beyond = |bytes: &[u8], start: &[u8]| bytes > start && !bytes.starts_with(start);
-        let is_telling = start.len() >= self.start.len() + size_of::<u32>();
-        if let Some(order) = self.order_of_heads(index, start).filter(|_| is_telling) {
-            return order == Ordering::Greater;
-        }
-        match start.strip_prefix(self.prefix()) {
-            Some(start) => is_beyond(self.suffix(index), start),
-            None => is_beyond(self.prefix(), start),
-        }
-    }
-
     /// How an entry's key compares with another one, if their heads tell: that spares a look at the heap, which is far from
     /// the processor.
     #[inline]
@@ -245,6 +232,12 @@ impl Packed {
         let Some(rest) = suffix.strip_prefix(&self.start[self.prefix..]) else { return true };
         let hidden = 32 - 8 * rest.len().min(size_of::<u32>());
         (slot.head ^ head(rest)).checked_shr(u32::try_from(hidden).unwrap_or(0)).unwrap_or(0) == 0
+    }
+
+    /// Whether an entry's suffix begins so.
+    #[inline]
+    pub(crate) fn begins_with(&self, index: usize, suffix: &[u8]) -> bool {
+        self.may_begin(index, suffix) && self.suffix(index).starts_with(suffix)
     }
 
     /// Whether an entry's key is above this one.
@@ -341,19 +334,57 @@ impl Packed {
         if !key.starts_with(self.prefix()) {
             self.rebuild(shared_len(self.prefix(), key));
         }
-        let (before, shared) = (self.slots.len(), self.prefix);
+        let shared = self.prefix;
         self.join(entries.clone().map(|(key, _)| &key[shared..]));
-        let (mut added, mut needed) = (0, 0);
-        for (key, value) in entries.clone() {
-            added += 1;
-            needed += LENGTHS + key.len() - shared + value.len();
+        let (added, needed) = self.room_for(entries.clone());
+        self.insert_alike(index, entries, added, needed);
+    }
+
+    /// As [`Packed::insert_all`], of entries in ascending order that belong before the one at `index` and behind another one,
+    /// as long as they then take no more than `limit`. `first` and `last` are the keys of the first and the last one. `false`: nothing
+    /// was inserted.
+    pub(super) fn insert_between<'e>(
+        &mut self,
+        index: usize,
+        (first, last): (&[u8], &[u8]),
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
+        limit: usize,
+    ) -> bool {
+        // What is between two keys begins as both do, and all do but for a first one that is the prefix alone.
+        if !self.is_between(index, first, last) {
+            return false;
         }
+        let (added, needed) = self.room_for(entries.clone());
+        let fits = self.size() + needed + added * (ENTRY_OVERHEAD - LENGTHS) <= limit;
+        if fits {
+            self.insert_alike(index, entries, added, needed);
+        }
+        fits
+    }
+
+    /// How many entries these are, and the bytes that they take in the heap.
+    fn room_for<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> (usize, usize) {
+        entries.fold((0, 0), |(added, needed), (key, value)| {
+            (added + 1, needed + LENGTHS + key.len() - self.prefix + value.len())
+        })
+    }
+
+    /// Inserts so many entries, which take so much room, whose keys begin as the others do.
+    fn insert_alike<'e>(
+        &mut self,
+        index: usize,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
+        added: usize,
+        needed: usize,
+    ) {
+        let before = self.slots.len();
         self.make_room(needed);
         if self.slots.capacity() - before < added {
             self.slots.reserve_exact(added.max(more_slots(before)));
         }
         self.slots.resize(before + added, Slot { head: 0, position: 0 });
         self.slots.copy_within(index..before, index + added);
+        let shared = self.prefix;
         for (at, (key, value)) in (index..).zip(entries) {
             self.slots[at] = self.store(&key[shared..], value);
         }
@@ -509,129 +540,4 @@ impl Packed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    #[test]
-    fn a_common_prefix_is_stored_once_and_given_up_when_a_key_differs() {
-        let mut packed = Packed::default();
-        for key in [b"weir/a", b"weir/b", b"weir/c"] {
-            packed.push(key, b"1");
-        }
-        let mut tight = packed.range(0..3);
-        assert_eq!(tight.prefix(), b"weir/");
-        assert!(tight.size() < packed.size());
-        let at = tight.search(b"wax").expect_err("not there");
-        assert_eq!(at, 0);
-        tight.insert(at, b"wax", b"2");
-        assert_eq!(tight.prefix(), b"w");
-        assert_eq!(tight.search(b"weir/b"), Ok(2));
-        assert_eq!(tight.search(b"x"), Err(4));
-    }
-
-    proptest! {
-        #[test]
-        fn alike_keys_are_found_as_in_a_sorted_map(
-            keys in proptest::collection::btree_set(proptest::collection::vec(0u8..2, 0..16), 1..200),
-            asked in proptest::collection::vec(proptest::collection::vec(0u8..2, 0..16), 40),
-            start in prop_oneof![Just(&b"alike"[..]), Just(&b"ab"[..]), Just(&b""[..])],
-            lead in any::<bool>(),
-        ) {
-            let whole = |key: &Vec<u8>| [start, key].concat();
-            let mut keys: Vec<_> = keys.iter().map(whole).collect();
-            let mut packed = Packed::default();
-            if lead && !keys[0].is_empty() {
-                // A branch has it, so that its keys have no prefix.
-                keys.insert(0, Vec::new());
-            }
-            for key in &keys {
-                packed.push(key, b"");
-            }
-            // Given a prefix, and losing it again to keys that have less of it.
-            let (mut grown, mut all) = (packed.range(0..packed.len()), keys.clone());
-            for key in asked.iter().take(8).cloned().chain([Vec::new()]) {
-                prop_assert_eq!(grown.search(&key), all.binary_search(&key));
-                if let Err(at) = grown.search(&key) {
-                    grown.insert(at, &key, b"");
-                    all.insert(at, key);
-                }
-            }
-            for key in all.iter().chain(&asked) {
-                prop_assert_eq!(grown.search(key), all.binary_search(key), "{:?}", key);
-                let first = all.partition_point(|known| known < key);
-                prop_assert_eq!(grown.first_at(key), key.starts_with(grown.prefix()).then_some(first));
-            }
-            for packed in [&packed, &packed.range(0..packed.len())] {
-                for key in asked.iter().map(whole).chain(asked.iter().cloned()).chain(keys.iter().cloned()) {
-                    let place = keys.binary_search(&key);
-                    prop_assert_eq!(packed.search(&key), place, "{:?}", key);
-                    let covering = place.unwrap_or_else(|at| at.saturating_sub(1));
-                    for near in [[0, 0], [covering, 0], [packed.len(), covering + 1]] {
-                        prop_assert_eq!(packed.covering(near, &key), covering, "{:?} near {:?}", key, near);
-                    }
-                }
-            }
-        }
-
-        #[test]
-        fn behaves_like_a_sorted_map(steps in proptest::collection::vec(
-            (proptest::collection::vec(0u8..3, 0..6), proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40))), 0..200)) {
-            let mut packed = Packed::default();
-            let mut model = BTreeMap::new();
-            for (key, value) in steps {
-                match (packed.search(&key), value) {
-                    (Ok(at), Some(value)) => { packed.replace(at, &value); model.insert(key, value); }
-                    (Err(at), Some(value)) => { packed.insert(at, &key, &value); model.insert(key, value); }
-                    (Ok(at), None) => { packed.remove(at); model.remove(&key); }
-                    (Err(_), None) => prop_assert!(!model.contains_key(&key)),
-                }
-                let entries: Vec<_> = (0..packed.len()).map(|at| (packed.key(at), packed.value(at).to_vec())).collect();
-                prop_assert_eq!(entries, model.clone().into_iter().collect::<Vec<_>>());
-            }
-            for (key, hint) in model.keys().flat_map(|key| [(key, 0), (key, 1), (key, packed.len())]) {
-                prop_assert_eq!(packed.locate(key, hint), Place::Inside(packed.search(key)));
-                let found = |key: &[u8]| packed.seek(key, hint).map(|at| packed.key(at));
-                prop_assert_eq!(found(key), Some(key.clone()));
-                let behind = [key.as_slice(), &[0]].concat();
-                prop_assert_eq!(found(&behind), model.range(behind.clone()..).next().map(|(key, _)| key.clone()));
-                let next = model.range(behind.clone()..).next();
-                let located = if next.is_some() { Place::Inside(packed.search(&behind)) } else { Place::Behind };
-                prop_assert_eq!(packed.locate(&behind, hint), located);
-                prop_assert_eq!(packed.locate(&[], hint) == Place::Before, !model.contains_key(&[][..]));
-                if let Ok(at) = packed.search(key) {
-                    prop_assert!(!packed.is_above(at, key) && !packed.is_above(at, &behind));
-                    prop_assert!(at == 0 || packed.is_above(at, &packed.key(at - 1)));
-                    for start in [&key[..], &behind, &key[..key.len() / 2], &[1], &[]] {
-                        let beyond = packed.key(at).as_slice() > start && !key.starts_with(start);
-                        prop_assert_eq!(packed.is_beyond(at, start), beyond);
-                        if let Some(start) = start.strip_prefix(packed.prefix()) {
-                            prop_assert!(packed.may_begin(at, start) || !packed.suffix(at).starts_with(start));
-                        }
-                    }
-                    if let Some((next, _)) = next {
-                        prop_assert_eq!(packed.is_above(at + 1, &behind), behind < *next);
-                    }
-                    for from in [&key[..], &behind].into_iter().filter_map(|from| from.strip_prefix(packed.prefix())) {
-                        prop_assert_eq!(packed.first_near(from, hint), packed.first_from(from));
-                    }
-                }
-                let at = packed.search(key).expect("it is there");
-                let rest = |start: &[u8]| packed.rest(at, start, &mut Vec::new()).map(<[u8]>::to_vec);
-                for len in 0..=key.len() {
-                    prop_assert_eq!(rest(&key[..len]), Some(key[len..].to_vec()));
-                }
-                prop_assert_eq!(rest(&behind), None);
-            }
-            if packed.len() > 1 {
-                let middle = packed.middle();
-                prop_assert!(middle > 0 && middle < packed.len());
-                let (left, right) = (packed.range(0..middle), packed.range(middle..packed.len()));
-                prop_assert_eq!(left.len() + right.len(), packed.len());
-                prop_assert_eq!(left.key(0), packed.key(0));
-                prop_assert_eq!(right.key(0), packed.key(middle));
-            }
-        }
-    }
-}
+mod tests;

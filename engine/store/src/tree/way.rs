@@ -51,6 +51,35 @@ pub(crate) const fn half(stamp: u64) -> u32 {
     (stamp & 0xffff_ffff) as u32
 }
 
+/// Turns that are taken down one after the other.
+#[derive(Debug)]
+pub(super) struct Trace {
+    turns: [u16; TURNS_MAX],
+    count: usize,
+}
+
+impl Trace {
+    pub(super) const fn new() -> Self {
+        Self { turns: [END; TURNS_MAX], count: 0 }
+    }
+
+    /// Goes to a child.
+    #[inline]
+    pub(super) fn note(&mut self, at: usize) {
+        if let Some(turn) = self.turns.get_mut(self.count) {
+            *turn = u16::try_from(at).unwrap_or(END);
+        }
+        self.count += 1;
+    }
+
+    /// All of them; `None` where there are too many to be remembered.
+    #[inline]
+    pub(super) fn turns(&self) -> Option<Turns> {
+        let is_known = self.turns.get(..self.count)?.iter().all(|turn| *turn != END);
+        is_known.then_some(Turns(self.turns))
+    }
+}
+
 impl Turns {
     /// The numbers of the children, from the root on.
     #[inline]
@@ -85,15 +114,9 @@ impl Tree {
     /// As [`Tree::leaf`], and how it was found; `None` where there are too many turns to be remembered.
     #[inline]
     pub(crate) fn leaf_and_turns(&self, key: &[u8]) -> Result<(Rc<Node>, Option<Turns>), Missing> {
-        let (mut turns, mut count) = ([END; TURNS_MAX], 0);
-        let leaf = self.leaf_along(key, |at| {
-            if let Some(turn) = turns.get_mut(count) {
-                *turn = u16::try_from(at).unwrap_or(END);
-            }
-            count += 1;
-        })?;
-        let is_known = count <= TURNS_MAX && turns[..count].iter().all(|turn| *turn != END);
-        Ok((leaf, is_known.then_some(Turns(turns))))
+        let mut trace = Trace::new();
+        let leaf = self.leaf_along(key, |at| trace.note(at))?;
+        Ok((leaf, trace.turns()))
     }
 
     /// The leaf at the end of a way, if it is in the state that the way names.

@@ -1,5 +1,6 @@
 //! What an update asks for: whether it can be stored, and the entries that store it.
 
+use crate::draft::Draft;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life_from};
 use crate::journal::ObjectKey;
@@ -7,10 +8,9 @@ use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::Piece;
-use crate::record::Draft;
 use crate::route::Route;
 use crate::timestamps::{hash_key, hash_object};
-use crate::tree::{ENTRY_MAX, Tree};
+use crate::tree::{Address, ENTRY_MAX, Tree};
 use crate::value::{Event, Kind};
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{Epoch, Key, ObjectId};
@@ -35,6 +35,10 @@ pub(crate) struct Planned {
     pub(super) renews: bool,
     /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
     pub(super) to_reach: usize,
+    /// So many entries are the object's own.
+    pub(super) of_object: usize,
+    /// Where the others go, if the index has none of them and they go to one place.
+    pub(super) place: Option<Address>,
 }
 
 /// Conditions that an update may name.
@@ -170,8 +174,8 @@ impl Request<'_> {
         }
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
         draft.spelling = route.into_memory();
-        let to_reach = if neighbours.point() { of_object } else { draft.len() };
-        Ok(Planned { overwrites, renews, to_reach })
+        let to_reach = if neighbours.has_all() { of_object } else { draft.len() };
+        Ok(Planned { overwrites, renews, to_reach, of_object, place: neighbours.place() })
     }
 
     fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {

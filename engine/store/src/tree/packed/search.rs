@@ -190,6 +190,40 @@ impl Packed {
         }
     }
 
+    /// As [`Packed::covering`]; also whether the entry behind it, which is above the key, doesn't begin with the first `len`
+    /// bytes of that. `None`: there is none behind it.
+    pub(crate) fn covering_with(&self, key: &[u8], len: usize) -> (usize, Option<bool>) {
+        let rest = key.strip_prefix(self.start.as_slice());
+        let found = match rest {
+            Some(rest) => self.search_rest(rest, head(rest)),
+            None => self.search_apart(key),
+        };
+        let at = found.unwrap_or_else(|at| at.saturating_sub(1));
+        let Some(slot) = self.slots.get(at + 1) else { return (at, None) };
+        // Where the heads tell, the heap isn't looked at, which is far from the processor.
+        let is_telling = len >= self.start.len() + size_of::<u32>();
+        if is_telling && rest.is_some_and(|rest| head(rest) != slot.head) {
+            return (at, Some(true));
+        }
+        let begins = match key[..len].strip_prefix(self.prefix()) {
+            Some(start) => self.suffix(at + 1).starts_with(start),
+            None => self.prefix().starts_with(&key[..len]),
+        };
+        (at, Some(!begins))
+    }
+
+    /// Whether keys from `first` to `last` belong before an entry that isn't the first, and behind the one before it.
+    pub(super) fn is_between(&self, index: usize, first: &[u8], last: &[u8]) -> bool {
+        let is_found = |at: usize, key: &[u8], order: Ordering| {
+            let rest = key.strip_prefix(self.start.as_slice());
+            rest.is_some_and(|rest| self.compare(at, rest, head(rest)) == order)
+        };
+        let before = index.checked_sub(1).filter(|_| index < self.slots.len());
+        before.is_some_and(|before| {
+            is_found(before, first, Ordering::Less) && is_found(index, last, Ordering::Greater)
+        })
+    }
+
     /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
     /// be, or at which.
     pub(crate) fn locate(&self, key: &[u8], hint: usize) -> Place {
