@@ -166,10 +166,13 @@ pub fn parts(extent: Extent, record_size: u32) -> impl Iterator<Item = Extent> {
     let step = part_records(record_size);
     let mut index = extent.index;
     core::iter::from_fn(move || {
+        if index >= extent.end() {
+            return None;
+        }
         let boundary = (index / step).saturating_add(1).saturating_mul(step);
-        let part = Extent { index, count: boundary.min(extent.end()).checked_sub(index)? };
+        let part = Extent { index, count: boundary.min(extent.end()) - index };
         index = part.end();
-        (part.count > 0).then_some(part)
+        Some(part)
     })
 }
 

@@ -3,12 +3,14 @@
 use crate::checksum::{self, Checksums};
 use crate::error::UpdateError;
 use crate::intents::{Intended, Slot};
+use crate::key::Path;
 use crate::tree::ENTRY_MAX;
 use crate::update::{Request, VERSION_OVERHEAD};
 use crate::value::{Payload, Version, is_regular};
 use core::ops::Range;
 use smallvec::SmallVec;
 use weir_media::BLOCK;
+use weir_proto::Key;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::Value;
 
@@ -112,29 +114,27 @@ impl Request<'_> {
         for (index, update) in self.akeys.iter().enumerate() {
             // Short keys are short however they are escaped.
             let escaped = 2 * (self.dkey.as_bytes().len() + update.akey.as_bytes().len()) + KEY_OVERHEAD;
-            let key_len = if escaped <= ENTRY_MAX / 4 {
-                escaped
-            } else {
-                let of_dkey = of_dkey.get_or_insert_with(|| self.path().dkey(self.dkey));
-                of_dkey.akey(&update.akey).as_bytes().len()
-            };
+            let key_len =
+                if escaped <= ENTRY_MAX / 4 { escaped } else { self.path_len(&update.akey, &mut of_dkey) };
+            // An akey has as many checksums as its data has chunks, or none.
+            let (mut needed, found) = (0, update.checksums.len());
             let mut add = |slot, record_size, chunks: Chunks| {
                 let len = usize::try_from(chunks.len()).unwrap_or(usize::MAX);
                 let small = len < inline_limit
                     && inline + len <= INLINE_TOTAL_MAX
                     && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
                 inline += if small { len } else { 0 };
-                let (data, payload) = (at..at + len, Payload::Hole);
-                let checksums = Checksums::new();
+                let first = needed;
+                needed += usize::try_from(chunks.count()).unwrap_or(usize::MAX);
                 pieces.push(Piece {
                     akey: index,
                     slot,
                     record_size,
-                    data,
+                    data: at..at + len,
                     chunks,
-                    given: 0..0,
-                    checksums,
-                    payload,
+                    given: first..needed,
+                    checksums: Checksums::new(),
+                    payload: Payload::Hole,
                     in_blocks: !small,
                 });
                 at += len;
@@ -142,24 +142,12 @@ impl Request<'_> {
             match &update.value {
                 Value::Single { size } => add(Slot::Single, 0, Chunks::of_single(*size, grain)),
                 Value::Array { record_size, extents } => {
-                    for part in extents.iter().flat_map(|extent| chunk::parts(*extent, *record_size)) {
-                        add(Slot::Extent(part), *record_size, Chunks::of_part(part, *record_size, grain));
+                    for extent in extents {
+                        for part in chunk::parts(*extent, *record_size) {
+                            add(Slot::Extent(part), *record_size, Chunks::of_part(part, *record_size, grain));
+                        }
                     }
                 }
-            }
-        }
-        self.deal_checksums(pieces)
-    }
-
-    /// Tells each piece which checksums are its own. An akey has as many as its data has chunks, or none.
-    fn deal_checksums(&self, pieces: &mut [Piece]) -> Result<(), UpdateError> {
-        let mut pieces = pieces.iter_mut().peekable();
-        for (index, update) in self.akeys.iter().enumerate() {
-            let (mut needed, found) = (0, update.checksums.len());
-            while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
-                let start = needed;
-                needed += usize::try_from(piece.chunks.count()).unwrap_or(usize::MAX);
-                piece.given = start..needed;
             }
             if found > 0 && found != needed {
                 let text = format!("akey \"{}\" has {needed} chunks but {found} checksums", update.akey);
@@ -167,6 +155,13 @@ impl Request<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the path of an akey. That of the dkey is put together once.
+    #[cold]
+    fn path_len(&self, akey: &Key, of_dkey: &mut Option<Path>) -> usize {
+        let of_dkey = of_dkey.get_or_insert_with(|| self.path().dkey(self.dkey));
+        of_dkey.akey(akey).as_bytes().len()
     }
 
     /// Compares the data of a piece with the checksums that came with it, in the only pass over it, and sees to it that it
