@@ -32,6 +32,9 @@ enum Kind {
 /// What a write outside of transactions has to be newer than.
 const LIMITS_OF_WRITES: [Kind; 2] = [Kind::Read, Kind::Decided];
 
+/// What it looks at, and changes.
+const TOUCHED_BY_WRITES: [Kind; 3] = [LIMITS_OF_WRITES[0], LIMITS_OF_WRITES[1], Kind::Write];
+
 /// How many kinds there are.
 const KINDS: usize = 4;
 
@@ -60,7 +63,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
     /// Has the processor bring close what a write looks at and changes.
     fn expect_write(&self, hash: u64) {
         let slot = Self::slot(hash);
-        for kind in LIMITS_OF_WRITES.into_iter().chain([Kind::Write]) {
+        for kind in TOUCHED_BY_WRITES {
             prefetch(&self.0[kind as usize][slot..=slot]);
         }
     }
@@ -68,7 +71,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
     /// The newest epoch of several kinds.
     fn newest(&self, hash: u64, kinds: &[Kind]) -> u64 {
         let slot = Self::slot(hash);
-        kinds.iter().map(|kind| self.0[*kind as usize][slot].get()).max().unwrap_or(0)
+        kinds.iter().fold(0, |newest, kind| newest.max(self.0[*kind as usize][slot].get()))
     }
 }
 
