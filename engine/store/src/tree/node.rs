@@ -353,21 +353,27 @@ impl Changes {
 
     /// Makes a node changeable: copies it when a frozen root shares it, and parts it from its place on the device.
     /// [`Node::recharge`] it after the change.
+    #[inline]
     pub(super) fn own<'a>(&mut self, node: &'a mut Rc<Node>) -> &'a mut Node {
-        if Rc::strong_count(node) > 1 {
-            self.retire(&node.home);
-            let (body, used) = (node.body.clone(), node.used.get());
-            *node = self.added(body);
-            node.used.set(used);
-        } else if !node.is_dirty() {
-            self.retire(&node.home);
-            self.dirty += 1;
-            if let Some(node) = Rc::get_mut(node) {
-                node.home = Rc::default();
-            }
+        if Rc::strong_count(node) > 1 || !node.is_dirty() {
+            self.part(node);
         }
         let node = Rc::get_mut(node).expect("the node was just made unique");
         node.stamp.set(0);
         node
+    }
+
+    /// As [`Changes::own`], where the node is shared or has a place on the device.
+    #[cold]
+    fn part(&mut self, node: &mut Rc<Node>) {
+        self.retire(&node.home);
+        if Rc::strong_count(node) > 1 {
+            let (body, used) = (node.body.clone(), node.used.get());
+            *node = self.added(body);
+            node.used.set(used);
+        } else if let Some(node) = Rc::get_mut(node) {
+            self.dirty += 1;
+            node.home = Rc::default();
+        }
     }
 }
