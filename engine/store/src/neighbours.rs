@@ -38,12 +38,10 @@ impl<'t> Neighbours<'t> {
         let from = route.event(epoch);
         let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
         leaf.expect_change();
-        let mut neighbours = Self { tree, leaf, turns, at: 0, has_all, is_empty: false };
-        neighbours.at =
-            neighbours.leaf.entries().map_or(0, |entries| entries.search(from).unwrap_or_else(|at| at));
-        if neighbours.ends_before(&from[..len]) {
+        let (at, begins) = leaf.entries().map_or((0, true), |entries| entries.first_with(from, len));
+        let mut neighbours = Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins };
+        if neighbours.is_empty {
             // Most dkeys are new.
-            neighbours.is_empty = true;
             return Ok((neighbours, Events::below(above).life()));
         }
         let life = neighbours.life(route, above, epoch)?;
@@ -113,7 +111,6 @@ impl<'t> Neighbours<'t> {
 mod tests {
     use super::*;
     use crate::incarnation::life;
-    use crate::intents::Slot;
     use crate::journal::ObjectKey;
     use crate::key::Path;
     use crate::value::Kind;
@@ -176,7 +173,7 @@ mod tests {
                     let of_neighbours = neighbours.life(&mut route, found, epoch).expect("sound");
                     prop_assert_eq!(of_neighbours, life(&tree, &of_akey, found, epoch).expect("sound"));
                     if let Some(place) = neighbours.place() {
-                        let new = [route.event(epoch).to_vec(), route.version(Slot::Single, epoch).to_vec()];
+                        let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];
                         let belongs = |key: &Vec<u8>| tree.address(key).is_none();
                         prop_assert!(new.iter().all(belongs), "it is there already");
                         let at = leaf.entries().expect("a leaf").search(&new[0]);
@@ -184,8 +181,8 @@ mod tests {
                         prop_assert_eq!(Address::new(turns.expect("a few"), at.expect_err("it is new")), Some(place));
                     }
                     if neighbours.has_all() {
-                        let extent = Slot::Extent(Extent { index: 9, count: 6 });
-                        for key in [route.event(1).to_vec(), route.version(extent, epoch).to_vec()] {
+                        let extent = Extent { index: 9, count: 6 };
+                        for key in [of_akey.event(1).to_vec(), of_akey.extent(extent, epoch).to_vec()] {
                             prop_assert!(Rc::ptr_eq(&leaf, &tree.leaf(&key).expect("in memory")));
                         }
                     }

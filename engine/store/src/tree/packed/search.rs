@@ -10,6 +10,9 @@ use core::cmp::Ordering;
 /// Entries with the same head that are stepped over before the end of them is searched for.
 const EQUAL_HEADS_MAX: usize = 8;
 
+/// The bits of the first bytes of a head, for each number of them.
+const FIRST_BYTES: [u32; 1 + size_of::<u32>()] = [0, 0xff00_0000, 0xffff_0000, 0xffff_ff00, u32::MAX];
+
 /// The first eight bytes as a number, zeros behind fewer. Words are in the order of their bytes; only equal ones have to
 /// be compared in full.
 fn word(bytes: &[u8]) -> u64 {
@@ -20,6 +23,20 @@ fn word(bytes: &[u8]) -> u64 {
         .iter()
         .zip([56, 48, 40, 32, 24, 16, 8])
         .fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
+}
+
+/// A key that is looked for.
+struct Sought<'a> {
+    key: &'a [u8],
+    /// What follows the common start of keys, and its head; `None` of one that doesn't begin so.
+    rest: Option<(&'a [u8], u32)>,
+}
+
+impl<'a> Sought<'a> {
+    #[inline]
+    fn new(among: &Packed, key: &'a [u8]) -> Self {
+        Self { key, rest: key.strip_prefix(among.start.as_slice()).map(|rest| (rest, head(rest))) }
+    }
 }
 
 /// Where a key is among the entries of a node.
@@ -193,23 +210,40 @@ impl Packed {
     /// As [`Packed::covering`]; also whether the entry behind it, which is above the key, doesn't begin with the first `len`
     /// bytes of that. `None`: there is none behind it.
     pub(crate) fn covering_with(&self, key: &[u8], len: usize) -> (usize, Option<bool>) {
-        let rest = key.strip_prefix(self.start.as_slice());
-        let found = match rest {
-            Some(rest) => self.search_rest(rest, head(rest)),
-            None => self.search_apart(key),
-        };
-        let at = found.unwrap_or_else(|at| at.saturating_sub(1));
-        let Some(slot) = self.slots.get(at + 1) else { return (at, None) };
-        // Where the heads tell, the heap isn't looked at, which is far from the processor.
-        let is_telling = len >= self.start.len() + size_of::<u32>();
-        if is_telling && rest.is_some_and(|rest| head(rest) != slot.head) {
-            return (at, Some(true));
+        let sought = Sought::new(self, key);
+        let at = self.search_sought(&sought).unwrap_or_else(|at| at.saturating_sub(1));
+        let is_last = (at + 1 < self.slots.len()).then(|| !self.begins_as(at + 1, &sought, len));
+        (at, is_last)
+    }
+
+    /// The first entry that isn't below a key, and whether it begins with the first `len` bytes of that.
+    pub(crate) fn first_with(&self, key: &[u8], len: usize) -> (usize, bool) {
+        let sought = Sought::new(self, key);
+        let at = self.search_sought(&sought).unwrap_or_else(|at| at);
+        (at, at < self.slots.len() && self.begins_as(at, &sought, len))
+    }
+
+    fn search_sought(&self, sought: &Sought<'_>) -> Result<usize, usize> {
+        match sought.rest {
+            Some((rest, head)) => self.search_rest(rest, head),
+            None => self.search_apart(sought.key),
         }
-        let begins = match key[..len].strip_prefix(self.prefix()) {
-            Some(start) => self.suffix(at + 1).starts_with(start),
-            None => self.prefix().starts_with(&key[..len]),
-        };
-        (at, Some(!begins))
+    }
+
+    /// Whether an entry begins with the first `len` bytes of what is sought. Where the heads tell that it doesn't, the heap
+    /// isn't looked at, which is far from the processor.
+    #[inline]
+    fn begins_as(&self, index: usize, sought: &Sought<'_>, len: usize) -> bool {
+        if let Some((_, head)) = sought.rest {
+            let known = len.saturating_sub(self.start.len()).min(size_of::<u32>());
+            if (head ^ self.slots[index].head) & FIRST_BYTES[known] != 0 {
+                return false;
+            }
+        }
+        match sought.key[..len].strip_prefix(self.prefix()) {
+            Some(start) => self.suffix(index).starts_with(start),
+            None => self.prefix().starts_with(&sought.key[..len]),
+        }
     }
 
     /// Whether keys from `first` to `last` belong before an entry that isn't the first, and behind the one before it.
