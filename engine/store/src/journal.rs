@@ -13,7 +13,7 @@ use crate::stats::LatencyHistogram;
 use crate::touched::Touched;
 use crate::writer::READY_BYTES;
 use core::cell::{Cell, RefCell};
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -435,9 +435,15 @@ impl Journal {
         Some(Placed { wrap, position, buffer, last: self.last.get(), records: 0, data: 0 })
     }
 
-    /// Waits until a record is durable. `false`: the store failed first.
-    pub(crate) async fn wait(&self, core: &Core, record: u64) -> bool {
-        if record > self.durable.get().max(self.wanted.get()) {
+    /// Whether a record is durable, once it is, or the store has failed first.
+    pub(crate) fn poll_durable(&self, core: &Core, record: u64, cx: &Context<'_>) -> Poll<bool> {
+        if self.durable.get() >= record {
+            return Poll::Ready(true);
+        }
+        if core.has_failed() {
+            return Poll::Ready(false);
+        }
+        if record > self.wanted.get() {
             self.wanted.set(record);
             self.work.notify_one();
         }

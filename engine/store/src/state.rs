@@ -576,11 +576,11 @@ impl Core {
     }
 
     /// Waits until a record is durable. `Err`: the store failed first.
-    pub(crate) async fn make_durable(&self, record: u64) -> Result<(), String> {
-        if self.journal.wait(self, record).await {
-            return Ok(());
-        }
-        Err(self.failure().unwrap_or_default())
+    pub(crate) fn make_durable(&self, record: u64) -> impl Future<Output = Result<(), String>> + use<'_> {
+        core::future::poll_fn(move |cx| {
+            let end = |is_durable| if is_durable { Ok(()) } else { Err(self.failure().unwrap_or_default()) };
+            self.journal.poll_durable(self, record, cx).map(end)
+        })
     }
 
     /// Makes a change of pools or containers durable.
