@@ -62,18 +62,22 @@ const OWNER_BYTES: usize = 1 + 2 * size_of::<u32>();
 /// What entries of one container gained and lost that are changed together, until it is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// What the keys of the container's objects begin with.
-    owner: Option<[u8; OWNER_BYTES]>,
+    /// What the keys of the container's objects begin with; zeros before there is one.
+    owner: [u8; OWNER_BYTES],
     old: Usage,
     new: Usage,
 }
 
 impl Tally {
     /// Adds the entry of an object. `false`: it is another container's, and what is here has to be counted first.
+    #[inline]
     pub(crate) fn add(&mut self, key: &[u8], old: Usage, new: Usage) -> bool {
         let Some(owner) = key.first_chunk().filter(|owner| owner[0] == key::OBJECT) else { return false };
-        if self.owner.get_or_insert(*owner) != owner {
-            return false;
+        if self.owner != *owner {
+            if self.owner[0] == key::OBJECT {
+                return false;
+            }
+            self.owner = *owner;
         }
         for (all, more) in [(&mut self.old, old), (&mut self.new, new)] {
             all.blocks += more.blocks;
@@ -85,7 +89,12 @@ impl Tally {
 
 /// Bytes that an entry counts for.
 pub(crate) fn entry_bytes(key: usize, value: usize) -> u64 {
-    key as u64 + value as u64 + ENTRY_OVERHEAD
+    entries_bytes(1, key + value)
+}
+
+/// Bytes that so many entries count for, with so many bytes of keys and values.
+pub(crate) fn entries_bytes(count: usize, bytes: usize) -> u64 {
+    bytes as u64 + count as u64 * ENTRY_OVERHEAD
 }
 
 /// A container.
@@ -335,7 +344,7 @@ impl Catalog {
     /// Counts what is in a tally, and empties it.
     pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
         let Tally { owner, old, new } = core::mem::take(tally);
-        if let Some(owner) = owner {
+        if owner[0] == key::OBJECT {
             self.count(&owner, old, new);
         }
     }

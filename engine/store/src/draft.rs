@@ -1,74 +1,224 @@
-//! Entries that an update is about to set.
+//! Changes that go to one record, in one piece of memory: an update has several small ones.
 
+use crate::catalog::entries_bytes;
+use crate::codec::shared_len;
 use crate::record::{Change, Edit};
-use smallvec::SmallVec;
+use core::ops::Range;
 
-/// Entries to be set, all in one piece of memory: an update has several small ones.
-#[derive(Debug, Default)]
+/// Changes in their order.
+#[derive(Debug)]
 pub(crate) struct Draft {
-    bytes: Vec<u8>,
-    entries: SmallVec<[Cut; 4]>,
+    /// Keys and values.
+    text: Vec<u8>,
+    cuts: Vec<Cut>,
+    /// So many changes, the first ones, were put, and the keys of all these begin with so many bytes that are the same.
+    put: usize,
+    alike: usize,
+    /// How many changes remove a key, and the bytes of these keys.
+    removals: (usize, usize),
     /// Memory for the keys, while none is spelt out.
     pub(crate) spelling: Vec<u8>,
 }
 
-/// How long key and value of an entry are, which stand one behind the other.
+/// Where a change is in a text.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
-    key: usize,
-    value: usize,
+pub(crate) struct Cut {
+    /// Where its key begins.
+    pub(crate) start: usize,
+    /// Where its value does, behind the key.
+    pub(crate) value: usize,
+    /// Where it ends.
+    pub(crate) end: usize,
+    /// Whether the key is set to the value; else it is removed.
+    is_set: bool,
+}
+
+impl Cut {
+    #[inline]
+    pub(crate) fn key(self, text: &[u8]) -> &[u8] {
+        &text[self.start..self.value]
+    }
+}
+
+/// Entries in ascending order of their keys, all of which are set, one behind the other in a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bunch<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) cuts: &'a [Cut],
+}
+
+impl<'a> Bunch<'a> {
+    /// Bytes of keys and values.
+    pub(crate) fn bytes(&self) -> usize {
+        let ends = self.cuts.first().zip(self.cuts.last());
+        ends.map_or(0, |(first, last)| last.end - first.start)
+    }
+
+    /// The first and the last key.
+    pub(crate) fn ends(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let (first, last) = self.cuts.first().zip(self.cuts.last())?;
+        Some((first.key(self.text), last.key(self.text)))
+    }
 }
 
 /// Bytes that a draft has room for at first: the entries of a small update.
 const DRAFT_BYTES: usize = 512;
 
+/// Changes that it has room for at first.
+const DRAFT_CHANGES: usize = 8;
+
 /// Most memory of a draft that is kept for another one: that of a few entries of the largest size.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
+impl Default for Draft {
+    fn default() -> Self {
+        let (text, cuts) = (Vec::with_capacity(DRAFT_BYTES), Vec::with_capacity(DRAFT_CHANGES));
+        Self { text, cuts, put: 0, alike: 0, removals: (0, 0), spelling: Vec::new() }
+    }
+}
+
 impl Draft {
-    /// Forgets all entries.
+    /// Forgets all changes.
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.entries.clear();
+        self.begin(0);
+    }
+
+    /// Forgets all changes. Entries are put now whose paths begin with the same so many bytes.
+    pub(crate) fn begin(&mut self, alike: usize) {
+        self.text.clear();
+        self.cuts.clear();
+        (self.put, self.alike, self.removals) = (0, alike, (0, 0));
     }
 
     /// Whether the next draft is to take over its memory.
     pub(crate) fn is_worth_keeping(&self) -> bool {
-        self.bytes.capacity().max(self.spelling.capacity()) <= KEPT_BYTES_MAX && !self.entries.spilled()
+        let cuts = self.cuts.capacity() * size_of::<Cut>();
+        self.text.capacity().max(self.spelling.capacity()).max(cuts) <= KEPT_BYTES_MAX
     }
 
-    /// Sets a key to what `encode` appends. Returns the bytes of key and value.
-    pub(crate) fn put(&mut self, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> usize {
-        if self.bytes.capacity() == 0 {
-            self.bytes.reserve(DRAFT_BYTES);
+    /// Sets a key, a path and what stands behind it, before other changes are added.
+    #[inline]
+    pub(crate) fn put(&mut self, path: &[u8], tail: &[u8], value: &[u8]) {
+        self.put_with(path, tail, |out| out.extend_from_slice(value));
+    }
+
+    /// As [`Draft::put`], to what `encode` appends. Returns the bytes of key and value.
+    #[inline]
+    pub(crate) fn put_with(&mut self, path: &[u8], tail: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+        debug_assert!(
+            self.put == self.cuts.len() && path.len() >= self.alike,
+            "it comes too late or isn't alike"
+        );
+        let start = self.text.len();
+        self.text.extend_from_slice(path);
+        self.text.extend_from_slice(tail);
+        let value = self.text.len();
+        encode(&mut self.text);
+        let end = self.text.len();
+        self.cuts.push(Cut { start, value, end, is_set: true });
+        self.put += 1;
+        end - start
+    }
+
+    /// Adds a change.
+    pub(crate) fn push(&mut self, edit: Edit<'_>) {
+        let start = self.text.len();
+        self.text.extend_from_slice(edit.key);
+        let value = self.text.len();
+        self.text.extend_from_slice(edit.value.unwrap_or_default());
+        self.cuts.push(Cut { start, value, end: self.text.len(), is_set: edit.value.is_some() });
+        if edit.value.is_none() {
+            self.removals.0 += 1;
+            self.removals.1 += edit.key.len();
         }
-        self.bytes.extend_from_slice(key);
-        let value = self.bytes.len();
-        encode(&mut self.bytes);
-        let value = self.bytes.len() - value;
-        self.entries.push(Cut { key: key.len(), value });
-        key.len() + value
     }
 
-    /// Number of entries.
+    /// The first change.
+    pub(crate) fn first(&self) -> Option<Edit<'_>> {
+        self.cuts.first().map(|cut| self.edit(*cut))
+    }
+
+    /// Number of changes.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.cuts.len()
     }
 
-    /// The entries as changes, in the order in which they came.
-    pub(crate) fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
-        let mut left = self.bytes.as_slice();
-        self.entries.iter().map(move |cut| {
-            let (key, behind) = left.split_at(cut.key);
-            let (value, behind) = behind.split_at(cut.value);
-            left = behind;
-            Edit { key, value: Some(value) }
+    /// Bytes of all keys and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Bytes that the changes may add to what a pool uses.
+    pub(crate) fn growth(&self) -> u64 {
+        let (count, bytes) = self.removals;
+        entries_bytes(self.cuts.len() - count, self.text.len() - bytes)
+    }
+
+    /// Whether all changes are in the order of their keys, each of which comes once.
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.cuts.is_sorted_by(|one, next| one.key(&self.text) < next.key(&self.text))
+    }
+
+    #[inline]
+    fn edit(&self, cut: Cut) -> Edit<'_> {
+        let value = &self.text[cut.value..cut.end];
+        Edit { key: cut.key(&self.text), value: if cut.is_set { Some(value) } else { None } }
+    }
+
+    /// The changes.
+    pub(crate) fn edits(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
+        self.edits_of(0..self.cuts.len())
+    }
+
+    /// Some of the changes.
+    pub(crate) fn edits_of(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Edit<'_>> {
+        self.cuts[range].iter().map(|cut| self.edit(*cut))
+    }
+
+    /// Tells `each` of all changes, with what their keys share with the ones before.
+    #[inline]
+    pub(crate) fn for_each(&self, mut each: impl FnMut(Edit<'_>, usize)) {
+        let mut before: &[u8] = &[];
+        for (at, cut) in self.cuts.iter().enumerate() {
+            let edit = self.edit(*cut);
+            let alike = if at > 0 && at < self.put { self.alike } else { 0 };
+            let shared = alike + shared_len(&before[alike..], &edit.key[alike..]);
+            each(edit, shared);
+            before = edit.key;
+        }
+    }
+
+    /// The entries that were put from one on, in ascending order.
+    pub(crate) fn bunch(&self, from: usize) -> Bunch<'_> {
+        Bunch { text: &self.text, cuts: &self.cuts[from..self.put] }
+    }
+
+    /// The keys that are removed.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = &[u8]> {
+        let some = if self.removals.0 > 0 { self.cuts.as_slice() } else { &[] };
+        some.iter().filter(|cut| !cut.is_set).map(|cut| cut.key(&self.text))
+    }
+
+    /// The changes with memory of their own.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
+        self.edits().map(|Edit { key, value }| match value {
+            Some(value) => Change::put(key, value.to_vec()),
+            None => Change::remove(key),
         })
     }
+}
 
-    /// The entries as changes with memory of their own.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
-        self.edits().map(|edit| Change::put(edit.key, edit.value.unwrap_or_default().to_vec()))
+impl<'a> Extend<&'a Change> for Draft {
+    fn extend<I: IntoIterator<Item = &'a Change>>(&mut self, changes: I) {
+        changes.into_iter().for_each(|change| self.push(change.into()));
+    }
+}
+
+impl From<&[Change]> for Draft {
+    fn from(changes: &[Change]) -> Self {
+        let mut draft = Self::default();
+        draft.extend(changes);
+        draft
     }
 }
 
@@ -77,19 +227,64 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn change() -> impl Strategy<Value = Change> {
+        let bytes = || proptest::collection::vec(0u8..3, 0..20);
+        prop_oneof![
+            3 => (bytes(), bytes()).prop_map(|(key, value)| Change::Put { key, value }),
+            1 => bytes().prop_map(|key| Change::Remove { key }),
+        ]
+    }
+
     proptest! {
         #[test]
-        fn a_draft_gives_back_what_was_put(entries in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..20), proptest::collection::vec(any::<u8>(), 0..20)), 0..9)) {
+        fn a_draft_gives_back_what_was_put_and_knows_what_it_is(
+            changes in proptest::collection::vec(change(), 0..12), (below, put) in (any::<bool>(), 0usize..12),
+        ) {
+            let start = |change: Change| match change {
+                Change::Put { key, value } if below => Change::Put { key: [vec![0], key].concat(), value },
+                Change::Remove { key } if below => Change::Remove { key: [vec![0], key].concat() },
+                change => change,
+            };
+            let changes: Vec<Change> = changes.into_iter().map(start).collect();
             let mut draft = Draft::default();
-            draft.put(b"gone", |_| {});
-            draft.clear();
-            for (key, value) in &entries {
-                let len = draft.put(key, |out| out.extend_from_slice(value));
-                prop_assert_eq!(len, key.len() + value.len());
+            draft.put(b"go", b"ne", b"");
+            draft.push(Edit { key: b"so is this", value: None });
+            draft.begin(usize::from(below));
+            let put = changes.iter().take_while(|change| matches!(change, Change::Put { .. })).count().min(put);
+            for (at, change) in changes.iter().enumerate() {
+                match change {
+                    Change::Put { key, value } if at < put => {
+                        let (path, tail) = key.split_at(key.len().div_ceil(2));
+                        let len = draft.put_with(path, tail, |out| out.extend_from_slice(value));
+                        prop_assert_eq!(len, key.len() + value.len());
+                    }
+                    _ => draft.push(change.into()),
+                }
             }
-            let changes: Vec<Change> = draft.changes().collect();
-            let wanted: Vec<Change> = entries.into_iter().map(|(key, value)| Change::Put { key, value }).collect();
-            prop_assert_eq!(changes, wanted);
+            prop_assert_eq!(draft.changes().collect::<Vec<_>>(), changes.clone());
+            prop_assert_eq!(Draft::from(&changes[..]).changes().collect::<Vec<_>>(), changes.clone());
+            let keys: Vec<&[u8]> = changes.iter().map(Change::key).collect();
+            let removed = changes.iter().filter(|change| matches!(change, Change::Remove { .. }));
+            prop_assert_eq!(draft.removed().collect::<Vec<_>>(), removed.map(Change::key).collect::<Vec<_>>());
+            prop_assert_eq!(draft.is_ascending(), keys.windows(2).all(|pair| pair[0] < pair[1]));
+            let shared = |at: usize| keys[at].iter().zip(keys[at - 1]).take_while(|(a, b)| a == b).count();
+            let mut all = Vec::new();
+            draft.for_each(|edit, shared| all.push((edit.key.to_vec(), shared)));
+            let wanted = (0..keys.len()).map(|at| (keys[at].to_vec(), if at > 0 { shared(at) } else { 0 }));
+            prop_assert_eq!(all, wanted.collect::<Vec<_>>());
+            let sets = draft.edits().filter_map(|edit| Some(edit.key.len() + edit.value?.len()));
+            prop_assert_eq!(draft.growth(), sets.map(|bytes| entries_bytes(1, bytes)).sum::<u64>());
+            for from in 0..=put {
+                let bunch = draft.bunch(from);
+                let edits: Vec<Edit<'_>> = draft.edits_of(from..put).collect();
+                let found = bunch.cuts.iter().map(|cut| {
+                    Edit { key: cut.key(bunch.text), value: Some(&bunch.text[cut.value..cut.end]) }
+                });
+                prop_assert_eq!(found.collect::<Vec<_>>(), edits.clone());
+                let bytes = edits.iter().map(|edit| edit.key.len() + edit.value.map_or(0, <[u8]>::len));
+                prop_assert_eq!(bunch.bytes(), bytes.sum::<usize>());
+                prop_assert_eq!(bunch.ends(), (from < put).then(|| (keys[from], keys[put - 1])));
+            }
         }
     }
 }

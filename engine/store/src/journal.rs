@@ -6,8 +6,9 @@
 //! the device has all of that. A batch whose records refer to no data extents goes to stable media by itself, in one
 //! operation of the device.
 
+use crate::draft::Draft;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
-use crate::record::{Edits, encode_record};
+use crate::record::encode_record;
 use crate::state::Core;
 use crate::stats::LatencyHistogram;
 use crate::touched::Touched;
@@ -295,7 +296,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, edits: &Edits<'_>, data: u64, objects: &[ObjectKey]) -> u64 {
+    pub(crate) fn append(&self, draft: &Draft, data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();
@@ -305,7 +306,7 @@ impl Journal {
         }
         if let Some(batch) = pending.back_mut() {
             let before = batch.bytes.len();
-            encode_record(edits, &mut batch.bytes);
+            encode_record(draft, &mut batch.bytes);
             self.pending_bytes.set(self.pending_bytes.get() + batch.bytes.len() - before);
             batch.records += 1;
             batch.last = number;
@@ -447,17 +448,8 @@ impl Journal {
             self.wanted.set(record);
             self.work.notify_one();
         }
-        core::future::poll_fn(|cx| {
-            if self.durable.get() >= record {
-                return Poll::Ready(true);
-            }
-            if core.has_failed() {
-                return Poll::Ready(false);
-            }
-            self.waiting.borrow_mut().push((record, cx.waker().clone()));
-            Poll::Pending
-        })
-        .await
+        self.waiting.borrow_mut().push((record, cx.waker().clone()));
+        Poll::Pending
     }
 
     fn set_durable(&self, record: u64) {

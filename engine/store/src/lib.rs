@@ -33,6 +33,7 @@ mod journal;
 mod key;
 mod land;
 mod list;
+mod lives;
 mod merge;
 mod neighbours;
 mod operation;

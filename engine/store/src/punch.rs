@@ -8,7 +8,7 @@ use crate::intents::scopes_of_punch;
 use crate::journal::ObjectKey;
 use crate::key::{ContainerNumber, Path};
 use crate::paging::Halt;
-use crate::record::{Change, Edits};
+use crate::record::{Change, growth};
 use crate::shard::Shard;
 use crate::tree::Tree;
 use crate::update::{check_epoch, check_keys};
@@ -132,9 +132,8 @@ impl Shard {
     }
 
     pub(crate) fn no_room(&self, changes: &[Change]) -> UpdateError {
-        let edits = Edits::from(changes);
         let size = self.core.catalog.borrow().pools.get(&self.number).map_or(0, |pool| pool.size);
-        UpdateError::NoSpace { pool: self.id(), needed: edits.growth(), free: 0, size }
+        UpdateError::NoSpace { pool: self.id(), needed: growth(changes), free: 0, size }
     }
 
     pub(crate) fn plan_punch(

@@ -4,14 +4,13 @@
 //! in order from any earlier point gives the same end.
 
 use crate::catalog::entry_bytes;
-use crate::codec::{Decoder, Encode, Malformed, shared_len};
+use crate::codec::{Decoder, Encode, Malformed};
+use crate::draft::Draft;
 use crate::journal::RECORD_MAX;
 use crate::key;
 use crate::tree::ENTRY_MAX;
 use crate::value::{Blocks, Payload, Version};
 use core::hash::Hasher as _;
-use core::ops::Deref;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
 
@@ -57,83 +56,13 @@ impl<'a> From<&'a Change> for Edit<'a> {
     }
 }
 
-/// Changes that go to one record, in their order.
-#[derive(Debug, Default)]
-pub(crate) struct Edits<'a> {
-    all: SmallVec<[Edit<'a>; FEW]>,
-    /// How many bytes each key begins with that the one before has, too.
-    shared: SmallVec<[usize; FEW]>,
-    /// Bytes of keys and values.
-    bytes: usize,
-    growth: u64,
-    /// So many, from the first one on, are in the order of their keys.
-    ascending: usize,
-    removals: usize,
-}
-
-/// Changes of a record that takes no memory for them: those of an update of a few values.
-const FEW: usize = 8;
-
-impl<'a> Edits<'a> {
-    pub(crate) fn push(&mut self, edit: Edit<'a>) {
-        let value = edit.value.map_or(0, <[u8]>::len);
-        self.bytes += edit.key.len() + value;
-        if edit.value.is_some() {
-            self.growth += entry_bytes(edit.key.len(), value);
-        } else {
-            self.removals += 1;
-        }
-        let (shared, is_next) = self.all.last().map_or((0, true), |last| {
-            let shared = shared_len(last.key, edit.key);
-            (shared, last.key.get(shared) < edit.key.get(shared))
-        });
-        self.ascending += usize::from(is_next && self.ascending == self.all.len());
-        self.all.push(edit);
-        self.shared.push(shared);
-    }
-
-    /// Bytes that they may add to what a pool uses.
-    pub(crate) fn growth(&self) -> u64 {
-        self.growth
-    }
-
-    /// How many of them, from the first one on, are in the order of their keys.
-    pub(crate) fn ascending(&self) -> usize {
-        self.ascending
-    }
-
-    /// The keys that are removed.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = &'a [u8]> {
-        let some = if self.removals > 0 { self.all.as_slice() } else { &[] };
-        some.iter().filter(|edit| edit.value.is_none()).map(|edit| edit.key)
-    }
-
-    /// Each with what its key shares with the one before.
-    fn with_shared(&self) -> impl Iterator<Item = (&Edit<'a>, usize)> {
-        self.all.iter().zip(self.shared.iter().copied())
-    }
-}
-
-impl<'a> Deref for Edits<'a> {
-    type Target = [Edit<'a>];
-
-    fn deref(&self) -> &[Edit<'a>] {
-        &self.all
-    }
-}
-
-impl<'a> Extend<Edit<'a>> for Edits<'a> {
-    fn extend<I: IntoIterator<Item = Edit<'a>>>(&mut self, edits: I) {
-        edits.into_iter().for_each(|edit| self.push(edit));
-    }
-}
-
-impl<'a> From<&'a [Change]> for Edits<'a> {
-    fn from(changes: &'a [Change]) -> Self {
-        let mut edits = Self::default();
-        edits.extend(changes.iter().map(Edit::from));
-        edits
-    }
+/// Bytes that changes may add to what a pool uses.
+pub(crate) fn growth(changes: &[Change]) -> u64 {
+    let set = changes.iter().filter_map(|change| match change {
+        Change::Put { key, value } => Some(entry_bytes(key.len(), value.len())),
+        Change::Remove { .. } => None,
+    });
+    set.sum()
 }
 
 const REMOVE: u8 = 0;
@@ -142,42 +71,55 @@ const PUT: u8 = 1;
 /// Bytes of a record's length in nearly all cases.
 const LENGTH_BYTES: usize = 2;
 
-/// Bytes of a change beside key and value, in nearly all cases: what it is and three lengths.
-const CHANGE_BYTES: usize = 6;
-
 /// Bytes of a change beside key and value, at most: what it is and three lengths of up to [`ENTRY_MAX`].
 pub(crate) const CHANGE_BYTES_MAX: usize = 7;
 
 /// Bytes of a record beside its changes, at most: its length and how many there are.
 const RECORD_HEAD_MAX: usize = 16;
 
-/// Appends what a change begins with: two lengths, which nearly always take a byte each.
-fn put_head(tag: u8, shared: usize, rest: usize, out: &mut Vec<u8>) {
-    if let (Ok(shared @ ..0x80), Ok(rest @ ..0x80)) = (u8::try_from(shared), u8::try_from(rest)) {
-        out.extend_from_slice(&[tag, shared, rest]);
-    } else {
-        out.put_u8(tag);
-        out.put_varint(shared as u64);
-        out.put_varint(rest as u64);
+/// Appends a change whose lengths take a byte each, as they nearly always do. `false`: they take more.
+#[inline]
+fn put_short(tag: u8, shared: usize, rest: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
+    let bytes = value.unwrap_or_default();
+    let (Ok(shared @ ..0x80), Ok(rest_len @ ..0x80), Ok(len @ ..0x80)) =
+        (u8::try_from(shared), u8::try_from(rest.len()), u8::try_from(bytes.len()))
+    else {
+        return false;
+    };
+    out.extend_from_slice(&[tag, shared, rest_len]);
+    out.extend_from_slice(rest);
+    if value.is_some() {
+        out.push(len);
+        out.extend_from_slice(bytes);
+    }
+    true
+}
+
+/// As [`put_short`], whatever the lengths.
+fn put_any(tag: u8, shared: usize, rest: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    out.put_varint(shared as u64);
+    out.put_varint(rest.len() as u64);
+    out.extend_from_slice(rest);
+    if let Some(value) = value {
+        out.put_varint(value.len() as u64);
+        out.extend_from_slice(value);
     }
 }
 
 /// Appends a record. Keys are stored as the difference to the key before.
-pub(crate) fn encode_record(edits: &Edits<'_>, out: &mut Vec<u8>) {
+pub(crate) fn encode_record(draft: &Draft, out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
-    out.reserve(2 * LENGTH_BYTES + edits.bytes + edits.len() * CHANGE_BYTES);
+    out.reserve(len_max(draft));
     out.extend_from_slice(&[0; LENGTH_BYTES]);
-    out.put_varint(edits.len() as u64);
-    for (Edit { key, value }, shared) in edits.with_shared() {
-        put_head(if value.is_some() { PUT } else { REMOVE }, shared, key.len() - shared, out);
-        out.extend_from_slice(&key[shared..]);
-        if let Some(value) = value {
-            out.put_varint(value.len() as u64);
-            out.extend_from_slice(value);
+    out.put_varint(draft.len() as u64);
+    draft.for_each(|Edit { key, value }, shared| {
+        let (tag, rest) = (if value.is_some() { PUT } else { REMOVE }, &key[shared..]);
+        if !put_short(tag, shared, rest, value, out) {
+            put_any(tag, shared, rest, value, out);
         }
-    }
-    let mut length = Vec::new();
+    });
     let len = out.len() - start - LENGTH_BYTES;
     if (1 << 7..1 << 14).contains(&len) {
         let [low, high] = [len & 0x7f | 0x80, len >> 7];
@@ -185,6 +127,7 @@ pub(crate) fn encode_record(edits: &Edits<'_>, out: &mut Vec<u8>) {
         out[start + 1] = u8::try_from(high).unwrap_or_default();
         return;
     }
+    let mut length = Vec::new();
     length.put_varint(len as u64);
     out.splice(start..start + LENGTH_BYTES, length);
 }
@@ -194,24 +137,29 @@ fn varint_len(value: usize) -> usize {
     (1 + value.checked_ilog2().unwrap_or(0) as usize / 7).max(1)
 }
 
+/// Bytes that [`encode_record`] appends, at most.
+fn len_max(draft: &Draft) -> usize {
+    RECORD_HEAD_MAX + draft.bytes() + draft.len() * CHANGE_BYTES_MAX
+}
+
 /// Bytes that [`encode_record`] appends.
-pub(crate) fn record_len(edits: &Edits<'_>) -> usize {
-    let mut len = varint_len(edits.len());
-    for (Edit { key, value }, shared) in edits.with_shared() {
+pub(crate) fn record_len(draft: &Draft) -> usize {
+    let mut len = varint_len(draft.len());
+    draft.for_each(|Edit { key, value }, shared| {
         let rest = key.len() - shared;
         len += 1 + varint_len(shared) + varint_len(rest) + rest;
         len += value.map_or(0, |value| varint_len(value.len()) + value.len());
-    }
+    });
     varint_len(len) + len
 }
 
 /// The bytes of a record of these changes when they are more than [`RECORD_MAX`].
-pub(crate) fn excess_len(edits: &Edits<'_>) -> Option<usize> {
-    if RECORD_HEAD_MAX + edits.bytes + edits.len() * CHANGE_BYTES_MAX <= RECORD_MAX {
+pub(crate) fn excess_len(draft: &Draft) -> Option<usize> {
+    if len_max(draft) <= RECORD_MAX {
         return None;
     }
     // Keys may have much in common.
-    Some(record_len(edits)).filter(|len| *len > RECORD_MAX)
+    Some(record_len(draft)).filter(|len| *len > RECORD_MAX)
 }
 
 /// The records of a batch, read one change at a time: what keys have in common stands there once, and all of them spelt out
@@ -373,7 +321,7 @@ mod tests {
     fn encode_records(records: &[Vec<Change>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for record in records {
-            encode_record(&Edits::from(&record[..]), &mut bytes);
+            encode_record(&Draft::from(&record[..]), &mut bytes);
         }
         bytes
     }
@@ -404,10 +352,15 @@ mod tests {
         let mut record = Vec::new();
         let count = 100_000;
         record.put_varint(count + 1);
-        put_head(REMOVE, 0, ENTRY_MAX, &mut record);
+        let put_head = |shared: usize, rest: usize, record: &mut Vec<u8>| {
+            record.put_u8(REMOVE);
+            record.put_varint(shared as u64);
+            record.put_varint(rest as u64);
+        };
+        put_head(0, ENTRY_MAX, &mut record);
         record.resize(record.len() + ENTRY_MAX, 9);
         for number in 0..count {
-            put_head(REMOVE, ENTRY_MAX - 1, 1, &mut record);
+            put_head(ENTRY_MAX - 1, 1, &mut record);
             record.push(u8::try_from(number % 200).expect("small"));
         }
         let mut bytes = Vec::new();
@@ -425,10 +378,10 @@ mod tests {
         fn records_survive_encoding(records in proptest::collection::vec(proptest::collection::vec(change(), 0..8), 0..6)) {
             let mut bytes = Vec::new();
             for record in &records {
-                let edits = Edits::from(&record[..]);
+                let draft = Draft::from(&record[..]);
                 let before = bytes.len();
-                encode_record(&edits, &mut bytes);
-                prop_assert_eq!(bytes.len() - before, record_len(&edits));
+                encode_record(&draft, &mut bytes);
+                prop_assert_eq!(bytes.len() - before, record_len(&draft));
             }
             prop_assert_eq!(decode_records(&bytes), Ok(records));
         }
@@ -441,11 +394,11 @@ mod tests {
                 Change::Put { key: Vec::new(), value },
                 Change::Put { key: b"k".to_vec(), value: rest[..rest.len().min(ENTRY_MAX - 1)].to_vec() },
             ];
-            let edits = Edits::from(&record[..]);
+            let draft = Draft::from(&record[..]);
             let mut bytes = vec![0xff; before];
-            encode_record(&edits, &mut bytes);
-            prop_assert_eq!(bytes.len() - before, record_len(&edits));
-            prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record.clone()]));
+            encode_record(&draft, &mut bytes);
+            prop_assert_eq!(bytes.len() - before, record_len(&draft));
+            prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record]));
         }
 
         #[test]

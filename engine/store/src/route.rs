@@ -1,6 +1,5 @@
 //! The way to the entries of an update, spelt out in one piece of memory: an object, a dkey, and one akey after the other.
 
-use crate::intents::Slot;
 use crate::journal::ObjectKey;
 use crate::key::{self, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
@@ -64,14 +63,6 @@ impl Route {
         self.with(&key::event_tail(epoch))
     }
 
-    /// As [`key::Path::single`] and [`key::Path::extent`].
-    pub(crate) fn version(&mut self, slot: Slot, epoch: u64) -> &[u8] {
-        match slot {
-            Slot::Single => self.with(&key::single_tail(epoch)),
-            Slot::Extent(extent) => self.with(&key::extent_version_tail(extent, epoch)),
-        }
-    }
-
     fn with<const TAIL: usize>(&mut self, tail: &[u8; TAIL]) -> &[u8] {
         self.bytes.truncate(self.end);
         self.bytes.extend_from_slice(tail);
@@ -85,14 +76,13 @@ mod tests {
     use crate::key::Path;
     use crate::key::tests::any_key;
     use proptest::prelude::*;
-    use weir_proto::object::Extent;
 
     proptest! {
         #[test]
         fn keys_are_spelt_as_paths_have_them(
             kind in 0u8..14,
             names in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 1..200), 4),
-            (epoch, index, count) in (any::<u64>(), 0u64..1 << 40, 1u64..1 << 40),
+            epoch in any::<u64>(),
         ) {
             let object = ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1);
             let of_object = Path::object(1, 2, object);
@@ -108,10 +98,6 @@ mod tests {
                     let path = of_dkey.akey(&akey);
                     route.go_to_akey(&akey);
                     prop_assert_eq!(route.event(epoch).to_vec(), path.event(epoch).to_vec());
-                    prop_assert_eq!(route.version(Slot::Single, epoch).to_vec(), path.single(epoch).to_vec());
-                    let extent = Extent { index, count };
-                    let version = route.version(Slot::Extent(extent), epoch).to_vec();
-                    prop_assert_eq!(version, path.extent(extent, epoch).to_vec());
                     prop_assert_eq!(route.path(), path.as_bytes());
                 }
             }

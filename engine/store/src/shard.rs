@@ -296,33 +296,25 @@ impl Shard {
         self.core.promised_to(self.number)
     }
 
-    /// Checks what is to be stored against the quota of its container: what others have stored meanwhile counts, too.
-    pub(crate) fn check_quota(
+    /// Checks that an update of this size fits the container's quota, the pool's share and the device. Of the quota it takes
+    /// what it has `reserved` of the pool's share, too: what others have stored meanwhile counts.
+    pub(crate) fn check_space(
         &self,
-        id: ContainerId,
-        number: ContainerNumber,
+        (id, number): (ContainerId, ContainerNumber),
         bytes: u64,
+        reserved: u64,
+        blocks: u64,
     ) -> Result<(), UpdateError> {
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
         let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
-        let promised = self.core.transactions.borrow().promises.of_container(self.number, number);
-        let bytes = bytes.saturating_add(promised);
-        container.check_quota(bytes).map_err(|quota| UpdateError::Quota { container: id, quota })
-    }
-
-    /// Checks that an update of this size fits the container's quota, the pool's share and the device.
-    pub(crate) fn check_space(
-        &self,
-        id: ContainerId,
-        number: ContainerNumber,
-        bytes: u64,
-        blocks: u64,
-    ) -> Result<(), UpdateError> {
-        self.check_quota(id, number, bytes)?;
-        let catalog = self.core.catalog.borrow();
-        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
-        let free = pool.free().saturating_sub(self.promised());
+        let (of_container, of_pool) = {
+            let promises = &self.core.transactions.borrow().promises;
+            (promises.of_container(self.number, number), promises.of_pool(self.number))
+        };
+        let taken = bytes.saturating_add(reserved).saturating_add(of_container);
+        container.check_quota(taken).map_err(|quota| UpdateError::Quota { container: id, quota })?;
+        let free = pool.free().saturating_sub(of_pool);
         if bytes > free || !self.core.has_blocks(blocks) {
             // Deleted data may be waiting for aggregation.
             self.core.chores.notify_one();

@@ -1,11 +1,11 @@
 //! The state of an open store that all its parts share.
 
 use crate::cache::Cache;
-use crate::catalog::{Catalog, Tally, Usage, entry_bytes};
+use crate::catalog::{Catalog, Tally, Usage, entries_bytes, entry_bytes};
 use crate::checkpoint::Checkpoints;
 use crate::codec::Malformed;
 use crate::config::StoreConfig;
-use crate::draft::Draft;
+use crate::draft::{Bunch, Draft};
 use crate::error::{Location, PoolError};
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::intents::Transactions;
@@ -13,14 +13,14 @@ use crate::journal::{Journal, ObjectKey, RECORD_MAX};
 use crate::key::{self, PoolNumber};
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
-use crate::record::{Change, Edit, Edits, excess_len};
+use crate::record::{Change, Edit, excess_len, growth};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
 use crate::tree::{Address, LEVELS_MAX, Missing, NODE_BYTES, Tree};
 use crate::value::Version;
 use crate::writer::Writer;
 use core::cell::{Cell, RefCell};
-use core::ops::Range;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device, DmaPool};
@@ -77,8 +77,62 @@ pub(crate) enum CommitError {
 pub(crate) struct Places {
     /// The first one, which is that of an object, and is to stay as long as it is.
     pub(crate) object: Option<Address>,
-    /// Where these are to go, none of which is there.
-    pub(crate) behind: Option<(Address, Range<usize>)>,
+    /// Where all others go that were put, none of which is there, in the order of their keys.
+    pub(crate) behind: Option<Address>,
+    /// The newest epoch of these, if none has blocks.
+    pub(crate) inline: Option<u64>,
+    /// Whether nothing else was changed.
+    pub(crate) are_all: bool,
+}
+
+/// What the changes of a record do to space, catalog and transactions.
+struct Accounts<'a> {
+    core: &'a Core,
+    /// The record's number, with the blocks that only move within it.
+    record: (u64, &'a [Run]),
+    tally: Tally,
+    /// Bytes of data extents that the changes refer to.
+    data: u64,
+    outcome: Result<(), Malformed>,
+}
+
+impl<'a> Accounts<'a> {
+    /// Of the next record.
+    fn of(core: &'a Core, moved: &'a [Run]) -> Self {
+        let record = (core.journal.next(), moved);
+        Self { core, record, tally: Tally::default(), data: 0, outcome: Ok(()) }
+    }
+
+    /// Follows a change of a key that had the value `old`.
+    #[inline]
+    fn note(&mut self, edit: Edit<'_>, old: Option<&[u8]>) {
+        if self.core.account_inline(edit, old, &mut self.tally) {
+            return;
+        }
+        match self.core.account(edit, old, Some(self.record), &mut self.tally) {
+            Ok(bytes) => self.data += bytes,
+            Err(malformed) => self.outcome = Err(malformed),
+        }
+    }
+
+    /// Follows changes that set new entries of one object at an epoch, or earlier ones, none of which has blocks.
+    fn note_inline(&mut self, bunch: Bunch<'_>, epoch: u64) {
+        let path = bunch.ends().map_or(&[][..], |(first, _)| first);
+        let usage = Usage { blocks: 0, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()) };
+        if !self.tally.add(path, Usage::default(), usage) {
+            self.core.catalog.borrow_mut().count_tally(&mut self.tally);
+            self.tally.add(path, Usage::default(), usage);
+        }
+        let newest = &self.core.counters.newest;
+        newest.set(newest.get().max(epoch));
+    }
+
+    /// Counts what is left to be counted. Returns the bytes of data extents.
+    fn close(mut self) -> Result<u64, Malformed> {
+        self.outcome?;
+        self.core.catalog.borrow_mut().count_tally(&mut self.tally);
+        Ok(self.data)
+    }
 }
 
 /// Counters since open.
@@ -131,7 +185,7 @@ pub(crate) struct Core {
     pub(crate) scrub: crate::scrub::Scrub,
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
-    pub(crate) lives: crate::walk::Lives,
+    pub(crate) lives: crate::lives::Lives,
     pub(crate) hints: crate::walk::Hints,
     /// The last update's draft, for its memory.
     draft: Cell<Option<Box<Draft>>>,
@@ -186,7 +240,7 @@ impl Core {
             scrub: crate::scrub::Scrub::default(),
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
-            lives: crate::walk::Lives::default(),
+            lives: crate::lives::Lives::default(),
             draft: Cell::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
@@ -341,10 +395,9 @@ impl Core {
         let kept =
             self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks() + later;
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
-        let edits = Edits::from(changes);
         // A node that changes goes to another place, and may be split.
         let blocks =
-            |nodes: usize| 2 * nodes as u64 * NODE_BLOCKS + 2 * edits.growth().div_ceil(BLOCK as u64);
+            |nodes: usize| 2 * nodes as u64 * NODE_BLOCKS + 2 * growth(changes).div_ceil(BLOCK as u64);
         if blocks(changes.len() * LEVELS_MAX) <= left {
             return Ok(true);
         }
@@ -367,27 +420,29 @@ impl Core {
     ) -> Result<u64, CommitError> {
         // There may be a hundred thousand: each is looked for.
         moved.sort_unstable_by_key(|run| run.block);
-        let moved = &moved;
-        let edits = Edits::from(changes);
-        self.commit_edits(&edits, objects, moved, Places::default())
+        let mut draft = self.take_draft();
+        draft.clear();
+        draft.extend(changes);
+        let record = self.commit_draft(&draft, objects, &moved, &mut Places::default());
+        self.give_back_draft(draft);
+        record
     }
 
-    /// Like [`Core::commit_moving`], of changes that are somebody else's, with the blocks in their order, of which `places`
-    /// tells where the first ones go.
-    pub(crate) fn commit_edits(
+    /// Like [`Core::commit_moving`], with the blocks in their order. `places` tells where the first changes go.
+    pub(crate) fn commit_draft(
         &self,
-        edits: &Edits<'_>,
+        draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: Places,
+        places: &mut Places,
     ) -> Result<u64, CommitError> {
         if let Some(reason) = self.refusal() {
             return Err(CommitError::Refused(reason));
         }
-        if let Some(len) = excess_len(edits) {
+        if let Some(len) = excess_len(draft) {
             return Err(CommitError::TooLong { len });
         }
-        let record = self.change(edits, objects, moved, places);
+        let record = self.change(draft, objects, moved, places);
         if let Err(malformed) = &record {
             // The index may be ahead of the log.
             self.fail(malformed.0);
@@ -397,58 +452,57 @@ impl Core {
 
     fn change(
         &self,
-        edits: &Edits<'_>,
+        draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: Places,
+        places: &mut Places,
     ) -> Result<u64, Malformed> {
-        let number = self.journal.next();
-        let (mut data, mut outcome) = (0, Ok(()));
-        let mut tally = Tally::default();
-        let mut account = |edit: Edit<'_>, old: Option<&[u8]>| {
-            if self.account_inline(edit, old, &mut tally) {
-                return;
+        let mut accounts = Accounts::of(self, moved);
+        let made = self.change_placed(draft, places, &mut accounts);
+        places.are_all = made == draft.len();
+        if !places.are_all {
+            let edits: SmallVec<[Edit<'_>; 8]> = draft.edits_of(made..draft.len()).collect();
+            let mut rest = &edits[..];
+            while !rest.is_empty() {
+                let done =
+                    self.change_index(rest, |edit, old| accounts.note(edit, old)).map_err(|_| ABSENT)?;
+                rest = &rest[done..];
             }
-            match self.account(edit, old, Some((number, moved)), &mut tally) {
-                Ok(bytes) => data += bytes,
-                Err(malformed) => outcome = Err(malformed),
-            }
-        };
-        let made = self.change_placed(edits, places, &mut account);
-        let mut rest = &edits[made..];
-        while !rest.is_empty() {
-            let done = self.change_index(rest, &mut account).map_err(|_| ABSENT)?;
-            rest = &rest[done..];
         }
-        outcome?;
-        self.catalog.borrow_mut().count_tally(&mut tally);
-        self.tidy_keys(edits.removed());
+        let data = accounts.close()?;
+        self.tidy_keys(draft.removed());
         self.relieve_memory();
-        Ok(self.journal.append(edits, data, objects))
+        Ok(self.journal.append(draft, data, objects))
     }
 
     /// Makes the first changes where they are known to go, as far as that holds. Returns how many were made.
-    fn change_placed<'a>(
-        &self,
-        edits: &Edits<'a>,
-        Places { object, behind }: Places,
-        mut account: impl FnMut(Edit<'a>, Option<&[u8]>),
-    ) -> usize {
+    fn change_placed(&self, draft: &Draft, places: &mut Places, accounts: &mut Accounts<'_>) -> usize {
         let (tree, mut done) = (&mut *self.tree.borrow_mut(), 0);
-        if let (Some(address), Some(edit)) = (object, edits.first()) {
+        if let (Some(address), Some(edit)) = (places.object, draft.first()) {
             // An entry that stays as long as it was has nothing to be accounted for.
-            if !tree.set_at(address, *edit) {
+            if !tree.set_at(address, edit) {
+                places.object = None;
                 return 0;
             }
             done = 1;
         }
-        if let Some((address, range)) = behind
-            && range.start == done
-            && edits.ascending() >= range.end
-            && tree.insert_at(address, &edits[range.clone()])
-        {
-            edits[range.clone()].iter().for_each(|edit| account(*edit, None));
-            done = range.end;
+        if let Some(address) = places.behind {
+            let bunch = draft.bunch(done);
+            let end = done + bunch.cuts.len();
+            if tree.insert_at(address, bunch) {
+                let is_inline = |edit: Edit<'_>, epoch: u64| {
+                    let has_blocks = key::is_version(edit.key) && edit.value.is_some_and(Version::has_blocks);
+                    key::epoch_of(edit.key) <= Some(epoch) && !has_blocks
+                };
+                match places.inline {
+                    Some(epoch) => {
+                        debug_assert!(draft.edits_of(done..end).all(|edit| is_inline(edit, epoch)));
+                        accounts.note_inline(bunch, epoch);
+                    }
+                    None => draft.edits_of(done..end).for_each(|edit| accounts.note(edit, None)),
+                }
+                done = end;
+            }
         }
         done
     }

@@ -1,6 +1,7 @@
 //! Transactions of one target: checked, stored and decided by one log record, so that nobody ever finds one undecided.
 
 use crate::checkpoint::wait_for_room;
+use crate::draft::Draft;
 use crate::error::UpdateError;
 use crate::intents::{Decision, TransactionKey};
 use crate::journal::ObjectKey;
@@ -9,7 +10,7 @@ use crate::operation::{Operation, are_deletes, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Pieces, bytes_in_blocks};
 use crate::punch::CHECKPOINTS_MAX;
-use crate::record::{Change, Edits};
+use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::Places;
 use crate::update::Staging;
@@ -124,8 +125,7 @@ impl Shard {
         (bytes, in_blocks, later): (u64, u64, u64),
     ) -> Result<(), UpdateError> {
         if !are_deletes(operations) {
-            self.check_quota(container, number, bytes + in_blocks)?;
-            return self.check_space(container, number, bytes, later);
+            return self.check_space((container, number), bytes, in_blocks, later);
         }
         if self.core.has_room_for_delete(changes, later).unwrap_or(false) {
             return Ok(());
@@ -159,12 +159,12 @@ impl Shard {
         staged: &[Pieces],
         changes: &[Change],
     ) -> Result<u64, UpdateError> {
-        let edits = Edits::from(changes);
+        let draft = Draft::from(changes);
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_room((container, number), operations, changes, (edits.growth(), in_blocks, 0))?;
+        self.check_room((container, number), operations, changes, (draft.growth(), in_blocks, 0))?;
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
-        let record = self.core.commit_edits(&edits, &objects, &[], Places::default())?;
+        let record = self.core.commit_draft(&draft, &objects, &[], &mut Places::default())?;
         for operation in operations {
             let object = (pool, number, operation.object());
             for scope in operation.scopes() {

@@ -21,7 +21,7 @@ use crate::operation::{Operation, check_operations};
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::promise::{DECISION_MAX, Promise};
-use crate::record::{Change, Edits, record_len};
+use crate::record::{Change, record_len};
 use crate::reservation::Reservation;
 use crate::shard::Shard;
 use crate::space::Run;
@@ -513,9 +513,9 @@ fn keeps_promise(prepared: &Prepared, versions: &[Version], changes: &[Change]) 
     for version in versions {
         promise += Promise::of_version(version.encode().len());
     }
-    let edits = Edits::from(changes);
+    let draft = Draft::from(changes);
     let decision = entry_bytes(DECISION_MAX, 0);
-    record_len(&edits) as u64 <= promise.record_len() && edits.growth() <= promise.entries() + decision
+    record_len(&draft) as u64 <= promise.record_len() && draft.growth() <= promise.entries() + decision
 }
 
 /// The entries of a prepared transaction.

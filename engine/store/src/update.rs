@@ -13,7 +13,6 @@ use crate::error::UpdateError;
 use crate::journal::ObjectKey;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
-use crate::record::{Edit, Edits};
 use crate::shard::Shard;
 use crate::state::{CommitError, Places};
 use crate::timestamps::Scope;
@@ -98,7 +97,8 @@ impl Shard {
         akeys: &'a [AkeyUpdate],
         data: Data<'a>,
     ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
-        self.update_by(Clock::Stopped(epoch), container, object, dkey, conditions, akeys, data, &[])
+        let request = Request::new(self.number, object, dkey, conditions, akeys);
+        Update::new(self, container, request, Clock::Stopped(epoch), data, &[]).run()
     }
 
     /// Like [`Shard::update`], at the epoch that `clock` gives when the update commits, after its data was written.
@@ -119,58 +119,8 @@ impl Shard {
         data: Data<'a>,
         along: &'a [AttributeChange],
     ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
-        self.update_by(Clock::Running(clock), container, object, dkey, conditions, akeys, data, along)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
-    async fn update_by<'a>(
-        &'a self,
-        clock: Clock<'a>,
-        container: ContainerId,
-        object: ObjectId,
-        dkey: &'a Key,
-        conditions: Conditions,
-        akeys: &'a [AkeyUpdate],
-        data: Data<'a>,
-        along: &'a [AttributeChange],
-    ) -> Result<Epoch, UpdateError> {
-        // What may wait is in memory of its own, so that updates that needn't are small.
-        let begun = self.begin_update(clock, container, object, dkey, conditions, akeys, data, along)?;
-        let (record, epoch) = match begun {
-            Begun::Committed(record, epoch) => (record, epoch),
-            Begun::Waiting(update) => Box::pin(update.go_on()).await?,
-        };
-        self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
-        Ok(epoch)
-    }
-
-    /// Takes an update as far as it comes without waiting.
-    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
-    fn begin_update<'a>(
-        &'a self,
-        clock: Clock<'a>,
-        container: ContainerId,
-        object: ObjectId,
-        dkey: &'a Key,
-        conditions: Conditions,
-        akeys: &'a [AkeyUpdate],
-        data: Data<'a>,
-        along: &'a [AttributeChange],
-    ) -> Result<Begun<'a>, UpdateError> {
-        let (pool, number) = (self.number, self.locate(container)?);
-        let request =
-            Request { pool, container: number, object, dkey, epoch: clock.now().0, conditions, akeys };
-        let hashes = request.hashes();
-        self.core.timestamps.expect_write_at(hashes.1);
-        request.check(data.bytes())?;
-        let (pieces, stored, refusal) = (Pieces::new(), None, None);
-        let mut update =
-            Update { shard: self, container, request, hashes, clock, data, along, pieces, stored, refusal };
-        update.cut()?;
-        Ok(match update.commit_now()? {
-            Some(record) => Begun::Committed(record, Epoch(update.request.epoch)),
-            None => Begun::Waiting(Box::new(update)),
-        })
+        let request = Request::new(self.number, object, dkey, conditions, akeys);
+        Update::new(self, container, request, Clock::Running(clock), data, along).run()
     }
 
     /// Compares data that isn't large with its checksums.
@@ -202,14 +152,6 @@ impl Clock<'_> {
     }
 }
 
-/// How far an update has come in its first turn.
-enum Begun<'a> {
-    /// It is in the index: the number of its record, and its epoch.
-    Committed(u64, Epoch),
-    /// It has to wait for something.
-    Waiting(Box<Update<'a>>),
-}
-
 /// An update until it is in the index.
 struct Update<'a> {
     shard: &'a Shard,
@@ -228,12 +170,51 @@ struct Update<'a> {
     refusal: Option<UpdateError>,
 }
 
-impl Update<'_> {
-    /// Cuts the data into pieces, and compares it with its checksums unless it is large.
-    fn cut(&mut self) -> Result<(), UpdateError> {
+impl<'a> Update<'a> {
+    fn new(
+        shard: &'a Shard,
+        container: ContainerId,
+        request: Request<'a>,
+        clock: Clock<'a>,
+        data: Data<'a>,
+        along: &'a [AttributeChange],
+    ) -> Self {
+        let (hashes, pieces, stored, refusal) = ((0, 0), Pieces::new(), None, None);
+        Self { shard, container, request, hashes, clock, data, along, pieces, stored, refusal }
+    }
+
+    /// Makes it. Its epoch is that at which it was made.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "it isn't moved from the arguments of the future to its locals"
+    )]
+    fn run(mut self) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
+        async move {
+            let record = match self.begin()? {
+                Some(record) => record,
+                // What may wait is in memory of its own, so that updates that needn't are small.
+                None => Box::pin(self.go_on()).await?,
+            };
+            self.shard.core.make_durable(record).await.map_err(UpdateError::Failed)?;
+            Ok(Epoch(self.request.epoch))
+        }
+    }
+
+    /// Takes it as far as it comes without waiting. Returns the number of its record, if it is in the index then.
+    fn begin(&mut self) -> Result<Option<u64>, UpdateError> {
         let Self { shard, request, pieces, data, .. } = self;
+        request.container = shard.locate(self.container)?;
+        request.epoch = self.clock.now().0;
+        self.hashes = request.hashes();
+        shard.core.timestamps.expect_write_at(self.hashes.1);
+        let bytes = data.bytes();
+        request.check(bytes)?;
         request.cut(shard.core.config.inline_max(), pieces)?;
-        if is_large(pieces) { Ok(()) } else { shard.seal_all(request, pieces, data.bytes()) }
+        // What is large is compared with its checksums while the device has it already.
+        if !is_large(pieces) {
+            shard.seal_all(request, pieces, bytes)?;
+        }
+        self.commit_now()
     }
 
     /// Whether data has to be taken to blocks first.
@@ -265,7 +246,7 @@ impl Update<'_> {
         let mut draft = core.take_draft();
         let planned = core.ask_now(|tree| self.plan(tree, &mut draft));
         let record = match planned {
-            Ok(planned) => self.commit(&draft, planned).map(Some),
+            Ok(planned) => self.commit(&mut draft, planned).map(Some),
             Err(Halt::Missing(_)) => Ok(None),
             Err(Halt::Failed(refusal)) => {
                 self.refusal = Some(refusal);
@@ -276,8 +257,8 @@ impl Update<'_> {
         record
     }
 
-    /// Commits it once that can be done. Returns the number of its record, and its epoch.
-    async fn go_on(mut self: Box<Self>) -> Result<(u64, Epoch), UpdateError> {
+    /// Commits it once that can be done. Returns the number of its record.
+    async fn go_on(&mut self) -> Result<u64, UpdateError> {
         if let Some(refusal) = self.refusal.take() {
             return Err(self.refuse(refusal).await);
         }
@@ -293,7 +274,7 @@ impl Update<'_> {
                 self.check_now().await?;
             }
             staging = is_large(&self.pieces).then(|| Staging::new(core));
-            let Self { shard, container, request, pieces, data, .. } = &mut *self;
+            let Self { shard, container, request, pieces, data, .. } = self;
             let writing = shard.write_blocks(*container, request, pieces, data).await?;
             self.stored = Some(if staging.is_some() && !core.writer.hurries() {
                 Stored::Written(writing.end().await?)
@@ -308,12 +289,12 @@ impl Update<'_> {
             return Err(UpdateError::ContainerMissing(self.container));
         }
         let record = match planned {
-            Ok(planned) => self.commit(&draft, planned)?,
+            Ok(planned) => self.commit(&mut draft, planned)?,
             Err(refusal) => return Err(self.refuse(refusal).await),
         };
         core.give_back_draft(draft);
         drop(staging);
-        Ok((record, Epoch(self.request.epoch)))
+        Ok(record)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
@@ -353,17 +334,19 @@ impl Update<'_> {
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
         let known = core.lives.newest_at(tree, &object, hash, epoch);
         let planned = self.request.plan(tree, known, (&self.pieces, self.data.bytes()), draft)?;
-        let entry = draft.edits().next().filter(|_| planned.renews);
-        let address = entry.and_then(|entry| core.lives.address(tree, (&object, hash), entry.key));
-        let to_reach = draft.edits().take(planned.to_reach).skip(usize::from(address.is_some()));
-        tree.reach(to_reach.map(|edit| edit.key))?;
+        let entry = || draft.first().map_or(&[][..], |entry| entry.key);
+        let address = if planned.renews { core.lives.address(tree, (&object, hash), entry) } else { None };
+        let reached = usize::from(address.is_some());
+        if reached < planned.to_reach {
+            tree.reach(draft.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
+        }
         Ok((planned, address))
     }
 
     /// Changes the index as was just planned. Returns the number of the record.
     fn commit(
         &mut self,
-        draft: &Draft,
+        draft: &mut Draft,
         (planned, address): (Planned, Option<Address>),
     ) -> Result<u64, UpdateError> {
         let (shard, core) = (self.shard, &self.shard.core);
@@ -372,25 +355,22 @@ impl Update<'_> {
         if let Some(error) = self.stored.as_ref().and_then(Stored::error) {
             return Err(error.into());
         }
-        let mut attributes = Vec::new();
-        let mut edits = Edits::default();
-        edits.extend(draft.edits());
         if !self.along.is_empty() {
+            let mut attributes = Vec::new();
             shard.add_attributes(self.along, &mut attributes);
-            edits.extend(attributes.iter().map(Edit::from));
+            draft.extend(&attributes);
         }
-        if self.stored.is_some() {
-            shard.check_quota(self.container, number, edits.growth() + bytes_in_blocks(&self.pieces))?;
-        }
-        shard.check_space(self.container, number, edits.growth(), 0)?;
+        let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
+        shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
         let before = core.tree.borrow().version();
-        let behind = planned.place.map(|place| (place, planned.of_object..draft.len()));
-        let record = core.commit_edits(&edits, &[object], &[], Places { object: address, behind })?;
+        let inline = Some(epoch).filter(|_| self.stored.is_none());
+        let mut places = Places { object: address, behind: planned.place, inline, are_all: false };
+        let record = core.commit_draft(draft, &[object], &[], &mut places)?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }
-        let lost = edits.first().filter(|_| planned.renews && address.is_none()).map(|entry| entry.key);
-        core.lives.renew(&core.tree.borrow(), (&object, hash), before, epoch, lost);
+        let entry = draft.first().filter(|_| planned.renews).map(|entry| (entry.key, &places));
+        core.lives.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
             core.queue_for_aggregation(object, epoch);

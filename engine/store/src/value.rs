@@ -19,6 +19,9 @@ const INLINE_SUMMED: u8 = 3;
 /// Tag of a version whose bytes are in blocks, in chunks that are described.
 const BLOCKS_CUT: u8 = 4;
 
+/// What the begin of an object begins with.
+const OBJECT: u8 = 1;
+
 /// All that there is of the begin of a dkey.
 const DKEY: u8 = 2;
 
@@ -330,7 +333,12 @@ impl Version {
     }
 
     /// Whether a stored version refers to blocks, without decoding it.
+    #[inline]
     pub(crate) fn has_blocks(bytes: &[u8]) -> bool {
+        // Most record sizes take a byte.
+        if let [0..0x80, tag, ..] = bytes {
+            return matches!(*tag, BLOCKS | BLOCKS_CUT);
+        }
         let mut decoder = Decoder::new(bytes);
         decoder.varint().is_ok() && matches!(decoder.u8(), Ok(BLOCKS | BLOCKS_CUT))
     }
@@ -401,6 +409,18 @@ pub(crate) enum Event {
     },
 }
 
+fn append_akey(kind: Kind, record_size: u32, classes: u32, out: &mut Vec<u8>) {
+    let tag = if kind == Kind::Single { 3 } else { 4 };
+    // Both are small nearly always.
+    if let (Ok(size @ ..0x80), Ok(some @ ..0x80)) = (u8::try_from(record_size), u8::try_from(classes)) {
+        out.extend_from_slice(&[tag, size, some]);
+    } else {
+        out.put_u8(tag);
+        out.put_varint(u64::from(record_size));
+        out.put_varint(u64::from(classes));
+    }
+}
+
 impl Event {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
@@ -409,41 +429,36 @@ impl Event {
     }
 
     /// Appends the encoded event.
+    #[inline]
     pub(crate) fn append(self, out: &mut Vec<u8>) {
         match self {
             Self::Punch => out.put_u8(0),
-            Self::Object { newest } => {
-                let mut bytes = [1; 1 + size_of::<u64>()];
-                bytes[1..].copy_from_slice(&newest.to_le_bytes());
-                out.extend_from_slice(&bytes);
-            }
-            Self::Dkey => out.put_u8(DKEY),
-            Self::Akey { kind, record_size, classes } => {
-                let tag = if kind == Kind::Single { 3 } else { 4 };
-                // Both are small nearly always.
-                if let (Ok(size @ ..0x80), Ok(some @ ..0x80)) =
-                    (u8::try_from(record_size), u8::try_from(classes))
-                {
-                    out.extend_from_slice(&[tag, size, some]);
-                } else {
-                    out.put_u8(tag);
-                    out.put_varint(u64::from(record_size));
-                    out.put_varint(u64::from(classes));
-                }
-            }
+            Self::Object { newest } => out.extend_from_slice(&Self::of_object(newest)),
+            Self::Dkey => out.extend_from_slice(&Self::OF_DKEY),
+            Self::Akey { kind, record_size, classes } => append_akey(kind, record_size, classes, out),
         }
+    }
+
+    /// [`Event::Dkey`], encoded.
+    pub(crate) const OF_DKEY: [u8; 1] = [DKEY];
+
+    /// [`Event::Object`], encoded.
+    pub(crate) fn of_object(newest: u64) -> [u8; 1 + size_of::<u64>()] {
+        let mut bytes = [OBJECT; 1 + size_of::<u64>()];
+        bytes[1..].copy_from_slice(&newest.to_le_bytes());
+        bytes
     }
 
     /// Whether these bytes are [`Event::Dkey`].
     pub(crate) fn is_dkey(bytes: &[u8]) -> bool {
-        bytes == [DKEY]
+        bytes == Self::OF_DKEY
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let event = match decoder.u8()? {
             0 => Self::Punch,
-            1 => Self::Object { newest: decoder.u64()? },
+            OBJECT => Self::Object { newest: decoder.u64()? },
             DKEY => Self::Dkey,
             tag @ (3 | 4) => {
                 let mut small = || {

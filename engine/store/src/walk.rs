@@ -4,7 +4,7 @@
 //! down to the first of them once and reads on from there, without keys or copies of its own. It answers what is simple:
 //! all lies in one leaf in memory, or two, the dkey and the akey were created once, one version covers all that is asked for.
 //! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it
-//! does what looks odd, to [`life`], `versions_within` and `newest_single`, which alone say what is right: where a walk has
+//! does what looks odd, to `life`, `versions_within` and `newest_single`, which alone say what is right: where a walk has
 //! an answer, it is theirs.
 
 mod hints;
@@ -14,105 +14,20 @@ pub(crate) use hints::{Hints, Lead};
 
 use crate::cache::Spot;
 use crate::extents::STEPS_MAX;
-use crate::incarnation::{Life, life};
-use crate::journal::ObjectKey;
-use crate::key::{self, BELOW, EVENT, EXTENT, Path};
+use crate::incarnation::Life;
+use crate::key::{self, BELOW, EVENT, EXTENT};
 use crate::spelling::Spelling;
 use crate::timestamps::mix;
-use crate::tree::{Address, Node, Packed, Tree};
+use crate::tree::{Node, Packed, Tree};
 use crate::value::{Event, Kind};
-use core::cell::{Cell, OnceCell};
+use core::cell::OnceCell;
 use std::rc::Rc;
 use weir_proto::Key;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::object::{Extent, Value};
 
-/// Objects whose life is remembered: requests come from a few clients, each busy with an object or two.
-const LIVES: usize = 16;
-
 /// Records behind this one are asked for by nobody but those who look for the end of what may be.
 const SIMPLE_END: u64 = 1 << 62;
-
-/// The life of an object as of its newest event.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    place: ObjectKey,
-    /// The version of the tree that it was found in.
-    version: u64,
-    life: Life,
-    /// Where its entry was found last, if it was updated.
-    address: Option<Address>,
-}
-
-/// Lives of the objects asked for last. Each counts only as long as no entry of the index has changed.
-#[derive(Debug, Default)]
-pub(crate) struct Lives([Cell<Option<Known>>; LIVES]);
-
-impl Lives {
-    fn slot(&self, hash: u64) -> &Cell<Option<Known>> {
-        &self.0[usize::try_from(hash >> 32).unwrap_or(0) % LIVES]
-    }
-
-    /// The life of an object with this hash at an epoch that isn't before its newest event; `None` before that, and where
-    /// the index has to be read or is damaged.
-    pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
-        let slot = self.slot(hash);
-        let known = slot.get().filter(|known| known.place == *place);
-        let found = match known {
-            Some(known) if known.version == tree.version() => known.life,
-            _ => {
-                let path = Path::object(place.0, place.1, place.2);
-                let life = life(tree, &path, Life::ALWAYS, u64::MAX).ok()?;
-                let address = known.and_then(|known| known.address);
-                slot.set(Some(Known { place: *place, version: tree.version(), life, address }));
-                life
-            }
-        };
-        // From the newest event on all epochs see the same.
-        found.event.is_none_or(|(at, _)| at <= epoch).then_some(found)
-    }
-}
-
-impl Lives {
-    /// Where the entry of an object with this hash most likely is, which has the key `entry` if it is there.
-    pub(crate) fn address(
-        &self,
-        tree: &Tree,
-        (place, hash): (&ObjectKey, u64),
-        entry: &[u8],
-    ) -> Option<Address> {
-        let known = self.slot(hash).get().filter(|known| known.place == *place)?;
-        known.address.filter(|address| tree.is_at(*address, entry))
-    }
-
-    /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the
-    /// present one with no other change. Its own entry, which has the key `lost`, is looked for if there is one.
-    pub(crate) fn renew(
-        &self,
-        tree: &Tree,
-        (place, hash): (&ObjectKey, u64),
-        before: u64,
-        epoch: u64,
-        lost: Option<&[u8]>,
-    ) {
-        let slot = self.slot(hash);
-        let Some(mut known) = slot.get().filter(|known| known.version == before && known.place == *place)
-        else {
-            return;
-        };
-        // Anything but an update of the newest incarnation is looked up again.
-        if let Some((at, Event::Object { newest })) = known.life.event.filter(|(at, _)| *at <= epoch)
-            && known.life.exists
-        {
-            known.life.event = Some((at, Event::Object { newest: newest.max(epoch) }));
-            known.version = tree.version();
-            if let Some(entry) = lost {
-                known.address = tree.address(entry);
-            }
-            slot.set(Some(known));
-        }
-    }
-}
 
 /// What is asked of an akey.
 #[derive(Clone, Copy, Debug)]

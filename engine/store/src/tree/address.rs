@@ -3,7 +3,8 @@
 //! An address is where an entry was: the children that were gone to, and its number in the leaf. Its key tells whether it still
 //! is there.
 
-use super::{Body, Finger, NODE_MAX, Node, Packed, Tree, Turns};
+use super::{Body, Finger, NODE_MAX, Node, Tree, Turns};
+use crate::draft::Bunch;
 use crate::record::Edit;
 use std::rc::Rc;
 
@@ -49,49 +50,54 @@ impl Tree {
     /// elsewhere or its value would become longer or shorter.
     pub(crate) fn set_at(&mut self, address: Address, edit: Edit<'_>) -> bool {
         let (Edit { key, value: Some(value) }, at) = (edit, usize::from(address.at)) else { return false };
-        let is_set =
-            self.change_leaf(address, |entries| entries.has_key(at, key) && entries.overwrite(at, value));
+        let set = |leaf: &mut Node| match &mut leaf.body {
+            Body::Leaf(entries) => entries.has_key(at, key) && entries.overwrite(at, value),
+            Body::Branch(..) => false,
+        };
+        let is_set = self.change_leaf(address, set);
         self.version += u64::from(is_set);
         is_set
     }
 
-    /// Sets entries that aren't there, in ascending order of their keys, before the one at an address. `false`: nothing was set,
-    /// since they don't certainly belong there, or don't fit the leaf.
-    pub(crate) fn insert_at(&mut self, address: Address, edits: &[Edit<'_>]) -> bool {
-        let (Some(first), Some(last)) = (edits.first(), edits.last()) else { return false };
-        let keys = (first.key, last.key);
-        let entries = edits.iter().map(|edit| (edit.key, edit.value.unwrap_or_default()));
-        let at = usize::from(address.at);
-        let is_set = self.change_leaf(address, |leaf| leaf.insert_between(at, keys, entries, NODE_MAX));
+    /// Sets entries that aren't there before the one at an address. `false`: nothing was set, since they don't certainly belong
+    /// there, or don't fit the leaf.
+    pub(crate) fn insert_at(&mut self, address: Address, bunch: Bunch<'_>) -> bool {
+        let (at, count) = (usize::from(address.at), bunch.cuts.len() as u64);
+        let is_set = self.change_leaf(address, |leaf| {
+            let Body::Leaf(entries) = &mut leaf.body else { return false };
+            let fits = entries.insert_between(at, bunch, NODE_MAX);
+            leaf.recharge();
+            fits
+        });
         if is_set {
             self.version += 1;
-            self.len = self.len.saturating_add(edits.len() as u64);
+            self.len = self.len.saturating_add(count);
         }
         is_set
     }
 
-    /// Changes the leaf at an address, if there is one in memory and `change` does so.
-    fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Packed) -> bool) -> bool {
-        let mut node = &mut self.root;
+    /// Has the node at an address changed, if there is one in memory. `false`: there is none, or `change` says so.
+    #[inline]
+    fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Node) -> bool) -> bool {
+        let Self { root, changes, fingers, tick, .. } = self;
+        let (mut node, tick) = (root, tick.get());
         for turn in address.turns.all() {
-            let Body::Branch(_, children) = &mut self.changes.own(node).body else { return false };
+            let branch = changes.own(node);
+            branch.used.set(tick);
+            let Body::Branch(_, children) = &mut branch.body else { return false };
             let child = children.get_mut(turn).and_then(|child| child.node_mut().ok());
             let Some(child) = child else { return false };
             node = child;
         }
         // A finger would have the leaf copied.
-        let fingers = self.fingers.get_mut();
-        let pointed =
-            fingers.iter().position(|finger| finger.as_ref().is_some_and(|finger| finger.is_on(node)));
-        let finger_at = pointed.and_then(|number| fingers[number].take()).map(|finger| finger.at);
-        let owned = self.changes.own(node);
-        let is_changed = match &mut owned.body {
-            Body::Leaf(entries) => change(entries),
-            Body::Branch(..) => false,
-        };
-        owned.recharge();
-        if let (Some(number), Some(at)) = (pointed, finger_at) {
-            fingers[number] = Some(Finger { leaf: Rc::clone(node), at });
+        let is_on = |finger: &&mut Option<Finger>| matches!(finger, Some(finger) if finger.is_on(node));
+        let finger = fingers.get_mut().iter_mut().find(is_on);
+        let finger = finger.and_then(|finger| Some((finger.take()?.at, finger)));
+        let leaf = changes.own(node);
+        leaf.used.set(tick);
+        let is_changed = change(leaf);
+        if let Some((at, finger)) = finger {
+            *finger = Some(Finger { leaf: Rc::clone(node), at });
         }
         is_changed
     }
@@ -100,6 +106,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::Draft;
     use proptest::prelude::*;
 
     fn all(tree: &Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -129,7 +136,11 @@ mod tests {
                 let at = if what == 1 { usize::from(stray) } else { at };
                 let address = Address::new(turns.expect("a few"), at).expect("small");
                 let (before, count, version) = (all(&tree), tree.len(), tree.version());
-                if tree.insert_at(address, &edits) {
+                let mut draft = Draft::default();
+                for key in &keys {
+                    draft.put(key, b"", &value);
+                }
+                if tree.insert_at(address, draft.bunch(0)) {
                     prop_assert_eq!((tree.len(), tree.version()), (count + edits.len() as u64, version + 1));
                     for edit in &edits {
                         prop_assert_eq!(model.put(edit.key, &value), Ok(None));

@@ -42,7 +42,7 @@ pub(crate) struct Tree {
     root: Rc<Node>,
     changes: Changes,
     len: u64,
-    /// Counts changes of entries.
+    /// Counts changes of entries, and freezes.
     version: u64,
     /// Counts questions.
     tick: Cell<u64>,
@@ -121,7 +121,8 @@ impl Tree {
         self.len
     }
 
-    /// Grows with each change of entries: what was found at a version is so as long as the tree has it.
+    /// Grows with each change of entries: what was found at a version is so as long as the tree has it. As long, all nodes that
+    /// the last change has passed are in memory, too.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -139,6 +140,7 @@ impl Tree {
     /// The present state, and the homes that left the tree since the last call. From now on changes are counted anew.
     pub(crate) fn freeze(&mut self) -> (Rc<Node>, Vec<Rc<Home>>) {
         self.changes.dirty = 0;
+        self.version += 1;
         (Rc::clone(&self.root), core::mem::take(&mut self.changes.retired))
     }
 

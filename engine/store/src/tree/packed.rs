@@ -6,6 +6,7 @@ pub(super) use search::Place;
 
 use super::node::NODE_MAX;
 use crate::codec::shared_len;
+use crate::draft::Bunch;
 use core::cmp::Ordering;
 use weir_media::prefetch;
 
@@ -292,6 +293,16 @@ impl Packed {
         Slot { head: head(suffix.get(self.alike()..).unwrap_or_default()), position }
     }
 
+    /// As [`Packed::store`], where the value stands behind the suffix, which is so long.
+    #[inline]
+    fn store_joined(&mut self, bytes: &[u8], suffix: usize) -> Slot {
+        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
+        let [suffix_len, value_len] = [short(suffix), short(bytes.len() - suffix)];
+        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
+        self.heap.extend_from_slice(bytes);
+        Slot { head: head(bytes.get(self.alike()..suffix).unwrap_or_default()), position }
+    }
+
     /// Whether any entry has more than the prefix: of several, only the first has not.
     fn has_suffixes(&self) -> bool {
         self.slots.len() > 1 || self.entry(0).is_some_and(|(only, _)| !only.is_empty())
@@ -336,47 +347,40 @@ impl Packed {
         }
         let shared = self.prefix;
         self.join(entries.clone().map(|(key, _)| &key[shared..]));
-        let (added, needed) = self.room_for(entries.clone());
-        self.insert_alike(index, entries, added, needed);
+        let (mut added, mut needed) = (0, 0);
+        for (key, value) in entries.clone() {
+            added += 1;
+            needed += LENGTHS + key.len() - shared + value.len();
+        }
+        self.make_way(index, added, needed);
+        for (at, (key, value)) in (index..).zip(entries) {
+            self.slots[at] = self.store(&key[shared..], value);
+        }
     }
 
-    /// As [`Packed::insert_all`], of entries in ascending order that belong before the one at `index` and behind another one,
-    /// as long as they then take no more than `limit`. `first` and `last` are the keys of the first and the last one. `false`: nothing
-    /// was inserted.
-    pub(super) fn insert_between<'e>(
-        &mut self,
-        index: usize,
-        (first, last): (&[u8], &[u8]),
-        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
-        limit: usize,
-    ) -> bool {
+    /// As [`Packed::insert_all`], of entries that belong before the one at `index` and behind another one, as long as they then
+    /// take no more than `limit`. `false`: nothing was inserted.
+    pub(super) fn insert_between(&mut self, index: usize, bunch: Bunch<'_>, limit: usize) -> bool {
         // What is between two keys begins as both do, and all do but for a first one that is the prefix alone.
-        if !self.is_between(index, first, last) {
+        let belongs = bunch.ends().is_some_and(|(first, last)| self.is_between(index, first, last));
+        if !belongs {
             return false;
         }
-        let (added, needed) = self.room_for(entries.clone());
-        let fits = self.size() + needed + added * (ENTRY_OVERHEAD - LENGTHS) <= limit;
-        if fits {
-            self.insert_alike(index, entries, added, needed);
+        let (count, shared) = (bunch.cuts.len(), self.prefix);
+        let needed = bunch.bytes() + count * LENGTHS - count * shared;
+        if self.size() + needed + count * (ENTRY_OVERHEAD - LENGTHS) > limit {
+            return false;
         }
-        fits
+        self.make_way(index, count, needed);
+        for (at, cut) in (index..).zip(bunch.cuts) {
+            let start = cut.start + shared;
+            self.slots[at] = self.store_joined(&bunch.text[start..cut.end], cut.value - start);
+        }
+        true
     }
 
-    /// How many entries these are, and the bytes that they take in the heap.
-    fn room_for<'e>(&self, entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> (usize, usize) {
-        entries.fold((0, 0), |(added, needed), (key, value)| {
-            (added + 1, needed + LENGTHS + key.len() - self.prefix + value.len())
-        })
-    }
-
-    /// Inserts so many entries, which take so much room, whose keys begin as the others do.
-    fn insert_alike<'e>(
-        &mut self,
-        index: usize,
-        entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
-        added: usize,
-        needed: usize,
-    ) {
+    /// Makes room for so many entries at a place, which take so many bytes of the heap.
+    fn make_way(&mut self, index: usize, added: usize, needed: usize) {
         let before = self.slots.len();
         self.make_room(needed);
         if self.slots.capacity() - before < added {
@@ -384,10 +388,6 @@ impl Packed {
         }
         self.slots.resize(before + added, Slot { head: 0, position: 0 });
         self.slots.copy_within(index..before, index + added);
-        let shared = self.prefix;
-        for (at, (key, value)) in (index..).zip(entries) {
-            self.slots[at] = self.store(&key[shared..], value);
-        }
     }
 
     /// Appends an entry behind all others.

@@ -107,7 +107,7 @@ impl Shard {
         pieces: &mut [Piece],
     ) -> Result<Reservation, UpdateError> {
         let bytes = bytes_in_blocks(pieces);
-        self.check_space(id, request.container, bytes, bytes / BLOCK as u64)?;
+        self.check_space((id, request.container), bytes, 0, bytes / BLOCK as u64)?;
         let mut reservation = Reservation::of_runs(&self.core, self.number, Runs::new());
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
             let count = piece.padded() / BLOCK as u64;

@@ -3,8 +3,9 @@
 use crate::draft::Draft;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life_from};
+use crate::intents::Slot;
 use crate::journal::ObjectKey;
-use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::key::{self, ContainerNumber, OBJECT_LEN, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::Piece;
@@ -35,9 +36,7 @@ pub(crate) struct Planned {
     pub(super) renews: bool,
     /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
     pub(super) to_reach: usize,
-    /// So many entries are the object's own.
-    pub(super) of_object: usize,
-    /// Where the others go, if the index has none of them and they go to one place.
+    /// Where all that is below the object goes, if the index has nothing of it and it goes to one place.
     pub(super) place: Option<Address>,
 }
 
@@ -76,7 +75,18 @@ pub(crate) fn check_epoch(epoch: Epoch) -> Result<(), UpdateError> {
     Ok(())
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// What an update of a pool asks for. Its container's number and its epoch are yet to be found out.
+    pub(super) fn new(
+        pool: PoolNumber,
+        object: ObjectId,
+        dkey: &'a Key,
+        conditions: Conditions,
+        akeys: &'a [AkeyUpdate],
+    ) -> Self {
+        Self { pool, container: 0, object, dkey, epoch: 0, conditions, akeys }
+    }
+
     pub(crate) fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
         let invalid = |text: String| UpdateError::Invalid(text);
         let len = validate(self.akeys.iter().map(|update| (&update.akey, &update.value)))
@@ -128,7 +138,7 @@ impl Request<'_> {
         (pieces, data): (&[Piece], &[u8]),
         draft: &mut Draft,
     ) -> Result<Planned, Halt<UpdateError>> {
-        draft.clear();
+        draft.begin(OBJECT_LEN);
         let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
         let object = match known {
             Some(known) => known,
@@ -137,7 +147,7 @@ impl Request<'_> {
         if self.conditions.has(Conditions::OBJECT_EXISTS) && !object.exists {
             return Err(UpdateError::Missing(format!("object {}", self.object)).into());
         }
-        self.draft_object(&mut route, object, draft);
+        self.draft_object(route.path(), object, draft);
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
@@ -152,21 +162,19 @@ impl Request<'_> {
             return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
         }
         if !dkey.exists {
-            draft.put(route.event(self.epoch), |out| Event::Dkey.append(out));
+            draft.put(route.path(), &key::event_tail(self.epoch), &Event::OF_DKEY);
         }
-        let mut overwrites = false;
-        let mut pieces = pieces.iter().peekable();
+        let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
             route.go_to_akey(&update.akey);
             let akey = neighbours.life(&mut route, dkey, self.epoch)?;
             self.check_akey(update, akey)?;
             overwrites |= akey.exists;
-            let own = pieces.clone().take_while(|piece| piece.akey == index);
-            let classes = own.filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
-            self.draft_akey(&mut route, update, akey, classes, draft);
-            while let Some(piece) = pieces.next_if(|piece| piece.akey == index) {
-                let key = route.version(piece.slot, self.epoch);
-                if draft.put(key, |out| piece.append_version(data, out)) > ENTRY_MAX {
+            let (own, behind) = left.split_at(left.partition_point(|piece| piece.akey == index));
+            left = behind;
+            self.draft_akey(route.path(), update, akey, own, draft);
+            for piece in own {
+                if self.draft_version(route.path(), piece, data, draft) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
@@ -175,30 +183,27 @@ impl Request<'_> {
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
         draft.spelling = route.into_memory();
         let to_reach = if neighbours.has_all() { of_object } else { draft.len() };
-        Ok(Planned { overwrites, renews, to_reach, of_object, place: neighbours.place() })
+        let is_ascending = pieces.len() == 1 || draft.is_ascending();
+        let place = if is_ascending { neighbours.place() } else { None };
+        Ok(Planned { overwrites, renews, to_reach, place })
     }
 
-    fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
+    fn draft_object(&self, path: &[u8], object: Life, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        draft.put(route.event(at), |out| Event::Object { newest }.append(out));
+        draft.put(path, &key::event_tail(at), &Event::of_object(newest));
     }
 
-    fn draft_akey(
-        &self,
-        route: &mut Route,
-        update: &AkeyUpdate,
-        akey: Life,
-        classes: u32,
-        draft: &mut Draft,
-    ) {
+    fn draft_akey(&self, path: &[u8], update: &AkeyUpdate, akey: Life, pieces: &[Piece], draft: &mut Draft) {
         let (kind, given) = match &update.value {
             Value::Single { .. } => (Kind::Single, 0),
             Value::Array { record_size, .. } => (Kind::Array, *record_size),
         };
+        let classes =
+            pieces.iter().filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
         let (at, event) = match (akey.event, akey.array_or_single()) {
             (Some((at, _)), Some((_, size, old))) => {
                 if (given == 0 || size == given) && old | classes == old {
@@ -209,7 +214,18 @@ impl Request<'_> {
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
         };
-        draft.put(route.event(at), |out| event.append(out));
+        draft.put_with(path, &key::event_tail(at), |out| event.append(out));
+    }
+
+    /// Returns the bytes of the entry.
+    fn draft_version(&self, path: &[u8], piece: &Piece, data: &[u8], draft: &mut Draft) -> usize {
+        let append = |out: &mut Vec<u8>| piece.append_version(data, out);
+        match piece.slot {
+            Slot::Single => draft.put_with(path, &key::single_tail(self.epoch), append),
+            Slot::Extent(extent) => {
+                draft.put_with(path, &key::extent_version_tail(extent, self.epoch), append)
+            }
+        }
     }
 
     fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {

@@ -3,6 +3,10 @@
 use super::*;
 use crate::extents::{newest_versions, paint};
 use crate::fetch::newest_single;
+use crate::incarnation::life;
+use crate::journal::ObjectKey;
+use crate::key::Path;
+use crate::lives::Lives;
 use crate::paging::Fault;
 use crate::timestamps::{hash_key, hash_object};
 use crate::value::{Payload, Version};

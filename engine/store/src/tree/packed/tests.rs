@@ -1,6 +1,7 @@
 //! Packed entries against sorted maps.
 
 use super::*;
+use crate::draft::Draft;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -61,6 +62,11 @@ proptest! {
                 for near in [[0, 0], [covering, 0], [packed.len(), covering + 1]] {
                     prop_assert_eq!(packed.covering(near, &key), covering, "{:?} near {:?}", key, near);
                 }
+                let first = place.unwrap_or_else(|at| at);
+                for len in 0..=key.len() {
+                    let begins = keys.get(first).is_some_and(|found| found.starts_with(&key[..len]));
+                    prop_assert_eq!(packed.first_with(&key, len), (first, begins), "{:?}, {}", key, len);
+                }
                 for len in (0..=key.len()).filter(|_| place != Err(0)) {
                     let is_last = keys.get(covering + 1).map(|next| !next.starts_with(&key[..len]));
                     prop_assert_eq!(packed.covering_with(&key, len), (covering, is_last), "{:?}, {}", key, len);
@@ -89,10 +95,12 @@ proptest! {
         for packed in [&packed, &packed.range(0..packed.len())] {
             for index in 0..=keys.len() {
                 let (mut changed, mut one_by_one) = (packed.clone(), packed.clone());
-                let entries = new.iter().map(|key| (key.as_slice(), b"new".as_slice()));
-                let ends = (new[0].as_slice(), new[new.len() - 1].as_slice());
+                let mut draft = Draft::default();
+                for key in &new {
+                    draft.put(key, b"", b"new");
+                }
                 let limit = packed.size() + spare;
-                let is_done = changed.insert_between(index, ends, entries, limit);
+                let is_done = changed.insert_between(index, draft.bunch(0), limit);
                 let is_inside = index > 0 && index < keys.len();
                 let belongs = is_inside && keys[index - 1] < new[0] && keys[index] > new[new.len() - 1];
                 let mut wanted = keys.clone();

@@ -1,0 +1,102 @@
+//! What is remembered of the objects that requests are about.
+
+use crate::incarnation::{Life, life};
+use crate::journal::ObjectKey;
+use crate::key::Path;
+use crate::state::Places;
+use crate::tree::{Address, Tree};
+use crate::value::Event;
+use core::cell::RefCell;
+
+/// Objects whose life is remembered: requests come from a few clients, each busy with an object or two.
+const LIVES: usize = 16;
+
+/// The life of an object as of its newest event.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    place: ObjectKey,
+    /// The version of the tree that it was found in.
+    version: u64,
+    life: Life,
+    /// Where its entry was found last, if it was updated.
+    address: Option<Address>,
+    /// The version in which it was there for sure.
+    at_address: u64,
+}
+
+/// Lives of the objects asked for last. Each counts only as long as no entry of the index has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Lives([RefCell<Option<Known>>; LIVES]);
+
+impl Lives {
+    fn slot(&self, hash: u64) -> &RefCell<Option<Known>> {
+        &self.0[usize::try_from(hash >> 32).unwrap_or(0) % LIVES]
+    }
+
+    /// The life of an object with this hash at an epoch that isn't before its newest event; `None` before that, and where
+    /// the index has to be read or is damaged.
+    pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
+        let known = &mut *self.slot(hash).borrow_mut();
+        let found = match known {
+            Some(known) if known.version == tree.version() && known.place == *place => known.life,
+            _ => Self::look(known, tree, place)?,
+        };
+        // From the newest event on all epochs see the same.
+        found.event.is_none_or(|(at, _)| at <= epoch).then_some(found)
+    }
+
+    /// Finds out how an object lives.
+    #[cold]
+    fn look(known: &mut Option<Known>, tree: &Tree, place: &ObjectKey) -> Option<Life> {
+        let path = Path::object(place.0, place.1, place.2);
+        let life = life(tree, &path, Life::ALWAYS, u64::MAX).ok()?;
+        let (address, at_address) = known
+            .filter(|known| known.place == *place)
+            .map_or((None, 0), |known| (known.address, known.at_address));
+        *known = Some(Known { place: *place, version: tree.version(), life, address, at_address });
+        Some(life)
+    }
+
+    /// Where the entry of an object with this hash is, if that is known and it has the key that `entry` gives.
+    pub(crate) fn address<'e>(
+        &self,
+        tree: &Tree,
+        (place, hash): (&ObjectKey, u64),
+        entry: impl Fn() -> &'e [u8],
+    ) -> Option<Address> {
+        let known = self.slot(hash).borrow();
+        let known = known.as_ref().filter(|known| known.place == *place)?;
+        let is_there =
+            |address: &Address| known.at_address == tree.version() || tree.is_at(*address, entry());
+        known.address.filter(is_there)
+    }
+
+    /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the
+    /// present one with no other change. Its own `entry`, if that has changed, is where the places say, or
+    /// is looked for by its key.
+    pub(crate) fn renew(
+        &self,
+        tree: &Tree,
+        (place, hash): (&ObjectKey, u64),
+        (before, epoch): (u64, u64),
+        entry: Option<(&[u8], &Places)>,
+    ) {
+        let mut known = self.slot(hash).borrow_mut();
+        let known = known.as_mut().filter(|known| known.version == before && known.place == *place);
+        // Anything but an update of the newest incarnation is looked up again.
+        if let Some(known) = known
+            && let Some((at, Event::Object { newest })) = &mut known.life.event
+            && known.life.exists
+            && *at <= epoch
+        {
+            *newest = epoch.max(*newest);
+            known.version = tree.version();
+            if let Some((entry, places)) = entry {
+                known.address = places.object.or_else(|| tree.address(entry));
+                // Other changes may have moved it.
+                let is_sure = places.are_all || places.object.is_none();
+                known.at_address = if is_sure { tree.version() } else { 0 };
+            }
+        }
+    }
+}
