@@ -24,6 +24,11 @@ impl Life {
     /// Of what is above all objects.
     pub(crate) const ALWAYS: Self = Self { exists: true, low: 0, event: None };
 
+    /// Of what never was, below something that exists as `above` says.
+    pub(crate) const fn never(above: Self) -> Self {
+        Self { exists: false, low: above.low, event: None }
+    }
+
     /// The newest change that it tells of: of an object, at it or below.
     pub(crate) fn newest(&self) -> u64 {
         match self.event {
@@ -73,7 +78,7 @@ pub(crate) struct Events {
 impl Events {
     /// Nothing is known yet but what is above.
     pub(crate) fn below(above: Life) -> Self {
-        Self { above, life: Life { exists: false, low: above.low, event: None }, start: above.low }
+        Self { above, life: Life::never(above), start: above.low }
     }
 
     /// Takes in the next older event. Breaks when those before it have no say.

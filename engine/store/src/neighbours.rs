@@ -42,9 +42,9 @@ impl<'t> Neighbours<'t> {
         let mut neighbours = Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins };
         if neighbours.is_empty {
             // Most dkeys are new.
-            return Ok((neighbours, Events::below(above).life()));
+            return Ok((neighbours, Life::never(above)));
         }
-        let life = neighbours.life(route, above, epoch)?;
+        let life = neighbours.look_for(route, above, epoch)?;
         neighbours.is_empty = neighbours.ends_before(route.path());
         Ok((neighbours, life))
     }
@@ -53,16 +53,22 @@ impl<'t> Neighbours<'t> {
     fn ends_before(&self, start: &[u8]) -> bool {
         let Some(entries) = self.leaf.entries().filter(|_| self.has_all) else { return false };
         match start.strip_prefix(entries.prefix()) {
-            Some(start) => !entries.begins_with(self.at, start),
+            Some(start) => !entries.may_begin(self.at, start) || !entries.suffix(self.at).starts_with(start),
             None => self.at == entries.len(),
         }
     }
 
     /// The life at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
+    #[inline]
     pub(crate) fn life(&mut self, route: &mut Route, above: Life, epoch: u64) -> Result<Life, Fault> {
         if self.is_empty {
-            return Ok(Events::below(above).life());
+            return Ok(Life::never(above));
         }
+        self.look_for(route, above, epoch)
+    }
+
+    /// As [`Neighbours::life`], of something that may be there.
+    fn look_for(&mut self, route: &mut Route, above: Life, epoch: u64) -> Result<Life, Fault> {
         let from = route.event(epoch);
         self.look(from, above).map_or_else(|| life_from(self.tree, from, above), Ok)
     }
@@ -94,6 +100,7 @@ impl<'t> Neighbours<'t> {
 
     /// Where all keys of the dkey from the event at the epoch that was asked for on belong, one behind the other, if that is in
     /// one place, and the index has none of them. Otherwise the change that follows looks first where this has looked last.
+    #[inline]
     pub(crate) fn place(&self) -> Option<Address> {
         if self.is_empty
             && let Some(turns) = self.turns

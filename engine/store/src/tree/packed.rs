@@ -235,12 +235,6 @@ impl Packed {
         (slot.head ^ head(rest)).checked_shr(u32::try_from(hidden).unwrap_or(0)).unwrap_or(0) == 0
     }
 
-    /// Whether an entry's suffix begins so.
-    #[inline]
-    pub(crate) fn begins_with(&self, index: usize, suffix: &[u8]) -> bool {
-        self.may_begin(index, suffix) && self.suffix(index).starts_with(suffix)
-    }
-
     /// Whether an entry's key is above this one.
     pub(super) fn is_above(&self, index: usize, key: &[u8]) -> bool {
         if let Some(order) = self.order_of_heads(index, key) {

@@ -234,15 +234,16 @@ impl Packed {
     /// isn't looked at, which is far from the processor.
     #[inline]
     fn begins_as(&self, index: usize, sought: &Sought<'_>, len: usize) -> bool {
-        if let Some((_, head)) = sought.rest {
-            let known = len.saturating_sub(self.start.len()).min(size_of::<u32>());
-            if (head ^ self.slots[index].head) & FIRST_BYTES[known] != 0 {
-                return false;
-            }
-        }
-        match sought.key[..len].strip_prefix(self.prefix()) {
+        let known = len.saturating_sub(self.start.len()).min(size_of::<u32>());
+        let differs = |head: u32| (head ^ self.slots[index].head) & FIRST_BYTES[known] != 0;
+        !sought.rest.is_some_and(|(_, head)| differs(head)) && self.begins_with(index, &sought.key[..len])
+    }
+
+    /// Whether the key of an entry begins so.
+    fn begins_with(&self, index: usize, start: &[u8]) -> bool {
+        match start.strip_prefix(self.prefix()) {
             Some(start) => self.suffix(index).starts_with(start),
-            None => self.prefix().starts_with(&sought.key[..len]),
+            None => self.prefix().starts_with(start),
         }
     }
 
