@@ -24,6 +24,21 @@ struct Known {
     at_address: u64,
 }
 
+/// Where an object's entry was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    address: Address,
+    /// It is there, with all that a change of it needs in memory.
+    is_sure: bool,
+}
+
+impl Spot {
+    /// Where the entry is that has the key that `entry` gives, if it is there.
+    pub(crate) fn address<'e>(self, tree: &Tree, entry: impl Fn() -> &'e [u8]) -> Option<Address> {
+        (self.is_sure || tree.is_at(self.address, entry())).then_some(self.address)
+    }
+}
+
 /// Lives of the objects asked for last. Each counts only as long as no entry of the index has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Lives([RefCell<Option<Known>>; LIVES]);
@@ -36,39 +51,42 @@ impl Lives {
     /// The life of an object with this hash at an epoch that isn't before its newest event; `None` before that, and where
     /// the index has to be read or is damaged.
     pub(crate) fn newest_at(&self, tree: &Tree, place: &ObjectKey, hash: u64, epoch: u64) -> Option<Life> {
-        let known = &mut *self.slot(hash).borrow_mut();
-        let found = match known {
-            Some(known) if known.version == tree.version() && known.place == *place => known.life,
-            _ => Self::look(known, tree, place)?,
+        self.newest(tree, place, hash, epoch).0
+    }
+
+    /// As [`Lives::newest_at`], with where the object's entry most likely is.
+    #[inline]
+    pub(crate) fn newest(
+        &self,
+        tree: &Tree,
+        place: &ObjectKey,
+        hash: u64,
+        epoch: u64,
+    ) -> (Option<Life>, Option<Spot>) {
+        let slot = &mut *self.slot(hash).borrow_mut();
+        let version = tree.version();
+        let known = match slot {
+            Some(known) if known.version == version && known.place == *place => known,
+            _ => match Self::look(slot, tree, place) {
+                Some(known) => known,
+                None => return (None, None),
+            },
         };
+        let is_sure = known.at_address == version;
+        let entry = known.address.map(|address| Spot { address, is_sure });
         // From the newest event on all epochs see the same.
-        found.event.is_none_or(|(at, _)| at <= epoch).then_some(found)
+        let counts = known.life.event.is_none_or(|(at, _)| at <= epoch);
+        (if counts { Some(known.life) } else { None }, entry)
     }
 
     /// Finds out how an object lives.
     #[cold]
-    fn look(known: &mut Option<Known>, tree: &Tree, place: &ObjectKey) -> Option<Life> {
+    fn look<'a>(slot: &'a mut Option<Known>, tree: &Tree, place: &ObjectKey) -> Option<&'a mut Known> {
         let path = Path::object(place.0, place.1, place.2);
         let life = life(tree, &path, Life::ALWAYS, u64::MAX).ok()?;
-        let (address, at_address) = known
-            .filter(|known| known.place == *place)
-            .map_or((None, 0), |known| (known.address, known.at_address));
-        *known = Some(Known { place: *place, version: tree.version(), life, address, at_address });
-        Some(life)
-    }
-
-    /// Where the entry of an object with this hash is, if that is known and it has the key that `entry` gives.
-    pub(crate) fn address<'e>(
-        &self,
-        tree: &Tree,
-        (place, hash): (&ObjectKey, u64),
-        entry: impl Fn() -> &'e [u8],
-    ) -> Option<Address> {
-        let known = self.slot(hash).borrow();
-        let known = known.as_ref().filter(|known| known.place == *place)?;
-        let is_there =
-            |address: &Address| known.at_address == tree.version() || tree.is_at(*address, entry());
-        known.address.filter(is_there)
+        let before = slot.filter(|known| known.place == *place);
+        let (address, at_address) = before.map_or((None, 0), |known| (known.address, known.at_address));
+        Some(slot.insert(Known { place: *place, version: tree.version(), life, address, at_address }))
     }
 
     /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the

@@ -332,10 +332,10 @@ impl<'a> Update<'a> {
         check_epoch(Epoch(epoch))?;
         let newest = core.timestamps.limit_of_write_at(self.hashes);
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
-        let known = core.lives.newest_at(tree, &object, hash, epoch);
+        let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
         let planned = self.request.plan(tree, known, (&self.pieces, self.data.bytes()), draft)?;
         let entry = || draft.first().map_or(&[][..], |entry| entry.key);
-        let address = if planned.renews { core.lives.address(tree, (&object, hash), entry) } else { None };
+        let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
         let reached = usize::from(address.is_some());
         if reached < planned.to_reach {
             tree.reach(draft.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
