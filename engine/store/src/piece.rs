@@ -105,9 +105,9 @@ impl Piece {
 }
 
 impl Request<'_> {
-    /// Cuts the data into the versions to be stored, `pieces`. Fails when an akey came with checksums for more or fewer
-    /// chunks.
-    pub(crate) fn cut(&self, inline_limit: usize, pieces: &mut Pieces) -> Result<(), UpdateError> {
+    /// Cuts the data into the versions to be stored, `pieces`. Returns how much of it goes to blocks. Fails when an akey came
+    /// with checksums for more or fewer chunks.
+    pub(crate) fn cut(&self, inline_limit: usize, pieces: &mut Pieces) -> Result<usize, UpdateError> {
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
         let mut of_dkey = None;
@@ -154,7 +154,7 @@ impl Request<'_> {
                 return Err(UpdateError::Invalid(text));
             }
         }
-        Ok(())
+        Ok(at - inline)
     }
 
     /// Bytes of the path of an akey. That of the dkey is put together once.

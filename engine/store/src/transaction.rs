@@ -207,8 +207,8 @@ impl Shard {
             };
             request.check(data.bytes())?;
             let mut pieces = Pieces::new();
-            request.cut(self.core.config.inline_max(), &mut pieces)?;
-            if !is_large(&pieces) {
+            let in_blocks = request.cut(self.core.config.inline_max(), &mut pieces)?;
+            if !is_large(in_blocks) {
                 self.seal_all(&request, &mut pieces, data.bytes())?;
             }
             inline +=
@@ -222,7 +222,7 @@ impl Shard {
                 let text = format!("a transaction stores {VERSIONS_MAX} values and extents at most");
                 return Err(UpdateError::Invalid(text));
             }
-            if pieces.iter().any(|piece| piece.in_blocks) {
+            if in_blocks > 0 {
                 let writing = self.write_blocks(container, &request, &mut pieces, data).await?;
                 reservations.push(writing.end().await?);
             }

@@ -164,6 +164,8 @@ struct Update<'a> {
     /// Changes of attributes that commit with it.
     along: &'a [AttributeChange],
     pieces: Pieces,
+    /// Bytes of its data that go to blocks.
+    in_blocks: usize,
     /// Where the data is that doesn't go inline, once it has been taken there.
     stored: Option<Stored>,
     /// Why it can't be made, once that is known.
@@ -179,8 +181,8 @@ impl<'a> Update<'a> {
         data: Data<'a>,
         along: &'a [AttributeChange],
     ) -> Self {
-        let (hashes, pieces, stored, refusal) = ((0, 0), Pieces::new(), None, None);
-        Self { shard, container, request, hashes, clock, data, along, pieces, stored, refusal }
+        let (hashes, pieces, in_blocks, stored, refusal) = ((0, 0), Pieces::new(), 0, None, None);
+        Self { shard, container, request, hashes, clock, data, along, pieces, in_blocks, stored, refusal }
     }
 
     /// Makes it. Its epoch is that at which it was made.
@@ -209,9 +211,9 @@ impl<'a> Update<'a> {
         shard.core.timestamps.expect_write_at(self.hashes.1);
         let bytes = data.bytes();
         request.check(bytes)?;
-        request.cut(shard.core.config.inline_max(), pieces)?;
+        self.in_blocks = request.cut(shard.core.config.inline_max(), pieces)?;
         // What is large is compared with its checksums while the device has it already.
-        if !is_large(pieces) {
+        if !is_large(self.in_blocks) {
             shard.seal_all(request, pieces, bytes)?;
         }
         self.commit_now()
@@ -219,7 +221,7 @@ impl<'a> Update<'a> {
 
     /// Whether data has to be taken to blocks first.
     fn needs_blocks(&self) -> bool {
-        self.stored.is_none() && self.pieces.iter().any(|piece| piece.in_blocks)
+        self.in_blocks > 0 && self.stored.is_none()
     }
 
     /// Whether the store takes updates without a wait.
@@ -234,7 +236,7 @@ impl<'a> Update<'a> {
         }
         let core = &self.shard.core;
         if self.needs_blocks() {
-            if is_large(&self.pieces) || self.request.is_conditional() {
+            if is_large(self.in_blocks) || self.request.is_conditional() {
                 return Ok(None);
             }
             let Self { shard, container, request, pieces, data, .. } = self;
@@ -273,7 +275,7 @@ impl<'a> Update<'a> {
                 self.request.epoch = self.clock.now().0;
                 self.check_now().await?;
             }
-            staging = is_large(&self.pieces).then(|| Staging::new(core));
+            staging = is_large(self.in_blocks).then(|| Staging::new(core));
             let Self { shard, container, request, pieces, data, .. } = self;
             let writing = shard.write_blocks(*container, request, pieces, data).await?;
             self.stored = Some(if staging.is_some() && !core.writer.hurries() {

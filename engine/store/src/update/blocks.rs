@@ -19,10 +19,9 @@ use weir_proto::ContainerId;
 /// a single value is one piece, of up to 8 MiB.
 const SEAL_BYTES: usize = 512 << 10;
 
-/// Whether the device is told of the data before it is compared with its checksums.
-pub(crate) fn is_large(pieces: &[Piece]) -> bool {
-    let in_blocks = pieces.iter().filter(|piece| piece.in_blocks);
-    in_blocks.map(|piece| piece.data.len()).sum::<usize>() >= READY_BYTES
+/// Whether the device is told of so much data before that is compared with its checksums.
+pub(crate) const fn is_large(in_blocks: usize) -> bool {
+    in_blocks >= READY_BYTES
 }
 
 /// Where the data of an update is that doesn't go inline.
@@ -200,7 +199,8 @@ impl Shard {
             first_slices(pieces, data, &mut |_| memory.take()).unwrap_or_default()
         };
         let writing = self.begin_blocks(container, request, pieces, (data, first))?;
-        if is_large(pieces) {
+        let in_blocks = pieces.iter().filter(|piece| piece.in_blocks).map(|piece| piece.data.len());
+        if is_large(in_blocks.sum()) {
             let (regular_only, mut sealed) = (!self.core.keeps_all_checksums(), 0);
             for piece in pieces {
                 if sealed >= SEAL_BYTES {
