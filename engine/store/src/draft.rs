@@ -3,6 +3,7 @@
 use crate::catalog::entries_bytes;
 use crate::codec::shared_len;
 use crate::record::{Change, Edit};
+use crate::route::Route;
 use core::ops::Range;
 
 /// Changes in their order.
@@ -11,9 +12,8 @@ pub(crate) struct Draft {
     /// Keys and values.
     text: Vec<u8>,
     cuts: Vec<Cut>,
-    /// So many changes, the first ones, were put, and the keys of all these begin with so many bytes that are the same.
+    /// So many changes, the first ones, were put along a route.
     put: usize,
-    alike: usize,
     /// How many changes remove a key, and the bytes of these keys.
     removals: (usize, usize),
     /// Memory for the keys, while none is spelt out.
@@ -31,6 +31,8 @@ pub(crate) struct Cut {
     pub(crate) end: usize,
     /// Whether the key is set to the value; else it is removed.
     is_set: bool,
+    /// So many bytes, and maybe more, the key begins with as the one before does.
+    alike: usize,
 }
 
 impl Cut {
@@ -73,21 +75,16 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 impl Default for Draft {
     fn default() -> Self {
         let (text, cuts) = (Vec::with_capacity(DRAFT_BYTES), Vec::with_capacity(DRAFT_CHANGES));
-        Self { text, cuts, put: 0, alike: 0, removals: (0, 0), spelling: Vec::new() }
+        Self { text, cuts, put: 0, removals: (0, 0), spelling: Vec::new() }
     }
 }
 
 impl Draft {
     /// Forgets all changes.
     pub(crate) fn clear(&mut self) {
-        self.begin(0);
-    }
-
-    /// Forgets all changes. Entries are put now whose paths begin with the same so many bytes.
-    pub(crate) fn begin(&mut self, alike: usize) {
         self.text.clear();
         self.cuts.clear();
-        (self.put, self.alike, self.removals) = (0, alike, (0, 0));
+        (self.put, self.removals) = (0, (0, 0));
     }
 
     /// Whether the next draft is to take over its memory.
@@ -96,26 +93,33 @@ impl Draft {
         self.text.capacity().max(self.spelling.capacity()).max(cuts) <= KEPT_BYTES_MAX
     }
 
-    /// Sets a key, a path and what stands behind it, before other changes are added.
+    /// Sets an entry where a route has come to, with what stands behind the path in its key, before other changes are added.
     #[inline]
-    pub(crate) fn put(&mut self, path: &[u8], tail: &[u8], value: &[u8]) {
-        self.put_with(path, tail, |out| out.extend_from_slice(value));
+    pub(crate) fn put<const TAIL: usize, const VALUE: usize>(
+        &mut self,
+        route: &mut Route,
+        tail: [u8; TAIL],
+        value: [u8; VALUE],
+    ) {
+        self.put_with(route, tail, |out| out.extend_from_slice(&value));
     }
 
     /// As [`Draft::put`], to what `encode` appends. Returns the bytes of key and value.
     #[inline]
-    pub(crate) fn put_with(&mut self, path: &[u8], tail: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> usize {
-        debug_assert!(
-            self.put == self.cuts.len() && path.len() >= self.alike,
-            "it comes too late or isn't alike"
-        );
-        let start = self.text.len();
-        self.text.extend_from_slice(path);
-        self.text.extend_from_slice(tail);
+    pub(crate) fn put_with<const TAIL: usize>(
+        &mut self,
+        route: &mut Route,
+        tail: [u8; TAIL],
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> usize {
+        debug_assert_eq!(self.put, self.cuts.len(), "it comes too late");
+        let (start, alike) = (self.text.len(), route.mark());
+        self.text.extend_from_slice(route.path());
+        self.text.extend_from_slice(&tail);
         let value = self.text.len();
         encode(&mut self.text);
         let end = self.text.len();
-        self.cuts.push(Cut { start, value, end, is_set: true });
+        self.cuts.push(Cut { start, value, end, is_set: true, alike });
         self.put += 1;
         end - start
     }
@@ -126,7 +130,8 @@ impl Draft {
         self.text.extend_from_slice(edit.key);
         let value = self.text.len();
         self.text.extend_from_slice(edit.value.unwrap_or_default());
-        self.cuts.push(Cut { start, value, end: self.text.len(), is_set: edit.value.is_some() });
+        let (end, is_set) = (self.text.len(), edit.value.is_some());
+        self.cuts.push(Cut { start, value, end, is_set, alike: 0 });
         if edit.value.is_none() {
             self.removals.0 += 1;
             self.removals.1 += edit.key.len();
@@ -179,18 +184,26 @@ impl Draft {
     #[inline]
     pub(crate) fn for_each(&self, mut each: impl FnMut(Edit<'_>, usize)) {
         let mut before: &[u8] = &[];
-        for (at, cut) in self.cuts.iter().enumerate() {
-            let edit = self.edit(*cut);
-            let alike = if at > 0 && at < self.put { self.alike } else { 0 };
-            let shared = alike + shared_len(&before[alike..], &edit.key[alike..]);
+        for cut in &self.cuts {
+            let (edit, mut shared) = (self.edit(*cut), cut.alike);
+            debug_assert_eq!(before.get(..shared), edit.key.get(..shared), "not alike");
+            if before.get(shared) == edit.key.get(shared) {
+                let rest = before.get(shared..).zip(edit.key.get(shared..));
+                shared += rest.map_or(0, |(before, key)| shared_len(before, key));
+            }
             each(edit, shared);
             before = edit.key;
         }
     }
 
-    /// The entries that were put from one on, in ascending order.
-    pub(crate) fn bunch(&self, from: usize) -> Bunch<'_> {
-        Bunch { text: &self.text, cuts: &self.cuts[from..self.put] }
+    /// How many entries were put along a route.
+    pub(crate) fn put_len(&self) -> usize {
+        self.put
+    }
+
+    /// Some of the entries that are set, in ascending order.
+    pub(crate) fn bunch(&self, range: Range<usize>) -> Bunch<'_> {
+        Bunch { text: &self.text, cuts: &self.cuts[range] }
     }
 
     /// The keys that are removed.
@@ -225,7 +238,9 @@ impl From<&[Change]> for Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key;
     use proptest::prelude::*;
+    use weir_proto::{Key, ObjectId};
 
     fn change() -> impl Strategy<Value = Change> {
         let bytes = || proptest::collection::vec(0u8..3, 0..20);
@@ -235,32 +250,45 @@ mod tests {
         ]
     }
 
+    /// An entry of an object: where it is, and whether it is that of a dkey, an akey, or a version.
+    fn entry() -> impl Strategy<Value = (u8, u8, u8, Vec<u8>)> {
+        (0u8..3, 0u8..3, 0u8..4, proptest::collection::vec(any::<u8>(), 0..200))
+    }
+
     proptest! {
         #[test]
         fn a_draft_gives_back_what_was_put_and_knows_what_it_is(
-            changes in proptest::collection::vec(change(), 0..12), (below, put) in (any::<bool>(), 0usize..12),
+            entries in proptest::collection::vec(entry(), 0..9),
+            others in proptest::collection::vec(change(), 0..9),
         ) {
-            let start = |change: Change| match change {
-                Change::Put { key, value } if below => Change::Put { key: [vec![0], key].concat(), value },
-                Change::Remove { key } if below => Change::Remove { key: [vec![0], key].concat() },
-                change => change,
-            };
-            let changes: Vec<Change> = changes.into_iter().map(start).collect();
-            let mut draft = Draft::default();
-            draft.put(b"go", b"ne", b"");
+            let object = ObjectId { hi: 0, lo: 1 };
+            let name = |number: u8| Key::new(&[b'k', number, 0, 1][..usize::from(2 + number % 3)]).expect("a key");
+            let (mut draft, mut changes) = (Draft::default(), Vec::new());
+            draft.put(&mut Route::object(&(9, 9, object), Vec::new()), *b"gone", []);
             draft.push(Edit { key: b"so is this", value: None });
-            draft.begin(usize::from(below));
-            let put = changes.iter().take_while(|change| matches!(change, Change::Put { .. })).count().min(put);
-            for (at, change) in changes.iter().enumerate() {
-                match change {
-                    Change::Put { key, value } if at < put => {
-                        let (path, tail) = key.split_at(key.len().div_ceil(2));
-                        let len = draft.put_with(path, tail, |out| out.extend_from_slice(value));
-                        prop_assert_eq!(len, key.len() + value.len());
-                    }
-                    _ => draft.push(change.into()),
+            draft.clear();
+            let mut route = Route::object(&(1, 2, object), Vec::new());
+            let mut place = None;
+            for (dkey, akey, what, value) in entries {
+                if what == 0 && place.is_none() {
+                    draft.put(&mut route, key::event_tail(3), [4; 2]);
+                    changes.push(Change::put(&[route.path(), &key::event_tail(3)].concat(), vec![4; 2]));
+                    continue;
                 }
+                if place.replace(dkey) != Some(dkey) {
+                    route.go_to_dkey(&name(dkey));
+                }
+                if what > 1 {
+                    route.go_to_akey(&name(akey));
+                }
+                let tail = key::single_tail(u64::from(what));
+                let len = draft.put_with(&mut route, tail, |out| out.extend_from_slice(&value));
+                prop_assert_eq!(len, route.path().len() + tail.len() + value.len());
+                changes.push(Change::put(&[route.path(), &tail].concat(), value));
             }
+            let put = changes.len();
+            draft.extend(&others);
+            changes.extend(others);
             prop_assert_eq!(draft.changes().collect::<Vec<_>>(), changes.clone());
             prop_assert_eq!(Draft::from(&changes[..]).changes().collect::<Vec<_>>(), changes.clone());
             let keys: Vec<&[u8]> = changes.iter().map(Change::key).collect();
@@ -275,7 +303,7 @@ mod tests {
             let sets = draft.edits().filter_map(|edit| Some(edit.key.len() + edit.value?.len()));
             prop_assert_eq!(draft.growth(), sets.map(|bytes| entries_bytes(1, bytes)).sum::<u64>());
             for from in 0..=put {
-                let bunch = draft.bunch(from);
+                let bunch = draft.bunch(from..draft.put_len());
                 let edits: Vec<Edit<'_>> = draft.edits_of(from..put).collect();
                 let found = bunch.cuts.iter().map(|cut| {
                     Edit { key: cut.key(bunch.text), value: Some(&bunch.text[cut.value..cut.end]) }

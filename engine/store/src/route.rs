@@ -16,6 +16,8 @@ pub(crate) struct Route {
     dkey: usize,
     /// Where the path ends; what stands behind it was asked for last.
     end: usize,
+    /// So much of the path is that of the last mark.
+    marked: usize,
 }
 
 impl Route {
@@ -26,7 +28,7 @@ impl Route {
             bytes.reserve(ROOM);
         }
         bytes.extend_from_slice(&key::object_path(place));
-        Self { object: place.2, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN }
+        Self { object: place.2, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN, marked: 0 }
     }
 
     /// The memory that it took.
@@ -48,12 +50,20 @@ impl Route {
     }
 
     fn descend(&mut self, key: &Key, integer: bool) {
+        self.marked = self.marked.min(self.end);
         self.bytes.truncate(self.end);
         key::put_key(|piece| self.bytes.extend_from_slice(piece), key, integer);
         self.end = self.bytes.len();
     }
 
+    /// Marks the path. Returns how much of it is that of the mark before.
+    #[inline]
+    pub(crate) fn mark(&mut self) -> usize {
+        core::mem::replace(&mut self.marked, self.end)
+    }
+
     /// The path.
+    #[inline]
     pub(crate) fn path(&self) -> &[u8] {
         &self.bytes[..self.end]
     }

@@ -487,8 +487,8 @@ impl Core {
             done = 1;
         }
         if let Some(address) = places.behind {
-            let bunch = draft.bunch(done);
-            let end = done + bunch.cuts.len();
+            let end = draft.put_len();
+            let bunch = draft.bunch(done..end);
             if tree.insert_at(address, bunch) {
                 let is_inline = |edit: Edit<'_>, epoch: u64| {
                     let has_blocks = key::is_version(edit.key) && edit.value.is_some_and(Version::has_blocks);

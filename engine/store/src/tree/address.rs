@@ -107,6 +107,7 @@ impl Tree {
 mod tests {
     use super::*;
     use crate::draft::Draft;
+    use crate::record::Change;
     use proptest::prelude::*;
 
     fn all(tree: &Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -137,10 +138,8 @@ mod tests {
                 let address = Address::new(turns.expect("a few"), at).expect("small");
                 let (before, count, version) = (all(&tree), tree.len(), tree.version());
                 let mut draft = Draft::default();
-                for key in &keys {
-                    draft.put(key, b"", &value);
-                }
-                if tree.insert_at(address, draft.bunch(0)) {
+                draft.extend(&edits.iter().map(|edit| Change::put(edit.key, value.clone())).collect::<Vec<_>>());
+                if tree.insert_at(address, draft.bunch(0..edits.len())) {
                     prop_assert_eq!((tree.len(), tree.version()), (count + edits.len() as u64, version + 1));
                     for edit in &edits {
                         prop_assert_eq!(model.put(edit.key, &value), Ok(None));

@@ -5,7 +5,7 @@ use crate::error::UpdateError;
 use crate::incarnation::{Life, life_from};
 use crate::intents::Slot;
 use crate::journal::ObjectKey;
-use crate::key::{self, ContainerNumber, OBJECT_LEN, Path, PoolNumber};
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
 use crate::paging::Halt;
 use crate::piece::Piece;
@@ -138,7 +138,7 @@ impl<'a> Request<'a> {
         (pieces, data): (&[Piece], &[u8]),
         draft: &mut Draft,
     ) -> Result<Planned, Halt<UpdateError>> {
-        draft.begin(OBJECT_LEN);
+        draft.clear();
         let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
         let object = match known {
             Some(known) => known,
@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
         if self.conditions.has(Conditions::OBJECT_EXISTS) && !object.exists {
             return Err(UpdateError::Missing(format!("object {}", self.object)).into());
         }
-        self.draft_object(route.path(), object, draft);
+        self.draft_object(&mut route, object, draft);
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
@@ -162,7 +162,7 @@ impl<'a> Request<'a> {
             return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
         }
         if !dkey.exists {
-            draft.put(route.path(), &key::event_tail(self.epoch), &Event::OF_DKEY);
+            draft.put(&mut route, key::event_tail(self.epoch), Event::OF_DKEY);
         }
         let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
@@ -172,9 +172,9 @@ impl<'a> Request<'a> {
             overwrites |= akey.exists;
             let (own, behind) = left.split_at(left.partition_point(|piece| piece.akey == index));
             left = behind;
-            self.draft_akey(route.path(), update, akey, own, draft);
+            self.draft_akey(&mut route, update, akey, own, draft);
             for piece in own {
-                if self.draft_version(route.path(), piece, data, draft) > ENTRY_MAX {
+                if self.draft_version(&mut route, piece, data, draft) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(UpdateError::Fragmented(self.dkey.clone()).into());
                 }
@@ -188,16 +188,23 @@ impl<'a> Request<'a> {
         Ok(Planned { overwrites, renews, to_reach, place })
     }
 
-    fn draft_object(&self, path: &[u8], object: Life, draft: &mut Draft) {
+    fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        draft.put(path, &key::event_tail(at), &Event::of_object(newest));
+        draft.put(route, key::event_tail(at), Event::of_object(newest));
     }
 
-    fn draft_akey(&self, path: &[u8], update: &AkeyUpdate, akey: Life, pieces: &[Piece], draft: &mut Draft) {
+    fn draft_akey(
+        &self,
+        route: &mut Route,
+        update: &AkeyUpdate,
+        akey: Life,
+        pieces: &[Piece],
+        draft: &mut Draft,
+    ) {
         let (kind, given) = match &update.value {
             Value::Single { .. } => (Kind::Single, 0),
             Value::Array { record_size, .. } => (Kind::Array, *record_size),
@@ -214,16 +221,16 @@ impl<'a> Request<'a> {
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
         };
-        draft.put_with(path, &key::event_tail(at), |out| event.append(out));
+        draft.put_with(route, key::event_tail(at), |out| event.append(out));
     }
 
     /// Returns the bytes of the entry.
-    fn draft_version(&self, path: &[u8], piece: &Piece, data: &[u8], draft: &mut Draft) -> usize {
+    fn draft_version(&self, route: &mut Route, piece: &Piece, data: &[u8], draft: &mut Draft) -> usize {
         let append = |out: &mut Vec<u8>| piece.append_version(data, out);
         match piece.slot {
-            Slot::Single => draft.put_with(path, &key::single_tail(self.epoch), append),
+            Slot::Single => draft.put_with(route, key::single_tail(self.epoch), append),
             Slot::Extent(extent) => {
-                draft.put_with(path, &key::extent_version_tail(extent, self.epoch), append)
+                draft.put_with(route, key::extent_version_tail(extent, self.epoch), append)
             }
         }
     }

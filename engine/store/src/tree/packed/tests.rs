@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::draft::Draft;
+use crate::record::Change;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -96,11 +97,9 @@ proptest! {
             for index in 0..=keys.len() {
                 let (mut changed, mut one_by_one) = (packed.clone(), packed.clone());
                 let mut draft = Draft::default();
-                for key in &new {
-                    draft.put(key, b"", b"new");
-                }
+                draft.extend(&new.iter().map(|key| Change::put(key, b"new".to_vec())).collect::<Vec<_>>());
                 let limit = packed.size() + spare;
-                let is_done = changed.insert_between(index, draft.bunch(0), limit);
+                let is_done = changed.insert_between(index, draft.bunch(0..new.len()), limit);
                 let is_inside = index > 0 && index < keys.len();
                 let belongs = is_inside && keys[index - 1] < new[0] && keys[index] > new[new.len() - 1];
                 let mut wanted = keys.clone();
