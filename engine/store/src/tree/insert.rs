@@ -1,7 +1,7 @@
 //! Setting entries: neighbours go to their leaf together.
 
 use super::node::{CHILD_BYTES, Changes, Child, NODE_MAX, Node};
-use super::packed::{self, Packed, Place, Room};
+use super::packed::{self, Packed, Place};
 use super::{Body, ENTRY_MAX, Finger, Fingers, Missing, Tree};
 use crate::codec::shared_len;
 use crate::record::Edit;
@@ -159,18 +159,16 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             }
         };
         if entries.size() > NODE_MAX {
-            let (middle, room) = match at {
+            let right = match at {
                 // Keys that arrive in order leave full nodes behind.
-                _ if at + 1 == entries.len() => (at, Room::None),
+                _ if at + 1 == entries.len() => entries.split_off(at),
                 // A key that shares less with the others than they do is the first or the last: they would all become longer,
                 // and might not fit two nodes.
-                0 if entries.prefix().len() < prefix => (1, Room::None),
+                0 if entries.prefix().len() < prefix => entries.split_off(1),
                 // Where one came, more will come, on both sides.
-                _ => (entries.middle(), Room::More),
+                _ => entries.split_off_half(),
             };
-            let right = entries.range_with(middle..entries.len(), room);
-            let low = separator(&entries.key(middle - 1), &right.key(0));
-            *entries = entries.range_with(0..middle, room);
+            let low = separator(&entries.key(entries.len() - 1), &right.key(0));
             return Some(Box::new((low, changes.added(Body::Leaf(right)))));
         }
         *near = at;
@@ -239,7 +237,7 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
         branch.recharge();
         return Ok(None);
     }
-    let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle() };
+    let middle = if at + 2 == keys.len() { keys.len() - 2 } else { keys.middle().0 };
     let low = keys.key(middle);
     let mut right = keys.range(middle + 1..keys.len());
     right.insert(0, b"", b"");

@@ -8,6 +8,7 @@ use super::node::NODE_MAX;
 use crate::codec::shared_len;
 use crate::draft::Bunch;
 use core::cmp::Ordering;
+use core::ops::Range;
 use weir_media::prefetch;
 
 /// Bytes that an entry takes beyond its key suffix and value: two lengths in the heap and a position. On the device
@@ -71,7 +72,7 @@ fn head(rest: &[u8]) -> u32 {
 
 /// What a copy of entries has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+enum Room {
     /// What is copied.
     None,
     /// As much more as an insert would make room for.
@@ -201,9 +202,7 @@ impl Packed {
     }
 
     pub(crate) fn key(&self, index: usize) -> Vec<u8> {
-        let mut key = Vec::new();
-        self.copy_key(index, &mut key);
-        key
+        [self.prefix(), self.suffix(index)].concat()
     }
 
     /// Whether an entry has this key.
@@ -429,11 +428,22 @@ impl Packed {
 
     /// Lays the entries out anew with a prefix of this length, which must be shared by all keys.
     fn rebuild(&mut self, prefix_len: usize) {
-        *self = self.copy_range(0..self.slots.len(), prefix_len, Room::None);
+        *self = self.copy_range(0..self.slots.len(), self.data(), prefix_len, Room::None);
     }
 
-    /// A copy of some entries with a prefix of this length, which all their keys share.
-    fn copy_range(&self, range: core::ops::Range<usize>, prefix_len: usize, room: Room) -> Self {
+    /// Bytes of the suffixes and values of all entries.
+    fn data(&self) -> usize {
+        self.heap.len() - self.dead - self.slots.len() * LENGTHS
+    }
+
+    /// The same of some entries.
+    fn data_of(&self, range: Range<usize>) -> usize {
+        range.map(|index| self.data_len(index)).sum()
+    }
+
+    /// A copy of some entries, which have so many bytes of suffixes and values, with a prefix of this length, which all their
+    /// keys share.
+    fn copy_range(&self, range: Range<usize>, data: usize, prefix_len: usize, room: Room) -> Self {
         let mut copy = Self::default();
         if range.is_empty() {
             return copy;
@@ -448,21 +458,34 @@ impl Packed {
         // What the suffixes gain from a shorter prefix, or lose to a longer one.
         let gained = self.prefix().get(prefix_len..).unwrap_or_default();
         let lost = prefix_len.saturating_sub(self.prefix);
-        let data = range.clone().map(|index| self.data_len(index)).sum::<usize>();
         let bytes = data + range.len() * (LENGTHS + gained.len()) - range.len() * lost;
         copy.heap.reserve_exact(more(bytes, more_heap));
-        if gained.is_empty() {
+        if gained.is_empty() && lost == 0 && copy.start.len() == self.start.len() {
+            copy.push_same(self, range);
+        } else if gained.is_empty() {
             self.slots[range].iter().for_each(|slot| copy.push_shortened(self, *slot, lost));
-            return copy;
-        }
-        let mut joined = gained.to_vec();
-        for index in range {
-            joined.truncate(gained.len());
-            joined.extend_from_slice(self.suffix(index));
-            let slot = copy.append(&joined, self.value(index));
-            copy.slots.push(slot);
+        } else {
+            let mut joined = gained.to_vec();
+            for index in range {
+                joined.truncate(gained.len());
+                joined.extend_from_slice(self.suffix(index));
+                let slot = copy.append(&joined, self.value(index));
+                copy.slots.push(slot);
+            }
         }
         copy
+    }
+
+    /// Appends some entries of other ones, which have the same prefix and the same common start.
+    fn push_same(&mut self, other: &Self, range: Range<usize>) {
+        let heap = &mut self.heap;
+        self.slots.extend(other.slots[range].iter().map(|slot| {
+            let stored = &other.heap[slot.position as usize..];
+            let (suffix, value) = lengths(stored);
+            let position = u32::try_from(heap.len()).unwrap_or(u32::MAX);
+            heap.extend_from_slice(&stored[..LENGTHS + suffix + value]);
+            Slot { head: slot.head, position }
+        }));
     }
 
     /// Appends an entry of other ones without the first `lost` bytes of its suffix. What is left of that lies before the
@@ -471,13 +494,9 @@ impl Packed {
         let stored = &other.heap[from as usize..];
         let (suffix, value) = lengths(stored);
         let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
-        if lost == 0 {
-            self.heap.extend_from_slice(&stored[..LENGTHS + suffix + value]);
-        } else {
-            let [suffix_len, value_len] = [short(suffix - lost), short(value)];
-            self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
-            self.heap.extend_from_slice(&stored[LENGTHS + lost..LENGTHS + suffix + value]);
-        }
+        let [suffix_len, value_len] = [short(suffix - lost), short(value)];
+        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
+        self.heap.extend_from_slice(&stored[LENGTHS + lost..LENGTHS + suffix + value]);
         // Behind the same common start there is the same.
         let head = if self.start.len() == other.start.len() {
             known
@@ -489,7 +508,7 @@ impl Packed {
 
     /// How many bytes the keys of some entries have alike behind a prefix of this length, but for a first one that ends with
     /// it.
-    fn alike_behind(&self, range: core::ops::Range<usize>, prefix_len: usize) -> usize {
+    fn alike_behind(&self, range: Range<usize>, prefix_len: usize) -> usize {
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
         let ends = self.prefix + first.len() == prefix_len && range.len() > 1;
         let first = if ends { self.suffix(range.start + 1) } else { first };
@@ -497,34 +516,55 @@ impl Packed {
     }
 
     /// A copy of some entries, with the longest prefix they share.
-    pub(crate) fn range(&self, range: core::ops::Range<usize>) -> Self {
-        self.range_with(range, Room::None)
+    pub(crate) fn range(&self, range: Range<usize>) -> Self {
+        self.part(range.clone(), self.data_of(range), Room::None)
     }
 
-    /// As [`Packed::range`], with room for others.
-    pub(super) fn range_with(&self, range: core::ops::Range<usize>, room: Room) -> Self {
+    /// Splits off the entries from a place on. Both parts have the longest prefix that their keys share.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        self.split(at, self.data_of(0..at), Room::None)
+    }
+
+    /// Splits off the upper half. Both parts have room for others.
+    pub(super) fn split_off_half(&mut self) -> Self {
+        let (at, before) = self.middle();
+        self.split(at, before, Room::More)
+    }
+
+    /// As [`Packed::split_off`], where the entries that stay have so many bytes of suffixes and values.
+    fn split(&mut self, at: usize, before: usize, room: Room) -> Self {
+        let behind = self.part(at..self.slots.len(), self.data() - before, room);
+        *self = self.part(0..at, before, room);
+        behind
+    }
+
+    /// As [`Packed::range`], of entries with so many bytes of suffixes and values, with room for others.
+    fn part(&self, range: Range<usize>, data: usize, room: Room) -> Self {
         if range.is_empty() {
             return Self::default();
         }
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
         let shared = self.prefix + if range.len() > 1 { shared_len(first, last) } else { 0 };
-        self.copy_range(range, shared, room)
+        self.copy_range(range, data, shared, room)
     }
 
-    /// Where to split so that both halves take about the same bytes: at least one entry on each side.
-    pub(crate) fn middle(&self) -> usize {
-        let half = self.size() / 2;
-        let mut sum = self.prefix;
-        for index in 0..self.slots.len() {
-            let len = ENTRY_OVERHEAD + self.data_len(index);
+    /// Where to split so that both halves take about the same bytes: at least one entry on each side. Also the bytes of
+    /// suffixes and values before it.
+    pub(crate) fn middle(&self) -> (usize, usize) {
+        let (half, last) = (self.size() / 2, self.slots.len().saturating_sub(1));
+        let (mut sum, mut before) = (self.prefix, 0);
+        for index in 0..last {
+            let data = self.data_len(index);
+            let len = ENTRY_OVERHEAD + data;
             sum += len;
             if sum > half {
                 // The entry in the middle goes to where it makes less of a difference.
-                let index = if sum - half < len / 2 { index + 1 } else { index };
-                return index.clamp(1, self.slots.len().saturating_sub(1).max(1));
+                let is_before = index == 0 || sum - half < len / 2;
+                return if is_before { (index + 1, before + data) } else { (index, before) };
             }
+            before += data;
         }
-        self.slots.len().saturating_sub(1)
+        (last, before)
     }
 
     /// Heap memory in bytes.

@@ -166,9 +166,21 @@ proptest! {
             prop_assert_eq!(rest(&behind), None);
         }
         if packed.len() > 1 {
-            let middle = packed.middle();
+            let (middle, before) = packed.middle();
             prop_assert!(middle > 0 && middle < packed.len());
+            prop_assert_eq!(before, (0..middle).map(|at| packed.data_len(at)).sum::<usize>());
+            let halves = |at: usize| {
+                let entry = |index| ENTRY_OVERHEAD + packed.data_len(index);
+                let left = packed.prefix().len() + (0..at).map(entry).sum::<usize>();
+                left.abs_diff(packed.size() - left)
+            };
+            prop_assert!((1..packed.len()).all(|at| halves(middle) <= halves(at) + 4), "it isn't in the middle");
             let (left, right) = (packed.range(0..middle), packed.range(middle..packed.len()));
+            let mut half = packed.clone();
+            let other = half.split_off_half();
+            for (part, split) in [(&left, &half), (&right, &other)] {
+                prop_assert_eq!((part.prefix(), part.size(), part.heap.len()), (split.prefix(), split.size(), split.heap.len()));
+            }
             prop_assert_eq!(left.len() + right.len(), packed.len());
             prop_assert_eq!(left.key(0), packed.key(0));
             prop_assert_eq!(right.key(0), packed.key(middle));
