@@ -164,6 +164,8 @@ pub(crate) struct Journal {
     /// Something was written or trimmed, or the store failed.
     pub(crate) progress: Notify,
     waiting: RefCell<Vec<(u64, Waker)>>,
+    /// Memory for those of them that are woken.
+    ready: Cell<Vec<(u64, Waker)>>,
     touched: RefCell<Touched>,
     /// Updates that are writing their data and will commit when it is there.
     staging: Cell<u32>,
@@ -198,6 +200,7 @@ impl Journal {
             work: Notify::new(),
             progress: Notify::new(),
             waiting: RefCell::default(),
+            ready: Cell::default(),
             touched: RefCell::default(),
             staging: Cell::new(0),
             staged: Notify::new(),
@@ -304,6 +307,7 @@ impl Journal {
         if pending.back().is_none_or(full) {
             pending.push_back(Pending { bytes: Vec::with_capacity(BATCH_ROOM), ..Pending::default() });
         }
+        let mut is_full = false;
         if let Some(batch) = pending.back_mut() {
             let before = batch.bytes.len();
             encode_record(draft, &mut batch.bytes);
@@ -311,7 +315,8 @@ impl Journal {
             batch.records += 1;
             batch.last = number;
             batch.data += data;
-            if data < READY_BYTES as u64 {
+            is_full = batch.bytes.len() >= BATCH_BYTES_MAX;
+            if data < READY_BYTES as u64 && !batch.has_small {
                 batch.has_small = true;
                 self.small.notify_waiters();
             }
@@ -320,7 +325,7 @@ impl Journal {
             self.touched.borrow_mut().note(*object, number);
         }
         drop(pending);
-        if number == self.durable.get() + 1 || self.is_full() {
+        if is_full || number == self.durable.get() + 1 {
             self.work.notify_one();
         }
         number
@@ -459,12 +464,12 @@ impl Journal {
 
     /// Wakes those whose record is durable, or everybody.
     pub(crate) fn wake(&self, everybody: bool) {
-        let durable = self.durable.get();
-        let ready: Vec<(u64, Waker)> =
-            self.waiting.borrow_mut().extract_if(.., |(record, _)| everybody || *record <= durable).collect();
-        for (_, waker) in ready {
+        let (durable, mut ready) = (self.durable.get(), self.ready.take());
+        ready.extend(self.waiting.borrow_mut().extract_if(.., |(record, _)| everybody || *record <= durable));
+        for (_, waker) in ready.drain(..) {
             waker.wake();
         }
+        self.ready.set(ready);
         self.progress.notify_waiters();
     }
 }
