@@ -465,9 +465,17 @@ impl Transactions {
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
         // There are hardly ever any.
-        if self.objects.is_empty() {
-            return None;
-        }
+        if self.objects.is_empty() { None } else { self.meets_one(object, scope, epoch, own) }
+    }
+
+    #[cold]
+    fn meets_one(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+        own: Option<TransactionId>,
+    ) -> Option<(TransactionId, Epoch)> {
         let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {

@@ -100,6 +100,11 @@ pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malform
 
 /// Has what leads from an object to a dkey, or from there to an akey, appended in pieces.
 pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
+    if let Some(number) = key.as_bytes().as_array::<8>().filter(|_| integer) {
+        let mut below = [BELOW; 1 + 8];
+        below[1..].copy_from_slice(number);
+        return append(&below);
+    }
     append(&[BELOW]);
     if integer {
         append(key.as_bytes());

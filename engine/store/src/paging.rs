@@ -319,13 +319,18 @@ impl Core {
     }
 
     /// Evicts nodes when the index takes more memory than it may. Returns whether more is to be done.
+    #[inline]
     pub(crate) fn relieve_memory(&self) -> bool {
-        let tree = self.tree.borrow();
-        let limit = self.config.index_bytes;
+        self.resident_bytes() > self.config.index_bytes && self.evict_some()
+    }
+
+    /// As [`Core::relieve_memory`], where the index does so.
+    fn evict_some(&self) -> bool {
         // What a failed checkpoint was to write isn't on the device, whatever the nodes say.
-        if tree.meter().bytes() <= limit || self.has_failed() {
+        if self.has_failed() {
             return false;
         }
+        let (tree, limit) = (self.tree.borrow(), self.config.index_bytes);
         let now = tree.tick();
         if now < self.paging.rest_until.get() {
             return false;

@@ -166,8 +166,12 @@ impl Request<'_> {
 
     /// Compares the data of a piece with the checksums that came with it, in the only pass over it, and sees to it that it
     /// has those that are stored.
+    #[inline]
     pub(crate) fn seal(&self, piece: &mut Piece, data: &[u8], regular_only: bool) -> Result<(), UpdateError> {
         let update = &self.akeys[piece.akey];
+        if update.checksums.is_empty() && !piece.in_blocks {
+            return Ok(());
+        }
         let given = Some(&update.checksums[..]).filter(|given| !given.is_empty());
         let given = given.map(|given| given.get(piece.given.clone()).unwrap_or_default());
         if piece.seal(given, data, regular_only) {

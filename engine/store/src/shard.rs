@@ -105,6 +105,7 @@ impl Shard {
     }
 
     /// Number of a container that can be used.
+    #[inline]
     pub(crate) fn locate(&self, container: ContainerId) -> Result<ContainerNumber, Absent> {
         let catalog = self.core.catalog.borrow();
         catalog.locate(self.number, container).ok_or_else(|| self.why_absent(&catalog, container))
@@ -306,8 +307,8 @@ impl Shard {
         blocks: u64,
     ) -> Result<(), UpdateError> {
         let catalog = self.core.catalog.borrow();
-        let pool = catalog.pools.get(&self.number).ok_or(UpdateError::PoolMissing(self.id()))?;
-        let container = pool.containers.get(&number).ok_or(UpdateError::ContainerMissing(id))?;
+        let pool = catalog.pools.get(&self.number).ok_or_else(|| UpdateError::PoolMissing(self.id()))?;
+        let container = pool.containers.get(&number).ok_or_else(|| UpdateError::ContainerMissing(id))?;
         let (of_container, of_pool) = {
             let promises = &self.core.transactions.borrow().promises;
             (promises.of_container(self.number, number), promises.of_pool(self.number))

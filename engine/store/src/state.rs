@@ -273,7 +273,11 @@ impl Core {
     }
 
     /// Why the store takes no changes from anybody, if it doesn't: it has failed or is being closed.
+    #[inline]
     pub(crate) fn refusal(&self) -> Option<String> {
+        if !self.has_failed() && !self.is_stopped() {
+            return None;
+        }
         self.failure().or_else(|| self.is_stopped().then(|| "it is being closed".to_owned()))
     }
 

@@ -69,6 +69,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
     }
 
     /// The newest epoch of several kinds.
+    #[inline]
     fn newest(&self, hash: u64, kinds: &[Kind]) -> u64 {
         let slot = Self::slot(hash);
         kinds.iter().fold(0, |newest, kind| newest.max(self.0[*kind as usize][slot].get()))

@@ -169,7 +169,7 @@ struct Update<'a> {
     /// Where the data is that doesn't go inline, once it has been taken there.
     stored: Option<Stored>,
     /// Why it can't be made, once that is known.
-    refusal: Option<UpdateError>,
+    refusal: Option<Box<UpdateError>>,
 }
 
 impl<'a> Update<'a> {
@@ -251,7 +251,7 @@ impl<'a> Update<'a> {
             Ok(planned) => self.commit(&mut draft, planned).map(Some),
             Err(Halt::Missing(_)) => Ok(None),
             Err(Halt::Failed(refusal)) => {
-                self.refusal = Some(refusal);
+                self.refusal = Some(Box::new(refusal));
                 Ok(None)
             }
         };
@@ -262,7 +262,7 @@ impl<'a> Update<'a> {
     /// Commits it once that can be done. Returns the number of its record.
     async fn go_on(&mut self) -> Result<u64, UpdateError> {
         if let Some(refusal) = self.refusal.take() {
-            return Err(self.refuse(refusal).await);
+            return Err(self.refuse(*refusal).await);
         }
         let core = &self.shard.core;
         if !self.is_admitted() {
