@@ -82,9 +82,9 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// From this many bytes on, values take blocks.
+    /// From this many bytes on, values take blocks. What has none takes none.
     pub(crate) fn inline_max(&self) -> usize {
-        self.inline_limit.min(weir_media::BLOCK)
+        self.inline_limit.clamp(1, weir_media::BLOCK)
     }
 }
 

@@ -38,6 +38,22 @@ fn values_of_all_sizes_come_back_after_a_crash_at_once() {
 }
 
 #[test]
+fn values_without_bytes_take_no_blocks_even_where_all_others_do() {
+    let machine = machine();
+    let (_store, shard) = machine.start(StoreConfig { inline_limit: 0, ..quiet() });
+    machine.run(async move {
+        put(&shard, "d", "alone", 1, b"").await.expect("stored");
+        assert_eq!(get(&shard, "d", "alone", MAX).await, Ok(None));
+        let akeys = [single("none", b""), single("some", b"weir")];
+        let (dkey, data) = (key("d"), Data::Borrowed(b"weir"));
+        let update = shard.update(CONTAINER, OBJECT, &dkey, Epoch(2), Conditions::NONE, &akeys, data);
+        assert_eq!(update.await, Ok(Epoch(2)));
+        assert_eq!(get(&shard, "d", "none", MAX).await, Ok(None));
+        assert_eq!(get(&shard, "d", "some", MAX).await, Ok(Some(b"weir".to_vec())));
+    });
+}
+
+#[test]
 fn history_is_read_by_epoch_and_survives_checkpoints() {
     let machine = machine();
     let (store, shard) = machine.start(quiet());
