@@ -375,6 +375,38 @@ async fn write_alone(context: &Context, container: &Container, object: &Object, 
     transaction.commit(context).await.expect("commits");
 }
 
+#[test]
+fn a_snapshot_stays_as_it_is_whatever_began_before_it() {
+    for count in [1, 6] {
+        let cluster = Cluster::start(10, 3, 2);
+        let context = cluster.context(MINUTE);
+        cluster.run(async move {
+            let container = open_container(&context, properties("box", ContainerType::Object)).await;
+            let all = objects(&context, &container, count).await;
+            for object in &all {
+                write_alone(&context, &container, object, 1).await;
+            }
+            let mut early = Transaction::begin(&context, &container);
+            let snapshot = container.create_snapshot(&context).await.expect("taken");
+            let first = read(&context, &all[0].at(snapshot)).await.expect("answers");
+            assert_eq!(first, Some(1));
+            for object in &all {
+                write(&mut early, object, 2, Conditions::NONE);
+            }
+            let refused = early.commit(&context).await.expect_err("it would change the snapshot");
+            assert!(refused.is(Der::TX_RESTART), "{refused}");
+            for object in &all {
+                assert_eq!(read(&context, &object.at(snapshot)).await.expect("answers"), Some(1));
+            }
+            increment(&context, &container, &all).await.expect("commits");
+            for object in &all {
+                assert_eq!(read(&context, object).await.expect("answers"), Some(2));
+                assert_eq!(read(&context, &object.at(snapshot)).await.expect("answers"), Some(1));
+            }
+        });
+    }
+}
+
 /// What each account holds at first.
 const START: u64 = 1000;
 

@@ -268,8 +268,8 @@ pub enum UpdateError {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// Somebody has read or written the same at a later epoch.
-    #[error("epoch {:#x} comes too late: the same was read or written at epoch {:#x}; try again at a newer one", epoch.0, newest.0)]
+    /// Somebody has read or written the same at a later epoch, or taken a snapshot.
+    #[error("epoch {:#x} comes too late: the same was read or written, or a snapshot taken, at epoch {:#x}; try again at a newer one", epoch.0, newest.0)]
     Restart {
         /// The epoch of the change.
         epoch: Epoch,

@@ -260,7 +260,7 @@ impl Shard {
         self.core.make_durable(record).await.map_err(PoolError::Failed)
     }
 
-    fn snapshot_set(&self, number: ContainerNumber) -> Rc<BTreeSet<u64>> {
+    pub(crate) fn snapshot_set(&self, number: ContainerNumber) -> Rc<BTreeSet<u64>> {
         let catalog = self.core.catalog.borrow();
         let container = catalog.pools.get(&self.number).and_then(|pool| pool.containers.get(&number));
         container.map(|container| Rc::clone(&container.snapshots)).unwrap_or_default()

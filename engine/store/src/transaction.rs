@@ -72,8 +72,8 @@ impl Shard {
     /// aborted whatever happens. Nobody sees them before. Preparing the same transaction again succeeds.
     ///
     /// # Errors
-    /// [`UpdateError::Restart`]: somebody has read or written the same at a later epoch; the client tries again with a
-    /// newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same. [`UpdateError::Decided`]:
+    /// [`UpdateError::Restart`]: somebody has read or written the same at a later epoch, or taken a snapshot since; the client
+    /// tries again with a newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same. [`UpdateError::Decided`]:
     /// it was committed or aborted before. Otherwise as an update or punch fails. Nothing is stored then.
     pub async fn prepare(
         &self,
@@ -231,13 +231,19 @@ impl Shard {
         Ok((staged, reservations))
     }
 
-    /// Refuses a transaction that comes too late for what others have read and written, or meets a prepared one.
+    /// Refuses a transaction that comes too late for a snapshot, or for what others have read and written, or meets a prepared
+    /// one.
     pub(crate) fn check_conflicts(
         &self,
         (pool, number, id): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
+        // A snapshot shows what was there when it was taken, whoever reads it when.
+        let taken = self.snapshot_set(number).last().copied().unwrap_or(0);
+        if epoch.0 <= taken {
+            return Err(UpdateError::Restart { epoch, newest: Epoch(taken) });
+        }
         let transactions = self.core.transactions.borrow();
         for operation in operations {
             let object = (pool, number, operation.object());

@@ -28,6 +28,7 @@ enum Step {
     Checkpoint,
     Crash,
     Aggregate,
+    Snapshot,
 }
 
 fn place() -> impl Strategy<Value = Place> {
@@ -50,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Checkpoint),
         1 => Just(Step::Crash),
         1 => Just(Step::Aggregate),
+        1 => Just(Step::Snapshot),
     ]
 }
 
@@ -93,6 +95,8 @@ struct History {
     epoch: u64,
     /// History before this is gone.
     horizon: u64,
+    /// Newest snapshot.
+    snapshot: u64,
     /// What was removed before the last restart isn't known any more: views of earlier epochs are refused.
     restarted: u64,
     ids: u128,
@@ -123,6 +127,7 @@ impl History {
             seen: Vec::new(),
             epoch,
             horizon: 0,
+            snapshot: 0,
             restarted: 0,
             ids: 0,
             commits: 0,
@@ -210,6 +215,11 @@ impl History {
                 let aggregated = self.machine.run(async move { shard.aggregate(CONTAINER, horizon).await });
                 aggregated.expect("aggregated");
             }
+            Step::Snapshot => {
+                self.snapshot = self.next();
+                let (shard, epoch) = (self.shard.clone(), Epoch(self.snapshot));
+                self.machine.run(async move { shard.add_snapshot(CONTAINER, epoch).await }).expect("taken");
+            }
         }
         Ok(())
     }
@@ -270,6 +280,7 @@ impl History {
             Ok::<_, UpdateError>(done)
         });
         match done {
+            Ok(_) if epoch <= self.snapshot => return Err(format!("{epoch} changes a snapshot")),
             Ok(_) => {
                 self.commits += 1;
                 self.committed.insert(epoch, writes);
@@ -295,6 +306,7 @@ impl History {
             shard.prepare(CONTAINER, id(id_of), Epoch(epoch), &operations).await
         });
         match prepared {
+            Ok(()) if epoch <= self.snapshot => return Err(format!("{epoch} changes a snapshot")),
             Ok(()) => self.open[at].prepared = Some(writes),
             Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => {
                 self.refusals += 1;

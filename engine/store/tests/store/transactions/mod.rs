@@ -107,6 +107,31 @@ fn a_transaction_of_very_many_extents_is_refused() {
 }
 
 #[test]
+fn a_snapshot_keeps_transactions_of_epochs_before_it_from_changing_what_it_shows() {
+    let (machine, _store, shard, t) = start(15);
+    machine.run(async move {
+        plain(&shard, 1, "d", t, b"old").await.expect("stored");
+        shard
+            .prepare(CONTAINER, id(1), Epoch(t + 1), &[store_value(2, "d", b"new")])
+            .await
+            .expect("prepared");
+        shard.add_snapshot(CONTAINER, Epoch(t + 9)).await.expect("taken");
+        assert_eq!(look(&shard, 1, "d", t + 9).await, Ok(Some(b"old".to_vec())));
+        let late = [store_value(1, "d", b"new")];
+        for at in [t + 5, t + 9] {
+            let refused = shard.prepare(CONTAINER, id(2), Epoch(at), &late).await;
+            assert!(matches!(refused, Err(UpdateError::Restart { .. })), "{refused:?}");
+            let refused = shard.transact(CONTAINER, id(3), Epoch(at), &late).await;
+            assert!(matches!(refused, Err(UpdateError::Restart { .. })), "{refused:?}");
+        }
+        // What was prepared before may be there already for others: who reads the snapshot has waited for it.
+        assert_eq!(shard.commit_transaction(CONTAINER, id(1)).await, Ok(Epoch(t + 1)));
+        shard.transact(CONTAINER, id(4), Epoch(t + 10), &late).await.expect("it is behind the snapshot");
+        assert_eq!(look(&shard, 1, "d", t + 9).await, Ok(Some(b"old".to_vec())));
+    });
+}
+
+#[test]
 fn what_is_prepared_shows_all_at_once_when_it_is_committed() {
     let (machine, _store, shard, t) = start(1);
     let user = shard.clone();
