@@ -12,6 +12,7 @@ use weir_client::{
     AkeyRead, AkeyWrite, Conditions, Container, ContainerType, Context, Der, Error, Key, Object, ObjectClass,
     Restarts, Transaction, kind,
 };
+use weir_layout::Layout;
 use weir_runtime::random::Random;
 use weir_runtime::sim::Node;
 
@@ -405,6 +406,74 @@ fn a_snapshot_stays_as_it_is_whatever_began_before_it() {
             }
         });
     }
+}
+
+/// The rank of the only target that an object is on.
+fn rank_of(object: &Object) -> u32 {
+    let map = object.container().pool().map();
+    let layout = Layout::of(object.id(), map).expect("placed");
+    map.targets.iter().find(|target| target.id == layout.shards[0]).expect("there").rank.0
+}
+
+#[test]
+fn what_a_client_was_told_is_seen_by_others_whatever_clocks_say_and_engines_forget() {
+    let mut undecided = 0;
+    for seed in 0..90 {
+        let cluster = Rc::new(Cluster::start(seed, 3, 1));
+        let setup = cluster.context(MINUTE);
+        let (container, all) = cluster.run(async move {
+            let container = open_container(&setup, properties("box", ContainerType::Object)).await;
+            let all = objects(&setup, &container, 12).await;
+            let on = |rank| all.iter().find(|object| rank_of(object) == rank).expect("spread").clone();
+            let all = [on(0), on(1)];
+            for object in &all {
+                write_alone(&setup, &container, object, 1).await;
+            }
+            (container, all)
+        });
+        let ahead = cluster.world.node("ahead");
+        ahead.set_clock_skew(900_000_000);
+        let (writer, reader) = (cluster.context_on(&ahead, MINUTE), cluster.context(MINUTE));
+        let after = Duration::from_micros(400 + seed * 15);
+        for rank in 0..2 {
+            cluster.schedule_crash(rank, after, Duration::from_millis(5));
+        }
+        // The one that leads can't tell the other one for a while.
+        let apart = Rc::clone(&cluster);
+        cluster.world.schedule(after, move || apart.fabric.partition(&[apart.engine(0)], &[apart.engine(1)]));
+        let together = Rc::clone(&cluster);
+        cluster.world.schedule(after + Duration::from_millis(700), move || together.fabric.heal());
+        let (changed, within) = (all.clone(), container.clone());
+        let committed = ahead.handle().spawn(async move {
+            let mut transaction = Transaction::begin(&writer, &within);
+            for object in &changed {
+                write(&mut transaction, object, 2, Conditions::NONE);
+            }
+            transaction.commit(&writer).await
+        });
+        let engines = Rc::clone(&cluster);
+        undecided += cluster.run(async move {
+            committed.await.expect("it ends").expect("commits");
+            let mut waiting = 0;
+            for target in engines.targets(1) {
+                let shard = target.store().pool(container.pool().id()).expect("it has a shard");
+                waiting += shard.undecided(container.id()).await.expect("answers").len();
+            }
+            // The other one first, so that no clock hears of the leader's.
+            for object in all.iter().rev() {
+                assert_eq!(read(&reader, object).await.expect("answers"), Some(2), "seed {seed}");
+                assert_eq!(read_within(&reader, &container, object).await, Some(2), "seed {seed}");
+            }
+            waiting
+        });
+    }
+    assert!(undecided > 3, "{undecided}");
+}
+
+/// What a transaction of its own reads, that begins now.
+async fn read_within(context: &Context, container: &Container, object: &Object) -> Option<u64> {
+    let transaction = Transaction::begin(context, container);
+    read(context, &transaction.view(object)).await.expect("answers")
 }
 
 /// What each account holds at first.

@@ -501,6 +501,11 @@ impl Transactions {
         (self.undecided.len() as u64, self.undecided.iter().map(|(_, (epoch, _))| *epoch).min())
     }
 
+    /// The newest epoch of those that await their decision.
+    pub(crate) fn newest(&self) -> Option<Epoch> {
+        self.undecided.iter().map(|(_, (epoch, _))| *epoch).max()
+    }
+
     /// A prepared transaction of up to this epoch that writes any object of a container.
     pub(crate) fn meets_any(
         &self,

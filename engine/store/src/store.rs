@@ -161,11 +161,12 @@ impl Store {
         self.core.catalog.borrow().pools.values().map(share).fold(0, u64::saturating_add)
     }
 
-    /// Newest epoch of any update or punch that the store has taken; [`Epoch::ZERO`] before the first. A clock that
-    /// goes on from here gives no epoch twice.
+    /// Newest epoch of any update or punch that the store has taken, and of transactions that are prepared; [`Epoch::ZERO`]
+    /// before the first. A clock that goes on from here gives no epoch twice, and none before what may be committed already.
     #[must_use]
     pub fn newest_epoch(&self) -> Epoch {
-        Epoch(self.core.newest_epoch())
+        let prepared = self.core.transactions.borrow().newest().unwrap_or(Epoch::ZERO);
+        Epoch(self.core.newest_epoch()).max(prepared)
     }
 
     /// Creates a pool shard of `size` bytes. Creating it again with the same size succeeds.
