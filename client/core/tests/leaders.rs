@@ -118,6 +118,20 @@ fn a_target_prepares_nothing_that_was_placed_by_an_older_map_than_its_own() {
     });
 }
 
+fn capability(container: &Container) -> Capability {
+    codec::decode_prefix::<Capability>(&container.to_bytes()).expect("it is first").0
+}
+
+/// Has the target of the tests commit a transaction.
+async fn commit(context: &Context, request: &CommitRequest) -> Result<UpdateReply, Der> {
+    let engine = context.attach().engine(PLACE.0).expect("it is listed").clone();
+    let peer = Peer::new(&engine.host, engine.fabric_port);
+    let options = CallOptions::within(context.runtime(), 10 * SECOND);
+    let body = codec::encode(request);
+    let called = context.rpc().call(&peer, opcode::TRANSACTION_COMMIT, &body, None, options).await;
+    called.map(|reply| codec::decode(&reply).expect("an epoch")).map_err(|error| error.der())
+}
+
 #[test]
 fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
     let cluster = Cluster::start_empty(2, 2, 1, StoreConfig::default());
@@ -125,8 +139,8 @@ fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
     let context = cluster.context(MINUTE);
     cluster.run(async move {
         let container = open_container(&context, properties("box", ContainerType::Object)).await;
-        let (capability, _) = codec::decode_prefix::<Capability>(&container.to_bytes()).expect("it is first");
-        let commit = async |number, others: &[(u32, u32)]| {
+        let capability = capability(&container);
+        let commit_to = async |number, others: &[(u32, u32)]| {
             let places = [(0, 0)].into_iter().chain(others.iter().copied());
             let part = |(rank, index)| Part {
                 rank: Rank(rank),
@@ -140,17 +154,12 @@ fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
                 epoch: epoch(&context),
                 parts: places.map(part).collect(),
             };
-            let engine = context.attach().engine(Rank(0)).expect("it is listed").clone();
-            let peer = Peer::new(&engine.host, engine.fabric_port);
-            let options = CallOptions::within(context.runtime(), 10 * SECOND);
-            let body = codec::encode(&request);
-            let called = context.rpc().call(&peer, opcode::TRANSACTION_COMMIT, &body, None, options).await;
-            called.map(|reply| codec::decode::<UpdateReply>(&reply).expect("an epoch")).map_err(|e| e.der())
+            commit(&context, &request).await
         };
         // One engine has no part of the pool, the other no such target.
-        assert_eq!(commit(1, &[(1, 0)]).await.expect_err("not of the pool"), Der::INVAL);
-        assert_eq!(commit(2, &[(0, 7)]).await.expect_err("there is none"), Der::INVAL);
-        commit(3, &[]).await.expect("its own target is fine");
+        assert_eq!(commit_to(1, &[(1, 0)]).await.expect_err("not of the pool"), Der::INVAL);
+        assert_eq!(commit_to(2, &[(0, 7)]).await.expect_err("there is none"), Der::INVAL);
+        commit_to(3, &[]).await.expect("its own target is fine");
     });
 }
 
@@ -325,4 +334,62 @@ fn a_leader_that_has_nothing_of_the_pool_any_more_gives_up_what_it_led() {
         let outcome = asking.ask::<_, Option<Outcome>>(rank, index, opcode, &request, SECOND).await;
         assert_eq!(outcome, Ok(Some(Outcome::Aborted)));
     });
+}
+
+#[test]
+fn who_has_heard_that_a_transaction_is_given_up_never_hears_that_it_is_committed() {
+    for seed in 0..40 {
+        let (cluster, context, container) = begin(100 + seed);
+        let cluster = Rc::new(cluster);
+        let other = play(&cluster, 1, cluster.engine(1));
+        let told = Rc::new(core::cell::RefCell::new(Vec::new()));
+        let heard = Rc::clone(&told);
+        let may_prepare = Rc::new(Cell::new(false));
+        let accepts = Rc::clone(&may_prepare);
+        other.serve(opcode::TARGET_TRANSACTION_PREPARE, move |_, _: PrepareRequest| {
+            let declined = Declined { der: Der::TX_RESTART, message: "it comes too late".into() };
+            let answer: Result<(), Declined> = if accepts.get() { Ok(()) } else { Err(declined) };
+            async move { Ok(answer) }
+        });
+        // The leader dies as soon as somebody has heard of its decision.
+        let leader = Rc::clone(&cluster);
+        other.serve(opcode::TARGET_TRANSACTION_DECIDE, move |_, request: DecideRequest| {
+            if heard.borrow().is_empty() {
+                let dying = Rc::clone(&leader);
+                leader.world.schedule(Duration::ZERO, move || dying.crash(0));
+            }
+            heard.borrow_mut().push(request.outcome);
+            async move { Ok(()) }
+        });
+        let part = |place: (Rank, TargetIndex), object| Part {
+            rank: place.0,
+            index: place.1,
+            changes: vec![change(object)],
+        };
+        let request = Rc::new(CommitRequest {
+            capability: capability(&container),
+            map_version: container.pool().map().version,
+            transaction: TransactionId::new(PLACE, 7),
+            epoch: epoch(&context),
+            parts: vec![part(PLACE, 1), part(LEADER, 2)],
+        });
+        let (first, asked) = (context.clone(), Rc::clone(&request));
+        cluster.client.handle().spawn(async move { commit(&first, &asked).await });
+        for _ in 0..500 {
+            cluster.world.run_for(Duration::from_millis(10));
+            if !told.borrow().is_empty() {
+                break;
+            }
+        }
+        assert_eq!(*told.borrow(), [Outcome::Aborted]);
+        may_prepare.set(true);
+        cluster.boot(0);
+        cluster.run(async move {
+            // Whoever asks again has not got the first answer.
+            let again = commit(&context, &request).await;
+            context.runtime().sleep(SECOND).await;
+            let told = told.borrow();
+            assert!(!told.contains(&Outcome::Committed), "seed {seed}: {again:?} {told:?}");
+        });
+    }
 }

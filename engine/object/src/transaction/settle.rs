@@ -118,8 +118,18 @@ impl IoService {
     }
 
     /// Gives a transaction up everywhere. Who doesn't hear of it asks.
+    ///
+    /// Here first: when this target dies, and the client asks again in its next life, it must not be committed after all where
+    /// somebody has heard.
     pub(super) async fn give_up(self: Rc<Self>, turn: Turn, all: Targets) {
-        let told = all.into_iter().map(|target| self.tell(turn.name, target, Outcome::Aborted));
+        if let Err(error) = self.decide(turn.name, Outcome::Aborted).await {
+            // A device that can't be used should not keep others from going on.
+            tracing::warn!(transaction = %turn.name.2, %error, "that a transaction is given up can't be stored");
+        }
+        let engines = self.pools.engines();
+        let here = (engines.own_rank(), engines.own_index());
+        let others = all.into_iter().filter(|target| *target != here);
+        let told = others.map(|target| self.tell(turn.name, target, Outcome::Aborted));
         drop(join_all(told).await);
     }
 }
