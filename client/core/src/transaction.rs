@@ -272,6 +272,12 @@ impl Restarts {
         Ok(())
     }
 
+    /// Whether the time is over.
+    #[must_use]
+    pub fn is_over(&self, context: &Context) -> bool {
+        context.runtime().now() >= self.until
+    }
+
     /// Returns when a transaction may be done again, for who decides himself how long that goes on. Each time it is later.
     pub async fn wait(&mut self, context: &Context) {
         let pause = self.next_pause(context);

@@ -13,25 +13,32 @@ use crate::{Error, Result};
 /// Decides whether a transaction that has failed is tried again.
 pub(crate) struct Tries {
     restarts: Restarts,
-    /// Whether a refusal was met before.
-    is_sure: bool,
+    /// The refusal that was met last.
+    refusal: Option<String>,
 }
 
 impl Tries {
     pub(crate) fn new(context: &Context) -> Self {
-        Self { restarts: Restarts::new(context), is_sure: false }
+        Self { restarts: Restarts::new(context), refusal: None }
     }
 
     /// Returns when to try again; the error when not to.
     ///
     /// A transaction reads at an epoch of this client's clock, which may be behind those of the targets: what others did just
-    /// before isn't seen then. With their answers the clock catches up. So what a transaction has read, and ends without a
-    /// commit, counts when the next one finds the same.
+    /// before isn't seen then. With their answers the clock catches up, with each target's by its own. So what a transaction
+    /// has read, and ends without a commit, counts when the next one finds the same: both have asked the same targets.
     pub(crate) async fn again(&mut self, context: &Context, error: Error) -> Result<()> {
         match error {
             Error::Client(error) => Ok(self.restarts.again(context, error).await?),
-            error if core::mem::replace(&mut self.is_sure, true) => Err(error),
-            _ => Ok(()),
+            error => {
+                let said = error.to_string();
+                let is_known = self.refusal.as_ref() == Some(&said);
+                if is_known || self.restarts.is_over(context) {
+                    return Err(error);
+                }
+                self.refusal = Some(said);
+                Ok(())
+            }
         }
     }
 }

@@ -5,6 +5,8 @@
 mod cluster;
 #[path = "together/exchange.rs"]
 mod exchange;
+#[path = "together/refusals.rs"]
+mod refusals;
 
 use core::cell::RefCell;
 use core::time::Duration;
