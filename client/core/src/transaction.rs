@@ -265,8 +265,7 @@ impl Restarts {
         };
         let pause = self.next_pause(context);
         if context.runtime().now() + pause >= self.until {
-            let waited = context.runtime().now().saturating_duration_since(self.began);
-            return Err(Error::Restarted { operation, subject, waited, cause });
+            return Err(self.given_up(context, operation, subject, cause));
         }
         rest(context, pause).await;
         Ok(())
@@ -276,6 +275,19 @@ impl Restarts {
     #[must_use]
     pub fn is_over(&self, context: &Context) -> bool {
         context.runtime().now() >= self.until
+    }
+
+    /// What an operation on a subject is told that was done again, for this cause, until the time was over.
+    #[must_use]
+    pub fn given_up(
+        &self,
+        context: &Context,
+        operation: &'static str,
+        subject: String,
+        cause: String,
+    ) -> Error {
+        let waited = context.runtime().now().saturating_duration_since(self.began);
+        Error::Restarted { operation, subject, waited, cause }
     }
 
     /// Returns when a transaction may be done again, for who decides himself how long that goes on. Each time it is later.

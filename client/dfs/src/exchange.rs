@@ -6,6 +6,7 @@ use weir_proto::Der;
 use crate::carry::Room;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
+use crate::name::shown;
 use crate::transaction::Tries;
 use crate::{Error, Result};
 
@@ -26,7 +27,7 @@ impl Dfs {
         loop {
             match self.try_exchange(context, [one, other]).await {
                 Ok(Some(exchanged)) => return Ok(exchanged),
-                Ok(None) => {}
+                Ok(None) => tries.go_on(context, "exchange", shown(one.1))?,
                 Err(error) => tries.again(context, error).await?,
             }
         }

@@ -59,7 +59,7 @@ impl Dfs {
         loop {
             match self.try_rename(context, from, name, to).await {
                 Ok(Some(renamed)) => return Ok(renamed),
-                Ok(None) => {}
+                Ok(None) => tries.go_on(context, "rename", shown(name))?,
                 Err(error) => tries.again(context, error).await?,
             }
         }

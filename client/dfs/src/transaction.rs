@@ -41,6 +41,15 @@ impl Tries {
             }
         }
     }
+
+    /// Returns when to try again after something that had to be done first.
+    pub(crate) fn go_on(&self, context: &Context, operation: &'static str, node: String) -> Result<()> {
+        if self.restarts.is_over(context) {
+            let cause = "others change its extended attributes all the time".to_owned();
+            return Err(self.restarts.given_up(context, operation, node, cause).into());
+        }
+        Ok(())
+    }
 }
 
 impl Dfs {
