@@ -57,14 +57,7 @@ impl Dfs {
         let mut carried = Vec::new();
         for (old, new, replaced, directory) in moves {
             if old.parent != new.parent && old.is_directory() {
-                match view.ensure_outside(context, old.oid(), new.parent).await {
-                    // Whoever made the directory may have died before all of it was there.
-                    Err(Error::Stale(gone)) => {
-                        self.ensure_alive(context, directory).await?;
-                        return Err(Error::Stale(gone));
-                    }
-                    outside => outside?,
-                }
+                self.ensure_may_enter(context, &view, old.oid(), directory).await?;
                 self.link_parent_within(&mut transaction, old.oid(), new.parent)?;
             }
             let inodes = (old, new, Some(replaced));

@@ -77,7 +77,7 @@ impl Dfs {
         let source = view.lookup(context, from, name).await?;
         let moves = from.oid() != to.directory.oid();
         if moves && source.is_directory() {
-            view.ensure_outside(context, source.oid(), to.directory.oid()).await?;
+            self.ensure_may_enter(context, &view, source.oid(), to.directory).await?;
         }
         let target = view.fetch_entry(context, to.directory.oid(), to.name).await?;
         let target = target.map(|record| Node { record, ..to.node(&source) });
@@ -152,13 +152,26 @@ impl Dfs {
         }
     }
 
-    /// Checks that `directory` is not `ancestor` and not below it.
-    pub(crate) async fn ensure_outside(
+    /// Checks for a transaction, of which `view` is the view, that a directory may be moved into another one.
+    pub(crate) async fn ensure_may_enter(
         &self,
         context: &Context,
-        ancestor: ObjectId,
-        directory: ObjectId,
+        view: &Self,
+        moved: ObjectId,
+        directory: &Node,
     ) -> Result<()> {
+        match view.ensure_outside(context, moved, directory.oid()).await {
+            // Whoever made the directory may have died before all of it was there.
+            Err(Error::Stale(gone)) => {
+                self.ensure_alive(context, directory).await?;
+                Err(Error::Stale(gone))
+            }
+            outside => outside,
+        }
+    }
+
+    /// Checks that `directory` is not `ancestor` and not below it.
+    async fn ensure_outside(&self, context: &Context, ancestor: ObjectId, directory: ObjectId) -> Result<()> {
         let mut at = directory;
         for _ in 0..DEPTH_MAX {
             if at == ancestor {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use weir_client::Der;
+use weir_client::{Der, Key, Object};
 use weir_dfs::{Error, Replace, XattrMode};
 
 use super::{MINUTE, OWNER, Scene, unlink};
@@ -73,4 +73,21 @@ fn a_rename_ends_though_somebody_changes_large_attributes_all_the_time() {
     for setter in setters {
         setter.take().expect("an end").expect("set");
     }
+}
+
+#[test]
+fn a_directory_is_moved_into_one_that_is_not_whole() {
+    let scene = Scene::new(3);
+    let (context, dfs, a, b) = (scene.context.clone(), scene.dfs.clone(), scene.a.clone(), scene.b.clone());
+    scene.cluster.run(async move {
+        let inner = dfs.mkdir(&context, &b, b"inner", OWNER).await.expect("made");
+        // As it is left by one who was told that there is such a name, and discards what he has made.
+        let (object, parent) =
+            (Object::open(dfs.container(), a.oid()).expect("opens"), Key::new(b"..").expect("a key"));
+        object.punch_dkey_with(&context, &parent, core::slice::from_ref(&parent)).await.expect("punched");
+        let renamed = dfs.rename(&context, &b, b"inner", &a, b"new", Replace::Allow).await;
+        assert_eq!(renamed.expect("renamed").0.oid(), inner.oid());
+        assert_eq!(dfs.parent_of(&context, inner.oid()).await.expect("known"), Some(a.oid()));
+        assert_eq!(dfs.parent_of(&context, a.oid()).await.expect("mended"), Some(dfs.root().oid()));
+    });
 }
