@@ -121,8 +121,8 @@ impl Dfs {
 
     /// Changes attributes. The size first, then the rest.
     ///
-    /// Two clients that change the same inode's mode, owner or times at the same moment may undo each other's
-    /// change: the later one wins.
+    /// Of what others change of the same inode at the same moment nothing is lost; of two changes of the same attribute the later
+    /// one stands.
     ///
     /// # Errors
     /// [`Error::Stale`] when the entry is gone, [`Error::IsDirectory`] for the size of a directory,
@@ -137,14 +137,14 @@ impl Dfs {
         if let Some(size) = change.size {
             self.file(node)?.truncate(context, size).await?;
         }
-        let (record, held) =
-            side_by_side(self.refetch(context, node), self.content(context, &node.record)).await;
-        let (size, epoch) = held?;
-        let mut record = record?;
-        if change.changes_record() {
-            change.apply(&mut record, wall_ns(context), epoch);
-            self.rewrite_entry(context, node, &record, Vec::new()).await?;
+        if !change.changes_record() {
+            return self.stat(context, node).await;
         }
+        let (begun, held) =
+            side_by_side(self.begin_amendment(context, node), self.content(context, &node.record)).await;
+        let (size, epoch) = held?;
+        let apply = |record: &mut Record| change.apply(record, wall_ns(context), epoch);
+        let record = self.amend(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
         let stat = assemble(&record, size, epoch);
         Ok((Node { record, ..node.clone() }, stat))
     }

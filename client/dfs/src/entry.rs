@@ -1,7 +1,7 @@
 //! Directory entries: one dkey each, with the inode record and a guard under two akeys.
 //!
 //! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard
-//! of the inode that it means, so that a change which was decided on an old look at the entry can't hit an entry
+//! of the inode that it means, or a transaction that has read the record, so that a change which was decided on an old look at the entry can't hit an entry
 //! that was removed, or replaced by another inode, meanwhile.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
@@ -177,23 +177,6 @@ impl Dfs {
         }
     }
 
-    /// Writes an inode's record anew under its entry, together with more akeys.
-    pub(crate) async fn rewrite_entry(
-        &self,
-        context: &Context,
-        node: &Node,
-        record: &Record,
-        more: Vec<AkeyWrite<'_>>,
-    ) -> Result<()> {
-        let insertion = Insertion::of(record)?;
-        let mut writes = insertion.writes();
-        for write in &mut writes {
-            write.conditions = Conditions::AKEY_UPDATE;
-        }
-        writes.extend(more);
-        self.change_entry(context, node.parent, &node.name, &writes).await
-    }
-
     /// Removes an inode's entry with everything under it.
     pub(crate) async fn remove_entry(&self, context: &Context, node: &Node) -> Result<()> {
         let key = entry_key(node.parent, &node.name)?;
@@ -201,22 +184,6 @@ impl Dfs {
         match self.object(node.parent)?.punch_dkey_with(context, &key, &[guard]).await {
             Ok(()) => Ok(()),
             Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(node.shown())),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Changes an entry under conditions of its akeys; what does not hold means that the entry is another one now.
-    pub(crate) async fn change_entry(
-        &self,
-        context: &Context,
-        parent: ObjectId,
-        name: &[u8],
-        writes: &[AkeyWrite<'_>],
-    ) -> Result<()> {
-        let key = entry_key(parent, name)?;
-        match self.object(parent)?.update(context, &key, Conditions::PER_AKEY, writes).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is(Der::NONEXIST) || error.is(Der::EXIST) => Err(Error::Stale(shown(name))),
             Err(error) => Err(error.into()),
         }
     }

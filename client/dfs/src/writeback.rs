@@ -7,6 +7,7 @@ use crate::attributes::SetAttributes;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::namespace::side_by_side;
+use crate::record::Record;
 
 /// What a caller holds of a file that the engines don't have yet.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +38,12 @@ impl Dfs {
             let newest = self.write_runs(context, node, gathered.runs).await?;
             return Ok((node.clone(), newest.max(gathered.newest)));
         }
-        let (written, record) =
-            side_by_side(self.write_runs(context, node, gathered.runs), self.refetch(context, node)).await;
+        let (written, begun) =
+            side_by_side(self.write_runs(context, node, gathered.runs), self.begin_amendment(context, node))
+                .await;
         let newest = written?.max(gathered.newest);
-        let mut record = record?;
-        gathered.change.apply(&mut record, wall_ns(context), newest);
-        self.rewrite_entry(context, node, &record, Vec::new()).await?;
+        let apply = |record: &mut Record| gathered.change.apply(record, wall_ns(context), newest);
+        let record = self.amend(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
         Ok((Node { record, ..node.clone() }, newest))
     }
 

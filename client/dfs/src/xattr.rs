@@ -1,12 +1,13 @@
 //! Extended attributes: further akeys of an inode's entry.
 
-use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context};
+use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context, Transaction};
 use weir_proto::limits::LIST_KEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
-use crate::entry::{Node, akey, entry_key};
-use crate::mount::Dfs;
+use crate::entry::{GUARD, Node, akey, entry_key, guard_key};
+use crate::mount::{Dfs, wall_ns};
 use crate::name::shown;
+use crate::record::Record;
 use crate::{Error, Result};
 
 /// Longest name of an extended attribute, in bytes.
@@ -24,6 +25,10 @@ const VALUE_MARK: u8 = b'v';
 
 /// Bytes asked for first; a longer value costs a second request.
 const VALUE_GUESS: usize = 1024;
+
+/// Longest value, in bytes, that is set by the transaction that changes the record: with that and the names, it fits one
+/// ([`weir_proto::transaction::COMMIT_MAX`]).
+const ALONG_MAX: usize = 8192;
 
 /// Attributes that are read by one request when all of them are.
 const READ_TOGETHER: usize = 64;
@@ -76,15 +81,6 @@ impl Dfs {
         if value.len() > XATTR_VALUE_MAX {
             return Err(Error::AttributeTooLong { what: "value", len: value.len(), max: XATTR_VALUE_MAX });
         }
-        let exists = mode != XattrMode::Any && self.get_xattr_raw(context, node, &key).await?.is_some();
-        match mode {
-            XattrMode::Create if exists => return Err(Error::Exists(shown(name))),
-            XattrMode::Replace if !exists => return Err(Error::NoAttribute(shown(name))),
-            _ => {}
-        }
-        let mut record = self.refetch(context, node).await?;
-        record.xattrs = true;
-        record.ctime_ns = crate::mount::wall_ns(context);
         let mut bytes = vec![VALUE_MARK];
         bytes.extend(value);
         let condition = match mode {
@@ -92,9 +88,52 @@ impl Dfs {
             XattrMode::Create => Conditions::AKEY_INSERT,
             XattrMode::Replace => Conditions::AKEY_UPDATE,
         };
-        let write = AkeyWrite::single(key, &bytes).when(condition);
-        self.rewrite_entry(context, node, &record, vec![write]).await?;
+        let write = AkeyWrite::single(key.clone(), &bytes);
+        let change = |record: &mut Record| {
+            record.xattrs = true;
+            record.ctime_ns = wall_ns(context);
+        };
+        let is_along = value.len() <= ALONG_MAX;
+        let along = async |transaction: &mut Transaction, view: &Self| {
+            let exists = mode != XattrMode::Any && view.get_xattr_raw(context, node, &key).await?.is_some();
+            match mode {
+                XattrMode::Create if exists => return Err(Error::Exists(shown(name))),
+                XattrMode::Replace if !exists => return Err(Error::NoAttribute(shown(name))),
+                _ if !is_along => return Ok(()),
+                _ => {}
+            }
+            let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+            Ok(transaction.update(&object, &dkey, Conditions::NONE, core::slice::from_ref(&write))?)
+        };
+        let record = self.amend(context, node, None, change, along).await?;
+        if !is_along {
+            // Behind the record, which says that there may be attributes: one that isn't seen would be one that is lost.
+            self.set_large(context, node, name, write.when(condition)).await?;
+        }
         Ok(Node { record, ..node.clone() })
+    }
+
+    /// Writes an extended attribute that doesn't fit a transaction, provided that the entry means the same inode.
+    async fn set_large(
+        &self,
+        context: &Context,
+        node: &Node,
+        name: &[u8],
+        write: AkeyWrite<'_>,
+    ) -> Result<()> {
+        let must_exist = write.conditions == Conditions::AKEY_UPDATE;
+        let guard = AkeyWrite::single(guard_key(node.oid())?, GUARD).when(Conditions::AKEY_UPDATE);
+        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        match object.update(context, &dkey, Conditions::PER_AKEY, &[guard, write]).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is(Der::EXIST) => Err(Error::Exists(shown(name))),
+            Err(error) if error.is(Der::NONEXIST) => match self.refetch(context, node).await {
+                Ok(_) if must_exist => Err(Error::NoAttribute(shown(name))),
+                Ok(_) => Err(Error::Stale(node.shown())),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Reads an extended attribute.
@@ -137,20 +176,23 @@ impl Dfs {
         Ok(keys.iter().map(|key| key.as_bytes()[prefix..].to_vec()).collect())
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute and returns the inode with its record as it is now.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`], [`Error::ReadOnly`]; or an object error.
-    pub async fn remove_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<()> {
+    /// [`Error::NoAttribute`], [`Error::Stale`], [`Error::ReadOnly`]; or an object error.
+    pub async fn remove_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<Node> {
         self.ensure_writable()?;
         let key = xattr_key(node.oid(), name)?;
-        let dkey = entry_key(node.parent, &node.name)?;
-        let object = self.object(node.parent)?;
-        match object.punch_akeys(context, Conditions::PUNCH, &dkey, &[key]).await {
-            Ok(()) => Ok(()),
-            Err(error) if error.is(Der::NONEXIST) => Err(Error::NoAttribute(shown(name))),
-            Err(error) => Err(error.into()),
-        }
+        let change = |record: &mut Record| record.ctime_ns = wall_ns(context);
+        let along = async |transaction: &mut Transaction, view: &Self| {
+            if view.get_xattr_raw(context, node, &key).await?.is_none() {
+                return Err(Error::NoAttribute(shown(name)));
+            }
+            let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+            Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &dkey, core::slice::from_ref(&key))?)
+        };
+        let record = self.amend(context, node, None, change, along).await?;
+        Ok(Node { record, ..node.clone() })
     }
 
     /// The akeys of an inode's extended attributes.

@@ -1,6 +1,8 @@
 //! Clients that change the same names at the same moment, and clients and engines that die in the middle: whatever happens, it
 //! is what some order of the operations would have done.
 
+#[path = "together/attributes.rs"]
+mod attributes;
 #[path = "../../core/tests/cluster/mod.rs"]
 mod cluster;
 #[path = "together/exchange.rs"]

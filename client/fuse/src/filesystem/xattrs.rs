@@ -64,6 +64,8 @@ impl Shared {
         let inode = self.inode(number)?;
         self.settle(context, &inode);
         let node = inode.node();
-        Ok(context.block_on(self.dfs.remove_xattr(context, &node, name))?)
+        let node = context.block_on(self.dfs.remove_xattr(context, &node, name))?;
+        self.inodes.note_record(&mut inode.lock(), &node);
+        Ok(())
     }
 }

@@ -1,0 +1,73 @@
+//! Changing inode records.
+//!
+//! A change is made of a record as it was read, and writes all of its fields. It is a transaction, so that nothing of what
+//! others change at the same moment is lost.
+
+use weir_client::{AkeyWrite, Conditions, Context, Transaction};
+
+use crate::Result;
+use crate::entry::{Node, entry_key, record_key};
+use crate::mount::Dfs;
+use crate::record::Record;
+use crate::transaction::Tries;
+
+/// The begin of a change: a transaction, the file system as it reads it, and the record.
+pub(crate) struct Amendment {
+    transaction: Transaction,
+    view: Dfs,
+    record: Result<Record>,
+}
+
+impl Dfs {
+    /// Begins to change an inode's record.
+    pub(crate) async fn begin_amendment(&self, context: &Context, node: &Node) -> Amendment {
+        let (transaction, view) = self.begin(context);
+        let record = view.refetch(context, node).await;
+        Amendment { transaction, view, record }
+    }
+
+    /// Changes an inode's record, together with what `more` does in the transaction. The first try goes on from `begun`.
+    /// Returns the record as it is then.
+    ///
+    /// # Errors
+    /// [`crate::Error::Stale`] when the entry is gone or names another inode, those of `more`; or an object error.
+    pub(crate) async fn amend(
+        &self,
+        context: &Context,
+        node: &Node,
+        begun: Option<Amendment>,
+        change: impl Fn(&mut Record),
+        more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
+    ) -> Result<Record> {
+        let (mut tries, mut next) = (Tries::new(context), begun);
+        loop {
+            let amendment = match next.take() {
+                Some(begun) => begun,
+                None => self.begin_amendment(context, node).await,
+            };
+            match self.try_amend(context, node, amendment, &change, &more).await {
+                Ok(record) => return Ok(record),
+                Err(error) => tries.again(context, error).await?,
+            }
+        }
+    }
+
+    async fn try_amend(
+        &self,
+        context: &Context,
+        node: &Node,
+        Amendment { mut transaction, view, record }: Amendment,
+        change: impl Fn(&mut Record),
+        more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
+    ) -> Result<Record> {
+        let mut record = record?;
+        change(&mut record);
+        let bytes = record.encode();
+        let (object, key) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let writes = [AkeyWrite::single(record_key()?, &bytes)];
+        transaction.update(&object, &key, Conditions::NONE, &writes)?;
+        more(&mut transaction, &view).await?;
+        transaction.commit(context).await?;
+        Ok(record)
+    }
+}
