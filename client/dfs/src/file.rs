@@ -110,6 +110,15 @@ impl File {
         Ok(self.array.set_size(context, size).await?)
     }
 
+    /// Lengthens the file with a hole, unless it is as long already. Returns how long it is then.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; or an object error.
+    pub async fn lengthen(&self, context: &Context, size: u64) -> Result<u64> {
+        self.ensure_writable()?;
+        Ok(self.array.lengthen(context, size).await?)
+    }
+
     /// Makes a hole and keeps the size (fallocate with `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_KEEP_SIZE`).
     ///
     /// # Errors
@@ -121,8 +130,13 @@ impl File {
         if offset >= end {
             return Ok(());
         }
-        self.array.punch(context, &[Range { index: offset, count: end - offset }]).await?;
-        if end == size { self.truncate(context, size).await } else { Ok(()) }
+        // The last byte of the file stays a byte: with a hole in its place the file would be shorter, and to make it longer again
+        // could cut off what others have appended meanwhile.
+        let hole_end = if end == size { end - 1 } else { end };
+        if hole_end < end {
+            self.array.write(context, &[Range { index: hole_end, count: 1 }], &[&[0]]).await?;
+        }
+        Ok(self.array.punch(context, &[Range { index: offset, count: hole_end - offset }]).await?)
     }
 
     /// Frees the content of a file that has no name any more.

@@ -5,6 +5,8 @@
 mod attributes;
 #[path = "../../core/tests/cluster/mod.rs"]
 mod cluster;
+#[path = "together/content.rs"]
+mod content;
 #[path = "together/exchange.rs"]
 mod exchange;
 #[path = "together/refusals.rs"]

@@ -129,6 +129,22 @@ impl Array {
         if size > 0 { self.make_real(context, size - 1).await } else { Ok(()) }
     }
 
+    /// Lengthens the array, so that it has at least `size` cells. Nothing that others write at the same time is cut off. Returns how
+    /// many it has then.
+    ///
+    /// # Errors
+    /// As [`Array::write`].
+    pub async fn lengthen(&self, context: &Context, size: u64) -> Result<u64> {
+        if size > self.attributes.chunk_cells {
+            self.mark(context).await?;
+        }
+        let (before, _) = self.size_and_epoch(context).await?;
+        if before < size {
+            self.make_real(context, size - 1).await?;
+        }
+        Ok(before.max(size))
+    }
+
     /// Removes every cell from `size` on, of `before`.
     async fn cut_off(&self, context: &Context, size: u64, before: u64) -> Result<()> {
         let chunk_cells = self.attributes.chunk_cells;

@@ -253,15 +253,12 @@ impl Shared {
         let end = offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;
         match mode {
             0 => {
-                let (size, _) = context.block_on(open.file.size_and_epoch(context))?;
-                if end > size {
-                    context.block_on(open.file.truncate(context, end))?;
-                }
+                let size = context.block_on(open.file.lengthen(context, end))?;
                 // The kernel takes the file to be as long from now on, and asks again after the next write.
                 let mut known = open.inode.lock();
                 self.inodes.note_write(&mut known);
                 if let Some(told) = known.told.as_mut() {
-                    told.size = end.max(size);
+                    told.size = size;
                 }
                 Ok(())
             }
