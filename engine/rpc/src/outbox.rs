@@ -72,6 +72,11 @@ impl Outbox {
         self.state.borrow().lot(to).is_some()
     }
 
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.borrow().lots.is_empty()
+    }
+
     /// The flusher ends with the context.
     pub(crate) fn close(&self) {
         self.wake();

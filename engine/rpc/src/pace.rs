@@ -3,7 +3,8 @@
 //! Within a node the provider copies in the thread that starts a transfer. There, starting several at once gains nothing, and
 //! the replies to all of them come together at the end: the client asks for nothing new until then, and the server has nothing
 //! to do for a round trip. One after another, each reply is on its way while the next one moves, and no more lies in the
-//! system's buffers than what the processor's cache holds: four MiB at once take half as long again.
+//! system's buffers than what the processor's cache holds: four MiB at once take half as long again. Small messages that come
+//! meanwhile go between two of them.
 //!
 //! Where a provider has one stream to each peer, transfers stand in one line with messages, in both directions. So no more
 //! moves at once than what keeps the line full: a small message that comes meanwhile waits until what was started before it is
@@ -11,14 +12,19 @@
 
 use crate::Inner;
 use crate::wire::ClientId;
+use core::cell::Cell;
+use core::pin::pin;
 use core::time::Duration;
 use weir_fabric::{Access, Wait};
 use weir_runtime::Instant;
 use weir_runtime::sync::{Permit, Semaphore};
 
-/// Longest wait for the transfer before: twice what a piece takes on a slow provider within a node. A client that has
-/// stopped reading holds up its own transfers by this much, and nobody else's.
+/// Longest wait while none of the client's transfers begins: twice what a piece takes on a slow provider within a node. A client
+/// that has stopped reading holds up its own transfers by this much each, and nobody else's.
 const PACE_MAX: Duration = Duration::from_micros(500);
+
+/// How often who is to copy lets others run before: small requests begin, and their answers go out.
+const GIVES_WAY_MAX: usize = 4;
 
 /// What moves at once with a client in one direction, in pages of [`PAGE`]: 2 MiB are on their way at 100 Gb/s when an answer
 /// takes 160 µs, and stand before a small message for 1.7 ms at 10 Gb/s.
@@ -44,6 +50,8 @@ pub(crate) struct Leave(#[expect(dead_code, reason = "it is only held")] Option<
 /// What paces the transfers with one client.
 pub(crate) struct Paces {
     turn: Semaphore,
+    /// Transfers that have begun by turns.
+    begun: Cell<u64>,
     reads: Semaphore,
     writes: Semaphore,
 }
@@ -51,7 +59,7 @@ pub(crate) struct Paces {
 impl Default for Paces {
     fn default() -> Self {
         let [reads, writes] = [0, 1].map(|_| Semaphore::new(ROOM_PAGES));
-        Self { turn: Semaphore::new(1), reads, writes }
+        Self { turn: Semaphore::new(1), begun: Cell::new(0), reads, writes }
     }
 }
 
@@ -82,8 +90,8 @@ impl Inner {
         }
     }
 
-    /// Waits until the client's transfers before have ended, or left room: for a turn not for long, since a client that has
-    /// stopped reading is nobody to wait for.
+    /// Waits until the client's transfers before have ended, or left room: for a turn as long as others have theirs, since a
+    /// client that has stopped reading is nobody to wait for.
     pub(crate) async fn pace(&self, client: ClientId, next: (Pace, usize), deadline: Instant) -> Leave {
         if let Some(leave) = self.try_pace(client, next) {
             return leave;
@@ -94,8 +102,43 @@ impl Inner {
             place.map(|(semaphore, count)| semaphore.acquire_many(count))
         };
         let Some(awaited) = awaited else { return Leave(None) };
-        let until = if next.0 == Pace::ByTurns { deadline.min(self.rt.now() + PACE_MAX) } else { deadline };
-        Leave(self.rt.timeout_at(until, awaited).await.ok().and_then(Result::ok))
+        let mut awaited = pin!(awaited);
+        loop {
+            let begun = self.begun_by_turns(client);
+            let patience = if next.0 == Pace::ByTurns { self.rt.now() + PACE_MAX } else { deadline };
+            if let Ok(permit) = self.rt.timeout_at(deadline.min(patience), &mut awaited).await {
+                self.begins(client, next.0);
+                return Leave(permit.ok());
+            }
+            if self.rt.now() >= deadline || self.begun_by_turns(client) == begun {
+                self.begins(client, next.0);
+                return Leave(None);
+            }
+        }
+    }
+
+    /// Lets small messages that are here go before a transfer which this thread will copy. Returns whether there were any.
+    pub(crate) async fn give_way(&self, pace: Pace) -> bool {
+        for given in 0..GIVES_WAY_MAX {
+            if pace != Pace::ByTurns || !self.turns.has_small() && self.outbox.is_empty() {
+                return given > 0;
+            }
+            self.rt.yield_now().await;
+        }
+        true
+    }
+
+    fn begun_by_turns(&self, client: ClientId) -> u64 {
+        self.clients.borrow().paces(client).map_or(0, |paces| paces.begun.get())
+    }
+
+    /// A transfer of the client begins.
+    fn begins(&self, client: ClientId, pace: Pace) {
+        if pace == Pace::ByTurns
+            && let Some(paces) = self.clients.borrow().paces(client)
+        {
+            paces.begun.set(paces.begun.get() + 1);
+        }
     }
 
     /// The same without waiting; `None`: there is something to wait for.
@@ -107,7 +150,12 @@ impl Inner {
         match clients.paces(client).and_then(|paces| paces.of(pace, bytes)) {
             // There is nobody to wait for.
             None => Some(Leave(None)),
-            Some((semaphore, count)) => Some(Leave(Some(semaphore.try_acquire_many(count)?))),
+            Some((semaphore, count)) => {
+                let permit = semaphore.try_acquire_many(count)?;
+                drop(clients);
+                self.begins(client, pace);
+                Some(Leave(Some(permit)))
+            }
         }
     }
 }

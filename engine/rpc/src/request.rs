@@ -367,11 +367,21 @@ impl Request {
                     continue;
                 }
             };
+            if self.inner.give_way(pace).await {
+                self.may_go_on()?;
+            }
             if let Some(piece) = pieces.take() {
                 let transfer = start(&piece)?;
                 under_way.add(Moving::new(piece, transfer, slot));
                 // One that has ended already goes on from here, with what it needs in the processor's cache.
                 self.inner.endpoint.look_at_once();
+                if pace == Pace::ByTurns {
+                    // This thread has copied it: it looks for small messages that have come meanwhile.
+                    rt.end_turn();
+                    if !pieces.is_empty() {
+                        rt.yield_now().await;
+                    }
+                }
             }
         }
         if rt.now() > self.parts.deadline { Err(self.expired()) } else { Ok(()) }

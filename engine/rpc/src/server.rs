@@ -98,7 +98,12 @@ impl Running {
     /// A worker begins with the request.
     #[inline]
     pub(crate) fn begin(&self) {
-        self.inner.begun(self.task.lone);
+        self.inner.begun(self.task.lone, self.is_small());
+    }
+
+    /// It has no access to the client's memory.
+    pub(crate) fn is_small(&self) -> bool {
+        self.task.accesses.is_none()
     }
 
     /// The request was executed. Its reply waits until nothing is at the client's memory any more.

@@ -62,6 +62,8 @@ impl Lanes {
 pub(crate) struct Turns {
     /// Requests whose workers are awake and that have not begun.
     woken: Cell<usize>,
+    /// Those among them that move no memory.
+    small: Cell<usize>,
     /// Requests that have begun so far.
     begun: Cell<u64>,
     lanes: RefCell<Lanes>,
@@ -71,12 +73,24 @@ impl Turns {
     /// No requests; `seed` is the context's own.
     pub(crate) fn new(seed: u64) -> Self {
         let lanes = Lanes { waiting: IdMap::with_hasher(seed.into()), ring: VecDeque::new() };
-        Self { woken: Cell::new(0), begun: Cell::new(0), lanes: RefCell::new(lanes) }
+        let [woken, small] = [0, 0].map(Cell::new);
+        Self { woken, small, begun: Cell::new(0), lanes: RefCell::new(lanes) }
     }
 
     /// Requests that have begun so far.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.get()
+    }
+
+    /// Whether a request that moves no memory is about to begin.
+    pub(crate) fn has_small(&self) -> bool {
+        self.small.get() > 0
+    }
+
+    /// A worker is woken for a request.
+    fn wake(&self, running: &Running) {
+        self.woken.set(self.woken.get() + 1);
+        self.small.set(self.small.get() + usize::from(running.is_small()));
     }
 
     fn has_waiting(&self) -> bool {
@@ -106,7 +120,7 @@ impl Inner {
         let free = !turns.has_waiting() && turns.woken.get() < WOKEN_MAX;
         if free || served.urgent && turns.woken.get() < WOKEN_MAX + WOKEN_URGENT {
             let alone = alone && turns.woken.get() == 0;
-            turns.woken.set(turns.woken.get() + 1);
+            turns.wake(&running);
             served.counter.take(self, &served.handler, running, request, alone);
             return;
         }
@@ -114,13 +128,15 @@ impl Inner {
         turns.lanes.borrow_mut().push(client, waiting);
     }
 
-    /// A request begins. `lone`: how many had begun when it came, where its client had no other under way.
+    /// A request begins, which moves no memory if it is `small`. `lone`: how many had begun when it came, where its client had no
+    /// other under way.
     #[inline]
-    pub(crate) fn begun(&self, lone: Option<u64>) {
+    pub(crate) fn begun(&self, lone: Option<u64>, small: bool) {
         let turns = &self.turns;
         let begun = turns.begun.get();
         turns.begun.set(begun + 1);
         turns.woken.set(turns.woken.get().saturating_sub(1));
+        turns.small.set(turns.small.get().saturating_sub(usize::from(small)));
         if let Some(before) = lone {
             raise(&self.metrics.passed_max, begun.saturating_sub(before));
         }
@@ -136,7 +152,7 @@ impl Inner {
         while turns.woken.get() < WOKEN_MAX {
             let next = turns.lanes.borrow_mut().pop();
             let Some(Waiting { served, running, request }) = next else { return };
-            turns.woken.set(turns.woken.get() + 1);
+            turns.wake(&running);
             served.counter.take(self, &served.handler, running, request, false);
         }
     }

@@ -6,6 +6,7 @@ mod port;
 mod process;
 mod reverse;
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::io::Write;
 use std::rc::Rc;
@@ -22,6 +23,9 @@ use weir_runtime::real::Executor;
 const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
 const USAGE: u16 = 0x7003;
+const PULL: u16 = 0x7004;
+const PULLED: u16 = 0x7005;
+const MEBIBYTE: usize = 1 << 20;
 
 /// A server process.
 struct Server {
@@ -69,8 +73,34 @@ fn serve(provider: &str, port: u16) {
             Ok([cpu.to_le_bytes(), switches.to_le_bytes()].concat())
         }),
     );
+    serve_transfers(&rpc);
     say_ready();
     executor.block_on(core::future::pending::<()>());
+}
+
+/// Serves transfers, and how many have ended.
+fn serve_transfers(rpc: &Rpc) {
+    let pulled = Rc::new(Cell::new(0u64));
+    let count = Rc::clone(&pulled);
+    rpc.serve(
+        PULL,
+        Rc::new(move |request: Request| {
+            let count = Rc::clone(&count);
+            async move {
+                let mut buffer = request.alloc(MEBIBYTE)?;
+                request.pull(0, &mut buffer, MEBIBYTE).await?;
+                count.set(count.get() + 1);
+                Ok(Vec::new())
+            }
+        }),
+    );
+    rpc.serve(
+        PULLED,
+        Rc::new(move |_: Request| {
+            let pulled = pulled.get();
+            async move { Ok(pulled.to_le_bytes().to_vec()) }
+        }),
+    );
 }
 
 struct Client {
@@ -293,6 +323,35 @@ fn garbage_on_the_port_harms_nobody(provider: &str) {
     client.echo(&server.peer(), b"after", 10);
 }
 
+/// It is made behind sixteen transfers that take turns, or of which two move at once.
+fn a_small_request_goes_before_transfers_that_have_not_begun(provider: &str) {
+    let server = Server::start(provider, port::free());
+    let client = Client::new(provider, server.port);
+    let to = &server.peer();
+    client.echo(to, &[], 10);
+    client.executor.block_on(async {
+        let buffers: Vec<_> = (0..16).map(|_| client.rpc.alloc(MEBIBYTE).expect("memory")).collect();
+        let call = |opcode, buffer| {
+            let bulk = Option::map(buffer, Bulk::read);
+            client.rpc.call(to, opcode, &[], bulk, CallOptions::within(&client.rt, Duration::from_secs(20)))
+        };
+        let count = |reply: &[u8]| u64::from_le_bytes(reply.try_into().expect("a number"));
+        let mut before = Vec::new();
+        for _ in 0..20 {
+            let begin = count(&call(PULLED, None).await.expect("a reply"));
+            let large = buffers.iter().map(|buffer| call(PULL, Some(buffer)));
+            let replies = weir_runtime::join_all(large.chain([call(PULLED, None)])).await;
+            assert!(replies.iter().all(Result::is_ok), "all were served");
+            before.push(
+                count(replies.last().and_then(|reply| reply.as_deref().ok()).expect("a reply")) - begin,
+            );
+        }
+        // Who loses its processor while it sends comes late.
+        let early = before.iter().filter(|pulled| **pulled <= 4).count();
+        assert!(early >= 10, "transfers that had ended: {before:?}");
+    });
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, mode, provider, port] = &arguments[..]
@@ -305,6 +364,10 @@ fn main() {
         ("echoes of every size", echoes_of_every_size),
         ("many at once", many_at_once),
         ("bulk both ways", bulk_both_ways),
+        (
+            "a small request goes before transfers that have not begun",
+            a_small_request_goes_before_transfers_that_have_not_begun,
+        ),
         ("the server is killed and comes back", the_server_is_killed_and_comes_back),
         ("the server hangs and goes on", the_server_hangs_and_goes_on),
         ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),

@@ -70,6 +70,9 @@ pub(crate) trait Backend {
 
     /// Something is expected soon, or is not any more. Virtual time doesn't care.
     fn attend(&self, _expected: bool) {}
+
+    /// See [`Handle::end_turn`]. In virtual time tasks take none.
+    fn end_turn(&self) {}
 }
 
 /// Time, randomness and tasks of one context. Cheap to clone.
@@ -197,6 +200,12 @@ impl Handle {
     #[must_use]
     pub fn yield_now(&self) -> YieldNow {
         YieldNow { yielded: false }
+    }
+
+    /// Has the executor look at its sources once the task that runs has done what it does, before others that are ready: for who
+    /// has kept the thread for as long as many tasks take.
+    pub fn end_turn(&self) {
+        self.backend.end_turn();
     }
 
     /// Has the executor poll this source and sleep on its descriptor.

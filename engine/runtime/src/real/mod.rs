@@ -106,6 +106,8 @@ struct Core {
     main_ready: Cell<bool>,
     /// Tasks that may still be polled in place: none unless a source is being polled, and no task.
     in_place: Cell<usize>,
+    /// No more tasks have their turn before the next look at the sources.
+    turn_over: Cell<bool>,
     /// What the clocks say to whom it runs now.
     readings: Rc<Readings>,
     /// How many expect something soon, and what was learned of such waits.
@@ -174,6 +176,7 @@ impl Executor {
             sleeps: Cell::default(),
             main_ready: Cell::new(false),
             in_place: Cell::new(0),
+            turn_over: Cell::new(false),
             readings: Rc::default(),
             attending: Cell::new(0),
             vigil: Cell::default(),
@@ -301,7 +304,11 @@ impl Core {
         // Sources first: a task that sends should know by then which connections have ended.
         progress |= self.poll_sources();
         progress |= self.fire_timers();
+        self.turn_over.set(false);
         for polls in 1..=TASKS_PER_TURN {
+            if self.turn_over.get() {
+                break;
+            }
             let next = self.queue.ready.borrow_mut().pop_front();
             let Some(id) = next else { break };
             progress = true;
@@ -525,6 +532,10 @@ impl Backend for Core {
     fn attend(&self, expected: bool) {
         let attending = self.attending.get();
         self.attending.set(if expected { attending + 1 } else { attending.saturating_sub(1) });
+    }
+
+    fn end_turn(&self) {
+        self.turn_over.set(true);
     }
 
     fn remove_source(&self, id: SourceId) {
