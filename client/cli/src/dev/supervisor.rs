@@ -113,10 +113,8 @@ pub async fn supervise(plan: Plan, say: impl Fn(&str), ready: impl FnOnce(Durati
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(|error| CliError::io("watch signals", error))?;
     // A terminal that is closed would end this process and leave the engines.
-    let mut hangup = match hangup_is_ignored() {
-        true => None,
-        false => Some(signal(SignalKind::hangup()).map_err(|error| CliError::io("watch signals", error))?),
-    };
+    let hangup = || signal(SignalKind::hangup()).map_err(|error| CliError::io("watch signals", error));
+    let mut hangup = if hangup_is_ignored() { None } else { Some(hangup()?) };
     let (stop, stopped) = watch::channel(false);
     let was_up = Cell::new(false);
     let local = tokio::task::LocalSet::new();
