@@ -1,5 +1,6 @@
 //! Transactions: reads of one state, and changes of several keys and objects that happen all or not at all.
 
+mod doubt;
 mod plan;
 
 use core::fmt;
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::object::{AkeyWrite, Object, is_stale, no_shard, out_of_service, target_of};
 use crate::payload::Payload;
 use crate::request::{Question, Reach};
+use doubt::Doubt;
 use plan::Plan;
 
 /// Transactions that begin at the same nanosecond should not have the same epoch all the same: one in so many does.
@@ -138,13 +140,15 @@ impl Transaction {
     pub async fn commit(self, context: &Context) -> Result<Epoch> {
         let question = Question::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
         let (pool, deadline, began) = (self.container.pool(), context.until(), context.runtime().now());
-        let mut uncertain = false;
+        let mut doubt = Doubt::default();
+        let waited = || context.runtime().now().saturating_duration_since(began);
         if self.plan.is_empty() {
             return Ok(self.epoch);
         }
         loop {
             let map = context.map_of(pool);
-            let parts = self.parts(&question, &map)?;
+            let parts = self.parts(&question, &map);
+            let parts = parts.map_err(|error| doubt.explain(&question, None, error, waited()))?;
             let Some(leader) = parts.first().map(|part| (part.rank, part.index)) else {
                 return Err(Error::invalid(OPERATION, "its objects are on no target"));
             };
@@ -162,16 +166,16 @@ impl Transaction {
             let reach = Reach::Target(leader.0, leader.1);
             match context.exchange(reach, &question, &body, &Payload::None, deadline).await {
                 Ok(exchange) => return Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
-                Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
-                    uncertain |= refusal.uncertain;
-                    context.refresh_map(pool, map.version, deadline).await?;
+                Err(refusal) => {
+                    if refusal.uncertain {
+                        doubt.add(leader);
+                    }
+                    if !is_stale(refusal.error.der()) || context.runtime().now() >= deadline {
+                        return Err(doubt.explain(&question, Some(leader), refusal.error, waited()));
+                    }
+                    let refreshed = context.refresh_map(pool, map.version, deadline).await;
+                    refreshed.map_err(|error| doubt.explain(&question, None, error, waited()))?;
                 }
-                Err(refusal) if refusal.error.is(Der::TX_UNCERTAIN) => {
-                    let waited = context.runtime().now().saturating_duration_since(began);
-                    let is_first = !uncertain && !refusal.uncertain;
-                    return Err(forgotten(&question, refusal.error, waited, is_first));
-                }
-                Err(refusal) => return Err(refusal.error),
             }
         }
     }
@@ -208,23 +212,6 @@ impl Transaction {
             return Err(Error::invalid(OPERATION, reason));
         }
         Ok(parts)
-    }
-}
-
-/// What a leader means that may have forgotten what became of a transaction: nothing has, where this was the first time that it
-/// was asked.
-fn forgotten(question: &Question<'_>, error: Error, waited: Duration, is_first: bool) -> Error {
-    let (operation, subject) = (question.operation, question.subject.to_string());
-    match error {
-        Error::Refused { message, .. } if is_first => {
-            Error::Refused { operation, subject, der: Der::TX_RESTART, message }
-        }
-        Error::Refused { message, .. } => {
-            let server = "the target that leads it".to_owned();
-            let cause = format!("whether it has happened is not known: {message}");
-            Error::Unavailable { operation, subject, server, waited, cause }
-        }
-        other => other,
     }
 }
 
