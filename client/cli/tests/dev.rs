@@ -4,7 +4,7 @@ mod harness;
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use harness::DevSystem;
@@ -167,27 +167,37 @@ fn of_several_that_are_started_at_once_one_comes_up() {
 #[test]
 fn a_terminal_that_goes_takes_the_system_along() {
     let system = DevSystem::absent();
-    let mut child = up(&system, &[]).stdout(Stdio::null()).spawn().expect("runs");
+    // Who runs these tests may have said already what becomes of the signal.
+    let start = |how: &str| {
+        let up = up(&system, &[]);
+        let mut command = Command::new("env");
+        command.arg(how).arg(harness::WEIR).args(up.get_args()).env("WEIR_DEV_DIR", system.folder());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs")
+    };
+    let mut child = start("--default-signal=HUP");
     let status = wait_ready(&system);
     let engine = status["members"][0]["pid"].as_u64().expect("a process id");
     signal("-HUP", &child.id().to_string());
-    assert!(child.wait().expect("ended").success(), "it has ended as by Ctrl-C");
+    assert!(ended(&mut child).success(), "it has ended as by Ctrl-C");
     harness::eventually("the engine has ended, too", LIMIT, || !is_alive(engine));
     // Where somebody has said that it is to be ignored, it is.
-    let mut child = Command::new("nohup")
-        .arg(harness::WEIR)
-        .args(up(&system, &[]).get_args())
-        .env("WEIR_DEV_DIR", system.folder())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("runs");
+    let mut child = start("--ignore-signal=HUP");
     let status = wait_ready(&system);
     signal("-HUP", &child.id().to_string());
     std::thread::sleep(Duration::from_millis(300));
     assert!(is_alive(status["members"][0]["pid"].as_u64().expect("a process id")));
     system.run(&["dev", "down"]);
-    assert!(child.wait().expect("ended").success());
+    assert!(ended(&mut child).success());
+}
+
+/// How a process has ended, which is about to.
+fn ended(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    harness::eventually("the process has ended", LIMIT, || {
+        status = child.try_wait().expect("it can be asked");
+        status.is_some()
+    });
+    status.expect("it has")
 }
 
 /// An engine that never answers.
@@ -216,7 +226,7 @@ fn a_start_that_is_interrupted_leaves_nothing() {
             engine != 0
         });
         signal("-INT", &format!("-{}", child.id()));
-        child.wait().expect("ended");
+        ended(&mut child);
         harness::eventually("the engine has ended", LIMIT, || !is_alive(engine));
         let nothing = || left_in(&system).iter().all(|name| name == "log" || name == "lock");
         harness::eventually("nothing is left", LIMIT, nothing);
