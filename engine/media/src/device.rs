@@ -5,11 +5,16 @@ use crate::features::Features;
 use crate::health::{DeviceHealth, FAULTY_ADVICE};
 use crate::pool::DmaPool;
 use crate::wear::Wear;
+use core::time::Duration;
 use weir_runtime::LocalBoxFuture;
 
 /// Unit of all transfers, in bytes: the sector size of nearly every NVMe namespace and file system, and the alignment
 /// that `O_DIRECT` needs at worst.
 pub const BLOCK: usize = 4096;
+
+/// Mean time of transfers from which on a thread sleeps until they end: to wake takes 20 to 50 µs of a virtual machine, and what
+/// takes longer than this waits for a busy disk, or for a processor that others need.
+pub const BRIEF_MAX: Duration = Duration::from_micros(250);
 
 /// A transfer in flight. It runs to its end even when the future is dropped.
 pub type IoFuture<T> = LocalBoxFuture<'static, Result<T, MediaError>>;

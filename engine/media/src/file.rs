@@ -30,7 +30,6 @@ const FILE_MODE: u32 = 0o600;
 pub struct FileDevice {
     inner: Rc<Ringed<FileWire>>,
     is_file: bool,
-    handle: Handle,
     sources: Vec<SourceId>,
     /// Of a block device, which may be that of an NVMe namespace.
     watcher: Option<Watcher>,
@@ -254,9 +253,8 @@ impl FileDevice {
         let ring = Rc::new(Ring::new(wire, &file, plain).map_err(|error| no_ring(path, &error))?);
         let polled = if may_poll { polled_ring(&file, wanted) } else { None };
         let mut device = Self {
-            inner: Rc::new(Ringed { name, file, size, is_read_only, ring, polled }),
+            inner: Rc::new(Ringed { handle: handle.clone(), name, file, size, is_read_only, ring, polled }),
             is_file,
-            handle: handle.clone(),
             sources: Vec::new(),
             watcher: (!is_file).then(|| Watcher::start(path)),
         };
@@ -318,7 +316,7 @@ impl FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         for source in self.sources.drain(..) {
-            self.handle.remove_source(source);
+            self.inner.handle.remove_source(source);
         }
     }
 }
@@ -417,16 +415,7 @@ impl Device for FileDevice {
     }
 
     fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        let write = self.inner.write(offset, data, true);
-        if !self.inner.transfers().is_brief() {
-            return write;
-        }
-        let attention = self.handle.attend();
-        Box::pin(async move {
-            let ended = write.await;
-            drop(attention);
-            ended
-        })
+        self.inner.write(offset, data, true)
     }
 
     /// Zeros what the file system has allocated to the file but never written: the first write to such a block takes a

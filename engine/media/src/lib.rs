@@ -33,7 +33,7 @@ mod uring;
 mod wear;
 
 pub use buffer::{DmaBuf, Slice};
-pub use device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+pub use device::{BLOCK, BRIEF_MAX, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 pub use features::Features;
 pub use landing::Landing;
 pub use open::{open, open_read_only, spdk_name};

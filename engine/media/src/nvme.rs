@@ -34,7 +34,6 @@ const PROBE_SHARE: u32 = 4;
 pub struct NvmeDevice {
     inner: Rc<Ringed<NvmeWire>>,
     identity: Identity,
-    handle: Handle,
     source: SourceId,
     watcher: Watcher,
     /// Claims the block device of the same namespace, so that it can't be mounted, and isn't.
@@ -141,9 +140,10 @@ impl NvmeDevice {
             .add_source(Rc::clone(&ring) as Rc<dyn EventSource>)
             .map_err(|error| refuse(error.to_string()))?;
         let name = path.display().to_string();
-        let inner = Rc::new(Ringed { name, file, size, is_read_only, ring, polled: None });
+        let handle = handle.clone();
+        let inner = Rc::new(Ringed { handle, name, file, size, is_read_only, ring, polled: None });
         let watcher = Watcher::start(path);
-        Ok(Self { inner, identity, handle: handle.clone(), source, watcher, _claim: claim })
+        Ok(Self { inner, identity, source, watcher, _claim: claim })
     }
 
     /// Model and serial number of the drive.
@@ -197,7 +197,7 @@ fn probed_ring(
 
 impl Drop for NvmeDevice {
     fn drop(&mut self) {
-        self.handle.remove_source(self.source);
+        self.inner.handle.remove_source(self.source);
     }
 }
 

@@ -7,9 +7,11 @@ use crate::uring::{Ring, Transfer, Wire};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use weir_runtime::Handle;
 
 /// An open device, its bounds and its rings.
 pub(crate) struct Ringed<W: Wire> {
+    pub(crate) handle: Handle,
     pub(crate) name: String,
     pub(crate) file: Rc<OwnedFd>,
     /// Whole blocks, in bytes.
@@ -69,7 +71,12 @@ impl<W: Wire + 'static> Ringed<W> {
             return Box::pin(core::future::ready(Err(error)));
         }
         let pending = device.transfers().start(&device.file, Transfer::Write { offset, data, stable });
-        Box::pin(async move { pending.await.1.map_err(|error| device.error("write", offset, len, &error)) })
+        let attention = pending.is_brief().then(|| device.handle.attend());
+        Box::pin(async move {
+            let ended = pending.await.1;
+            drop(attention);
+            ended.map_err(|error| device.error("write", offset, len, &error))
+        })
     }
 
     pub(crate) fn flush(self: &Rc<Self>) -> IoFuture<()> {

@@ -147,12 +147,20 @@ impl Event {
 }
 
 /// The outcome of a transfer. Dropping it lets the transfer run on.
-pub(crate) struct Pending(Rc<RefCell<Cellar>>);
+pub(crate) struct Pending {
+    cellar: Rc<RefCell<Cellar>>,
+    is_brief: bool,
+}
 
 impl Pending {
+    /// Whether it will come so soon that it is worth staying awake for.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.is_brief
+    }
+
     /// Whether the transfer went well, when it has ended.
     pub(crate) fn taken(&self) -> Option<io::Result<()>> {
-        self.0.borrow_mut().outcome.take().map(|(_, result)| result)
+        self.cellar.borrow_mut().outcome.take().map(|(_, result)| result)
     }
 }
 
@@ -160,7 +168,7 @@ impl Future for Pending {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut cellar = self.0.borrow_mut();
+        let mut cellar = self.cellar.borrow_mut();
         if let Some(outcome) = cellar.outcome.take() {
             return Poll::Ready(outcome);
         }
@@ -248,18 +256,16 @@ impl<W: Wire> Ring<W> {
         self.stats.set(stats);
     }
 
-    /// Whether the stable write that was started last is worth staying awake for.
-    pub(crate) fn is_brief(&self) -> bool {
-        self.ways.is_brief()
-    }
-
     /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours, or at once
     /// when it is a large one.
     pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {
         let target = Rc::new(RefCell::new(Cellar::default()));
         let mut entry = InFlight::new(file, transfer, self.wire.piece_max(), &target);
+        let mut is_brief = false;
         if self.wire.may_flush_writes() && entry.is_stable_write() {
-            entry.way = Some((self.ways.choose(entry.len), Instant::now()));
+            let way = self.ways.choose(entry.len);
+            is_brief = self.ways.is_brief(way, entry.len);
+            entry.way = Some((way, Instant::now()));
         }
         let is_large = entry.len >= AT_ONCE_MIN;
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -273,7 +279,7 @@ impl<W: Wire> Ring<W> {
         if is_large {
             self.submit();
         }
-        Pending(target)
+        Pending { cellar: target, is_brief }
     }
 
     fn fill_submission_ring(&self) {

@@ -18,7 +18,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf, MediaError};
+use weir_media::{BLOCK, BRIEF_MAX, DmaBuf, MediaError};
 use weir_proto::ObjectId;
 use weir_runtime::sync::Notify;
 use weir_runtime::{JoinHandle, race};
@@ -48,10 +48,6 @@ const GATHER_DIVISOR: u64 = 2;
 /// do, and a flush in between takes from it what it might write. With four of a mebibyte in flight on the disk of a
 /// virtual machine one flush for all leaves 0.98 to 1.00 of what writes and flushes alone reach, one for each 0.88 to 0.98.
 const GATHER_MAX: Duration = Duration::from_millis(2);
-
-/// Mean time of a batch, in nanoseconds, from which on the thread sleeps until it is written: to wake takes 20 to 50 µs of a
-/// virtual machine, and what takes longer than this waits for a busy disk, or for a processor that others need.
-const BRIEF_MAX_NS: u64 = 250_000;
 
 /// Longest time that records wait which nobody waits for: those of background work don't begin a batch but go with the
 /// next one. What they free is free that much later.
@@ -363,7 +359,8 @@ impl Journal {
 
     /// Whether batches take so little time that to sleep in between costs more than it spares.
     fn is_brief(&self) -> bool {
-        (1..BRIEF_MAX_NS).contains(&self.mean_ns.get())
+        let mean = Duration::from_nanos(self.mean_ns.get());
+        !mean.is_zero() && mean < BRIEF_MAX
     }
 
     /// A batch that began before large data was there (`is_ahead`) tells nothing of others.

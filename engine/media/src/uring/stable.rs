@@ -4,6 +4,7 @@
 //! that is the shorter way, until other programs have the processor, and then it takes milliseconds. So the way is chosen
 //! by the time that both have taken lately.
 
+use crate::device::BRIEF_MAX;
 use core::cell::Cell;
 use core::time::Duration;
 
@@ -16,9 +17,6 @@ const NEWEST_SHARE: u64 = 8;
 
 /// Longest write whose time tells of the way, not of its bytes.
 const TELLING_MAX: usize = 64 << 10;
-
-/// Mean time of a write and its flush, in nanoseconds, below which to sleep until they end costs more than it spares.
-const BRIEF_MAX_NS: u64 = 250_000;
 
 /// How one write is made stable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,25 +31,11 @@ pub(super) struct Ways {
     synchronous: Cell<Option<u64>>,
     flushed: Cell<Option<u64>>,
     chosen: Cell<u64>,
-    /// The way of the newest write.
-    newest: Cell<Option<Way>>,
 }
 
 impl Ways {
     /// The way of the next write, of so many bytes.
     pub(super) fn choose(&self, bytes: usize) -> Way {
-        let way = self.way_of(bytes);
-        self.newest.set((bytes <= TELLING_MAX).then_some(way));
-        way
-    }
-
-    /// Whether the newest write will have ended soon, and without this thread: it may stay awake until then. A synchronous one
-    /// is ended on this processor by a thread that would have to wait for this one to sleep.
-    pub(super) fn is_brief(&self) -> bool {
-        self.newest.get() == Some(Way::Flushed) && self.flushed.get().is_some_and(|mean| mean < BRIEF_MAX_NS)
-    }
-
-    fn way_of(&self, bytes: usize) -> Way {
         let (synchronous, flushed) = (self.synchronous.get(), self.flushed.get());
         let is_shorter =
             synchronous.is_none_or(|synchronous| flushed.is_none_or(|flushed| synchronous <= flushed));
@@ -67,6 +51,13 @@ impl Ways {
             Way::Synchronous => Way::Flushed,
             Way::Flushed => Way::Synchronous,
         }
+    }
+
+    /// Whether a write of so many bytes that goes this way will have ended soon, and without this thread: it may stay awake until
+    /// then. A synchronous one is ended on this processor by a thread that would have to wait for this one to sleep.
+    pub(super) fn is_brief(&self, way: Way, bytes: usize) -> bool {
+        let is_short = |mean| Duration::from_nanos(mean) < BRIEF_MAX;
+        way == Way::Flushed && bytes <= TELLING_MAX && self.flushed.get().is_some_and(is_short)
     }
 
     /// Takes note of how long a write of so many bytes took.
@@ -128,14 +119,13 @@ mod tests {
     #[test]
     fn what_a_short_flush_ends_is_waited_for_awake() {
         let ways = Ways::default();
-        synchronous(&ways, 100, [110, 200]);
-        assert!(!ways.is_brief(), "synchronous ones end on this processor");
+        assert!(!ways.is_brief(Way::Flushed, BYTES), "nothing is known");
         synchronous(&ways, 100, [500, 100]);
-        assert!(ways.is_brief());
-        ways.choose(TELLING_MAX + 1);
-        assert!(!ways.is_brief(), "a long one");
+        assert!(ways.is_brief(Way::Flushed, BYTES));
+        assert!(!ways.is_brief(Way::Synchronous, BYTES), "it ends on this processor");
+        assert!(!ways.is_brief(Way::Flushed, TELLING_MAX + 1), "a long one");
         synchronous(&ways, 100, [500, 300]);
-        assert!(!ways.is_brief(), "a slow disk");
+        assert!(!ways.is_brief(Way::Flushed, BYTES), "a slow disk");
     }
 
     #[test]
