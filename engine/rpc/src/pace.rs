@@ -64,6 +64,11 @@ impl Default for Paces {
 }
 
 impl Paces {
+    /// A transfer begins.
+    fn note(&self, pace: Pace) {
+        self.begun.set(self.begun.get() + u64::from(pace == Pace::ByTurns));
+    }
+
     /// What the next transfer, of so many bytes, has to have, and how much of it.
     fn of(&self, pace: Pace, bytes: usize) -> Option<(&Semaphore, usize)> {
         match pace {
@@ -103,18 +108,20 @@ impl Inner {
         };
         let Some(awaited) = awaited else { return Leave(None) };
         let mut awaited = pin!(awaited);
-        loop {
+        let permit = loop {
             let begun = self.begun_by_turns(client);
             let patience = if next.0 == Pace::ByTurns { self.rt.now() + PACE_MAX } else { deadline };
             if let Ok(permit) = self.rt.timeout_at(deadline.min(patience), &mut awaited).await {
-                self.begins(client, next.0);
-                return Leave(permit.ok());
+                break permit.ok();
             }
             if self.rt.now() >= deadline || self.begun_by_turns(client) == begun {
-                self.begins(client, next.0);
-                return Leave(None);
+                break None;
             }
+        };
+        if let Some(paces) = self.clients.borrow().paces(client) {
+            paces.note(next.0);
         }
+        Leave(permit)
     }
 
     /// Lets small messages that are here go before a transfer which this thread will copy. Returns whether there were any.
@@ -132,30 +139,17 @@ impl Inner {
         self.clients.borrow().paces(client).map_or(0, |paces| paces.begun.get())
     }
 
-    /// A transfer of the client begins.
-    fn begins(&self, client: ClientId, pace: Pace) {
-        if pace == Pace::ByTurns
-            && let Some(paces) = self.clients.borrow().paces(client)
-        {
-            paces.begun.set(paces.begun.get() + 1);
-        }
-    }
-
     /// The same without waiting; `None`: there is something to wait for.
     pub(crate) fn try_pace(&self, client: ClientId, (pace, bytes): (Pace, usize)) -> Option<Leave> {
         if pace == Pace::Free {
             return Some(Leave(None));
         }
         let clients = self.clients.borrow();
-        match clients.paces(client).and_then(|paces| paces.of(pace, bytes)) {
-            // There is nobody to wait for.
-            None => Some(Leave(None)),
-            Some((semaphore, count)) => {
-                let permit = semaphore.try_acquire_many(count)?;
-                drop(clients);
-                self.begins(client, pace);
-                Some(Leave(Some(permit)))
-            }
-        }
+        let place = clients.paces(client).and_then(|paces| Some((paces, paces.of(pace, bytes)?)));
+        // There is nobody to wait for.
+        let Some((paces, (semaphore, count))) = place else { return Some(Leave(None)) };
+        let permit = semaphore.try_acquire_many(count)?;
+        paces.note(pace);
+        Some(Leave(Some(permit)))
     }
 }

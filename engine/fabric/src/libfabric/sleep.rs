@@ -101,11 +101,11 @@ mod tests {
         text.lines().filter(|line| line.starts_with("tfd:")).count()
     }
 
-    /// A completion queue that has several descriptors, with all that it takes.
-    fn opened() -> Rc<Raw> {
+    #[test]
+    fn what_packets_make_readable_is_watched_only_during_sleep() {
         let facts = survey::facts("tcp").expect("built in");
         assert_eq!(facts.wait(), Wait::FdSet);
-        let args = OpenArgs {
+        let (raw, _) = Raw::open(&OpenArgs {
             provider: "tcp",
             node: Some("127.0.0.1"),
             service: None,
@@ -117,13 +117,8 @@ mod tests {
             queue: 16,
             min_multi_recv: 4096,
             mr_method: MrMethod::default(),
-        };
-        Raw::open(&args).expect("an endpoint").0
-    }
-
-    #[test]
-    fn what_packets_make_readable_is_watched_only_during_sleep() {
-        let raw = opened();
+        })
+        .expect("an endpoint");
         let waker = Waker::new(&raw, Wait::FdSet).expect("a set");
         let awake = watched(waker.fd());
         for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! The C face of libfabric (`shim.c`, `queue.c`), and what else is in C here. Layouts and constants here repeat what is there; a test compares them.
+//! The C face of libfabric (`shim.c`, `queue.c`), and what else is in C here. Layouts and constants here repeat what is there; a
+//! test compares them.
 #![expect(unsafe_code, reason = "declarations of C functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
