@@ -456,7 +456,6 @@ impl Transactions {
     }
 
     /// A prepared transaction other than `own` of up to this epoch that writes what `scope` names.
-    #[inline]
     pub(crate) fn meets(
         &self,
         object: &ObjectKey,
@@ -465,17 +464,9 @@ impl Transactions {
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
         // There are hardly ever any.
-        if self.objects.is_empty() { None } else { self.meets_one(object, scope, epoch, own) }
-    }
-
-    #[cold]
-    fn meets_one(
-        &self,
-        object: &ObjectKey,
-        scope: Scope<'_>,
-        epoch: u64,
-        own: Option<TransactionId>,
-    ) -> Option<(TransactionId, Epoch)> {
+        if self.objects.is_empty() {
+            return None;
+        }
         let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {

@@ -73,8 +73,9 @@ impl Shard {
     ///
     /// # Errors
     /// [`UpdateError::Restart`]: somebody has read or written the same at a later epoch, or taken a snapshot since; the client
-    /// tries again with a newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same. [`UpdateError::Decided`]:
-    /// it was committed or aborted before. Otherwise as an update or punch fails. Nothing is stored then.
+    /// tries again with a newer one. [`UpdateError::Undecided`]: another prepared transaction writes the same.
+    /// [`UpdateError::Decided`]: it was committed or aborted before. Otherwise as an update or punch fails. Nothing is stored
+    /// then.
     pub async fn prepare(
         &self,
         container: ContainerId,
