@@ -115,7 +115,10 @@ fn file_content_grows_shrinks_and_has_holes() {
         assert_eq!(file.read(&context, 8_999_995, &mut tail, None).await.expect("read"), 5);
         assert_eq!(tail[..5], [0; 5]);
         file.punch_hole(&context, 8_000_000, 2_000_000).await.expect("a hole");
+        // The last byte alone is there already, as a zero.
+        file.punch_hole(&context, 8_999_999, 1).await.expect("a hole");
         assert_eq!(file.size_and_epoch(&context).await.expect("a size").0, 9_000_000);
+        assert_eq!(file.lengthen(&context, 5).await.expect("it is longer"), 9_000_000);
         unlink(&context, &dfs, &root, b"f").await;
         assert_eq!(dfs.file(&node).expect("new").size_and_epoch(&context).await.expect("a size").0, 0);
     });

@@ -115,11 +115,7 @@ impl Array {
     /// # Errors
     /// As [`Array::write`].
     pub async fn set_size(&self, context: &Context, size: u64) -> Result<()> {
-        let chunk_cells = self.attributes.chunk_cells;
-        if size > chunk_cells {
-            self.mark(context).await?;
-        }
-        let (before, _) = self.size_and_epoch(context).await?;
+        let before = self.size_before(context, size).await?;
         if before == size {
             return Ok(());
         }
@@ -129,16 +125,21 @@ impl Array {
         if size > 0 { self.make_real(context, size - 1).await } else { Ok(()) }
     }
 
-    /// Lengthens the array, so that it has at least `size` cells. Nothing that others write at the same time is cut off. Returns how
-    /// many it has then.
+    /// How many cells it has, which is to have `size`: what that takes is known before there are any.
+    async fn size_before(&self, context: &Context, size: u64) -> Result<u64> {
+        if size > self.attributes.chunk_cells {
+            self.mark(context).await?;
+        }
+        Ok(self.size_and_epoch(context).await?.0)
+    }
+
+    /// Lengthens the array, so that it has at least `size` cells. Nothing that others write at the same time is cut off.
+    /// Returns how many it has then.
     ///
     /// # Errors
     /// As [`Array::write`].
     pub async fn lengthen(&self, context: &Context, size: u64) -> Result<u64> {
-        if size > self.attributes.chunk_cells {
-            self.mark(context).await?;
-        }
-        let (before, _) = self.size_and_epoch(context).await?;
+        let before = self.size_before(context, size).await?;
         if before < size {
             self.make_real(context, size - 1).await?;
         }
