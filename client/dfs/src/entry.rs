@@ -1,8 +1,8 @@
 //! Directory entries: one dkey each, with the inode record and a guard under two akeys.
 //!
 //! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard
-//! of the inode that it means, or a transaction that has read the record, so that a change which was decided on an old look at the entry can't hit an entry
-//! that was removed, or replaced by another inode, meanwhile.
+//! of the inode that it means, or a transaction that has read the record, so that a change which was decided on an old look
+//! at the entry can't hit an entry that was removed, or replaced by another inode, meanwhile.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
 use weir_proto::{Der, Key, ObjectId};

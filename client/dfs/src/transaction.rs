@@ -42,7 +42,7 @@ impl Tries {
         }
     }
 
-    /// Returns when to try again after something that had to be done first.
+    /// Whether to try again, after something that had to be done first; the error when not to.
     pub(crate) fn go_on(&self, context: &Context, operation: &'static str, node: String) -> Result<()> {
         if self.restarts.is_over(context) {
             let cause = "others change its extended attributes all the time".to_owned();

@@ -109,6 +109,13 @@ fn apart(random: &Random) -> Duration {
     Duration::from_micros(random.below(APART_US))
 }
 
+/// Takes from a directory what it has of its parent, as somebody does who ends in the middle of making it.
+async fn lose_parent(context: &Context, dfs: &Dfs, directory: &Entry) {
+    let object = Object::open(dfs.container(), directory.oid()).expect("opens");
+    let parent = Key::new(b"..").expect("a key");
+    object.punch_dkey_with(context, &parent, core::slice::from_ref(&parent)).await.expect("punched");
+}
+
 async fn unlink(context: &Context, dfs: &Dfs, directory: &Entry, name: &[u8]) -> Result<(), Error> {
     let removed = dfs.unlink(context, directory, name).await?;
     dfs.reclaim(context, &removed).await

@@ -1,11 +1,29 @@
 //! Clients that change attributes of the same inode at the same moment.
 
+use core::time::Duration;
+
+use weir_client::Context;
 use weir_dfs::{
-    Change, Error, LINK_TARGET_MAX, NAME_MAX, SetAttributes, XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode,
+    Change, Dfs, Error, LINK_TARGET_MAX, NAME_MAX, SetAttributes, XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode,
 };
 use weir_runtime::random::Random;
 
-use super::{MINUTE, OWNER, Scene, apart, seeds};
+use super::{Entry, MINUTE, OWNER, Outcome, Scene, apart, seeds};
+
+/// Has another client look for the scene's file and change it, after a while. Returns where its end will be.
+fn start_change(
+    scene: &Scene,
+    name: &str,
+    after: Duration,
+    change: impl AsyncFnOnce(&Context, &Dfs, &Entry) -> Result<Entry, Error> + 'static,
+) -> Outcome<Result<(), Error>> {
+    let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
+    let (_, end) = scene.start(name, after, async move |context| {
+        let node = dfs.lookup(&context, &a, b"one").await?;
+        change(&context, &dfs, &node).await.map(drop)
+    });
+    end
+}
 
 #[test]
 fn an_extended_attribute_and_a_mode_that_are_set_at_the_same_moment_are_both_there() {
@@ -13,17 +31,13 @@ fn an_extended_attribute_and_a_mode_that_are_set_at_the_same_moment_are_both_the
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let random = Random::new(seed);
-        let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
         let size = if seed % 2 == 0 { 10 } else { 20_000 };
-        let (_, set) = scene.start("setter", apart(&random) / 4, async move |context| {
-            let node = dfs.lookup(&context, &a, b"one").await?;
-            dfs.set_xattr(&context, &node, b"user.of", &vec![7; size], XattrMode::Any).await.map(drop)
+        let set = start_change(&scene, "setter", apart(&random) / 4, async move |context, dfs, node| {
+            dfs.set_xattr(context, node, b"user.of", &vec![7; size], XattrMode::Any).await
         });
-        let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
-        let (_, changed) = scene.start("changer", apart(&random) / 4, async move |context| {
-            let node = dfs.lookup(&context, &a, b"one").await?;
+        let changed = start_change(&scene, "changer", apart(&random) / 4, async |context, dfs, node| {
             let change = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-            dfs.set_attributes(&context, &node, &change).await.map(drop)
+            dfs.set_attributes(context, node, &change).await.map(|(node, _)| node)
         });
         scene.cluster.world.run_for(MINUTE);
         set.take().expect("an end").expect("set");
@@ -53,13 +67,10 @@ fn times_and_owner_that_are_set_at_the_same_moment_are_both_there() {
             .into_iter()
             .enumerate()
             .map(|(number, change)| {
-                let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
-                let name = format!("changer-{number}");
-                let (_, end) = scene.start(&name, apart(&random) / 4, async move |context| {
-                    let node = dfs.lookup(&context, &a, b"one").await?;
-                    dfs.set_attributes(&context, &node, &change).await.map(drop)
-                });
-                end
+                let (name, after) = (format!("changer-{number}"), apart(&random) / 4);
+                start_change(&scene, &name, after, async move |context, dfs, node| {
+                    dfs.set_attributes(context, node, &change).await.map(|(node, _)| node)
+                })
             })
             .collect();
         scene.cluster.world.run_for(MINUTE);
@@ -108,14 +119,10 @@ fn of_two_that_make_the_same_attribute_at_the_same_moment_one_hears_that_it_is_t
         let ends: Vec<_> = [1, 2]
             .into_iter()
             .map(|number: u8| {
-                let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
-                let (_, end) =
-                    scene.start(&format!("maker-{number}"), apart(&random) / 8, async move |context| {
-                        let node = dfs.lookup(&context, &a, b"one").await?;
-                        let value = vec![number; size];
-                        dfs.set_xattr(&context, &node, b"user.of", &value, XattrMode::Create).await.map(drop)
-                    });
-                end
+                let (name, after) = (format!("maker-{number}"), apart(&random) / 8);
+                start_change(&scene, &name, after, async move |context, dfs, node| {
+                    dfs.set_xattr(context, node, b"user.of", &vec![number; size], XattrMode::Create).await
+                })
             })
             .collect();
         scene.cluster.world.run_for(MINUTE);

@@ -3,11 +3,11 @@
 use core::time::Duration;
 use std::rc::Rc;
 
-use weir_client::{Context, Key, Object};
+use weir_client::Context;
 use weir_dfs::{Dfs, Error, Node as Entry, XattrMode};
 use weir_runtime::random::Random;
 
-use super::{MINUTE, OWNER, Scene, apart, seeds};
+use super::{MINUTE, OWNER, Scene, apart, lose_parent, seeds};
 
 #[test]
 fn exchanged_names_are_both_there_whenever_somebody_looks() {
@@ -267,9 +267,7 @@ fn a_directory_can_be_exchanged_into_one_that_is_not_whole() {
     scene.cluster.run(async move {
         let inner = dfs.mkdir(&context, &b, b"inner", OWNER).await.expect("made");
         // As clients of older versions have left it that died in the middle.
-        let (object, parent) =
-            (Object::open(dfs.container(), a.oid()).expect("opens"), Key::new(b"..").expect("a key"));
-        object.punch_dkey_with(&context, &parent, core::slice::from_ref(&parent)).await.expect("punched");
+        lose_parent(&context, &dfs, &a).await;
         dfs.parent_of(&context, a.oid()).await.expect_err("it isn't known");
         dfs.exchange(&context, (&a, b"one"), (&b, b"inner")).await.expect("exchanged");
         assert_eq!(dfs.parent_of(&context, inner.oid()).await.expect("known"), Some(a.oid()));

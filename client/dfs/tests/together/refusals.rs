@@ -5,7 +5,7 @@ use core::time::Duration;
 use weir_client::{AkeyWrite, Conditions, Der, Key, Object};
 use weir_dfs::{Error, Replace, XattrMode};
 
-use super::{MINUTE, OWNER, Scene, unlink};
+use super::{MINUTE, OWNER, Scene, lose_parent, unlink};
 
 #[test]
 fn what_is_read_of_one_engine_is_no_older_for_what_another_one_has_said() {
@@ -82,9 +82,7 @@ fn a_directory_is_moved_into_one_that_is_not_whole() {
     scene.cluster.run(async move {
         let inner = dfs.mkdir(&context, &b, b"inner", OWNER).await.expect("made");
         // As it is left by one who was told that there is such a name, and discards what he has made.
-        let (object, parent) =
-            (Object::open(dfs.container(), a.oid()).expect("opens"), Key::new(b"..").expect("a key"));
-        object.punch_dkey_with(&context, &parent, core::slice::from_ref(&parent)).await.expect("punched");
+        lose_parent(&context, &dfs, &a).await;
         let renamed = dfs.rename(&context, &b, b"inner", &a, b"new", Replace::Allow).await;
         assert_eq!(renamed.expect("renamed").0.oid(), inner.oid());
         assert_eq!(dfs.parent_of(&context, inner.oid()).await.expect("known"), Some(a.oid()));
