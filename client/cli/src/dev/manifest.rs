@@ -324,8 +324,8 @@ impl Manifests {
         Ok(())
     }
 
-    /// Looks at what refers to what: puts the pools' labels where containers name Pool objects. A name that no manifest defines is taken as the label
-    /// of a pool that is there already.
+    /// Looks at what refers to what: puts the pools' labels where containers name Pool objects. A name that no manifest defines
+    /// is taken as the label of a pool that is there already.
     fn resolve(&mut self) -> Result<(), CliError> {
         let wrong = |reason: String| CliError::Manifest { path: PathBuf::from("(all)"), reason };
         if let Some(cluster) = &self.cluster
@@ -516,42 +516,19 @@ spec: {}
 
     #[test]
     fn the_fields_are_those_of_the_kinds_in_kubernetes() {
+        const CLUSTERS: &str =
+            include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml");
+        const POOLS: &str = include_str!("../../../../charts/weir/files/crds/storage.weir.dev_pools.yaml");
+        const CONTAINERS: &str =
+            include_str!("../../../../charts/weir/files/crds/storage.weir.dev_containers.yaml");
         let kinds = [
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
-                "",
-                fields_of::<ClusterSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
-                "engines",
-                fields_of::<EnginesSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
-                "storage",
-                fields_of::<StorageSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_storageclusters.yaml"),
-                "fabric",
-                fields_of::<FabricSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_pools.yaml"),
-                "",
-                fields_of::<PoolSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_containers.yaml"),
-                "",
-                fields_of::<ContainerSpec>(),
-            ),
-            (
-                include_str!("../../../../charts/weir/files/crds/storage.weir.dev_containers.yaml"),
-                "owner",
-                fields_of::<Owner>(),
-            ),
+            (CLUSTERS, "", fields_of::<ClusterSpec>()),
+            (CLUSTERS, "engines", fields_of::<EnginesSpec>()),
+            (CLUSTERS, "storage", fields_of::<StorageSpec>()),
+            (CLUSTERS, "fabric", fields_of::<FabricSpec>()),
+            (POOLS, "", fields_of::<PoolSpec>()),
+            (CONTAINERS, "", fields_of::<ContainerSpec>()),
+            (CONTAINERS, "owner", fields_of::<Owner>()),
         ];
         for (text, part, fields) in kinds {
             let definition: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");

@@ -326,11 +326,11 @@ fn up(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
     let is_own = !folder.0.exists();
     let lock = take(&folder)?;
     let outcome = supervise(arguments, folder.clone(), output);
-    match &outcome {
+    if !arguments.detached {
+        folder.forget(is_own);
+    } else if let Err(error) = &outcome {
         // Whoever started it removes what is left, and may have gone.
-        Err(error) if arguments.detached => eprintln!("ERROR: {error}"),
-        _ if arguments.detached => {}
-        _ => folder.forget(is_own),
+        eprintln!("ERROR: {error}");
     }
     drop(lock);
     outcome
@@ -363,9 +363,8 @@ fn supervise(arguments: &UpArguments, folder: Folder, output: Output) -> Result<
 }
 
 fn hints(folder: &Folder, detached: bool) -> String {
-    let stop = if detached { folder.command("down") } else { "Ctrl-C".to_owned() };
-    let with = if detached { ":" } else { "" };
-    format!("use it with: export WEIR_ATTACH={}\nstop with{with} {stop}", settings::quoted(&folder.attach()))
+    let stop = if detached { format!(": {}", folder.command("down")) } else { " Ctrl-C".to_owned() };
+    format!("use it with: export WEIR_ATTACH={}\nstop with{stop}", settings::quoted(&folder.attach()))
 }
 
 /// Starts the supervisor in the background and relays what it says until the system is up.
@@ -589,8 +588,8 @@ fn env(folder: &Folder) -> Result<Answer, CliError> {
         )));
     }
     // Quoted whatever it is: a script may rely on it.
-    let quoted = attach.display().to_string().replace('\'', "'\\''");
-    Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH='{quoted}'\n")))
+    let quoted = settings::in_quotes(&attach);
+    Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH={quoted}\n")))
 }
 
 fn kill(arguments: &KillArguments) -> Result<Answer, CliError> {

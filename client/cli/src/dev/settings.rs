@@ -455,8 +455,13 @@ pub fn quoted(path: &Path) -> String {
     if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte)) {
         return text;
     }
-    // Single quotes hold everything but a single quote.
-    format!("'{}'", text.replace('\'', "'\\''"))
+    in_quotes(path)
+}
+
+/// The same in quotes, whatever it is. Single quotes hold everything but a single quote.
+#[must_use]
+pub fn in_quotes(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
 /// What `weir-engine` reads.
