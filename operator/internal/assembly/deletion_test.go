@@ -36,16 +36,26 @@ type deaf struct{}
 
 func (deaf) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-func TestADeletionDoesNotTrustTheCache(t *testing.T) {
+func deletedAt() metav1.Time { return metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) }
+
+// goes is the metadata of an object that is being deleted.
+func goes(name string) metav1.ObjectMeta {
+	deleted := deletedAt()
+	return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
+}
+
+// holding is an API server, or a cache of it, that holds an object with a status, and others.
+func holding(t *testing.T, object client.Object, others ...client.Object) client.Client {
+	t.Helper()
 	scheme, err := NewScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	deleted := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	clock := clocktesting.NewFakePassiveClock(deleted.Time)
-	goes := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
-	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithObjects(others...).WithStatusSubresource(object).Build()
+}
+
+func TestADeletionDoesNotTrustTheCache(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(deletedAt().Time)
 	poolSpec := func(policy v1alpha1.DeletionPolicy) v1alpha1.PoolSpec {
 		return v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: policy}
 	}
@@ -84,8 +94,7 @@ func TestADeletionDoesNotTrustTheCache(t *testing.T) {
 	}
 	for name, tc := range tests {
 		with := func(policy v1alpha1.DeletionPolicy, uuid string) client.Client {
-			object := tc.object(policy, uuid)
-			return fake.NewClientBuilder().WithScheme(scheme).WithObjects(others...).WithObjects(object).WithStatusSubresource(object).Build()
+			return holding(t, tc.object(policy, uuid), others...)
 		}
 		after := tc.object("", "")
 		reconcileOnce := func(t *testing.T, stale, live client.Client) error {
@@ -115,15 +124,7 @@ func TestADeletionDoesNotTrustTheCache(t *testing.T) {
 
 // What a deletion waits for, or is let go without, was made or deleted a moment ago.
 func TestADeletionSeesOthersPastTheCache(t *testing.T) {
-	scheme, err := NewScheme()
-	if err != nil {
-		t.Fatal(err)
-	}
-	deleted := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	clock := clocktesting.NewFakePassiveClock(deleted.Time)
-	goes := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
-	}
+	clock := clocktesting.NewFakePassiveClock(deletedAt().Time)
 	stays := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "storage", Name: name} }
 	destroyed := v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: v1alpha1.DeletionDelete}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "storage"}}
@@ -149,10 +150,7 @@ func TestADeletionSeesOthersPastTheCache(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			holding := func(objects ...client.Object) client.Client {
-				return fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.object).WithObjects(objects...).WithStatusSubresource(tc.object).Build()
-			}
-			stale, live := holding(tc.seen...), holding(append(tc.seen, tc.unseen...)...)
+			stale, live := holding(t, tc.object, tc.seen...), holding(t, tc.object, append(tc.seen, tc.unseen...)...)
 			var r reconcile.Reconciler = pool.New(stale, live, silent{}, deaf{}, clock)
 			if _, is := tc.object.(*v1alpha1.Container); is {
 				r = container.New(stale, live, silent{}, deaf{}, clock)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
@@ -62,15 +60,7 @@ func (h *heard) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...a
 }
 
 func TestAnEventSaysWhetherThereWasAnythingToDestroy(t *testing.T) {
-	scheme, err := NewScheme()
-	if err != nil {
-		t.Fatal(err)
-	}
-	deleted := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	clock := clocktesting.NewFakePassiveClock(deleted.Time)
-	goes := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "storage", Name: name, Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &deleted}
-	}
+	clock := clocktesting.NewFakePassiveClock(deletedAt().Time)
 	lake := func(uuid string) *v1alpha1.Pool {
 		spec := v1alpha1.PoolSpec{ClusterRef: v1alpha1.LocalReference{Name: "weir"}, DeletionPolicy: v1alpha1.DeletionDelete}
 		return &v1alpha1.Pool{ObjectMeta: goes("lake"), Spec: spec, Status: v1alpha1.PoolStatus{UUID: uuid}}
@@ -98,7 +88,7 @@ func TestAnEventSaysWhetherThereWasAnythingToDestroy(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tank, tc.object).WithStatusSubresource(tc.object).Build()
+			c := holding(t, tc.object, tank)
 			var sent heard
 			var r reconcile.Reconciler = pool.New(c, c, tc.engines, &sent, clock)
 			if _, is := tc.object.(*v1alpha1.Container); is {
