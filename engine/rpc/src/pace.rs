@@ -145,9 +145,9 @@ impl Inner {
             return Some(Leave(None));
         }
         let clients = self.clients.borrow();
-        let place = clients.paces(client).and_then(|paces| Some((paces, paces.of(pace, bytes)?)));
+        let line = clients.paces(client).and_then(|paces| Some((paces, paces.of(pace, bytes)?)));
         // There is nobody to wait for.
-        let Some((paces, (semaphore, count))) = place else { return Some(Leave(None)) };
+        let Some((paces, (semaphore, count))) = line else { return Some(Leave(None)) };
         let permit = semaphore.try_acquire_many(count)?;
         paces.note(pace);
         Some(Leave(Some(permit)))
