@@ -73,7 +73,22 @@ pub(crate) fn are_of_chunks(checksums: &[u32], chunks: Chunks, data: &[u8]) -> b
     sums(chunks, data).eq(checksums.iter().copied())
 }
 
-fn sums(chunks: Chunks, data: &[u8]) -> impl Iterator<Item = u32> {
+/// Which of `len` bytes' bits has flipped when that alone changes their checksum by `difference`; bits are counted from the
+/// first byte's lowest.
+pub(crate) fn flipped_bit(difference: u32, len: usize) -> Option<usize> {
+    // What the last bit's flip makes of the checksum, and each bit before it that multiplied by x.
+    let mut flip = POLYNOMIAL;
+    for bit in (0..len * 8).rev() {
+        if flip == difference {
+            return Some(bit);
+        }
+        flip = (flip >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(flip & 1));
+    }
+    None
+}
+
+/// The checksums of the chunks of some data.
+pub(crate) fn sums(chunks: Chunks, data: &[u8]) -> impl Iterator<Item = u32> {
     let usable = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
     chunks.ranges().map(move |range| crc32c(&data[usable(range.start)..usable(range.end)]))
 }
@@ -96,6 +111,21 @@ mod tests {
             prop_assert_eq!(whole, crc32c(&data));
             let padded = [&data[..], &vec![0; zeros]].concat();
             prop_assert_eq!(join(whole, of_zeros(zeros as u64), zeros as u64), crc32c(&padded));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_bit_is_found_by_what_it_makes_of_the_checksum(
+            mut data in proptest::collection::vec(any::<u8>(), 1..300), at in any::<proptest::sample::Index>(), other in any::<proptest::sample::Index>(),
+        ) {
+            let (bits, before) = (data.len() * 8, crc32c(&data));
+            let (bit, other) = (at.index(bits), other.index(bits));
+            data[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(flipped_bit(before ^ crc32c(&data), data.len()), Some(bit));
+            data[other / 8] ^= 1 << (other % 8);
+            // CRC-32C tells any three flipped bits of so few bytes from none.
+            prop_assert_eq!(flipped_bit(before ^ crc32c(&data), data.len()), None);
         }
     }
 

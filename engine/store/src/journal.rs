@@ -96,6 +96,11 @@ impl Ring {
         })
     }
 
+    /// Whether this is the batch that comes next, whoever wrote it.
+    pub(crate) fn goes_on_with(&self, batch: &Batch) -> bool {
+        batch.sequence == self.sequence && batch.previous == self.previous
+    }
+
     /// Bytes that recovery would read.
     pub(crate) fn used(&self) -> u64 {
         self.written - self.trimmed

@@ -57,6 +57,7 @@ mod state;
 mod stats;
 mod store;
 mod sweep;
+mod tail;
 mod timestamps;
 mod touched;
 mod transact;

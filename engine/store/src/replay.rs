@@ -6,7 +6,6 @@
 //! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
 //! without them it is dropped: it was not acknowledged.
 
-use crate::checksum::are_of_chunks;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::{RECORD_MAX, Ring};
@@ -14,7 +13,7 @@ use crate::paging::Halt;
 use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
-use crate::value::Blocks;
+use crate::tail;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf};
 
@@ -28,16 +27,16 @@ pub(crate) const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
 const REACH_CHANGES: usize = 256;
 
 /// The log ring through a window.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     device: &'a Rc<dyn Device>,
     offset: u64,
-    len: u64,
+    pub(crate) len: u64,
     window: Option<(u64, DmaBuf)>,
 }
 
 impl Reader<'_> {
     /// Bytes of the ring from `position`, up to its end at most.
-    async fn bytes(&mut self, position: u64, len: u64) -> Result<&[u8], OpenError> {
+    pub(crate) async fn bytes(&mut self, position: u64, len: u64) -> Result<&[u8], OpenError> {
         let len = len.min(self.len - position).next_multiple_of(BLOCK as u64);
         let held = self.window.as_ref().is_some_and(|(start, window)| {
             *start <= position && position + len <= start + window.len() as u64
@@ -54,7 +53,7 @@ impl Reader<'_> {
     }
 
     /// The intact batch at a position with its records.
-    async fn batch(
+    pub(crate) async fn batch(
         &mut self,
         position: u64,
         store: uuid::Uuid,
@@ -96,12 +95,8 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
     loop {
         let ring = *core.journal.ring.borrow();
         let found = reader.batch(ring.position, core.id).await?;
-        let fits = |batch: &Batch| {
-            batch.sequence == ring.sequence
-                && batch.previous == ring.previous
-                && batch.incarnation >= incarnation
-                && batch.incarnation <= core.journal.incarnation.get()
-        };
+        let incarnations = incarnation..=core.journal.incarnation.get();
+        let fits = |batch: &Batch| ring.goes_on_with(batch) && incarnations.contains(&batch.incarnation);
         let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
             if let Some(previous) = lost_wrap(core, &mut reader).await? {
                 skip_lost_wrap(core, previous);
@@ -131,10 +126,10 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
             BatchKind::Wrap => state.advance(layout.log_len - ring.position),
         }
     }
-    check_end(opening, core, &mut reader).await?;
+    tail::check(opening, core, &mut reader).await?;
     let Some(Held { records, sequence, position, before }) = held else { return Ok(known - left) };
     // Data of a batch that was stable is damaged, if it is: its readers are told.
-    if sequence < core.checkpoints.header.get().stable || data_is_intact(core, &records).await? {
+    if sequence < core.checkpoints.header.get().stable || tail::has_its_data(core, &records).await? {
         apply(opening, core, &records, before.position, &mut left).await?;
     } else {
         // Whoever stores the same again may bring its data to the same blocks, and a later open would believe in it then.
@@ -199,52 +194,4 @@ fn skip_lost_wrap(core: &Core, crc: u32) {
     let skipped = state.len - state.position;
     state.previous = crc;
     state.advance(skipped);
-}
-
-/// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
-/// stands behind it.
-async fn check_end(opening: &Opening<'_>, core: &Core, reader: &mut Reader<'_>) -> Result<(), OpenError> {
-    let ring = *core.journal.ring.borrow();
-    let stable = core.checkpoints.header.get().stable;
-    if ring.sequence < stable {
-        let offset = core.layout.log_offset + ring.position;
-        let reason =
-            format!("batch {} is damaged, while all before batch {stable} were stable", ring.sequence);
-        return Err(opening.corrupt("the log", offset, reason));
-    }
-    let mut distance = 0;
-    while distance <= BATCH_MAX {
-        let position = (ring.position + distance) % ring.len;
-        let header = reader.bytes(position, BLOCK as u64).await?;
-        let later = probe_batch(header, core.id).is_some_and(|batch| batch.sequence > ring.sequence);
-        if later && reader.batch(position, core.id).await?.is_some() {
-            let offset = core.layout.log_offset + ring.position;
-            let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
-            return Err(opening.corrupt("the log", offset, reason));
-        }
-        distance += BLOCK as u64;
-    }
-    Ok(())
-}
-
-/// Whether the data extents that the last batch leaves behind are what it says.
-async fn data_is_intact(core: &Core, records: &Records) -> Result<bool, OpenError> {
-    for blocks in records.blocks_left() {
-        if !blocks_match(core, &blocks).await? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
-    let mut data = Vec::new();
-    for run in &blocks.runs {
-        if !core.space.borrow().contains(*run) {
-            return Ok(false);
-        }
-        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
-        data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
-    }
-    Ok(are_of_chunks(&blocks.checksums, blocks.chunks, &data))
 }

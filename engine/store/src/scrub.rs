@@ -9,6 +9,7 @@
 mod fixed;
 mod rot;
 
+pub(crate) use rot::report;
 pub use rot::{Rot, ScrubReport};
 
 use crate::config::ScrubConfig;

@@ -2,6 +2,7 @@
 
 use crate::checksum::Checksums;
 use crate::codec::{Decoder, Encode, Malformed};
+use crate::format::Layout;
 use crate::space::{RUNS_MAX, Run, Runs};
 use weir_media::BLOCK;
 use weir_proto::chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunks};
@@ -75,6 +76,18 @@ impl Blocks {
             let bytes = &data[small(range.start)..small(range.end)];
             (range.start, bytes, self.checksums.get(number).copied())
         })
+    }
+
+    /// Where on the device a byte of the data is.
+    pub(crate) fn offset_of(&self, byte: u64, layout: &Layout) -> Option<u64> {
+        let mut left = byte;
+        for run in &self.runs {
+            if left < run.bytes() {
+                return Some(layout.data(run.block) + left);
+            }
+            left -= run.bytes();
+        }
+        None
     }
 
     fn encode(&self, out: &mut Vec<u8>) {

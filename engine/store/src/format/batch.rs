@@ -1,5 +1,6 @@
 //! Batches of the log: records that were made durable by one flush.
 
+use crate::checksum::flipped_bit;
 use crate::codec::{Decoder, Encode, crc32c_without};
 use uuid::Uuid;
 use weir_media::BLOCK;
@@ -90,6 +91,23 @@ impl Batch {
     pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         bytes.get(..self.len as usize).is_some_and(|bytes| crc32c_without(bytes, CRC_AT) == self.crc)
     }
+
+    /// The byte with the flipped bit, when these bytes would be the batch but for one bit, which its header doesn't tell
+    /// other bytes by.
+    pub(crate) fn flipped(&self, bytes: &[u8]) -> Option<u64> {
+        let bytes = bytes.get(..self.len as usize)?;
+        let bit = flipped_bit(crc32c_without(bytes, CRC_AT) ^ self.crc, bytes.len())?;
+        Some(bit as u64 / 8)
+    }
+}
+
+/// A header as it would be had one of its bits not flipped: the byte of each bit, and the header.
+pub(crate) fn flips_of_header(header: [u8; BATCH_HEADER]) -> impl Iterator<Item = (u64, [u8; BATCH_HEADER])> {
+    (0..BATCH_HEADER * 8).map(move |bit| {
+        let mut other = header;
+        other[bit / 8] ^= 1 << (bit % 8);
+        (bit as u64 / 8, other)
+    })
 }
 
 #[cfg(test)]

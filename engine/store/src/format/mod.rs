@@ -5,7 +5,9 @@ mod checkpoint;
 mod page;
 mod superblock;
 
-pub(crate) use batch::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
+pub(crate) use batch::{
+    BATCH_HEADER, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch,
+};
 pub(crate) use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
 pub(crate) use page::{StoredNode, decode_map, decode_node, encode_map, encode_node};
 pub(crate) use superblock::{Superblock, SuperblockFault, describe, read_superblock, unfinished_format};

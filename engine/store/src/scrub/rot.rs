@@ -53,7 +53,7 @@ pub struct ScrubReport {
 }
 
 /// Counts, keeps and logs a place, once. What a device refuses that is out of use says nothing of the place.
-pub(super) fn report(core: &Core, rot: Rot) {
+pub(crate) fn report(core: &Core, rot: Rot) {
     if core.device.fault().is_some() {
         return;
     }

@@ -274,11 +274,15 @@ fn no_flipped_bit_anywhere_is_returned_as_data_and_each_that_counts_is_found_and
     }
 }
 
+/// Blocks of a device where a batch of the log begins.
+fn batches(device: &MemoryDevice) -> Vec<u64> {
+    (0..SIZE / 4096).filter(|at| device.bytes(at * 4096, 4).as_slice() == b"WLOG").collect()
+}
+
 #[test]
-fn a_damaged_log_is_reported_unless_it_is_the_very_end() {
+fn a_damaged_log_is_not_opened_unless_it_is_the_very_end() {
     let device = filled(false);
-    let blocks: Vec<u64> =
-        (0..SIZE / 4096).filter(|at| device.bytes(at * 4096, 4).as_slice() == b"WLOG").collect();
+    let blocks = batches(&device);
     assert!(blocks.len() > 100);
     for at in &blocks[..blocks.len() - 1] {
         let damaged = device.copy(SIZE);
@@ -286,6 +290,49 @@ fn a_damaged_log_is_reported_unless_it_is_the_very_end() {
         assert_eq!(examine(&damaged), Ok(1), "the batch at block {at}");
     }
     assert_eq!(examine(&device), Ok(0));
+}
+
+/// Places that an open reports as rotten, and whether the value that was stored last is there.
+fn opened(device: &MemoryDevice) -> (Vec<(&'static str, u64)>, bool) {
+    let disk: Rc<dyn Device> = Rc::new(device.copy(SIZE));
+    run(4, async move |handle| {
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("nothing stable is damaged");
+        let shard = store.pool(POOL).expect("a pool");
+        let last = get(&shard, "d119", "a", u64::MAX).await.expect("no damage within it");
+        let found = store.scrub().found.into_iter().map(|rot| (rot.location.what, rot.location.offset));
+        (found.collect(), last.is_some())
+    })
+}
+
+#[test]
+fn a_flipped_bit_at_the_very_end_of_the_log_is_reported_and_a_torn_end_is_not() {
+    let device = filled(false);
+    assert_eq!(opened(&device), (vec![], true));
+    let last = *batches(&device).last().expect("a batch") * 4096;
+    let len = u32::from_le_bytes(device.bytes(last + 36, 4).try_into().expect("four bytes"));
+    // Each field of the header, what is not used of it, and the record.
+    for at in (0..u64::from(len)).chain([u64::from(len)]) {
+        let damaged = device.copy(SIZE);
+        damaged.flip_bit(last + at, (at % 8) as u8);
+        let inside = at < u64::from(len);
+        let found = if inside { vec![("the log", last + at)] } else { vec![] };
+        assert_eq!(opened(&damaged), (found, !inside), "byte {at} of {len}");
+        damaged.flip_bit(last + 60, 1);
+        assert_eq!(opened(&damaged).0.len(), usize::from(!inside), "two bits");
+    }
+    // Data that it refers to.
+    let value = pattern(119, 70_000);
+    let start =
+        (0..SIZE / 4096).find(|at| device.bytes(at * 4096, 64) == value[..64]).expect("the data") * 4096;
+    for at in [0, 40_001, 69_999] {
+        let damaged = device.copy(SIZE);
+        damaged.flip_bit(start + at, 3);
+        assert_eq!(opened(&damaged), (vec![("data", start + at)], false));
+    }
+    let torn = device.copy(SIZE);
+    torn.flip_bit(start, 3);
+    torn.flip_bit(start + 50_000, 3);
+    assert_eq!(opened(&torn), (vec![], false));
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! The end of the log: whether something is missing there that was stable, and whether what a crash seems to have torn is
+//! rather the device's doing.
+//!
+//! A batch that was torn and one that has rotted are both dropped. But what is written whole and differs in one bit tells
+//! so: a checksum has a place for each single bit that may have flipped. Torn bytes that pass for that are as rare as the bits
+//! of a batch among all checksums, which is why such a finding is reported and never acted upon.
+
+use crate::checksum::{flipped_bit, sums};
+use crate::error::OpenError;
+use crate::format::{BATCH_HEADER, Batch, flips_of_header, probe_batch};
+use crate::record::Records;
+use crate::recover::Opening;
+use crate::replay::{BATCH_MAX, Reader};
+use crate::scrub::{self, Rot};
+use crate::state::Core;
+use crate::value::Blocks;
+use weir_media::{BLOCK, DmaBuf};
+
+/// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
+/// stands behind it. Reports a batch that would be there but for one bit.
+pub(crate) async fn check(
+    opening: &Opening<'_>,
+    core: &Core,
+    reader: &mut Reader<'_>,
+) -> Result<(), OpenError> {
+    let ring = *core.journal.ring.borrow();
+    let stable = core.checkpoints.header.get().stable;
+    if ring.sequence < stable {
+        let offset = core.layout.log_offset + ring.position;
+        let reason =
+            format!("batch {} is damaged, while all before batch {stable} were stable", ring.sequence);
+        return Err(opening.corrupt("the log", offset, reason));
+    }
+    let mut distance = 0;
+    while distance <= BATCH_MAX {
+        let position = (ring.position + distance) % ring.len;
+        let header = reader.bytes(position, BLOCK as u64).await?;
+        let later = probe_batch(header, core.id).is_some_and(|batch| batch.sequence > ring.sequence);
+        if later && reader.batch(position, core.id).await?.is_some() {
+            let offset = core.layout.log_offset + ring.position;
+            let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
+            return Err(opening.corrupt("the log", offset, reason));
+        }
+        distance += BLOCK as u64;
+    }
+    if let Some((batch, byte)) = flipped(core, reader).await? {
+        let offset = core.layout.log_offset + ring.position + byte;
+        report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
+    }
+    Ok(())
+}
+
+fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) {
+    let location = core.location(what, offset);
+    let reason = format!("{reason}; what was stored last before the crash is not there");
+    scrub::report(core, Rot { location, len, pool: None, subject: None, reason });
+}
+
+/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit.
+async fn flipped(core: &Core, reader: &mut Reader<'_>) -> Result<Option<(Batch, u64)>, OpenError> {
+    let ring = *core.journal.ring.borrow();
+    let header = reader.bytes(ring.position, BLOCK as u64).await?;
+    let Some(Ok(header)) = header.get(..BATCH_HEADER).map(<[u8; BATCH_HEADER]>::try_from) else {
+        return Ok(None);
+    };
+    let fits = |header: &[u8]| {
+        probe_batch(header, core.id).filter(|batch| {
+            let end = ring.position + batch.blocks_len();
+            ring.goes_on_with(batch) && u64::from(batch.len) <= BATCH_MAX && end <= ring.len
+        })
+    };
+    if let Some(batch) = fits(&header) {
+        let bytes = reader.bytes(ring.position, u64::from(batch.len)).await?;
+        if let Some(byte) = batch.flipped(bytes) {
+            return Ok(Some((batch, byte)));
+        }
+    }
+    for (byte, other) in flips_of_header(header) {
+        let Some(batch) = fits(&other) else { continue };
+        let bytes = reader.bytes(ring.position, u64::from(batch.len)).await?;
+        let rest = bytes.get(BATCH_HEADER..batch.len as usize).unwrap_or_default();
+        if batch.matches(&[&other, rest].concat()) {
+            return Ok(Some((batch, byte)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the data extents that the last batch leaves behind are what it says.
+pub(crate) async fn has_its_data(core: &Core, records: &Records) -> Result<bool, OpenError> {
+    for blocks in records.blocks_left() {
+        if !blocks_match(core, &blocks).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
+    let mut data = Vec::new();
+    for run in &blocks.runs {
+        if !core.space.borrow().contains(*run) {
+            return Ok(false);
+        }
+        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+        data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
+    }
+    let found = sums(blocks.chunks, &data).zip(&blocks.checksums).zip(blocks.chunks.ranges());
+    let mut wrong = found.filter(|((found, kept), _)| found != *kept);
+    let Some(((found, kept), chunk)) = wrong.next() else { return Ok(true) };
+    let bit = usize::try_from(chunk.end - chunk.start).ok().and_then(|len| flipped_bit(found ^ kept, len));
+    if let Some(bit) = bit.filter(|_| wrong.next().is_none()) {
+        let offset = blocks.offset_of(chunk.start + bit as u64 / 8, &core.layout).unwrap_or_default();
+        report(core, "data", offset, 1, "one bit of what the last batch of the log refers to has flipped");
+    }
+    Ok(false)
+}
