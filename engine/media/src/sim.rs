@@ -8,6 +8,7 @@ use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError, check_transfer};
 use crate::memory::Content;
 use core::cell::RefCell;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -86,6 +87,8 @@ struct State {
     /// The disk stops before the operation of this number.
     halt_at: Option<u64>,
     halted: bool,
+    /// Bytes that can't be read.
+    unreadable: Vec<Range<u64>>,
     stats: DeviceStats,
 }
 
@@ -115,6 +118,7 @@ impl SimDisk {
             operations: 0,
             halt_at: None,
             halted: false,
+            unreadable: Vec::new(),
             stats: DeviceStats::default(),
         };
         Self {
@@ -204,6 +208,11 @@ impl SimDisk {
         state.current.flip_bit(offset, bit);
     }
 
+    /// Reads that touch these bytes fail from now on.
+    pub fn make_unreadable(&self, bytes: Range<u64>) {
+        self.state.borrow_mut().unreadable.push(bytes);
+    }
+
     /// The bytes a read would see.
     #[must_use]
     pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -249,6 +258,10 @@ impl State {
         self.halted |= self.halt_at == Some(self.operations);
         self.operations += u64::from(!self.halted);
         !self.halted
+    }
+
+    fn is_unreadable(&self, offset: u64, len: u64) -> bool {
+        self.unreadable.iter().any(|bytes| bytes.start < offset + len && offset < bytes.end)
     }
 
     /// Makes a completed write stable.
@@ -368,7 +381,8 @@ impl Device for SimDevice {
         if let Err(error) = self.check(offset, len) {
             return Box::pin(core::future::ready(Err(error)));
         }
-        let error = self.disk.fails().then(|| self.failed("read", offset, len as u64));
+        let fails = self.disk.fails() || self.disk.state.borrow().is_unreadable(offset, len as u64);
+        let error = fails.then(|| self.failed("read", offset, len as u64));
         self.after(self.disk.transfer_delay(), move |state| {
             if let Some(error) = error {
                 return Err(error);
@@ -519,6 +533,18 @@ mod tests {
             torn += u32::from(bytes.contains(&1) && bytes.contains(&2));
         }
         assert!(torn > 10, "only {torn} of 50 crashes tore the write");
+    }
+
+    #[test]
+    fn what_is_made_unreadable_fails_and_nothing_beside_it() {
+        let (world, disk, device) = world(5);
+        disk.make_unreadable(8192..8193);
+        let node = world.node("n");
+        world.block_on(&node, async move {
+            for (offset, is_readable) in [(0, true), (4096, true), (8192, false), (12288, true)] {
+                assert_eq!(device.read(offset, DmaBuf::new(4096)).await.is_ok(), is_readable, "{offset}");
+            }
+        });
     }
 
     #[test]

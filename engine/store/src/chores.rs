@@ -5,7 +5,7 @@ use crate::aggregate::{ChoreError, Task, visit_akey, visit_object};
 use crate::error::PoolError;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
-use crate::paging::{Fault, Halt, PageError};
+use crate::paging::{Fault, Halt};
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::{Core, add};
@@ -127,16 +127,40 @@ pub(crate) fn decisions_from(core: &Core) -> u64 {
 }
 
 /// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
-async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
-    let old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
+async fn forget_decisions(core: &Rc<Core>) -> Result<bool, ChoreError> {
+    let mut old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
     if old.is_empty() {
         return Ok(false);
     }
     core.admit().await?;
-    core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(old.iter().map(Vec::as_slice))?)).await?;
+    pass_over_lost(core, &mut old)?;
+    loop {
+        let keys = || old.iter().map(Vec::as_slice);
+        match core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(keys())?)).await {
+            Ok(()) => break,
+            Err(ChoreError::Page(_)) => {
+                let tree = core.tree.borrow();
+                let absent = old.iter().find_map(|key| tree.behind_key(key));
+                core.aggregation.borrow_mut().lost.extend(absent);
+            }
+            Err(error) => return Err(error),
+        }
+        pass_over_lost(core, &mut old)?;
+    }
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;
     Ok(true)
+}
+
+/// Takes those out of some decisions that lie in nodes which couldn't be read: they are forgotten until the next open, which
+/// finds them again, so that nobody reads such a node over and over.
+fn pass_over_lost(core: &Core, old: &mut Vec<Vec<u8>>) -> Result<(), ChoreError> {
+    let (tree, queue) = (core.tree.borrow(), core.aggregation.borrow());
+    let is_lost = |key: &mut Vec<u8>| tree.behind_key(key).is_some_and(|behind| queue.lost.contains(&behind));
+    for key in old.extract_if(.., is_lost) {
+        core.transactions.borrow_mut().follow(&key, None)?;
+    }
+    Ok(())
 }
 
 /// Visits of an object until one goes through without a new snapshot in between. After that it is left to the work in the
@@ -246,7 +270,7 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
         Ok::<_, Halt<ChoreError>>(changes)
     });
     let changes = match (changes.await, place) {
-        (Err(ChoreError::Page(PageError::Corrupt { .. })), Some((container, from))) => {
+        (Err(ChoreError::Page(_)), Some((container, from))) => {
             // What lies behind goes all the same, and what is left of others.
             let behind = core.tree.borrow().behind_absent(&from);
             core.aggregation.borrow_mut().damaged.insert(container, behind);

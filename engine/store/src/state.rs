@@ -616,7 +616,7 @@ impl Core {
         let runs = |value: Option<&[u8]>| value.map_or(Ok(Runs::new()), Version::runs);
         let (old_runs, new_runs) = (runs(old)?, runs(new)?);
         let mut space = self.space.borrow_mut();
-        if new_runs.iter().any(|run| !space.contains(*run)) {
+        if old_runs.iter().chain(&new_runs).any(|run| !space.contains(*run)) {
             return Err(Malformed("a value refers to blocks outside the data region"));
         }
         for run in &old_runs {

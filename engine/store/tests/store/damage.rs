@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, ObjectId};
-use weir_store::{Data, PoolError, Shard, StoreConfig};
+use weir_store::{Data, PoolError, Shard, StoreConfig, TransactionId};
 
 const DISK: u64 = 64 << 20;
 
@@ -29,7 +29,7 @@ fn value(container: ContainerId, epoch: u64) -> Vec<u8> {
     pattern(if container == OTHER { 1 << 20 } else { 0 } + epoch, LEN)
 }
 
-async fn store(shard: &Shard, container: ContainerId, number: u64, epoch: u64) {
+async fn store_value(shard: &Shard, container: ContainerId, number: u64, epoch: u64) {
     let (value, none) = (value(container, epoch), Conditions::NONE);
     let (object, update) = (ObjectId { hi: 0, lo: number }, [single("a", &value)]);
     let data = Data::Borrowed(&value);
@@ -38,19 +38,25 @@ async fn store(shard: &Shard, container: ContainerId, number: u64, epoch: u64) {
 
 /// A closed store with the objects in two containers. A leaf in the midst of those of the first is damaged.
 fn damaged(seed: u64) -> Machine {
+    let machine = filled(seed);
+    machine.rot_all(&value(CONTAINER, OBJECTS));
+    machine
+}
+
+/// A closed store with the objects in two containers.
+fn filled(seed: u64) -> Machine {
     let machine = Machine::new(seed, DISK);
     let (opened, shard) = machine.start(config(false));
     machine.run(async move {
         shard.create_container(OTHER).await.expect("created");
         for container in [CONTAINER, OTHER] {
             for number in 1..=OBJECTS {
-                store(&shard, container, number, 2 * number).await;
-                store(&shard, container, number, 2 * number + 1).await;
+                store_value(&shard, container, number, 2 * number).await;
+                store_value(&shard, container, number, 2 * number + 1).await;
             }
         }
         opened.close().await.expect("closed");
     });
-    machine.rot_all(&value(CONTAINER, OBJECTS));
     machine
 }
 
@@ -105,4 +111,74 @@ fn reclaim_passes_over_a_damaged_leaf() {
     });
     machine.sleep(Duration::from_mins(1));
     assert!(store.pool(POOL).expect("the pool").containers().is_empty());
+}
+
+#[test]
+fn what_reclaim_can_not_read_it_does_not_ask_for_again() {
+    let machine = filled(4);
+    let store = machine.open(config(true));
+    let shard = store.pool(POOL).expect("the pool");
+    machine.lose_all(&value(CONTAINER, OBJECTS));
+    let user = shard.clone();
+    machine.run(async move { user.destroy_container(CONTAINER).await.expect("destroyed") });
+    machine.sleep(Duration::from_mins(20));
+    assert!(shard.containers().iter().any(|left| left.container == CONTAINER && left.destroying));
+    let errors = machine.device().stats().errors;
+    assert!((1..5).contains(&errors), "{errors} reads failed: a device with eight is put out of use");
+}
+
+#[test]
+fn decisions_in_a_damaged_leaf_hold_up_neither_others_nor_aggregation() {
+    const DECISIONS: u64 = 2000;
+    let id = |number: u64| {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&pattern(number, 16));
+        TransactionId(uuid::Uuid::from_bytes(bytes))
+    };
+    for is_unreadable in [false, true] {
+        let machine = filled(5);
+        let store = machine.open(config(true));
+        let shard = store.pool(POOL).expect("the pool");
+        let user = shard.clone();
+        machine.run(async move {
+            for number in 0..DECISIONS {
+                user.abort_transaction(CONTAINER, id(number)).await.expect("aborted");
+            }
+        });
+        // Checkpoints write them, and others need the memory.
+        let (user, opened) = (shard.clone(), Rc::clone(&store));
+        machine.run(async move {
+            opened.checkpoint().await.expect("written");
+            for number in 1..=OBJECTS {
+                store_value(&user, CONTAINER, number, 10_000 + number).await;
+            }
+        });
+        // Keys of a leaf are without their common start.
+        let tail = &id(DECISIONS / 2).0.as_bytes()[4..].to_vec();
+        if is_unreadable {
+            machine.lose_all(tail)
+        } else {
+            machine.rot_all(tail)
+        };
+        machine.sleep(Duration::from_mins(20));
+        let before = store.stats().aggregated;
+        machine.run(async move {
+            for number in 0..DECISIONS {
+                assert_eq!(shard.decision(CONTAINER, id(number)).await, Ok(None), "decision {number}");
+            }
+            for number in 1..=OBJECTS {
+                store_value(&shard, CONTAINER, number, 20_000 + number).await;
+            }
+        });
+        machine.sleep(Duration::from_mins(1));
+        let removed = store.stats().aggregated - before;
+        assert_eq!(removed, OBJECTS, "background work goes on");
+        let errors = store.stats().index.errors + machine.device().stats().errors;
+        assert!(
+            (1..8).contains(&errors),
+            "{errors} reads failed, {is_unreadable} {:?} {}",
+            store.stats().index,
+            machine.device().stats().errors
+        );
+    }
 }

@@ -135,9 +135,19 @@ impl Machine {
 
     /// Flips a bit of these bytes wherever the disk has them: where they are, and where they have been.
     pub fn rot_all(&self, bytes: &[u8]) {
-        let (all, wanted) = (self.disk.bytes(0, self.device().size() as usize), &bytes[..16]);
-        let places = (0..).zip(all.windows(16)).filter(|(_, found)| *found == wanted);
-        places.for_each(|(at, _)| self.disk.rot(at, 3));
+        self.places(bytes).for_each(|at| self.disk.rot(at, 3));
+    }
+
+    /// Makes these bytes unreadable wherever the disk has them: where they are, and where they have been.
+    pub fn lose_all(&self, bytes: &[u8]) {
+        self.places(bytes).for_each(|at| self.disk.make_unreadable(at..at + 1));
+    }
+
+    fn places(&self, bytes: &[u8]) -> impl Iterator<Item = u64> {
+        let (all, wanted) =
+            (self.disk.bytes(0, self.device().size() as usize), &bytes[..bytes.len().min(16)]);
+        let found = (0..).zip(all.windows(wanted.len())).filter(|(_, found)| *found == wanted);
+        found.map(|(at, _)| at).collect::<Vec<u64>>().into_iter()
     }
 
     /// Stores that were opened here and whose memory isn't free.
