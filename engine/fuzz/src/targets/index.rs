@@ -25,7 +25,6 @@ struct Place {
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
     let device = base();
-    let (at, mut block) = header(&device);
     let mut entries: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     if !source.chance(20) {
         entries.extend(catalog());
@@ -35,15 +34,21 @@ pub fn run(input: &[u8]) {
         let value = value(&mut source, &key);
         entries.insert(key, value);
     }
+    write_index(&device, entries, &mut source);
+    use_device(&device);
+}
+
+/// Gives a store these entries in place of its own.
+fn write_index(device: &MemoryDevice, entries: BTreeMap<Vec<u8>, Vec<u8>>, source: &mut Source<'_>) {
+    let (at, mut block) = header(device);
     let count = if source.chance(20) { source.number() } else { entries.len() as u64 };
-    let root = write_tree(&device, entries, &mut source);
+    let root = write_tree(device, entries, source);
     put_u64(&mut block, 56, root.block);
     put_u32(&mut block, 64, root.len);
     put_u32(&mut block, 68, root.crc);
     put_u64(&mut block, 72, count);
     seal(&mut block, 8);
-    write_header(&device, at, &block);
-    use_device(&device);
+    write_header(device, at, &block);
 }
 
 /// Puts entries into leaves and, when there are several, a branch above them.
@@ -113,4 +118,39 @@ fn write_node(
     let place = Place { low, block: *next, len: u32::try_from(len).unwrap_or(0), crc };
     *next += (len / BLOCK) as u64;
     place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{CONTAINER, POOL, TEXT_OBJECT, config, owner};
+    use core::time::Duration;
+    use std::rc::Rc;
+    use weir_media::Device;
+    use weir_store::{Store, StoreConfig};
+
+    #[test]
+    fn a_version_in_blocks_that_do_not_exist_stops_the_store_and_not_the_process() {
+        let device = base();
+        // An akey "a" of a dkey "a" with a single value of 9 bytes at epoch 1, in block 2^40.
+        let mut key = vec![5, 0, 0, 0, 1, 0, 0, 0, 1];
+        key.extend(TEXT_OBJECT.to_bytes());
+        key.extend([1, b'a', 0, 0, 1, b'a', 0, 0, 1]);
+        key.extend((!1u64).to_be_bytes());
+        let mut value = vec![0, 2, 9, 12, 1];
+        put_varint(&mut value, 1 << 40);
+        value.extend([1, 7, 7, 7, 7]);
+        let entries: BTreeMap<_, _> = catalog().into_iter().chain([(key, value)]).collect();
+        write_index(&device, entries, &mut Source::new(&[]));
+        let disk: Rc<dyn Device> = Rc::new(device.clone());
+        crate::image::run(async move |handle| {
+            let config = StoreConfig { background: true, ..config() };
+            let store = Store::open(&handle, disk, &owner(), config).await.expect("nobody has looked at it");
+            let shard = store.pool(POOL).expect("a pool");
+            shard.destroy_container(CONTAINER).await.expect("destroyed");
+            handle.sleep(Duration::from_secs(10)).await;
+            let error = store.create_pool(POOL, 1 << 20).await.expect_err("it has been removed");
+            assert!(error.to_string().contains("blocks outside the data region"), "{error}");
+        });
+    }
 }
