@@ -17,7 +17,7 @@ use crate::value::Blocks;
 use weir_media::{BLOCK, DmaBuf};
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
-/// stands behind it. Reports a batch that would be there but for one bit.
+/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports a batch that would be there but for one bit.
 pub(crate) async fn check(
     opening: &Opening<'_>,
     core: &Core,
@@ -42,6 +42,15 @@ pub(crate) async fn check(
             return Err(opening.corrupt("the log", offset, reason));
         }
         distance += BLOCK as u64;
+    }
+    if let Some((batch, _)) = reader.batch(ring.position, core.id).await?
+        && ring.goes_on_with(&batch)
+        && batch.incarnation > core.journal.incarnation.get()
+    {
+        // Whoever opens a store renews the header before anything is logged.
+        let offset = core.layout.log_offset + ring.position;
+        let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
+        return Err(opening.corrupt("the log", offset, reason));
     }
     if let Some((batch, byte)) = flipped(core, reader).await? {
         let offset = core.layout.log_offset + ring.position + byte;
