@@ -53,6 +53,7 @@ impl Shard {
         let place = (self.number, number, id);
         self.check_transaction_epoch(epoch)?;
         check_operations(operations)?;
+        self.wait_for(epoch).await;
         if let Some(epoch) = self.is_committed(place)? {
             self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
             return Ok(epoch);

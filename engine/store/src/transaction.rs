@@ -54,7 +54,7 @@ const KEPT_BYTES_MIN: usize = 8 << 20;
 const KEPT_TIMES_LEFT: u64 = 3;
 
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
-/// its reads wait until the clock has come there, so that after a restart nothing has been read at a later epoch.
+/// it waits until the clock has come there, so that after a restart nothing has been read or told at a later epoch.
 const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
 
 impl Shard {
@@ -66,6 +66,15 @@ impl Shard {
             return Err(UpdateError::Invalid(text));
         }
         Ok(())
+    }
+
+    /// Waits until the clock has passed a transaction's epoch.
+    pub(crate) async fn wait_for(&self, epoch: Epoch) {
+        let rt = &self.core.rt;
+        let ahead = epoch.0.saturating_sub(rt.wall_ns());
+        if ahead > 0 {
+            rt.sleep(Duration::from_nanos(ahead)).await;
+        }
     }
 
     /// Checks the operations of a transaction and stores them durably, so that from now on it can be committed or
@@ -97,6 +106,7 @@ impl Shard {
         let place = (self.number, number, id);
         self.check_transaction_epoch(epoch)?;
         check_operations(operations)?;
+        self.wait_for(epoch).await;
         let found = self.is_prepared(place, epoch);
         if !matches!(found, Ok(false)) {
             // Whoever prepared or decided it may be waiting for that to be durable.

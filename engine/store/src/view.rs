@@ -8,7 +8,6 @@ use crate::key::ContainerNumber;
 use crate::list::ListPage;
 use crate::shard::Shard;
 use crate::timestamps::Scope;
-use core::time::Duration;
 use weir_proto::object::{AkeyFetch, Conditions, KeyQuery, ListScope, SearchKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
@@ -34,7 +33,7 @@ impl View {
         conditions: Conditions,
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
-        self.wait().await;
+        self.shard.wait_for(self.epoch).await;
         let reader = Reader::Transaction;
         self.shard.fetch_as(reader, self.container, object, dkey, self.epoch, conditions, akeys).await
     }
@@ -55,7 +54,7 @@ impl View {
             return Err(FetchError::Invalid("a transaction can't list objects".to_owned()));
         }
         let number = self.shard.locate(self.container)?;
-        self.wait().await;
+        self.shard.wait_for(self.epoch).await;
         self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
         self.shard.list(self.container, object, scope, self.epoch, anchor, limit, with_value).await
     }
@@ -71,18 +70,9 @@ impl View {
         anchor: &[u8],
     ) -> Result<SearchKeyReply, FetchError> {
         let number = self.shard.locate(self.container)?;
-        self.wait().await;
+        self.shard.wait_for(self.epoch).await;
         self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
         self.shard.query_key(self.container, object, self.epoch, query, anchor).await
-    }
-
-    /// Waits until the clock has passed the epoch.
-    async fn wait(&self) {
-        let rt = &self.shard.core.rt;
-        let ahead = self.epoch.0.saturating_sub(rt.wall_ns());
-        if ahead > 0 {
-            rt.sleep(Duration::from_nanos(ahead)).await;
-        }
     }
 
     fn object(&self, number: ContainerNumber, object: ObjectId) -> ObjectKey {

@@ -497,6 +497,34 @@ fn who_reads_what_aggregation_has_removed_since_has_to_start_again() {
 }
 
 #[test]
+fn nothing_is_told_of_an_epoch_that_the_clock_has_not_passed() {
+    // After a restart nobody remembers what was told, but that it was of epochs before the restart.
+    let (machine, _store, shard, _) = start(7);
+    let handle = machine.handle();
+    machine.run(async move {
+        let ahead = || handle.wall_ns() + 900_000_000;
+        let missing = |conditions| {
+            let mut update = store_value(1, "x", b"1");
+            if let Operation::Update { conditions: own, .. } = &mut update {
+                *own = conditions;
+            }
+            [update]
+        };
+        for (number, conditions) in [(1, Conditions::DKEY_UPDATE), (2, Conditions::NONE)] {
+            let epoch = ahead();
+            let told = shard.prepare(CONTAINER, id(number), Epoch(epoch), &missing(conditions)).await;
+            assert_eq!(told.is_ok(), number == 2, "{told:?}");
+            assert!(handle.wall_ns() >= epoch);
+            shard.abort_transaction(CONTAINER, id(number)).await.expect("aborted");
+            let epoch = ahead();
+            let told = shard.transact(CONTAINER, id(10 + number), Epoch(epoch), &missing(conditions)).await;
+            assert_eq!(told.is_ok(), number == 2, "{told:?}");
+            assert!(handle.wall_ns() >= epoch);
+        }
+    });
+}
+
+#[test]
 fn decisions_are_forgotten_after_a_while_and_destroyed_containers_forget_everything() {
     let machine = Machine::new(6, 64 << 20);
     let (store, shard) = machine.start(StoreConfig::default());
