@@ -169,7 +169,10 @@ fn identity(number: u32, space: &[u8], controller: &[u8]) -> Result<Identity, St
     }
     let bytes_max = match le::<1>(controller, 77)[0] {
         0 => BYTES_MAX,
-        power => PAGE_MIN.checked_shl(power.into()).unwrap_or(BYTES_MAX).min(BYTES_MAX),
+        power => {
+            let bytes = PAGE_MIN.checked_shl(power.into()).filter(|bytes| *bytes >= PAGE_MIN);
+            bytes.unwrap_or(BYTES_MAX).min(BYTES_MAX)
+        }
     };
     Ok(Identity {
         namespace: number,
@@ -318,7 +321,7 @@ mod tests {
             serial: "S01".to_owned(),
         };
         assert_eq!(found, wanted);
-        for mdts in [0, 12, 40, 255] {
+        for mdts in [0, 12, 40, 52, 63, 64, 255] {
             let (space, controller) = pages(2048, 12, 0, mdts);
             assert_eq!(identity(1, &space, &controller).expect("usable").bytes_max, BYTES_MAX, "{mdts}");
         }
