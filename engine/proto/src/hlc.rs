@@ -76,7 +76,7 @@ impl Clock {
     /// A fresh epoch, greater than every one this clock returned or saw.
     #[inline]
     pub fn now(&self, wall_ns: u64) -> Epoch {
-        let next = Epoch(wall_ns).wall_ns().max(self.last.get() + 1);
+        let next = Epoch(wall_ns).wall_ns().max(self.last.get().saturating_add(1));
         self.last.set(next);
         Epoch(next)
     }
@@ -99,6 +99,11 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_at_its_end_stays_there() {
+        assert_eq!(Clock::after(Epoch::MAX).now(5), Epoch::MAX);
+    }
 
     #[test]
     fn epochs_grow_even_when_the_wall_clock_steps_back() {
