@@ -320,7 +320,7 @@ async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     for (Shown { part, extent, .. }, value) in &plan.parts {
         let (into, after) = rest.split_at_mut(small(part.count * size));
         rest = after;
-        let from = (part.index - extent.index) * size;
+        let from = (part.index - extent.index).checked_mul(size)?;
         let len = into.len();
         let sum = match Version::decode(value).ok()?.payload {
             Payload::Hole => return None,

@@ -55,10 +55,28 @@ impl Placing {
                 at: small(at + (part.extent.index - window.index) * size),
                 len: small(part.extent.count * size),
                 payload,
-                from: (part.extent.index - found.extent.index) * size,
+                from: within(part.extent, found.extent, size)?,
                 extent: Some(part.extent),
             });
         }
         Ok(())
+    }
+}
+
+/// Where in a version's data that of a part of it begins.
+fn within(part: Extent, version: Extent, size: u64) -> Result<u64, Malformed> {
+    let from = (part.index - version.index).checked_mul(size);
+    from.ok_or(Malformed("an extent has more bytes than there are"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_that_no_memory_could_hold_is_malformed() {
+        let version = Extent { index: 5, count: u64::MAX - 5 };
+        assert_eq!(within(Extent { index: 7, count: 1 }, version, 8), Ok(16));
+        assert!(within(Extent { index: u64::MAX - 1, count: 1 }, version, 8).is_err());
     }
 }
