@@ -58,8 +58,8 @@ pub(crate) struct Queue {
     /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
     /// is left behind them.
     pub(crate) damaged: BTreeMap<(PoolNumber, ContainerNumber), Option<Vec<u8>>>,
-    /// Nodes with decisions that can't be read, by the index key behind them; `None`: nothing is behind it.
-    pub(crate) lost: BTreeSet<Option<Vec<u8>>>,
+    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is.
+    pub(crate) lost: BTreeSet<Vec<u8>>,
 }
 
 /// What background aggregation does next.
