@@ -7,8 +7,8 @@ use inbox::listen;
 use std::sync::mpsc;
 use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, AuthKey, FabricError, LOOPBACK, Message, Options, Protocol, Source, Wait, open,
-    providers,
+    Ability, Access, AuthKey, Capabilities, FabricError, LOOPBACK, Message, Options, Protocol, Source, Wait,
+    open, providers,
 };
 use weir_runtime::real::Executor;
 
@@ -99,6 +99,16 @@ fn senders_are_found_by_our_number_and_by_the_providers() {
     let [one, other] = [0, 1].map(|_| open(&executor.handle(), &options).expect("an endpoint"));
     let refused = one.insert(&other.address()).expect_err("it would crash");
     assert!(matches!(refused, FabricError::OwnProcess { .. }), "{refused}");
+}
+
+#[test]
+fn a_provider_that_is_a_stack_is_opened_by_its_short_name() {
+    let [short, stack] = ["tcp_rxm", "tcp;ofi_rxm"].map(|name| probe(name).expect("built in"));
+    assert_eq!(short, Capabilities { provider: short.provider.clone(), ..stack }, "one is the other");
+    let named = exchange("tcp_rxm", &[]);
+    assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{named:?}");
+    let error = probe("verbs").expect_err("no such hardware here").to_string();
+    assert!(error.contains("verbs"), "{error}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod reopen;
 pub(crate) mod resolve;
 mod shared;
 mod sleep;
+mod stack;
 mod survey;
 mod sys;
 mod watch;

@@ -85,7 +85,7 @@ impl ReceiveMode {
 /// Settings of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The provider's name: `tcp`, `shm`, `verbs;ofi_rxm`, `cxi`.
+    /// The provider's name: `tcp`, `shm`, `verbs`, `cxi`, or what libfabric calls a stack of several.
     pub provider: String,
     /// Where to be reached.
     pub bind: Bind,

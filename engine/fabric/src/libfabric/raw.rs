@@ -1,7 +1,7 @@
 //! Owned libfabric objects, and their calls with Rust types.
 #![expect(unsafe_code, reason = "calls into libfabric")]
 
-use super::sys;
+use super::{stack, sys};
 use crate::memory::{Access, Memory};
 use crate::{Address, AuthKey, FabricError, MrMethod, Wait};
 use core::cell::Cell;
@@ -66,10 +66,15 @@ fn text(value: &str) -> Result<CString, FabricError> {
     })
 }
 
+/// A provider's name as the library has it.
+fn provider_name(provider: &str) -> Result<CString, FabricError> {
+    text(stack::offered_as(provider))
+}
+
 /// Asks a provider for an offer.
 pub(super) fn probe(provider: &str, needs: &sys::Needs) -> Result<sys::Caps, FabricError> {
     let mut caps = sys::Caps::EMPTY;
-    let name = text(provider)?;
+    let name = provider_name(provider)?;
     // SAFETY: the string is terminated, the structures have the layouts of the C side.
     match unsafe { sys::weir_probe(name.as_ptr(), needs, &raw mut caps) } {
         0 => Ok(caps),
@@ -88,7 +93,7 @@ fn wait_object(wait: Wait) -> c_int {
 
 /// Asks whether an offer's completion queues can be waited for in this way.
 pub(super) fn probe_wait(provider: &str, needs: &sys::Needs, wait: Wait) -> Result<(), FabricError> {
-    let name = text(provider)?;
+    let name = provider_name(provider)?;
     // SAFETY: the string is terminated, the structure has the layout of the C side.
     match unsafe { sys::weir_probe_wait(name.as_ptr(), needs, wait_object(wait)) } {
         0 => Ok(()),
@@ -131,7 +136,7 @@ impl Drop for Raw {
 
 impl Raw {
     pub(super) fn open(args: &OpenArgs<'_>) -> Result<(Rc<Self>, sys::Caps), FabricError> {
-        let provider = text(args.provider)?;
+        let provider = provider_name(args.provider)?;
         let node = args.node.map(text).transpose()?;
         let service = args.service.map(text).transpose()?;
         let address = args.address.map(text).transpose()?;

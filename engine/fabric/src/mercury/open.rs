@@ -26,13 +26,7 @@ const TRANSFER_MAX: usize = 1 << 30;
 /// modes as this crate does.
 fn virtual_addresses(protocol: &str) -> Result<bool, FabricError> {
     let Some(provider) = protocol.strip_prefix("ofi+") else { return Ok(true) };
-    let provider = match provider {
-        "tcp_rxm" => "tcp;ofi_rxm",
-        "verbs" => "verbs;ofi_rxm",
-        "sm" => "shm",
-        other => other,
-    };
-    libfabric::probe(provider).map(|found| found.mr.virt_addr)
+    libfabric::probe(if provider == "sm" { "shm" } else { provider }).map(|found| found.mr.virt_addr)
 }
 
 fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilities {
