@@ -29,6 +29,16 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The provider has no such NIC.
+    #[error(
+        "the {provider} provider has no device {device} on this node; name one that `fi_info -p {provider}` lists as a domain, or none"
+    )]
+    NoDevice {
+        /// The NIC.
+        device: String,
+        /// The provider.
+        provider: String,
+    },
     /// The provider hasn't the protocol that was asked for.
     #[error(
         "the {provider} provider has no receiver-not-ready protocol, which cxi alone has from libfabric 1.21 on; leave the protocol away"

@@ -112,6 +112,24 @@ fn a_provider_that_is_a_stack_is_opened_by_its_short_name() {
 }
 
 #[test]
+fn an_endpoint_is_on_the_device_that_is_named_and_one_that_is_not_there_is_said() {
+    let executor = Executor::new().expect("an executor");
+    let on = |provider: &str, device: &str| {
+        let near = Options::near(provider, "127.0.0.1", 1);
+        open(&executor.handle(), &Options { device: Some(device.to_owned()), ..near })
+    };
+    for provider in ["tcp", "tcp_rxm"] {
+        let endpoint = on(provider, "lo").expect("loopback is always there");
+        assert!(endpoint.address().socket().is_some_and(|socket| socket.ip().is_loopback()));
+    }
+    for provider in ["tcp", "shm", "tcp_rxm"] {
+        let refused = on(provider, "cxi7").err();
+        let (device, provider) = ("cxi7".to_owned(), provider.to_owned());
+        assert_eq!(refused, Some(FabricError::NoDevice { device, provider }));
+    }
+}
+
+#[test]
 fn small_messages_get_through_with_and_without_a_completion() {
     for provider in providers_within() {
         for without in [&[][..], &[Ability::Inject], &[Ability::Source, Ability::Inject]] {

@@ -39,6 +39,7 @@ impl From<FabricError> for Status {
             FabricError::Provider { .. }
             | FabricError::NoAuthKeys { .. }
             | FabricError::NoProtocol { .. }
+            | FabricError::NoDevice { .. }
             | FabricError::OwnProcess { .. } => Der::HG,
         };
         Self::new(der, error.to_string())

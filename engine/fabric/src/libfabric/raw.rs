@@ -37,6 +37,8 @@ pub(super) struct OpenArgs<'a> {
     pub(super) provider: &'a str,
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
+    /// The NIC, by the name of its domain.
+    pub(super) device: Option<&'a str>,
     /// The endpoint's own name, for providers that take any.
     pub(super) address: Option<&'a str>,
     pub(super) needs: sys::Needs,
@@ -80,6 +82,12 @@ pub(super) fn probe(provider: &str, needs: &sys::Needs) -> Result<sys::Caps, Fab
         0 => Ok(caps),
         code => Err(failure("fi_getinfo", code, provider)),
     }
+}
+
+/// Whether a provider has a NIC of this name for such an endpoint, at whatever address.
+pub(super) fn has_device(provider: &str, needs: &sys::Needs, device: &str) -> Result<bool, FabricError> {
+    let device = text(device)?;
+    Ok(probe(provider, &sys::Needs { device: device.as_ptr(), ..*needs }).is_ok())
 }
 
 /// How the library names a way to wait.
@@ -140,11 +148,12 @@ impl Raw {
         let node = args.node.map(text).transpose()?;
         let service = args.service.map(text).transpose()?;
         let address = args.address.map(text).transpose()?;
+        let device = args.device.map(text).transpose()?;
         let pointer = |value: &Option<CString>| value.as_ref().map_or(null(), |value| value.as_ptr());
         let raw_key = |key: &AuthKey| sys::RawAuthKey { service: key.service, vni: key.vni };
         let keys: Vec<sys::RawAuthKey> = args.auth_keys.iter().map(raw_key).collect();
         let mut key_ids = vec![0u64; keys.len()];
-        let mut needs = args.needs;
+        let mut needs = sys::Needs { device: pointer(&device), ..args.needs };
         if !keys.is_empty() {
             (needs.keys, needs.key_count) = (keys.as_ptr(), keys.len() as u64);
             needs.auth_keys = if keys.len() > 1 { u32::try_from(keys.len()).unwrap_or(u32::MAX) } else { 0 };
@@ -484,5 +493,37 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: registered in `Raw::register`, closed only here, before the domain.
         unsafe { sys::weir_mr_close(self.mr) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::survey;
+    use super::*;
+
+    #[test]
+    fn the_library_is_asked_for_the_device_by_name() {
+        let facts = survey::facts("tcp").expect("built in");
+        let on = |device| {
+            let args = OpenArgs {
+                provider: "tcp",
+                node: Some("127.0.0.1"),
+                service: None,
+                device: Some(device),
+                address: None,
+                needs: facts.needs(),
+                auth_keys: &[],
+                wait: facts.wait(),
+                delivery: true,
+                queue: 16,
+                min_multi_recv: 4096,
+                mr_method: MrMethod::default(),
+            };
+            Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(on("lo"), Ok(()));
+        let error = on("absent0").expect_err("there is none");
+        assert!(error.starts_with("fi_getinfo"), "{error}");
+        assert!(on("l\0o").is_err(), "no name at all");
     }
 }

@@ -65,6 +65,8 @@ struct weir_needs {
 	uint64_t op_flags;
 	/* The receiver-not-ready protocol of cxi in the place of the provider's own choice. */
 	uint64_t receiver_not_ready;
+	/* The NIC, by the name of its domain; NULL leaves it to the provider. */
+	const char *device;
 };
 
 /* How the cxi provider is to register memory. */
@@ -204,7 +206,9 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 		return NULL;
 	}
 	hints->fabric_attr->prov_name = strdup(provider);
-	if (!hints->fabric_attr->prov_name) {
+	if (needs->device)
+		hints->domain_attr->name = strdup(needs->device);
+	if (!hints->fabric_attr->prov_name || (needs->device && !hints->domain_attr->name)) {
 		fi_freeinfo(hints);
 		return NULL;
 	}

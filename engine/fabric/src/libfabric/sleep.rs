@@ -109,6 +109,7 @@ mod tests {
             provider: "tcp",
             node: Some("127.0.0.1"),
             service: None,
+            device: None,
             address: None,
             needs: facts.needs(),
             auth_keys: &[],

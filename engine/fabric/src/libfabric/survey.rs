@@ -107,6 +107,7 @@ fn plain(caps: u64) -> sys::Needs {
         key_count: 0,
         op_flags: 0,
         receiver_not_ready: 0,
+        device: core::ptr::null(),
     }
 }
 

@@ -91,6 +91,8 @@ pub(super) struct Needs {
     pub(super) op_flags: u64,
     /// 1: the receiver-not-ready protocol of cxi; 0: what the provider takes by itself.
     pub(super) receiver_not_ready: u64,
+    /// The NIC, by the name of its domain, terminated; null leaves it to the provider.
+    pub(super) device: *const c_char,
 }
 
 /// An auth key as the provider takes it.

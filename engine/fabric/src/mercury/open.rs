@@ -81,6 +81,9 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     if !options.auth_keys.is_empty() {
         return Err(FabricError::NoAuthKeys { provider });
     }
+    if let Some(device) = options.device.clone() {
+        return Err(FabricError::NoDevice { device, provider });
+    }
     let wrong = |call: &'static str, reason: String| FabricError::Provider {
         call,
         code: 0,
