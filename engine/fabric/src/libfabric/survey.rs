@@ -1,9 +1,12 @@
 //! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
 //! advertise what they then refuse, and some answer for another provider stacked on top.
 
-use super::open::MESSAGE_MAX;
-use super::{raw, sys};
-use crate::{Ability, Capabilities, FabricError, MrAccounting, MrMode, Offer, Protocol, Wait};
+use super::open::{Bind, MESSAGE_MAX, Own, own_socket};
+use super::raw::{OpenArgs, Raw};
+use super::{bell, raw, sys};
+use crate::{
+    Ability, Address, Capabilities, FabricError, MrAccounting, MrMethod, MrMode, Offer, Protocol, Wait,
+};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -20,6 +23,12 @@ const BASE: u64 = sys::FI_MSG | sys::FI_RMA | sys::FI_MULTI_RECV;
 /// The provider whose one descriptor is an epoll set with another one in it: each packet that comes has the kernel go through
 /// both, which is 3 % of a round trip on loopback. Others are waited for as they are known to work.
 const GAINS_BY_SET: &str = "tcp";
+
+/// What makes up the name of an endpoint that is opened to try something, beside the process: one is open at a time.
+const TRIAL: u64 = 0x7472_6961_6c00_0000;
+
+/// Completions that such an endpoint has room for.
+const TRIAL_QUEUE: u64 = 16;
 
 /// What an endpoint of a provider is opened with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,9 +142,44 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         wait: Wait::Doorbell,
         channels: true,
     };
+    let has_user_ids = facts.av_user_id && {
+        let needs = facts.needs();
+        raw::probe(provider, &needs).is_ok_and(|found| takes_user_ids(provider, needs, &found))
+    };
+    let facts = Facts { av_user_id: has_user_ids, ..facts };
     let ways = if provider == GAINS_BY_SET { &[Wait::FdSet, Wait::Fd][..] } else { &[Wait::Fd] };
     let wait = ways.iter().find(|wait| raw::probe_wait(provider, &facts.needs(), **wait).is_ok());
     Ok(Facts { wait: wait.copied().unwrap_or(facts.wait), ..facts })
+}
+
+/// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
+/// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
+fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool {
+    let named = found.string_names != 0;
+    let own = if named { Ok(Own { node: None, service: None }) } else { own_socket(&Bind::Any) };
+    let name = named.then(|| bell::fresh_name(TRIAL));
+    let tried = own.and_then(|own| {
+        let (raw, _) = Raw::open(&OpenArgs {
+            provider,
+            node: own.node.as_deref(),
+            service: None,
+            device: None,
+            address: name.as_deref(),
+            needs,
+            auth_keys: &[],
+            wait: Wait::Doorbell,
+            delivery: false,
+            queue: TRIAL_QUEUE,
+            min_multi_recv: MESSAGE_MAX as u64,
+            mr_method: MrMethod::default(),
+        })?;
+        let own = Address::from_bytes(&raw.name()?).ok_or(FabricError::UnknownPeer)?;
+        raw.insert(&own, Some(0))
+    });
+    if let Err(error) = &tried {
+        tracing::debug!(provider, %error, "the provider takes no user ids");
+    }
+    tried.is_ok()
 }
 
 /// The facts of a provider. They don't change while the process lives, and asking takes milliseconds.
@@ -232,4 +276,23 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
         Offer { provider, capabilities, missing }
     });
     Ok(offers.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_ours_are_an_ability_where_an_insertion_takes_one() {
+        for provider in ["tcp", "shm", "tcp_rxm"] {
+            let facts = facts(provider).expect("built in");
+            let asked = Facts { av_user_id: true, ..facts }.needs();
+            let found = raw::probe(provider, &asked);
+            let takes = found.is_ok_and(|found| takes_user_ids(provider, asked, &found));
+            assert_eq!(facts.av_user_id, takes, "{provider}");
+        }
+        let [stack, library] = ["tcp_rxm", "tcp"].map(|name| probe(name).expect("built in"));
+        // It says that it can, and answers "bad flags".
+        assert!(!stack.av_user_id || library.library != "2.1", "{stack}");
+    }
 }
