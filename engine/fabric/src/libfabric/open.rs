@@ -256,8 +256,6 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         bell.listen(*port)?;
     }
     let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
-    // What matters from here on is whether this endpoint serves several keys.
-    capabilities.auth_keys = raw.serves_keys();
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
     }

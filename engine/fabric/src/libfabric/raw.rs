@@ -203,11 +203,6 @@ impl Raw {
         self.stopped.get()
     }
 
-    /// Whether the endpoint serves several auth keys.
-    pub(super) fn serves_keys(&self) -> bool {
-        !self.auth_keys.is_empty()
-    }
-
     /// The first of several auth keys.
     pub(super) fn first_key(&self) -> Option<AuthKey> {
         self.auth_keys.first().map(|(key, _)| *key)

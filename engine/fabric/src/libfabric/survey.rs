@@ -38,6 +38,8 @@ pub(super) struct Facts {
     source_err: bool,
     av_user_id: bool,
     auth_keys: bool,
+    /// An endpoint is to serve several.
+    serves_auth_keys: bool,
     delivery: bool,
     /// It has the receiver-not-ready protocol.
     receiver_not_ready: bool,
@@ -87,6 +89,7 @@ impl Facts {
     /// For an endpoint that serves several auth keys: the address vector names keys by its entries, and peers too.
     pub(super) fn with_auth_keys(mut self) -> Self {
         self.av_user_id = false;
+        self.serves_auth_keys = true;
         self
     }
 
@@ -136,6 +139,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
         av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
         auth_keys: has(sys::Needs { auth_keys: 1, ..plain(caps) }),
+        serves_auth_keys: false,
         delivery: has(sys::Needs { op_flags: sys::FI_DELIVERY_COMPLETE, ..plain(caps) }),
         receiver_not_ready: has(sys::Needs { receiver_not_ready: 1, ..plain(caps) }),
         turns_away: false,
@@ -211,6 +215,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         source_err: facts.source_err,
         av_user_id: facts.av_user_id,
         auth_keys: facts.auth_keys,
+        serves_auth_keys: facts.serves_auth_keys,
         receiver_not_ready: facts.receiver_not_ready,
         rma: caps.abilities & sys::FI_RMA != 0,
         delivery: facts.delivery,
@@ -281,6 +286,18 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_keys_can_be_told_apart_is_one_thing_and_whether_an_endpoint_has_several_another() {
+        let able = Facts { auth_keys: true, ..facts("tcp").expect("built in") };
+        let told = |facts| {
+            let found = capabilities("cxi", &sys::Caps::EMPTY, facts);
+            (found.auth_keys, found.serves_auth_keys)
+        };
+        assert_eq!(told(able), (true, false), "one key or none");
+        assert_eq!(told(able.with_auth_keys()), (true, true));
+        assert_eq!(told(facts("tcp").expect("built in")), (false, false));
+    }
 
     #[test]
     fn numbers_of_ours_are_an_ability_where_an_insertion_takes_one() {

@@ -40,6 +40,7 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         source_err: false,
         av_user_id: false,
         auth_keys: false,
+        serves_auth_keys: false,
         receiver_not_ready: false,
         rma: true,
         delivery: true,
