@@ -78,6 +78,8 @@ impl Protocol {
 /// An ability that a provider may lack, and that an endpoint can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
+    /// One posted slab takes many messages. Without: a buffer for each.
+    MultiRecv,
     /// Completions name the sender. Without: senders say who they are, in each message.
     Source,
     /// Completions of unknown senders carry their address. Without: the first message carries it.

@@ -130,6 +130,22 @@ fn an_endpoint_is_on_the_device_that_is_named_and_one_that_is_not_there_is_said(
 }
 
 #[test]
+fn messages_have_a_buffer_each_where_no_slab_takes_several() {
+    for provider in providers_within().into_iter().chain(["tcp_rxm"]) {
+        let executor = Executor::new().expect("an executor");
+        let open = |without: &[Ability]| {
+            let options = Options { without: without.to_vec(), ..Options::near(provider, "127.0.0.1", 1) };
+            open(&executor.handle(), &options).expect("an endpoint")
+        };
+        assert!(open(&[]).capabilities().multi_recv, "{provider}: the ability under test is there");
+        assert!(!open(&[Ability::MultiRecv]).capabilities().multi_recv, "{provider}");
+        let named = exchange(provider, &[Ability::MultiRecv]);
+        assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{provider}: {named:?}");
+        exchange(provider, &[Ability::MultiRecv, Ability::Source]);
+    }
+}
+
+#[test]
 fn small_messages_get_through_with_and_without_a_completion() {
     for provider in providers_within() {
         for without in [&[][..], &[Ability::Inject], &[Ability::Source, Ability::Inject]] {

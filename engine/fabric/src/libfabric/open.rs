@@ -242,7 +242,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         wait,
         delivery: facts.delivery(),
         queue: QUEUE,
-        min_multi_recv: MESSAGE_MAX as u64,
+        min_multi_recv: facts.min_multi_recv(),
         mr_method: options.mr_method,
     };
     let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own, options.device.as_deref()))?;

@@ -47,7 +47,8 @@ pub(super) struct OpenArgs<'a> {
     /// A write has ended only when it has arrived.
     pub(super) delivery: bool,
     pub(super) queue: u64,
-    pub(super) min_multi_recv: u64,
+    /// Bytes that have to be left in a slab for the provider to keep it, where slabs take many messages.
+    pub(super) min_multi_recv: Option<usize>,
     pub(super) mr_method: MrMethod,
 }
 
@@ -179,7 +180,7 @@ impl Raw {
                 wait_object(args.wait),
                 i32::from(args.delivery),
                 args.queue,
-                args.min_multi_recv,
+                args.min_multi_recv.map_or(0, |bytes| bytes as u64),
                 &raw const mr,
                 &raw mut ptr,
                 &raw mut caps,
@@ -511,7 +512,7 @@ mod tests {
                 wait: facts.wait(),
                 delivery: true,
                 queue: 16,
-                min_multi_recv: 4096,
+                min_multi_recv: facts.min_multi_recv(),
                 mr_method: MrMethod::default(),
             };
             Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())

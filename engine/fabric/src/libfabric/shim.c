@@ -330,7 +330,9 @@ static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *nee
 		return failed(error, "fi_ep_bind(av)", ret);
 	if ((ret = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)))
 		return failed(error, "fi_ep_bind(cq)", ret);
-	if ((ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &f->min_multi_recv,
+	/* 0: no posted buffer takes more than one message. */
+	if (f->min_multi_recv &&
+	    (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &f->min_multi_recv,
 			     sizeof f->min_multi_recv)))
 		return failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
 	if ((ret = fi_enable(f->ep)))

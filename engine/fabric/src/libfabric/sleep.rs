@@ -116,7 +116,7 @@ mod tests {
             wait: facts.wait(),
             delivery: true,
             queue: 16,
-            min_multi_recv: 4096,
+            min_multi_recv: facts.min_multi_recv(),
             mr_method: MrMethod::default(),
         })
         .expect("an endpoint");

@@ -18,7 +18,7 @@ const MR_MODES: u32 = sys::FI_MR_LOCAL
     | sys::FI_MR_ENDPOINT;
 
 /// What an endpoint can't do without.
-const BASE: u64 = sys::FI_MSG | sys::FI_RMA | sys::FI_MULTI_RECV;
+const BASE: u64 = sys::FI_MSG | sys::FI_RMA;
 
 /// The provider whose one descriptor is an epoll set with another one in it: each packet that comes has the kernel go through
 /// both, which is 3 % of a round trip on loopback. Others are waited for as they are known to work.
@@ -34,6 +34,7 @@ const TRIAL_QUEUE: u64 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each ability")]
 pub(super) struct Facts {
+    multi_recv: bool,
     source: bool,
     source_err: bool,
     av_user_id: bool,
@@ -54,7 +55,12 @@ impl Facts {
     /// What to ask `fi_getinfo` for.
     pub(super) fn needs(self) -> sys::Needs {
         let mut caps = BASE;
-        for (has, bit) in [(self.source, sys::FI_SOURCE), (self.source_err, sys::FI_SOURCE_ERR)] {
+        let wanted = [
+            (self.multi_recv, sys::FI_MULTI_RECV),
+            (self.source, sys::FI_SOURCE),
+            (self.source_err, sys::FI_SOURCE_ERR),
+        ];
+        for (has, bit) in wanted {
             caps |= if has { bit } else { 0 };
         }
         let domain_caps = if self.av_user_id { sys::FI_AV_USER_ID } else { 0 };
@@ -70,6 +76,7 @@ impl Facts {
     /// The same provider without some of its abilities.
     pub(super) fn without(mut self, given_up: &[Ability]) -> Self {
         let gone = |ability| given_up.contains(&ability);
+        self.multi_recv &= !gone(Ability::MultiRecv);
         self.source &= !gone(Ability::Source);
         self.source_err &= self.source && !gone(Ability::SourceErr);
         self.av_user_id &= self.source && !gone(Ability::AvUserId);
@@ -79,6 +86,11 @@ impl Facts {
             self.wait = Wait::Fd;
         }
         self
+    }
+
+    /// Bytes that have to be left in a slab for the provider to keep it; `None` where each message has a buffer of its own.
+    pub(super) fn min_multi_recv(self) -> Option<usize> {
+        self.multi_recv.then_some(MESSAGE_MAX)
     }
 
     /// Whether the provider tells tenants apart.
@@ -132,9 +144,12 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         })
     };
     raw::probe(provider, &plain(BASE))?;
-    let source = has(plain(BASE | sys::FI_SOURCE));
-    let caps = if source { BASE | sys::FI_SOURCE } else { BASE };
+    let multi_recv = has(plain(BASE | sys::FI_MULTI_RECV));
+    let base = if multi_recv { BASE | sys::FI_MULTI_RECV } else { BASE };
+    let source = has(plain(base | sys::FI_SOURCE));
+    let caps = if source { base | sys::FI_SOURCE } else { base };
     let facts = Facts {
+        multi_recv,
         source,
         source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
         av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
@@ -174,7 +189,7 @@ fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool 
             wait: Wait::Doorbell,
             delivery: false,
             queue: TRIAL_QUEUE,
-            min_multi_recv: MESSAGE_MAX as u64,
+            min_multi_recv: None,
             mr_method: MrMethod::default(),
         })?;
         let own = Address::from_bytes(&raw.name()?).ok_or(FabricError::UnknownPeer)?;
@@ -210,7 +225,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         provider: provider.to_owned(),
         version: version(caps.provider_version),
         library: version(caps.library),
-        multi_recv: caps.abilities & sys::FI_MULTI_RECV != 0,
+        multi_recv: facts.multi_recv,
         source: facts.source,
         source_err: facts.source_err,
         av_user_id: facts.av_user_id,
@@ -241,8 +256,8 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
 /// What a provider on this machine can do.
 ///
 /// # Errors
-/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA and
-/// multi-receive, and a way to sleep until something arrives.
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, and a
+/// way to sleep until something arrives.
 pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
     let facts = facts(provider)?;
     let caps = raw::probe(provider, &facts.needs())?;
@@ -268,14 +283,10 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
         let lacks = |caps: u64| raw::probe(&provider, &plain(caps)).is_err();
         let mut missing = Vec::new();
         if capabilities.is_none() {
-            let needed = [
-                ("reliable datagrams", sys::FI_MSG),
-                ("rma", sys::FI_MSG | sys::FI_RMA),
-                ("multi-recv", sys::FI_MSG | sys::FI_MULTI_RECV),
-            ];
+            let needed = [("reliable datagrams", sys::FI_MSG), ("rma", BASE)];
             missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
             if missing.is_empty() {
-                missing.push(if lacks(BASE) { "rma beside multi-recv" } else { "a wait object" });
+                missing.push("a wait object");
             }
         }
         Offer { provider, capabilities, missing }
