@@ -29,6 +29,14 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The provider's endpoints have no host and port.
+    #[error(
+        "the {provider} provider addresses endpoints by numbers of its NICs; engines and clients find each other by host and port, and how to get from those to such numbers is not known here yet: use tcp or verbs"
+    )]
+    ForeignAddresses {
+        /// The provider.
+        provider: String,
+    },
     /// The provider has no such NIC.
     #[error(
         "the {provider} provider has no device {device} on this node; name one that `fi_info -p {provider}` lists as a domain, or none"

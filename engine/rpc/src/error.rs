@@ -40,6 +40,7 @@ impl From<FabricError> for Status {
             | FabricError::NoAuthKeys { .. }
             | FabricError::NoProtocol { .. }
             | FabricError::NoDevice { .. }
+            | FabricError::ForeignAddresses { .. }
             | FabricError::OwnProcess { .. } => Der::HG,
         };
         Self::new(der, error.to_string())

@@ -30,12 +30,15 @@
 /* The interface version that this code is written against. */
 #define WEIR_API FI_VERSION(2, 0)
 
+/* What addresses are: hosts and ports, names, or something of the provider's own. */
+enum { WEIR_SOCKETS, WEIR_NAMES, WEIR_FOREIGN };
+
 struct weir_caps {
 	char provider[64];
 	uint32_t library;
 	uint32_t provider_version;
 	uint32_t mr_mode;
-	uint32_t string_names;
+	uint32_t address_form;
 	uint64_t abilities;
 	uint64_t domain;
 	uint64_t inject_size;
@@ -136,13 +139,20 @@ static int64_t failed(struct weir_error *error, const char *call, int64_t code)
 	return code;
 }
 
+static uint32_t address_form(uint32_t format)
+{
+	if (format == FI_ADDR_STR)
+		return WEIR_NAMES;
+	return format <= FI_SOCKADDR_IB ? WEIR_SOCKETS : WEIR_FOREIGN;
+}
+
 static void describe(const struct fi_info *info, struct weir_caps *caps)
 {
 	memset(caps, 0, sizeof *caps);
 	snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
 	caps->library = fi_version();
 	caps->provider_version = info->fabric_attr->prov_version;
-	caps->string_names = info->addr_format == FI_ADDR_STR;
+	caps->address_form = address_form(info->addr_format);
 	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
 	caps->abilities = info->caps;
 	caps->domain = info->domain_attr->caps;
@@ -679,7 +689,8 @@ uint64_t weir_constant(uint32_t which)
 	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_MSG, FI_RMA, FI_RECV,
 				       FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT,
 				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY,
-				       FI_DELIVERY_COMPLETE };
+				       FI_DELIVERY_COMPLETE, address_form(FI_SOCKADDR_IN),
+				       address_form(FI_ADDR_STR), address_form(FI_ADDR_CXI) };
 
 	return which < sizeof constants / sizeof *constants ? constants[which] : 0;
 }

@@ -174,7 +174,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
 /// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
 /// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
 fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool {
-    let named = found.string_names != 0;
+    let named = found.address_form == sys::ADDRESSES_NAMES;
     let own = if named { Ok(Own { node: None, service: None }) } else { own_socket(&Bind::Any) };
     let name = named.then(|| bell::fresh_name(TRIAL));
     let tried = own.and_then(|own| {
@@ -256,21 +256,31 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
 /// What a provider on this machine can do.
 ///
 /// # Errors
-/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, and a
-/// way to sleep until something arrives.
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, addresses
+/// that are hosts and ports or names, and a way to sleep until something arrives.
 pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
     let facts = facts(provider)?;
     let caps = raw::probe(provider, &facts.needs())?;
-    if facts.wait == Wait::Doorbell && caps.string_names == 0 {
+    check(provider, &caps, facts)?;
+    Ok(capabilities(provider, &caps, facts))
+}
+
+/// Whether peers can be found and woken.
+fn check(provider: &str, caps: &sys::Caps, facts: Facts) -> Result<(), FabricError> {
+    let provider = provider.to_owned();
+    if caps.address_form == sys::ADDRESSES_FOREIGN {
+        return Err(FabricError::ForeignAddresses { provider });
+    }
+    if facts.wait == Wait::Doorbell && caps.address_form != sys::ADDRESSES_NAMES {
         // Doorbells are found by name, in memory that all processes of the node share.
         return Err(FabricError::Provider {
             call: "fi_cq_open",
             code: 0,
             reason: "its completion queues have no descriptor to sleep on".to_owned(),
-            provider: provider.to_owned(),
+            provider,
         });
     }
-    Ok(capabilities(provider, &caps, facts))
+    Ok(())
 }
 
 /// Every provider that the library offers here, stacked ones too.
@@ -279,17 +289,19 @@ pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
 /// When the library can't be asked.
 pub fn providers() -> Result<Vec<Offer>, FabricError> {
     let offers = raw::providers()?.into_iter().map(|provider| {
-        let capabilities = probe(&provider).ok();
+        let found = probe(&provider);
         let lacks = |caps: u64| raw::probe(&provider, &plain(caps)).is_err();
         let mut missing = Vec::new();
-        if capabilities.is_none() {
+        if matches!(found, Err(FabricError::ForeignAddresses { .. })) {
+            missing.push("addresses of host and port");
+        } else if found.is_err() {
             let needed = [("reliable datagrams", sys::FI_MSG), ("rma", BASE)];
             missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
             if missing.is_empty() {
                 missing.push("a wait object");
             }
         }
-        Offer { provider, capabilities, missing }
+        Offer { provider, capabilities: found.ok(), missing }
     });
     Ok(offers.collect())
 }
@@ -297,6 +309,22 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_whose_addresses_are_its_own_is_refused_with_what_it_lacks() {
+        let socket = facts("tcp").expect("built in");
+        let named = facts("shm").expect("built in");
+        let of = |address_form| sys::Caps { address_form, ..sys::Caps::EMPTY };
+        let provider = || "cxi".to_owned();
+        for facts in [socket, named] {
+            let refused = check("cxi", &of(sys::ADDRESSES_FOREIGN), facts);
+            assert_eq!(refused, Err(FabricError::ForeignAddresses { provider: provider() }));
+        }
+        assert_eq!(check("tcp", &of(sys::ADDRESSES_SOCKETS), socket), Ok(()));
+        assert_eq!(check("shm", &of(sys::ADDRESSES_NAMES), named), Ok(()));
+        let unwakeable = check("sm2", &of(sys::ADDRESSES_SOCKETS), named);
+        assert!(matches!(unwakeable, Err(FabricError::Provider { .. })), "{unwakeable:?}");
+    }
 
     #[test]
     fn whether_keys_can_be_told_apart_is_one_thing_and_whether_an_endpoint_has_several_another() {
