@@ -22,6 +22,7 @@ pub(crate) mod resolve;
 mod shared;
 mod sleep;
 mod stack;
+mod stranger;
 mod survey;
 mod sys;
 mod watch;
