@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_fabric::{AuthKey, AuthKeyError, Launch, configured_client_key};
+use weir_fabric::{AuthKey, AuthKeyError, Launch, configured_client_key, configured_device};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TenantId, TenantKey};
 
@@ -106,14 +106,19 @@ struct AttachFile {
 }
 
 impl AttachFile {
-    /// The virtual network to be on: what the environment names, else the file, else the job's launcher.
-    fn auth_key(&self) -> Result<Option<AuthKey>, AuthKeyError> {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    /// The virtual network and the NIC to be on: what the environment names, else the file, else the job's launcher.
+    fn network(&self) -> Result<(Option<AuthKey>, Option<String>), AuthKeyError> {
         let text = set(AUTH_KEY_VARIABLE).or_else(|| self.fabric_auth_key.clone());
         let device = set(DEVICE_VARIABLE).or_else(|| self.fabric_device.clone());
-        let launch = Launch::from_environment();
-        configured_client_key(text.as_deref(), &self.provider, device.as_deref(), &launch)
+        let (launch, device) = (Launch::from_environment(), device.as_deref());
+        let key = configured_client_key(text.as_deref(), &self.provider, device, &launch)?;
+        Ok((key, configured_device(device, &self.provider, &launch)))
     }
+}
+
+/// An environment variable that is not empty.
+fn set(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// How to reach a system: what the operator, or `weir dev`, writes for clients.
@@ -129,6 +134,8 @@ pub struct Attach {
     pub key: TenantKey,
     /// The virtual network of the client's endpoints, where the provider has such.
     pub auth_key: Option<AuthKey>,
+    /// The NIC that the client's endpoints are on; none leaves it to the provider.
+    pub device: Option<String>,
 }
 
 impl Attach {
@@ -173,10 +180,10 @@ impl Attach {
             .map_err(|error| error.to_string())
             .and_then(|text| parse(text).map_err(|error| error.to_string()))
             .map_err(|reason| AttachError::Key { path: key_path, reason })?;
-        let auth_key =
-            file.auth_key().map_err(|source| AttachError::AuthKey { path: path.clone(), source })?;
+        let (auth_key, device) =
+            file.network().map_err(|source| AttachError::AuthKey { path: path.clone(), source })?;
         let AttachFile { system, provider, engines, .. } = file;
-        let attach = Self { system, provider, engines, key, auth_key };
+        let attach = Self { system, provider, engines, key, auth_key, device };
         attach.check().map_err(malformed)?;
         Ok(attach)
     }
@@ -264,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attach_file_may_name_the_virtual_network() {
+    fn an_attach_file_may_name_the_virtual_network_and_the_nic() {
         let with = |line: &str| {
             let engine = r#"{"rank":0,"host":"h","fabric_port":10100,"targets":1}"#;
             load(&format!(
@@ -272,6 +279,9 @@ mod tests {
             ))
         };
         assert_eq!(with("").expect("valid").auth_key, None);
+        assert_eq!(with("").expect("valid").device, None);
+        let on = with(r#","fabric_device":"lo""#).expect("valid");
+        assert_eq!(on.device.as_deref(), Some("lo"));
         let named = with(r#","fabric_auth_key":"5:100""#).expect("valid");
         assert_eq!(named.auth_key, Some(AuthKey { service: 5, vni: 100 }));
         let error = with(r#","fabric_auth_key":"100""#).expect_err("no service");

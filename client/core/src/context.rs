@@ -332,8 +332,8 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
     let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
     for engine in &attach.engines {
         let near = weir_fabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        let options =
-            weir_fabric::Options { auth_keys: auth_keys.clone(), mr_method, mr_cache, protocol, ..near };
+        let (auth_keys, device) = (auth_keys.clone(), attach.device.clone());
+        let options = weir_fabric::Options { auth_keys, device, mr_method, mr_cache, protocol, ..near };
         if let Ok(endpoint) = weir_fabric::open(runtime, &options) {
             return Ok(endpoint);
         }
@@ -342,6 +342,7 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
     let options = weir_fabric::Options {
         provider,
         auth_keys,
+        device: attach.device.clone(),
         mr_method,
         mr_cache,
         protocol,

@@ -16,7 +16,7 @@ use memory::{mr_method, protocol, receive_mode};
 use serde::Deserialize;
 pub use spdk::SpdkConfig;
 use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{AuthKey, Launch, MrMethod, Protocol, configured_server_keys};
+use weir_fabric::{AuthKey, Launch, MrMethod, Protocol, configured_device, configured_server_keys};
 use weir_management::TlsFiles;
 use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
@@ -97,7 +97,7 @@ pub struct Flags {
     /// Auth keys of the fabric endpoints: service:first[:last], a block of VNIs; zeros stand for what SLINGSHOT_* give.
     #[arg(long, env = "WEIR_FABRIC_AUTH_KEY")]
     pub fabric_auth_key: Option<String>,
-    /// The NIC whose service is taken from `SLINGSHOT_SVC_IDS`.
+    /// The NIC that fabric endpoints are on, and whose service is taken from `SLINGSHOT_SVC_IDS`.
     #[arg(long, env = "WEIR_FABRIC_DEVICE")]
     pub fabric_device: Option<String>,
     /// Where measurements by other providers are answered: provider:port, separated by commas.
@@ -302,6 +302,8 @@ pub struct Config {
     pub fabric_port: u16,
     /// Auth keys of the fabric endpoints: a block of virtual networks, or none.
     pub auth_keys: Vec<AuthKey>,
+    /// The NIC that the targets' endpoints are on; none leaves it to the provider.
+    pub device: Option<String>,
     /// Where measurements by other providers are answered.
     pub probes: Vec<ProbeListener>,
     /// Number of targets.
@@ -384,6 +386,7 @@ impl Config {
                 &provider,
             )?,
             auth_keys: auth_keys(auth_key.as_deref(), &provider, device.as_deref())?,
+            device: configured_device(device.as_deref(), &provider, &Launch::from_environment()),
             provider,
             mr_method: mr_method(
                 flags.memory_registration.as_deref().or(file.memory_registration.as_deref()),

@@ -226,6 +226,7 @@ impl Engine {
                 provider: config.provider.clone(),
                 receive: config.receive,
                 auth_keys: auth_keys.clone(),
+                nic: config.device.clone(),
                 mr_method: config.mr_method,
                 protocol: config.protocol,
                 listen: config.listen.clone(),

@@ -50,6 +50,8 @@ pub struct Settings {
     pub receive: ReceiveMode,
     /// Auth keys of its endpoint, where the provider has such.
     pub auth_keys: Vec<AuthKey>,
+    /// The NIC that it is on; none leaves it to the provider.
+    pub nic: Option<String>,
     /// How memory is registered for peers.
     pub mr_method: MrMethod,
     /// How messages are sent.
@@ -240,9 +242,15 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
-    let protocol = settings.protocol;
-    let options =
-        Options { receive, auth_keys, mr_method, protocol, ..Options::listen(&provider, &listen, port) };
+    let (protocol, nic) = (settings.protocol, settings.nic);
+    let options = Options {
+        receive,
+        auth_keys,
+        device: nic,
+        mr_method,
+        protocol,
+        ..Options::listen(&provider, &listen, port)
+    };
     let endpoint = weir_fabric::open(&rt, &options);
     let endpoint = endpoint.map_err(|source| ThreadError::Fabric {
         target,

@@ -214,6 +214,15 @@ pub fn configured_client_key(
     specified(configured, provider, launch).map(|text| client_key(text, launch, device)).transpose()
 }
 
+/// The NIC for a process's endpoints: the one that is configured, else on `cxi` the first that the launcher gave, which is
+/// the one whose service the keys have. `None` leaves it to the provider.
+#[must_use]
+pub fn configured_device(configured: Option<&str>, provider: &str, launch: &Launch) -> Option<String> {
+    let given = launch.devices.as_deref().filter(|_| provider == SLINGSHOT);
+    let first = given.and_then(|devices| devices.split(',').next());
+    configured.or(first).map(|device| device.trim().to_owned()).filter(|device| !device.is_empty())
+}
+
 /// The keys of a server that is configured like this: see [`server_keys`] and [`configured_client_key`].
 ///
 /// # Errors
@@ -287,6 +296,19 @@ mod tests {
         assert_eq!(server(Some("none"), "cxi"), Ok(vec![]));
         assert_eq!(server(None, "tcp"), Ok(vec![]));
         assert_eq!(server(Some("x"), "tcp"), Err(AuthKeyError::Form("x".to_owned())));
+    }
+
+    #[test]
+    fn the_endpoint_is_on_the_nic_whose_service_its_keys_have() {
+        let given = launch("1042", "cxi2,cxi3", "5,6");
+        let device = |configured, provider| configured_device(configured, provider, &given);
+        assert_eq!(device(None, "cxi"), Some("cxi2".to_owned()));
+        assert_eq!(client_key("0:0", &given, None).map(|key| key.service), Ok(5), "the same one's");
+        assert_eq!(device(Some("cxi3"), "cxi"), Some("cxi3".to_owned()));
+        assert_eq!(device(None, "tcp"), None, "the launcher's names are another network's");
+        assert_eq!(device(Some("lo"), "tcp"), Some("lo".to_owned()));
+        assert_eq!(configured_device(None, "cxi", &Launch::default()), None);
+        assert_eq!(configured_device(None, "cxi", &launch("", "", "")), None);
     }
 
     #[test]

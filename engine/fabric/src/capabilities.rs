@@ -78,6 +78,8 @@ impl Protocol {
 /// An ability that a provider may lack, and that an endpoint can do without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
+    /// One posted slab takes many messages. Without: a buffer for each.
+    MultiRecv,
     /// Completions name the sender. Without: senders say who they are, in each message.
     Source,
     /// Completions of unknown senders carry their address. Without: the first message carries it.
@@ -115,6 +117,8 @@ pub struct Capabilities {
     pub av_user_id: bool,
     /// Several auth keys (VNIs) can be served by one endpoint.
     pub auth_keys: bool,
+    /// This endpoint serves several: the network's word on who sent a message is the only one.
+    pub serves_auth_keys: bool,
     /// A message that finds no room is turned away and sent again by its sender, instead of being kept: the provider has
     /// the protocol, or the endpoint uses it ([`Protocol::ReceiverNotReady`]).
     pub receiver_not_ready: bool,
@@ -158,13 +162,14 @@ impl Capabilities {
 
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
-    pub fn flags(&self) -> [(&'static str, bool); 17] {
+    pub fn flags(&self) -> [(&'static str, bool); 18] {
         [
             ("multi-recv", self.multi_recv),
             ("source", self.source),
             ("source-err", self.source_err),
             ("av-user-id", self.av_user_id),
             ("auth-keys", self.auth_keys),
+            ("serves-auth-keys", self.serves_auth_keys),
             ("receiver-not-ready", self.receiver_not_ready),
             ("rma", self.rma),
             ("delivery", self.delivery),

@@ -29,6 +29,24 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// The provider's endpoints have no host and port.
+    #[error(
+        "the {provider} provider addresses endpoints by numbers of its NICs; engines and clients find each other by host and port, and how to get from those to such numbers is not known here yet: use tcp or verbs"
+    )]
+    ForeignAddresses {
+        /// The provider.
+        provider: String,
+    },
+    /// The provider has no such NIC.
+    #[error(
+        "the {provider} provider has no device {device} on this node; name one that `fi_info -p {provider}` lists as a domain, or none"
+    )]
+    NoDevice {
+        /// The NIC.
+        device: String,
+        /// The provider.
+        provider: String,
+    },
     /// The provider hasn't the protocol that was asked for.
     #[error(
         "the {provider} provider has no receiver-not-ready protocol, which cxi alone has from libfabric 1.21 on; leave the protocol away"

@@ -28,8 +28,8 @@ mod transport;
 
 pub use address::{Address, PeerId};
 pub use auth_key::{
-    AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_server_keys,
-    server_keys,
+    AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_device,
+    configured_server_keys, server_keys,
 };
 pub use capabilities::{Ability, Capabilities, MrAccounting, MrMode, Offer, Protocol, Wait};
 pub use checksum::crc32c_of_words;

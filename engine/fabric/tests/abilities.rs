@@ -7,8 +7,8 @@ use inbox::listen;
 use std::sync::mpsc;
 use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, AuthKey, FabricError, LOOPBACK, Message, Options, Protocol, Source, Wait, open,
-    providers,
+    Ability, Access, AuthKey, Capabilities, FabricError, LOOPBACK, Message, Options, Protocol, Source, Wait,
+    open, providers,
 };
 use weir_runtime::real::Executor;
 
@@ -99,6 +99,50 @@ fn senders_are_found_by_our_number_and_by_the_providers() {
     let [one, other] = [0, 1].map(|_| open(&executor.handle(), &options).expect("an endpoint"));
     let refused = one.insert(&other.address()).expect_err("it would crash");
     assert!(matches!(refused, FabricError::OwnProcess { .. }), "{refused}");
+}
+
+#[test]
+fn a_provider_that_is_a_stack_is_opened_by_its_short_name() {
+    let [short, stack] = ["tcp_rxm", "tcp;ofi_rxm"].map(|name| probe(name).expect("built in"));
+    assert_eq!(short, Capabilities { provider: short.provider.clone(), ..stack }, "one is the other");
+    let named = exchange("tcp_rxm", &[]);
+    assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{named:?}");
+    let error = probe("verbs").expect_err("no such hardware here").to_string();
+    assert!(error.contains("verbs"), "{error}");
+}
+
+#[test]
+fn an_endpoint_is_on_the_device_that_is_named_and_one_that_is_not_there_is_said() {
+    let executor = Executor::new().expect("an executor");
+    let on = |provider: &str, device: &str| {
+        let near = Options::near(provider, "127.0.0.1", 1);
+        open(&executor.handle(), &Options { device: Some(device.to_owned()), ..near })
+    };
+    for provider in ["tcp", "tcp_rxm"] {
+        let endpoint = on(provider, "lo").expect("loopback is always there");
+        assert!(endpoint.address().socket().is_some_and(|socket| socket.ip().is_loopback()));
+    }
+    for provider in ["tcp", "shm", "tcp_rxm"] {
+        let refused = on(provider, "cxi7").err();
+        let (device, provider) = ("cxi7".to_owned(), provider.to_owned());
+        assert_eq!(refused, Some(FabricError::NoDevice { device, provider }));
+    }
+}
+
+#[test]
+fn messages_have_a_buffer_each_where_no_slab_takes_several() {
+    for provider in providers_within().into_iter().chain(["tcp_rxm"]) {
+        let executor = Executor::new().expect("an executor");
+        let open = |without: &[Ability]| {
+            let options = Options { without: without.to_vec(), ..Options::near(provider, "127.0.0.1", 1) };
+            open(&executor.handle(), &options).expect("an endpoint")
+        };
+        assert!(open(&[]).capabilities().multi_recv, "{provider}: the ability under test is there");
+        assert!(!open(&[Ability::MultiRecv]).capabilities().multi_recv, "{provider}");
+        let named = exchange(provider, &[Ability::MultiRecv]);
+        assert!(named.iter().all(|source| matches!(source, Source::Peer(_))), "{provider}: {named:?}");
+        exchange(provider, &[Ability::MultiRecv, Ability::Source]);
+    }
 }
 
 #[test]

@@ -39,6 +39,8 @@ impl From<FabricError> for Status {
             FabricError::Provider { .. }
             | FabricError::NoAuthKeys { .. }
             | FabricError::NoProtocol { .. }
+            | FabricError::NoDevice { .. }
+            | FabricError::ForeignAddresses { .. }
             | FabricError::OwnProcess { .. } => Der::HG,
         };
         Self::new(der, error.to_string())

@@ -157,7 +157,7 @@ impl Rpc {
             id,
             ring: config.keys.clone().map(Ring::new),
             strangers: Strangers::default(),
-            tells_tenants: endpoint.capabilities().auth_keys,
+            tells_tenants: endpoint.capabilities().serves_auth_keys,
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),

@@ -237,7 +237,7 @@ impl Inner {
             return Some(*peer);
         }
         // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
-        let served = self.endpoint.capabilities().auth_keys;
+        let served = self.endpoint.capabilities().serves_auth_keys;
         let greeting = if served { None } else { message.get(layout.greeting.clone()) };
         let greeting = greeting.and_then(Address::from_bytes);
         let (known, address) = match message.source() {

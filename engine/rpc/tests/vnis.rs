@@ -35,7 +35,7 @@ fn site(seed: u64) -> Site {
     let node = world.node("server");
     let keys = server_keys("1:100:103", &Launch::default(), None).expect("a block");
     let endpoint = fabric.endpoint_with_keys(&node, Some(PORT), &keys);
-    assert!(endpoint.capabilities().auth_keys && endpoint.capabilities().source_err);
+    assert!(endpoint.capabilities().serves_auth_keys && endpoint.capabilities().source_err);
     let server = Rpc::new(node.handle(), endpoint, RpcConfig::default());
     server
         .serve(WHO, Rc::new(|request: Request| async move { Ok(request.tenant().0.to_le_bytes().to_vec()) }));

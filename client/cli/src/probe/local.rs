@@ -67,6 +67,7 @@ impl Server {
             engines: vec![engine],
             key: SystemKey(key).tenant(TenantId::SYSTEM),
             auth_key: None,
+            device: None,
         };
         Ok((server, attach))
     }

@@ -230,6 +230,7 @@ impl Cluster {
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
+            device: None,
         }
     }
 

@@ -244,6 +244,13 @@ fn blocks_of_virtual_networks_are_read_and_wrong_ones_name_the_key() {
 }
 
 #[test]
+fn the_nic_is_the_one_that_is_named_and_else_the_providers_choice() {
+    let device = |text: &str| load(&GOOD.replace("log = ", text), ranked()).expect("a good file").device;
+    assert_eq!(device("log = "), None);
+    assert_eq!(device("fabric_device = \"lo\"\nlog = "), Some("lo".to_owned()));
+}
+
+#[test]
 fn an_engine_alone_needs_no_list() {
     let alone = GOOD.split("[[engines]]").next().expect("the first part");
     let flags = Flags { rank: Some(0), host: Some("127.0.0.1".to_owned()), ..Flags::default() };

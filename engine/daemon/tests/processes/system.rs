@@ -241,6 +241,7 @@ impl System {
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
+            device: None,
         }
     }
 

@@ -341,6 +341,7 @@ impl Cluster {
             engines: engines.collect(),
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
+            device: None,
         }
     }
 

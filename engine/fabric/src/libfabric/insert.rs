@@ -55,18 +55,7 @@ impl Core {
     /// A new entry of the address vector, with the slot that its completions will name where the provider can.
     fn insert_raw(&self, peers: &mut Peers, address: &Address) -> Result<(u64, u32), FabricError> {
         let slot = peers.reserve();
-        let raw = &self.raw;
-        let inserted = if peers.has_user_ids() {
-            raw.insert(address, Some(slot.into())).or_else(|error| {
-                // Advertised and refused: entries are found by the provider's own numbers from now on.
-                tracing::debug!(%error, "the provider takes no user ids");
-                peers.give_up_user_ids();
-                raw.insert(address, None)
-            })
-        } else {
-            raw.insert(address, None)
-        };
-        match inserted {
+        match self.raw.insert(address, peers.has_user_ids().then_some(slot.into())) {
             Ok(fi_addr) => Ok((fi_addr, slot)),
             Err(error) => {
                 peers.unreserve(slot);

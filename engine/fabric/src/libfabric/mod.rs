@@ -21,6 +21,8 @@ mod reopen;
 pub(crate) mod resolve;
 mod shared;
 mod sleep;
+mod stack;
+mod stranger;
 mod survey;
 mod sys;
 mod watch;

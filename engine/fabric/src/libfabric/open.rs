@@ -4,7 +4,8 @@ use super::bell::{self, Bell};
 use super::endpoint::LibfabricEndpoint;
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
-use super::{resolve, survey};
+use super::survey::Facts;
+use super::{raw, resolve, survey};
 use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -85,10 +86,12 @@ impl ReceiveMode {
 /// Settings of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The provider's name: `tcp`, `shm`, `verbs;ofi_rxm`, `cxi`.
+    /// The provider's name: `tcp`, `shm`, `verbs`, `cxi`, or what libfabric calls a stack of several.
     pub provider: String,
     /// Where to be reached.
     pub bind: Bind,
+    /// The NIC, as libfabric names its domain: `cxi1`, `mlx5_0`, on `tcp` the network interface. None leaves it to the provider.
+    pub device: Option<String>,
     /// Bound of the buffer pool in bytes.
     pub buffer_bytes: usize,
     /// How receive memory is posted.
@@ -116,6 +119,7 @@ impl Default for Options {
         Self {
             provider: "tcp".to_owned(),
             bind: Bind::Any,
+            device: None,
             buffer_bytes: POOL_BYTES_DEFAULT,
             receive: ReceiveMode::default(),
             copy_below: 1,
@@ -215,6 +219,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .with_protocol(options.protocol)
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
+    check_device(options, facts)?;
     let wait = facts.wait();
     let (mut own, mut bell) = (Own { node: None, service: None }, None);
     let mut name = None;
@@ -230,16 +235,17 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         provider: &options.provider,
         node: own.node.as_deref(),
         service: own.service.as_deref(),
+        device: options.device.as_deref(),
         address: name.as_deref(),
         needs: facts.needs(),
         auth_keys: &options.auth_keys,
         wait,
         delivery: facts.delivery(),
         queue: QUEUE,
-        min_multi_recv: MESSAGE_MAX as u64,
+        min_multi_recv: facts.min_multi_recv(),
         mr_method: options.mr_method,
     };
-    let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own))?;
+    let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own, options.device.as_deref()))?;
     let name = raw.name()?;
     let address = Address::from_bytes(&name).ok_or_else(|| FabricError::BadAddress {
         address: format!("an own address of {} bytes", name.len()),
@@ -250,8 +256,6 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         bell.listen(*port)?;
     }
     let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
-    // What matters from here on is whether this endpoint serves several keys.
-    capabilities.auth_keys = raw.serves_keys();
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
     }
@@ -263,13 +267,24 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     LibfabricEndpoint::start(rt, core)
 }
 
-/// Says which address it was about when the provider refused.
-fn explain(error: FabricError, own: &Own) -> FabricError {
+/// A NIC that is asked for has to be there: the provider's own answer is only that it offers nothing like that.
+fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
+    match &options.device {
+        Some(device) if !raw::has_device(&options.provider, &facts.needs(), device)? => {
+            Err(FabricError::NoDevice { device: device.clone(), provider: options.provider.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says which address and NIC it was about when the provider refused.
+fn explain(error: FabricError, own: &Own, device: Option<&str>) -> FabricError {
     match error {
         FabricError::Provider { call, code, reason, provider } => {
             let host = own.node.as_deref().unwrap_or("this node");
             let port = own.service.as_deref().unwrap_or("any port");
-            FabricError::Provider { call, code, reason: format!("{reason}, at {host}, {port}"), provider }
+            let on = device.map(|device| format!(", on {device}")).unwrap_or_default();
+            FabricError::Provider { call, code, reason: format!("{reason}, at {host}, {port}{on}"), provider }
         }
         error => error,
     }

@@ -152,11 +152,6 @@ impl Peers {
         self.user_ids
     }
 
-    /// The provider takes no user ids after all.
-    pub(super) fn give_up_user_ids(&mut self) {
-        self.user_ids = false;
-    }
-
     pub(super) fn by_address(&self, address: &Address) -> Option<PeerId> {
         self.by_address.get(address).copied()
     }

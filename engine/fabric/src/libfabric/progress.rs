@@ -11,8 +11,8 @@ use super::peers::{Peers, RETRY_MAX};
 use super::raw::{Raw, reason};
 use super::reopen::Remains;
 use super::sleep::Waker;
-use super::sys;
 use super::watch::{self, QUESTION, Watch};
+use super::{stranger, sys};
 use crate::counters::{add, raise};
 use crate::memory::{Access, Memory};
 use crate::message::{Message, SlabLease, SlabReturns, Source};
@@ -391,7 +391,7 @@ impl Core {
         true
     }
 
-    fn failed(&self, failure: &sys::Failure) {
+    pub(super) fn failed(&self, failure: &sys::Failure) {
         let Some((id, lease)) = self.ops.find_slab(failure.context) else { return };
         if let Some(lease) = lease {
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
@@ -400,16 +400,8 @@ impl Core {
                 self.released(id);
             }
             if failure.code == sys::FI_EADDRNOTAVAIL && !buf.is_null() {
-                // A message of a sender that isn't known; the provider tells its address.
-                let len = usize::try_from(failure.address_len).unwrap_or(0);
-                let address = failure.address.get(..len).and_then(Address::from_bytes);
                 // The network says under which of the endpoint's keys the message came.
-                let key = self.raw.key_of(failure.source);
-                let address = address.map(|address| match key {
-                    Some(key) => address.under(key),
-                    None => address,
-                });
-                let source = address.map_or(Source::Unknown, |address| Source::Address(Box::new(address)));
+                let source = stranger::source(failure, self.raw.key_of(failure.source));
                 self.received(lease, buf, failure.len, source);
             }
             return;

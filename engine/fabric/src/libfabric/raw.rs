@@ -1,7 +1,7 @@
 //! Owned libfabric objects, and their calls with Rust types.
 #![expect(unsafe_code, reason = "calls into libfabric")]
 
-use super::sys;
+use super::{stack, sys};
 use crate::memory::{Access, Memory};
 use crate::{Address, AuthKey, FabricError, MrMethod, Wait};
 use core::cell::Cell;
@@ -37,6 +37,8 @@ pub(super) struct OpenArgs<'a> {
     pub(super) provider: &'a str,
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
+    /// The NIC, by the name of its domain.
+    pub(super) device: Option<&'a str>,
     /// The endpoint's own name, for providers that take any.
     pub(super) address: Option<&'a str>,
     pub(super) needs: sys::Needs,
@@ -45,7 +47,8 @@ pub(super) struct OpenArgs<'a> {
     /// A write has ended only when it has arrived.
     pub(super) delivery: bool,
     pub(super) queue: u64,
-    pub(super) min_multi_recv: u64,
+    /// Bytes that have to be left in a slab for the provider to keep it, where slabs take many messages.
+    pub(super) min_multi_recv: Option<usize>,
     pub(super) mr_method: MrMethod,
 }
 
@@ -66,15 +69,26 @@ fn text(value: &str) -> Result<CString, FabricError> {
     })
 }
 
+/// A provider's name as the library has it.
+fn provider_name(provider: &str) -> Result<CString, FabricError> {
+    text(stack::offered_as(provider))
+}
+
 /// Asks a provider for an offer.
 pub(super) fn probe(provider: &str, needs: &sys::Needs) -> Result<sys::Caps, FabricError> {
     let mut caps = sys::Caps::EMPTY;
-    let name = text(provider)?;
+    let name = provider_name(provider)?;
     // SAFETY: the string is terminated, the structures have the layouts of the C side.
     match unsafe { sys::weir_probe(name.as_ptr(), needs, &raw mut caps) } {
         0 => Ok(caps),
         code => Err(failure("fi_getinfo", code, provider)),
     }
+}
+
+/// Whether a provider has a NIC of this name for such an endpoint, at whatever address.
+pub(super) fn has_device(provider: &str, needs: &sys::Needs, device: &str) -> Result<bool, FabricError> {
+    let device = text(device)?;
+    Ok(probe(provider, &sys::Needs { device: device.as_ptr(), ..*needs }).is_ok())
 }
 
 /// How the library names a way to wait.
@@ -88,7 +102,7 @@ fn wait_object(wait: Wait) -> c_int {
 
 /// Asks whether an offer's completion queues can be waited for in this way.
 pub(super) fn probe_wait(provider: &str, needs: &sys::Needs, wait: Wait) -> Result<(), FabricError> {
-    let name = text(provider)?;
+    let name = provider_name(provider)?;
     // SAFETY: the string is terminated, the structure has the layout of the C side.
     match unsafe { sys::weir_probe_wait(name.as_ptr(), needs, wait_object(wait)) } {
         0 => Ok(()),
@@ -131,15 +145,16 @@ impl Drop for Raw {
 
 impl Raw {
     pub(super) fn open(args: &OpenArgs<'_>) -> Result<(Rc<Self>, sys::Caps), FabricError> {
-        let provider = text(args.provider)?;
+        let provider = provider_name(args.provider)?;
         let node = args.node.map(text).transpose()?;
         let service = args.service.map(text).transpose()?;
         let address = args.address.map(text).transpose()?;
+        let device = args.device.map(text).transpose()?;
         let pointer = |value: &Option<CString>| value.as_ref().map_or(null(), |value| value.as_ptr());
         let raw_key = |key: &AuthKey| sys::RawAuthKey { service: key.service, vni: key.vni };
         let keys: Vec<sys::RawAuthKey> = args.auth_keys.iter().map(raw_key).collect();
         let mut key_ids = vec![0u64; keys.len()];
-        let mut needs = args.needs;
+        let mut needs = sys::Needs { device: pointer(&device), ..args.needs };
         if !keys.is_empty() {
             (needs.keys, needs.key_count) = (keys.as_ptr(), keys.len() as u64);
             needs.auth_keys = if keys.len() > 1 { u32::try_from(keys.len()).unwrap_or(u32::MAX) } else { 0 };
@@ -165,7 +180,7 @@ impl Raw {
                 wait_object(args.wait),
                 i32::from(args.delivery),
                 args.queue,
-                args.min_multi_recv,
+                args.min_multi_recv.map_or(0, |bytes| bytes as u64),
                 &raw const mr,
                 &raw mut ptr,
                 &raw mut caps,
@@ -187,11 +202,6 @@ impl Raw {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.get()
-    }
-
-    /// Whether the endpoint serves several auth keys.
-    pub(super) fn serves_keys(&self) -> bool {
-        !self.auth_keys.is_empty()
     }
 
     /// The first of several auth keys.
@@ -479,5 +489,37 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: registered in `Raw::register`, closed only here, before the domain.
         unsafe { sys::weir_mr_close(self.mr) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::survey;
+    use super::*;
+
+    #[test]
+    fn the_library_is_asked_for_the_device_by_name() {
+        let facts = survey::facts("tcp").expect("built in");
+        let on = |device| {
+            let args = OpenArgs {
+                provider: "tcp",
+                node: Some("127.0.0.1"),
+                service: None,
+                device: Some(device),
+                address: None,
+                needs: facts.needs(),
+                auth_keys: &[],
+                wait: facts.wait(),
+                delivery: true,
+                queue: 16,
+                min_multi_recv: facts.min_multi_recv(),
+                mr_method: MrMethod::default(),
+            };
+            Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(on("lo"), Ok(()));
+        let error = on("absent0").expect_err("there is none");
+        assert!(error.starts_with("fi_getinfo"), "{error}");
+        assert!(on("l\0o").is_err(), "no name at all");
     }
 }

@@ -30,12 +30,15 @@
 /* The interface version that this code is written against. */
 #define WEIR_API FI_VERSION(2, 0)
 
+/* What addresses are: hosts and ports, names, or something of the provider's own. */
+enum { WEIR_SOCKETS, WEIR_NAMES, WEIR_FOREIGN };
+
 struct weir_caps {
 	char provider[64];
 	uint32_t library;
 	uint32_t provider_version;
 	uint32_t mr_mode;
-	uint32_t string_names;
+	uint32_t address_form;
 	uint64_t abilities;
 	uint64_t domain;
 	uint64_t inject_size;
@@ -65,6 +68,8 @@ struct weir_needs {
 	uint64_t op_flags;
 	/* The receiver-not-ready protocol of cxi in the place of the provider's own choice. */
 	uint64_t receiver_not_ready;
+	/* The NIC, by the name of its domain; NULL leaves it to the provider. */
+	const char *device;
 };
 
 /* How the cxi provider is to register memory. */
@@ -134,13 +139,20 @@ static int64_t failed(struct weir_error *error, const char *call, int64_t code)
 	return code;
 }
 
+static uint32_t address_form(uint32_t format)
+{
+	if (format == FI_ADDR_STR)
+		return WEIR_NAMES;
+	return format <= FI_SOCKADDR_IB ? WEIR_SOCKETS : WEIR_FOREIGN;
+}
+
 static void describe(const struct fi_info *info, struct weir_caps *caps)
 {
 	memset(caps, 0, sizeof *caps);
 	snprintf(caps->provider, sizeof caps->provider, "%s", info->fabric_attr->prov_name);
 	caps->library = fi_version();
 	caps->provider_version = info->fabric_attr->prov_version;
-	caps->string_names = info->addr_format == FI_ADDR_STR;
+	caps->address_form = address_form(info->addr_format);
 	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
 	caps->abilities = info->caps;
 	caps->domain = info->domain_attr->caps;
@@ -204,7 +216,9 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 		return NULL;
 	}
 	hints->fabric_attr->prov_name = strdup(provider);
-	if (!hints->fabric_attr->prov_name) {
+	if (needs->device)
+		hints->domain_attr->name = strdup(needs->device);
+	if (!hints->fabric_attr->prov_name || (needs->device && !hints->domain_attr->name)) {
 		fi_freeinfo(hints);
 		return NULL;
 	}
@@ -326,7 +340,9 @@ static int64_t open_endpoint(struct weir_fabric *f, const struct weir_needs *nee
 		return failed(error, "fi_ep_bind(av)", ret);
 	if ((ret = fi_ep_bind(f->ep, &f->cq->fid, FI_TRANSMIT | FI_RECV)))
 		return failed(error, "fi_ep_bind(cq)", ret);
-	if ((ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &f->min_multi_recv,
+	/* 0: no posted buffer takes more than one message. */
+	if (f->min_multi_recv &&
+	    (ret = fi_setopt(&f->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &f->min_multi_recv,
 			     sizeof f->min_multi_recv)))
 		return failed(error, "fi_setopt(FI_OPT_MIN_MULTI_RECV)", ret);
 	if ((ret = fi_enable(f->ep)))
@@ -673,7 +689,8 @@ uint64_t weir_constant(uint32_t which)
 	const uint64_t constants[] = { FI_MULTI_RECV, FI_SOURCE, FI_SOURCE_ERR, FI_AV_USER_ID, FI_MSG, FI_RMA, FI_RECV,
 				       FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY, FI_MR_ENDPOINT,
 				       FI_EAGAIN, FI_EAVAIL, FI_EADDRNOTAVAIL, FI_ECANCELED, FI_ENOKEY,
-				       FI_DELIVERY_COMPLETE };
+				       FI_DELIVERY_COMPLETE, address_form(FI_SOCKADDR_IN),
+				       address_form(FI_ADDR_STR), address_form(FI_ADDR_CXI) };
 
 	return which < sizeof constants / sizeof *constants ? constants[which] : 0;
 }

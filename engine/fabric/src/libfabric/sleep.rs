@@ -109,13 +109,14 @@ mod tests {
             provider: "tcp",
             node: Some("127.0.0.1"),
             service: None,
+            device: None,
             address: None,
             needs: facts.needs(),
             auth_keys: &[],
             wait: facts.wait(),
             delivery: true,
             queue: 16,
-            min_multi_recv: 4096,
+            min_multi_recv: facts.min_multi_recv(),
             mr_method: MrMethod::default(),
         })
         .expect("an endpoint");

@@ -1,9 +1,12 @@
 //! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
 //! advertise what they then refuse, and some answer for another provider stacked on top.
 
-use super::open::MESSAGE_MAX;
-use super::{raw, sys};
-use crate::{Ability, Capabilities, FabricError, MrAccounting, MrMode, Offer, Protocol, Wait};
+use super::open::{Bind, MESSAGE_MAX, Own, own_socket};
+use super::raw::{OpenArgs, Raw};
+use super::{bell, raw, sys};
+use crate::{
+    Ability, Address, Capabilities, FabricError, MrAccounting, MrMethod, MrMode, Offer, Protocol, Wait,
+};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -15,20 +18,29 @@ const MR_MODES: u32 = sys::FI_MR_LOCAL
     | sys::FI_MR_ENDPOINT;
 
 /// What an endpoint can't do without.
-const BASE: u64 = sys::FI_MSG | sys::FI_RMA | sys::FI_MULTI_RECV;
+const BASE: u64 = sys::FI_MSG | sys::FI_RMA;
 
 /// The provider whose one descriptor is an epoll set with another one in it: each packet that comes has the kernel go through
 /// both, which is 3 % of a round trip on loopback. Others are waited for as they are known to work.
 const GAINS_BY_SET: &str = "tcp";
 
+/// What makes up the name of an endpoint that is opened to try something, beside the process: one is open at a time.
+const TRIAL: u64 = 0x7472_6961_6c00_0000;
+
+/// Completions that such an endpoint has room for.
+const TRIAL_QUEUE: u64 = 16;
+
 /// What an endpoint of a provider is opened with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each ability")]
 pub(super) struct Facts {
+    multi_recv: bool,
     source: bool,
     source_err: bool,
     av_user_id: bool,
     auth_keys: bool,
+    /// An endpoint is to serve several.
+    serves_auth_keys: bool,
     delivery: bool,
     /// It has the receiver-not-ready protocol.
     receiver_not_ready: bool,
@@ -43,7 +55,12 @@ impl Facts {
     /// What to ask `fi_getinfo` for.
     pub(super) fn needs(self) -> sys::Needs {
         let mut caps = BASE;
-        for (has, bit) in [(self.source, sys::FI_SOURCE), (self.source_err, sys::FI_SOURCE_ERR)] {
+        let wanted = [
+            (self.multi_recv, sys::FI_MULTI_RECV),
+            (self.source, sys::FI_SOURCE),
+            (self.source_err, sys::FI_SOURCE_ERR),
+        ];
+        for (has, bit) in wanted {
             caps |= if has { bit } else { 0 };
         }
         let domain_caps = if self.av_user_id { sys::FI_AV_USER_ID } else { 0 };
@@ -59,6 +76,7 @@ impl Facts {
     /// The same provider without some of its abilities.
     pub(super) fn without(mut self, given_up: &[Ability]) -> Self {
         let gone = |ability| given_up.contains(&ability);
+        self.multi_recv &= !gone(Ability::MultiRecv);
         self.source &= !gone(Ability::Source);
         self.source_err &= self.source && !gone(Ability::SourceErr);
         self.av_user_id &= self.source && !gone(Ability::AvUserId);
@@ -70,6 +88,11 @@ impl Facts {
         self
     }
 
+    /// Bytes that have to be left in a slab for the provider to keep it; `None` where each message has a buffer of its own.
+    pub(super) fn min_multi_recv(self) -> Option<usize> {
+        self.multi_recv.then_some(MESSAGE_MAX)
+    }
+
     /// Whether the provider tells tenants apart.
     pub(super) fn has_auth_keys(self) -> bool {
         self.auth_keys
@@ -78,6 +101,7 @@ impl Facts {
     /// For an endpoint that serves several auth keys: the address vector names keys by its entries, and peers too.
     pub(super) fn with_auth_keys(mut self) -> Self {
         self.av_user_id = false;
+        self.serves_auth_keys = true;
         self
     }
 
@@ -107,6 +131,7 @@ fn plain(caps: u64) -> sys::Needs {
         key_count: 0,
         op_flags: 0,
         receiver_not_ready: 0,
+        device: core::ptr::null(),
     }
 }
 
@@ -119,22 +144,61 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         })
     };
     raw::probe(provider, &plain(BASE))?;
-    let source = has(plain(BASE | sys::FI_SOURCE));
-    let caps = if source { BASE | sys::FI_SOURCE } else { BASE };
+    let multi_recv = has(plain(BASE | sys::FI_MULTI_RECV));
+    let base = if multi_recv { BASE | sys::FI_MULTI_RECV } else { BASE };
+    let source = has(plain(base | sys::FI_SOURCE));
+    let caps = if source { base | sys::FI_SOURCE } else { base };
     let facts = Facts {
+        multi_recv,
         source,
         source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
         av_user_id: source && has(sys::Needs { domain_caps: sys::FI_AV_USER_ID, ..plain(caps) }),
         auth_keys: has(sys::Needs { auth_keys: 1, ..plain(caps) }),
+        serves_auth_keys: false,
         delivery: has(sys::Needs { op_flags: sys::FI_DELIVERY_COMPLETE, ..plain(caps) }),
         receiver_not_ready: has(sys::Needs { receiver_not_ready: 1, ..plain(caps) }),
         turns_away: false,
         wait: Wait::Doorbell,
         channels: true,
     };
+    let has_user_ids = facts.av_user_id && {
+        let needs = facts.needs();
+        raw::probe(provider, &needs).is_ok_and(|found| takes_user_ids(provider, needs, &found))
+    };
+    let facts = Facts { av_user_id: has_user_ids, ..facts };
     let ways = if provider == GAINS_BY_SET { &[Wait::FdSet, Wait::Fd][..] } else { &[Wait::Fd] };
     let wait = ways.iter().find(|wait| raw::probe_wait(provider, &facts.needs(), **wait).is_ok());
     Ok(Facts { wait: wait.copied().unwrap_or(facts.wait), ..facts })
+}
+
+/// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
+/// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
+fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool {
+    let named = found.address_form == sys::ADDRESSES_NAMES;
+    let own = if named { Ok(Own { node: None, service: None }) } else { own_socket(&Bind::Any) };
+    let name = named.then(|| bell::fresh_name(TRIAL));
+    let tried = own.and_then(|own| {
+        let (raw, _) = Raw::open(&OpenArgs {
+            provider,
+            node: own.node.as_deref(),
+            service: None,
+            device: None,
+            address: name.as_deref(),
+            needs,
+            auth_keys: &[],
+            wait: Wait::Doorbell,
+            delivery: false,
+            queue: TRIAL_QUEUE,
+            min_multi_recv: None,
+            mr_method: MrMethod::default(),
+        })?;
+        let own = Address::from_bytes(&raw.name()?).ok_or(FabricError::UnknownPeer)?;
+        raw.insert(&own, Some(0))
+    });
+    if let Err(error) = &tried {
+        tracing::debug!(provider, %error, "the provider takes no user ids");
+    }
+    tried.is_ok()
 }
 
 /// The facts of a provider. They don't change while the process lives, and asking takes milliseconds.
@@ -161,11 +225,12 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         provider: provider.to_owned(),
         version: version(caps.provider_version),
         library: version(caps.library),
-        multi_recv: caps.abilities & sys::FI_MULTI_RECV != 0,
+        multi_recv: facts.multi_recv,
         source: facts.source,
         source_err: facts.source_err,
         av_user_id: facts.av_user_id,
         auth_keys: facts.auth_keys,
+        serves_auth_keys: facts.serves_auth_keys,
         receiver_not_ready: facts.receiver_not_ready,
         rma: caps.abilities & sys::FI_RMA != 0,
         delivery: facts.delivery,
@@ -191,21 +256,31 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
 /// What a provider on this machine can do.
 ///
 /// # Errors
-/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA and
-/// multi-receive, and a way to sleep until something arrives.
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, addresses
+/// that are hosts and ports or names, and a way to sleep until something arrives.
 pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
     let facts = facts(provider)?;
     let caps = raw::probe(provider, &facts.needs())?;
-    if facts.wait == Wait::Doorbell && caps.string_names == 0 {
+    check(provider, &caps, facts)?;
+    Ok(capabilities(provider, &caps, facts))
+}
+
+/// Whether peers can be found and woken.
+fn check(provider: &str, caps: &sys::Caps, facts: Facts) -> Result<(), FabricError> {
+    let provider = provider.to_owned();
+    if caps.address_form == sys::ADDRESSES_FOREIGN {
+        return Err(FabricError::ForeignAddresses { provider });
+    }
+    if facts.wait == Wait::Doorbell && caps.address_form != sys::ADDRESSES_NAMES {
         // Doorbells are found by name, in memory that all processes of the node share.
         return Err(FabricError::Provider {
             call: "fi_cq_open",
             code: 0,
             reason: "its completion queues have no descriptor to sleep on".to_owned(),
-            provider: provider.to_owned(),
+            provider,
         });
     }
-    Ok(capabilities(provider, &caps, facts))
+    Ok(())
 }
 
 /// Every provider that the library offers here, stacked ones too.
@@ -214,21 +289,66 @@ pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
 /// When the library can't be asked.
 pub fn providers() -> Result<Vec<Offer>, FabricError> {
     let offers = raw::providers()?.into_iter().map(|provider| {
-        let capabilities = probe(&provider).ok();
+        let found = probe(&provider);
         let lacks = |caps: u64| raw::probe(&provider, &plain(caps)).is_err();
         let mut missing = Vec::new();
-        if capabilities.is_none() {
-            let needed = [
-                ("reliable datagrams", sys::FI_MSG),
-                ("rma", sys::FI_MSG | sys::FI_RMA),
-                ("multi-recv", sys::FI_MSG | sys::FI_MULTI_RECV),
-            ];
+        if matches!(found, Err(FabricError::ForeignAddresses { .. })) {
+            missing.push("addresses of host and port");
+        } else if found.is_err() {
+            let needed = [("reliable datagrams", sys::FI_MSG), ("rma", BASE)];
             missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
             if missing.is_empty() {
-                missing.push(if lacks(BASE) { "rma beside multi-recv" } else { "a wait object" });
+                missing.push("a wait object");
             }
         }
-        Offer { provider, capabilities, missing }
+        Offer { provider, capabilities: found.ok(), missing }
     });
     Ok(offers.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_whose_addresses_are_its_own_is_refused_with_what_it_lacks() {
+        let socket = facts("tcp").expect("built in");
+        let named = facts("shm").expect("built in");
+        let of = |address_form| sys::Caps { address_form, ..sys::Caps::EMPTY };
+        let provider = || "cxi".to_owned();
+        for facts in [socket, named] {
+            let refused = check("cxi", &of(sys::ADDRESSES_FOREIGN), facts);
+            assert_eq!(refused, Err(FabricError::ForeignAddresses { provider: provider() }));
+        }
+        assert_eq!(check("tcp", &of(sys::ADDRESSES_SOCKETS), socket), Ok(()));
+        assert_eq!(check("shm", &of(sys::ADDRESSES_NAMES), named), Ok(()));
+        let unwakeable = check("sm2", &of(sys::ADDRESSES_SOCKETS), named);
+        assert!(matches!(unwakeable, Err(FabricError::Provider { .. })), "{unwakeable:?}");
+    }
+
+    #[test]
+    fn whether_keys_can_be_told_apart_is_one_thing_and_whether_an_endpoint_has_several_another() {
+        let able = Facts { auth_keys: true, ..facts("tcp").expect("built in") };
+        let told = |facts| {
+            let found = capabilities("cxi", &sys::Caps::EMPTY, facts);
+            (found.auth_keys, found.serves_auth_keys)
+        };
+        assert_eq!(told(able), (true, false), "one key or none");
+        assert_eq!(told(able.with_auth_keys()), (true, true));
+        assert_eq!(told(facts("tcp").expect("built in")), (false, false));
+    }
+
+    #[test]
+    fn numbers_of_ours_are_an_ability_where_an_insertion_takes_one() {
+        for provider in ["tcp", "shm", "tcp_rxm"] {
+            let facts = facts(provider).expect("built in");
+            let asked = Facts { av_user_id: true, ..facts }.needs();
+            let found = raw::probe(provider, &asked);
+            let takes = found.is_ok_and(|found| takes_user_ids(provider, asked, &found));
+            assert_eq!(facts.av_user_id, takes, "{provider}");
+        }
+        let [stack, library] = ["tcp_rxm", "tcp"].map(|name| probe(name).expect("built in"));
+        // It says that it can, and answers "bad flags".
+        assert!(!stack.av_user_id || library.library != "2.1", "{stack}");
+    }
 }

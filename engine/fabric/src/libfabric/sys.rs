@@ -27,6 +27,13 @@ pub(super) const FI_ENOKEY: i64 = 266;
 /// `FI_ADDR_NOTAVAIL`: the sender is not in the address vector.
 pub(super) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 
+/// Addresses of a provider are hosts and ports.
+pub(super) const ADDRESSES_SOCKETS: u32 = 0;
+/// They are names.
+pub(super) const ADDRESSES_NAMES: u32 = 1;
+/// They are something of the provider's own.
+pub(super) const ADDRESSES_FOREIGN: u32 = 2;
+
 /// Opaque: fabric, domain, address vector, completion queue and endpoint.
 #[repr(C)]
 pub(super) struct WeirFabric {
@@ -40,7 +47,7 @@ pub(super) struct Caps {
     pub(super) library: u32,
     pub(super) provider_version: u32,
     pub(super) mr_mode: u32,
-    pub(super) string_names: u32,
+    pub(super) address_form: u32,
     pub(super) abilities: u64,
     pub(super) domain: u64,
     pub(super) inject_size: u64,
@@ -58,7 +65,7 @@ impl Caps {
         library: 0,
         provider_version: 0,
         mr_mode: 0,
-        string_names: 0,
+        address_form: ADDRESSES_SOCKETS,
         abilities: 0,
         domain: 0,
         inject_size: 0,
@@ -91,6 +98,8 @@ pub(super) struct Needs {
     pub(super) op_flags: u64,
     /// 1: the receiver-not-ready protocol of cxi; 0: what the provider takes by itself.
     pub(super) receiver_not_ready: u64,
+    /// The NIC, by the name of its domain, terminated; null leaves it to the provider.
+    pub(super) device: *const c_char,
 }
 
 /// An auth key as the provider takes it.
@@ -349,6 +358,9 @@ mod tests {
             FI_ECANCELED.unsigned_abs().into(),
             FI_ENOKEY.unsigned_abs(),
             FI_DELIVERY_COMPLETE,
+            ADDRESSES_SOCKETS.into(),
+            ADDRESSES_NAMES.into(),
+            ADDRESSES_FOREIGN.into(),
         ];
         for (which, ours) in (0u32..).zip(ours) {
             // SAFETY: the function only looks into a table.

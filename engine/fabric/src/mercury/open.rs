@@ -26,13 +26,7 @@ const TRANSFER_MAX: usize = 1 << 30;
 /// modes as this crate does.
 fn virtual_addresses(protocol: &str) -> Result<bool, FabricError> {
     let Some(provider) = protocol.strip_prefix("ofi+") else { return Ok(true) };
-    let provider = match provider {
-        "tcp_rxm" => "tcp;ofi_rxm",
-        "verbs" => "verbs;ofi_rxm",
-        "sm" => "shm",
-        other => other,
-    };
-    libfabric::probe(provider).map(|found| found.mr.virt_addr)
+    libfabric::probe(if provider == "sm" { "shm" } else { provider }).map(|found| found.mr.virt_addr)
 }
 
 fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilities {
@@ -46,6 +40,7 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         source_err: false,
         av_user_id: false,
         auth_keys: false,
+        serves_auth_keys: false,
         receiver_not_ready: false,
         rma: true,
         delivery: true,
@@ -86,6 +81,9 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     let provider = options.provider.clone();
     if !options.auth_keys.is_empty() {
         return Err(FabricError::NoAuthKeys { provider });
+    }
+    if let Some(device) = options.device.clone() {
+        return Err(FabricError::NoDevice { device, provider });
     }
     let wrong = |call: &'static str, reason: String| FabricError::Provider {
         call,

@@ -197,7 +197,8 @@ impl SimEndpoint {
             source_err: !auth_keys.is_empty()
                 || network.config.borrow().unknown_source == super::UnknownSource::Address,
             av_user_id: false,
-            auth_keys: !auth_keys.is_empty(),
+            auth_keys: true,
+            serves_auth_keys: !auth_keys.is_empty(),
             receiver_not_ready: true,
             rma: true,
             delivery: true,
