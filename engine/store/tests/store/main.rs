@@ -31,6 +31,7 @@ mod reuse;
 mod scrub;
 mod search;
 mod setup;
+mod sizes;
 mod snapshots;
 mod space;
 mod stalled;

@@ -113,15 +113,12 @@ pub async fn check_fetch(
     conditions: Conditions,
     akeys: &[AkeyFetch],
 ) -> Result<(), Trouble> {
-    // An akey's record size is that of its whole life, so that a later first record shows it at epochs before it, too.
-    let is_empty = |akey| matches!(state.held(dkey, akey).map(Rc::as_ref), Some(Held::Array(0, _)));
     let expected = state.fetch(dkey, conditions, akeys);
     let found = container.shard.fetch(container.id, object, dkey, Epoch(epoch), conditions, akeys).await;
     let fetch = match (found, &expected) {
         (Ok(fetch), Ok(_)) => fetch,
         (Err(error), _) => {
             return match refusal_of_fetch(&error) {
-                Some(Refusal::RecordSize) if akeys.iter().any(|fetch| is_empty(&fetch.akey)) => Ok(()),
                 Some(refusal) => equal("a refusal", &Err(refusal), &expected.map(drop)),
                 None => Err(Trouble::Failed(error)),
             };
@@ -141,14 +138,6 @@ pub async fn check_fetch(
         rest = behind;
         equal("checksums", &sums[at], &sums_of(&akeys[at].value, found.fetched.size, own))?;
         let bytes = own.to_vec();
-        if is_empty(&akeys[at].akey) {
-            equal(
-                "holes",
-                &(found.fetched.present, bytes.iter().any(|byte| *byte != 0)),
-                &(Vec::new(), false),
-            )?;
-            continue;
-        }
         let found = Expected { size: found.fetched.size, present: found.fetched.present, bytes };
         equal(&format!("{object} {dkey} {} at {epoch}", akeys[at].akey), &found, expected)?;
     }
