@@ -5,6 +5,7 @@
 mod basics;
 mod checksums;
 mod closing;
+mod copies;
 mod crash;
 mod damage;
 mod defragment;
