@@ -283,8 +283,8 @@ impl<'a> Request<'a> {
         let dkey = object.dkey(self.dkey);
         let path = dkey.akey(&update.akey);
         let Some(at) = oldest_records(tree, &path, self.epoch)? else { return Ok(()) };
-        let lives = [&object, &dkey, &path].into_iter();
-        let later = lives.fold(Ok(Life::ALWAYS), |above, path| life(tree, path, above?, at))?;
+        let mut lives = [&object, &dkey, &path].into_iter();
+        let later = lives.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, at))?;
         match later.array_or_single() {
             Some((_, stored, _)) if later.shows(self.epoch, at) && stored != given => {
                 Err(UpdateError::RecordSize { akey: update.akey.clone(), stored, given }.into())
