@@ -2,17 +2,18 @@
 
 use crate::draft::Draft;
 use crate::error::UpdateError;
-use crate::incarnation::{Life, life_from};
+use crate::incarnation::{Life, life, life_from};
 use crate::intents::Slot;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::neighbours::Neighbours;
-use crate::paging::Halt;
+use crate::paging::{Fault, Halt};
 use crate::piece::Piece;
 use crate::route::Route;
 use crate::timestamps::{hash_key, hash_object};
 use crate::tree::{Address, ENTRY_MAX, Tree};
 use crate::value::{Event, Kind};
+use core::ops::ControlFlow;
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{Epoch, Key, ObjectId};
 
@@ -169,6 +170,7 @@ impl<'a> Request<'a> {
             route.go_to_akey(&update.akey);
             let akey = neighbours.life(&mut route, dkey, self.epoch)?;
             self.check_akey(update, akey)?;
+            self.check_later_records(tree, update, akey)?;
             overwrites |= akey.exists;
             let (own, behind) = left.split_at(left.partition_point(|piece| piece.akey == index));
             left = behind;
@@ -218,7 +220,11 @@ impl<'a> Request<'a> {
                 if (given == 0 || size == given) && old | classes == old {
                     return;
                 }
-                let record_size = if size == 0 { given } else { size };
+                let (at, record_size) = match size {
+                    // The epochs before its first record go on telling of none.
+                    0 if given != 0 => (self.epoch, given),
+                    _ => (at, size),
+                };
                 (at, Event::Akey { kind, record_size, classes: old | classes })
             }
             _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
@@ -262,5 +268,48 @@ impl<'a> Request<'a> {
             return Err(UpdateError::RecordSize { akey: update.akey.clone(), stored: size, given });
         }
         Ok(())
+    }
+
+    /// Checks that first records of an akey that has only holes fit those that it has at later epochs.
+    fn check_later_records(
+        &self,
+        tree: &Tree,
+        update: &AkeyUpdate,
+        akey: Life,
+    ) -> Result<(), Halt<UpdateError>> {
+        let Value::Array { record_size: given @ 1.., .. } = update.value else { return Ok(()) };
+        let Some((_, 0, _)) = akey.array_or_single() else { return Ok(()) };
+        let object = self.path();
+        let dkey = object.dkey(self.dkey);
+        let path = dkey.akey(&update.akey);
+        let Some(at) = oldest_records(tree, &path, self.epoch)? else { return Ok(()) };
+        let mut lives = [&object, &dkey, &path].into_iter();
+        let later = lives.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, at))?;
+        match later.array_or_single() {
+            Some((_, stored, _)) if later.shows(self.epoch, at) && stored != given => {
+                Err(UpdateError::RecordSize { akey: update.akey.clone(), stored, given }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The oldest epoch behind `epoch` at which an akey is said to have records.
+fn oldest_records(tree: &Tree, akey: &Path, epoch: u64) -> Result<Option<u64>, Fault> {
+    let (from, mut oldest) = (akey.events(), None);
+    let malformed = tree.scan_below(&from, from.len(), |rest, value| {
+        match (key::epoch_from(rest), Event::decode(value)) {
+            (Ok(at), Ok(_)) if at.0 <= epoch => ControlFlow::Break(None),
+            (Ok(at), Ok(Event::Akey { record_size: 1.., .. })) => {
+                oldest = Some(at.0);
+                ControlFlow::Continue(())
+            }
+            (Ok(_), Ok(_)) => ControlFlow::Continue(()),
+            (Err(malformed), _) | (_, Err(malformed)) => ControlFlow::Break(Some(malformed)),
+        }
+    })?;
+    match malformed.flatten() {
+        Some(malformed) => Err(malformed.into()),
+        None => Ok(oldest),
     }
 }

@@ -5,6 +5,7 @@
 mod basics;
 mod checksums;
 mod closing;
+mod copies;
 mod crash;
 mod damage;
 mod defragment;
@@ -31,6 +32,7 @@ mod reuse;
 mod scrub;
 mod search;
 mod setup;
+mod sizes;
 mod snapshots;
 mod space;
 mod stalled;

@@ -12,8 +12,15 @@ use weir_store::{Shard, Store, StoreConfig, StoreStats};
 /// Parts of the history: the cost of each is summed up, and an early one is compared with the last.
 const WINDOWS: u64 = 8;
 
+/// Steps of the history, which give the index its third level.
+const STEPS: u64 = 20_000;
+
+/// Index nodes that a step passes at most, by its two overwrites and with all that goes on beside: on three levels they are
+/// 18.4 and 21.9, and a fourth would add a third.
+const PASSED_MAX: [u64; 2] = [20, 24];
+
 fn steps() -> u64 {
-    std::env::var("WEIR_SNAPSHOT_STEPS").map_or(20_000, |count| count.parse().expect("a number"))
+    std::env::var("WEIR_SNAPSHOT_STEPS").map_or(STEPS, |count| count.parse().expect("a number"))
 }
 
 /// What something cost.
@@ -50,6 +57,25 @@ async fn overwrite(store: &Store, shard: &Shard, epoch: u64) -> Cost {
     Cost::between(&before, &store.stats())
 }
 
+/// Compares the last part of a history with an early one, of whose parts these are the costs, and the levels of the index
+/// behind each.
+fn check_costs(costs: &[Cost], depths: &[u64], passed_max: u64) {
+    let (last, steps_each) = (costs.len() - 1, steps() / WINDOWS);
+    for (cost, depth) in costs.iter().zip(depths) {
+        println!("{cost:?} of {steps_each} steps, {depth} levels");
+    }
+    // In the first part there is hardly any index.
+    let (early, late) = (costs[1], costs[last]);
+    assert!(late.writes * 10 <= early.writes * 11, "{early:?} became {late:?}");
+    assert!(late.bytes * 10 <= early.bytes * 11, "{early:?} became {late:?}");
+    // The first part that had all of the levels all the time.
+    let alike = (1..=last).find(|part| depths[part - 1] == depths[last]).map_or(late, |part| costs[part]);
+    assert!(late.visits * 10 <= alike.visits * 11, "{alike:?} became {late:?} at {depths:?} levels");
+    if steps() <= STEPS {
+        assert!(late.visits <= passed_max * steps_each, "{late:?} at {depths:?} levels");
+    }
+}
+
 #[test]
 fn a_history_of_thousands_of_snapshots_slows_neither_writes_nor_background_work() {
     let machine = Machine::new(1, 512 << 20);
@@ -57,7 +83,7 @@ fn a_history_of_thousands_of_snapshots_slows_neither_writes_nor_background_work(
     let (store, shard) = machine.start(config);
     let none = Cost { visits: 0, writes: 0, bytes: 0 };
     let (mut foreground, mut all, mut depths, mut kept) = (vec![], vec![], vec![], vec![]);
-    for window in 0..WINDOWS {
+    for _ in 0..WINDOWS {
         let (opened, user, handle) = (Rc::clone(&store), shard.clone(), machine.handle());
         let before = store.stats();
         let (cost, epochs) = machine.run(async move {
@@ -78,25 +104,10 @@ fn a_history_of_thousands_of_snapshots_slows_neither_writes_nor_background_work(
         all.push(Cost::between(&before, &store.stats()));
         depths.push(machine.audit(&store).depth);
         kept.push(epochs);
-        assert!(window == 0 || depths[window as usize] <= 4, "{depths:?}");
     }
-    // From the second window on: in the first the index has hardly any levels.
-    let last = WINDOWS as usize - 1;
-    for costs in [&foreground, &all] {
-        let (early, late) = (costs[1], costs[last]);
-        // A level more is a node more on each way from the root.
-        let levels = |cost: u64, depth: u64| cost * 1000 / depth;
-        let (visits, before) = (levels(late.visits, depths[last]), levels(early.visits, depths[1]));
-        assert!(visits * 10 <= before * 11, "{early:?} became {late:?} at {depths:?} levels");
-        assert!(late.writes * 10 <= early.writes * 11, "{early:?} became {late:?}");
-        assert!(late.bytes * 10 <= early.bytes * 12, "{early:?} became {late:?}");
+    for (costs, passed_max) in [&foreground, &all].into_iter().zip(PASSED_MAX) {
+        check_costs(costs, &depths, passed_max);
     }
-    println!(
-        "each step, early and late: {:?} {:?} of {}",
-        foreground[1],
-        foreground[last],
-        steps() / WINDOWS
-    );
     assert_eq!(shard.snapshots(CONTAINER).expect("the container").len() as u64, steps() / WINDOWS * WINDOWS);
     machine.run(async move {
         for epoch in kept.into_iter().flatten() {

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::PunchScope;
 use weir_proto::{ContainerId, Epoch, PoolId};
+use weir_runtime::random::Random;
 use weir_store::{PoolError, Shard, Store, StoreConfig, UpdateError};
 
 const DISK: u64 = 32 << 20;
@@ -261,6 +262,50 @@ fn small_neighbours_are_merged_and_half_hidden_blocks_come_back() {
     let store = machine.open(quiet());
     assert_eq!(machine.audit(&store).problems, [""; 0]);
     machine.run(check(store.pool(POOL).expect("the pool"), expected));
+}
+
+/// Stores values below keys that this gives, and deletes every third of the last ones.
+async fn store_and_delete(store: &Store, shard: &Shard, name: impl Fn(u64) -> String, len_max: u64) {
+    let random = Random::new(len_max);
+    for number in 0..8000 {
+        let len = random.between(1, len_max) as usize;
+        put(shard, &name(number), "a", number + 1, &pattern(number, len)).await.expect("stored");
+        if number > 4000 && number % 3 == 0 {
+            let scope = PunchScope::Dkeys(vec![key(&name(number - 4000))]);
+            punch(shard, OBJECT, scope, number + 1).await.expect("deleted");
+        }
+    }
+    shard.aggregate(CONTAINER, Epoch(1 << 40)).await.expect("aggregated");
+    store.checkpoint().await.expect("a checkpoint");
+}
+
+#[test]
+fn what_pools_use_is_what_their_store_uses_within_bounds() {
+    let spread = |number: u64| format!("{:016x}", (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let in_order = |number: u64| format!("{number:08}");
+    for (len_max, is_spread) in [(64, true), (64, false), (3000, true), (9000, false)] {
+        let machine = Machine::new(len_max, 256 << 20);
+        machine.format();
+        let store = machine.open(quiet());
+        let opened = Rc::clone(&store);
+        machine.run(async move {
+            let [mut data, mut metadata] = [0; 2];
+            for pool in [POOL, PoolId(Uuid::from_u128(0xab))] {
+                let shard = opened.create_pool(pool, 100 << 20).await.expect("space");
+                shard.create_container(CONTAINER).await.expect("a container");
+                let name = |number| if is_spread { spread(number) } else { in_order(number) };
+                store_and_delete(&opened, &shard, name, len_max).await;
+                data += shard.space().data;
+                metadata += shard.space().metadata;
+            }
+            let index = opened.space().used - data;
+            println!(
+                "values up to {len_max} B: {data} B of data, {metadata} B counted for {index} B of index"
+            );
+            assert!(index <= metadata, "{metadata} B are counted for {index} B of index");
+            assert!(metadata * 2 <= index * 5, "{metadata} B are counted for {index} B of index");
+        });
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! or lost, or, when there are too many subsets, with none, all, single ones lost or kept, prefixes and random ones. What
 //! is recovered must be what was acknowledged; of what was under way each change is there as a whole or not at all.
 //!
-//! `WEIR_STORE_CRASH_SUBSETS` makes the subsets many: all of up to that many sectors, and as many of each other kind.
+//! Of a short run it is each subset of up to a block and a record, without exception. `WEIR_STORE_CRASH_SUBSETS` makes the subsets many: all of up to that many sectors, and as many of each other kind.
 
 mod record;
 mod workload;
@@ -15,10 +15,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
+use weir_media::sim::SECTOR;
 use weir_runtime::join_all;
 use weir_runtime::random::Random;
 use weir_store::Store;
 use workload::{Observation, Stage, observe};
+
+/// Sectors that a write of one block may keep or lose.
+const SECTORS_OF_BLOCK: usize = 4096 / SECTOR;
 
 /// A stage of a run that was recorded: what the store showed before and after, and when each operation was acknowledged.
 struct Done {
@@ -32,7 +36,7 @@ struct Done {
 fn bounds() -> Bounds {
     match std::env::var("WEIR_STORE_CRASH_SUBSETS").map(|value| value.parse().expect("a number")) {
         Ok(many) => Bounds { whole: many, spread: many * 4, random: many as u64 * 4 },
-        Err(_) => Bounds { whole: 3, spread: 3, random: 3 },
+        Err(_) => Bounds { whole: 5, spread: 3, random: 3 },
     }
 }
 
@@ -148,8 +152,27 @@ fn recover(device: &MemoryDevice, goes_on: bool) -> Result<Option<Observation>, 
     })
 }
 
-/// Records a run and tries every content that any of its moments may leave. Returns how many there were.
-fn exhaust(seed: u64, size: u64, stages: Vec<Stage>, goes_on: bool) -> u64 {
+/// What was tried.
+struct Tried {
+    contents: u64,
+    /// Sectors that weren't flushed at each moment of which every subset was tried.
+    whole: Vec<usize>,
+}
+
+impl Tried {
+    /// Moments with at least so many sectors of which every subset was tried.
+    fn whole_of(&self, sectors: usize) -> usize {
+        self.whole.iter().filter(|loose| **loose >= sectors).count()
+    }
+
+    fn report(&self) {
+        let counts = [1, 4, SECTORS_OF_BLOCK].map(|sectors| self.whole_of(sectors));
+        println!("{} contents; moments in full, with 1, 4, 8 sectors and more: {counts:?}", self.contents);
+    }
+}
+
+/// Records a run and tries every content that any of its moments may leave, within bounds.
+fn exhaust(seed: u64, size: u64, stages: Vec<Stage>, goes_on: bool, bounds: Bounds) -> Tried {
     let (recorder, formatted, done) = record(seed, size, stages);
     let some = Random::new(seed);
     let (mut replay, mut tried) = (Replay::new(&recorder), 0);
@@ -157,7 +180,7 @@ fn exhaust(seed: u64, size: u64, stages: Vec<Stage>, goes_on: bool) -> u64 {
         let moment = replay.moment();
         let stage = done.iter().rposition(|stage| stage.begin <= moment);
         let acknowledged = stage.map_or(0, |at| at * 1000 + 1 + done[at].acknowledged(moment));
-        for device in replay.contents(acknowledged, bounds(), &some) {
+        for device in replay.contents(acknowledged, bounds, &some) {
             tried += 1;
             let context = || format!("seed {seed}, moment {moment}, stage {stage:?}, content {tried}");
             let found = match recover(&device, goes_on && tried % 16 == 0) {
@@ -175,19 +198,28 @@ fn exhaust(seed: u64, size: u64, stages: Vec<Stage>, goes_on: bool) -> u64 {
             }
         }
     }
-    tried
+    Tried { contents: tried, whole: replay.whole }
 }
 
 #[test]
 fn every_content_that_a_power_failure_may_leave_recovers_what_was_acknowledged() {
-    let tried = exhaust(1, 16 << 20, workload::everything(), true);
-    println!("{tried} contents");
-    assert!(tried > 800, "only {tried} contents");
+    let tried = exhaust(1, 16 << 20, workload::everything(), true, bounds());
+    tried.report();
+    assert!(tried.contents > 800, "only {} contents", tried.contents);
 }
 
 #[test]
 fn every_content_that_a_power_failure_may_leave_a_full_disk_recovers_what_was_acknowledged() {
-    let tried = exhaust(2, 15 << 20, workload::full(), false);
-    println!("{tried} contents");
-    assert!(tried > 100, "only {tried} contents");
+    let tried = exhaust(2, 15 << 20, workload::full(), false, bounds());
+    tried.report();
+    assert!(tried.contents > 100, "only {} contents", tried.contents);
+}
+
+#[test]
+fn every_subset_of_the_sectors_of_a_block_and_its_record_recovers_what_was_acknowledged() {
+    let bounds = Bounds { whole: bounds().whole.max(SECTORS_OF_BLOCK + 1), ..bounds() };
+    let tried = exhaust(3, 15 << 20, workload::few(), false, bounds);
+    tried.report();
+    assert!(tried.whole_of(SECTORS_OF_BLOCK) >= 4, "{:?}", tried.whole);
+    assert!(tried.whole_of(SECTORS_OF_BLOCK + 1) >= 2, "{:?}", tried.whole);
 }

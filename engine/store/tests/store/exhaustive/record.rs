@@ -145,12 +145,14 @@ pub struct Replay {
     flushes: usize,
     /// Newest write of each sector that is stable: older ones can't come back.
     newest: HashMap<u64, u64>,
+    /// Loose sectors of each moment of which everything was tried that a power failure could leave.
+    pub whole: Vec<usize>,
 }
 
 /// How many contents are tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// All subsets of at most this many loose sectors.
+    /// Everything that may be kept of loose sectors, if that is at most so many ways as subsets of this many have.
     pub whole: usize,
     /// Of more of them at most this many are lost alone, kept alone, or the end of a prefix.
     pub spread: usize,
@@ -170,6 +172,7 @@ impl Replay {
             seen: HashMap::new(),
             flushes: 0,
             newest: HashMap::new(),
+            whole: Vec::new(),
         }
     }
 
@@ -222,21 +225,38 @@ impl Replay {
                 }
             }
         }
+        // What is there already can't be lost.
+        let is_new = |at: u64, content: &Content| {
+            let Content { data, from, .. } = content;
+            self.stable.bytes(at, SECTOR) != data[*from..from + SECTOR]
+        };
+        loose.retain(|at, contents| contents.iter().any(|content| is_new(*at, content)));
         loose
     }
 
-    /// The subsets of loose sectors to try now: all of them when they are few; else none, all, some each lost alone, kept
-    /// alone or the end of a prefix, and random ones. Of each sector kept the index of its content.
-    fn subsets(loose: &Loose, bounds: Bounds, some: &Random) -> Vec<BTreeMap<u64, usize>> {
-        let sectors: Vec<(u64, usize)> = loose.iter().map(|(at, contents)| (*at, contents.len())).collect();
+    /// All that may be kept of loose sectors, of each none or one of its contents by its index; `None`: in too many ways.
+    fn all_subsets(sectors: &[(u64, usize)], whole: usize) -> Option<Vec<BTreeMap<u64, usize>>> {
+        let ways = sectors.iter().try_fold(1_usize, |ways, (_, contents)| ways.checked_mul(contents + 1));
+        let ways = ways.filter(|ways| *ways <= 1 << whole)?;
+        let subset = |mut way: usize| {
+            let kept = sectors.iter().filter_map(|(at, contents)| {
+                let chosen = way % (contents + 1);
+                way /= contents + 1;
+                Some((*at, chosen.checked_sub(1)?))
+            });
+            kept.collect()
+        };
+        Some((0..ways).map(subset).collect())
+    }
+
+    /// What to keep of loose sectors where it can't be everything: none, all, some each lost alone, kept alone or the end of
+    /// a prefix, and random ones.
+    fn some_subsets(sectors: &[(u64, usize)], bounds: Bounds, some: &Random) -> Vec<BTreeMap<u64, usize>> {
+        let count = sectors.len();
         let newest = |keep: &dyn Fn(usize) -> bool| -> BTreeMap<u64, usize> {
             let kept = sectors.iter().enumerate().filter(|(number, _)| keep(*number));
             kept.map(|(_, (at, contents))| (*at, contents - 1)).collect()
         };
-        let count = sectors.len();
-        if count <= bounds.whole {
-            return (0..1usize << count).map(|bits| newest(&|number| bits & (1 << number) != 0)).collect();
-        }
         let mut subsets = vec![newest(&|_| false), newest(&|_| true)];
         let step = count.div_ceil(bounds.spread);
         for chosen in (some.below(step as u64) as usize..count).step_by(step) {
@@ -255,8 +275,13 @@ impl Replay {
     /// Contents that a power failure may leave now. Those that were tried before with as much acknowledged are left out.
     pub fn contents(&mut self, acknowledged: usize, bounds: Bounds, some: &Random) -> Vec<MemoryDevice> {
         let loose = self.loose();
+        let sectors: Vec<(u64, usize)> = loose.iter().map(|(at, contents)| (*at, contents.len())).collect();
+        let all = Self::all_subsets(&sectors, bounds.whole);
+        if all.is_some() {
+            self.whole.push(sectors.len());
+        }
         let mut devices = Vec::new();
-        for subset in Self::subsets(&loose, bounds, some) {
+        for subset in all.unwrap_or_else(|| Self::some_subsets(&sectors, bounds, some)) {
             let content = subset.iter().map(|(at, content)| (*at, loose[at][*content].write));
             let key = (self.flushes, content.collect());
             if self.seen.insert(key, acknowledged) == Some(acknowledged) {

@@ -297,6 +297,18 @@ pub fn everything() -> Vec<Stage> {
     stages
 }
 
+/// A value in the index, values of a block that are new and that replace it, a delete and a checkpoint.
+pub fn few() -> Vec<Stage> {
+    let mut stages: Vec<Stage> = create(3 << 20).into();
+    stages.push(vec![store_value(0, 10, 50)]);
+    stages.push(vec![store_value(1, 11, 4096)]);
+    stages.push(vec![checkpoint()]);
+    stages.push(vec![store_value(0, 20, 4096)]);
+    stages.push(vec![remove(PunchScope::Dkeys(vec![key("d1")]), 30)]);
+    stages.push(vec![store_value(1, 40, 4096)]);
+    stages
+}
+
 /// A pool as large as the disk is filled, refuses, and is emptied.
 pub fn full() -> Vec<Stage> {
     let [_, container] = create(0);

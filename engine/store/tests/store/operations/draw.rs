@@ -139,6 +139,8 @@ impl Draw<'_> {
             C::DKEY_UPDATE.union(C::AKEY_INSERT),
             C::PER_AKEY,
             C::PER_AKEY.union(C::DKEY_UPDATE),
+            C::OBJECT_EXISTS,
+            C::OBJECT_EXISTS.union(C::DKEY_INSERT),
         ]);
         let mut akeys: Vec<AkeyUpdate> = Vec::new();
         for _ in 0..=self.0.below(3) {

@@ -1,7 +1,8 @@
 //! Random operations of all kinds on two containers against a map of versions: updates, punches and transactions with
 //! conditions, updates and transactions that come behind others of later epochs, several changes at once, several
-//! transactions that are undecided at once, fetches, lists and searches at any epoch and while what they show changes,
-//! snapshots, aggregation, defragmentation, checkpoints, restarts, and containers that are destroyed and made anew.
+//! transactions that are undecided at once, and such as are committed in one step, fetches, lists and searches at any epoch,
+//! by transactions, and while what they show changes, snapshots, aggregation, defragmentation, checkpoints, restarts, and
+//! containers that are destroyed and made anew.
 //! `WEIR_STORE_OPERATIONS` sets how many steps are taken. The soak does the same while the power fails in the middle,
 //! transfers fail, the disk is too small, and at last bits flip; `WEIR_STORE_SOAK_SECONDS` sets how long, and
 //! `WEIR_STORE_SEED` the first seed.

@@ -154,6 +154,7 @@ impl State {
         akeys: &[AkeyUpdate],
         data: &Rc<Vec<u8>>,
     ) -> Result<Self, Refusal> {
+        refuse_if(conditions.has(Conditions::OBJECT_EXISTS) && !self.exists, Refusal::Missing)?;
         let mut next = self.clone();
         next.exists = true;
         let old = self.dkeys.get(dkey);
@@ -380,6 +381,11 @@ impl Change {
         match self {
             Self::Update { object, .. } | Self::Punch { object, .. } => *object,
         }
+    }
+
+    /// Whether it is refused where its object doesn't exist.
+    pub fn needs_object(&self) -> bool {
+        matches!(self, Self::Update { conditions, .. } if conditions.has(Conditions::OBJECT_EXISTS))
     }
 
     /// What it does to this state, whatever the state was to be. What isn't there isn't punched, and doesn't become so

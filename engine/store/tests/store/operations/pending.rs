@@ -1,7 +1,9 @@
 //! Transactions of several dkeys, of which several stay prepared over many steps, until they are decided in any order.
 
 use super::model::{Change, Refusal};
+use super::observe::Container;
 use super::trial::{Outcome, Trial};
+use core::fmt::Debug;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 use weir_proto::object::PunchScope;
@@ -46,11 +48,13 @@ impl Trial {
     }
 
     /// Prepares some transactions, whether they get in each other's way or not, and decides on some at once, perhaps after a
-    /// power failure. The others stay undecided.
+    /// power failure. The others stay undecided. One in three is prepared and committed in one step.
     pub fn transact(&mut self) {
         for _ in 0..=self.random.below(3) {
-            if self.here.pending.len() < PENDING_MAX {
-                self.prepare();
+            if self.draw().one_in(3) {
+                self.prepare(true);
+            } else if self.here.pending.len() < PENDING_MAX {
+                self.prepare(false);
             }
         }
         if self.draw().one_in(4) {
@@ -67,20 +71,24 @@ impl Trial {
         for _ in 0..=self.random.below(4) {
             let (draw, object) = (self.draw(), self.draw().object());
             let dkey = draw.dkey(object);
-            if places.insert((object, dkey.clone())) {
-                let punches = draw.one_in(4);
-                changes.push(if punches {
-                    draw.punch_of(object, dkey)
-                } else {
-                    draw.update(object, dkey, epoch)
-                });
+            let punches = draw.one_in(4);
+            let change = if punches {
+                draw.punch_of(object, dkey.clone())
+            } else {
+                draw.update(object, dkey.clone(), epoch)
+            };
+            // Its conditions are about what was there before the transaction.
+            let is_first = changes.iter().all(|other: &Change| other.object() != object);
+            if (is_first || !change.needs_object()) && places.insert((object, dkey)) {
+                changes.push(change);
             }
         }
         Pending { id: TransactionId(Uuid::from_u128(self.transactions)), epoch, changes, places }
     }
 
-    /// Prepares a transaction, now and then at an epoch behind which others have changed and read something.
-    fn prepare(&mut self) {
+    /// Prepares a transaction, now and then at an epoch behind which others have changed and read something, and perhaps
+    /// commits it in the same step.
+    fn prepare(&mut self, at_once: bool) {
         let late = if self.draw().one_in(6) { self.late_epoch() } else { None };
         let epoch = late.unwrap_or_else(|| self.next_epoch());
         self.transactions += 1;
@@ -93,18 +101,27 @@ impl Trial {
             .filter(|other| pending.changes.iter().any(|change| other.is_against(change)))
             .map(|other| other.id)
             .collect();
-        self.unsure = Some(pending.id);
-        match self.judge(self.send_prepared(&pending)) {
-            Outcome::Done => {
+        self.unsure = (!at_once).then_some(pending.id);
+        match self.judge(self.send_prepared(&pending, at_once)) {
+            outcome @ Outcome::Done => {
                 assert_eq!(planned, None, "a transaction isn't refused");
                 assert_eq!(against, [], "two transactions hold the same");
-                self.here.pending.push(pending);
+                if at_once {
+                    self.settle(outcome, &pending.changes, epoch);
+                    let decision = self.insist(async move |container| {
+                        container.shard.decision(container.id, pending.id).await
+                    });
+                    assert_eq!(decision, Some(Decision::Committed(Epoch(epoch))));
+                } else {
+                    self.here.pending.push(pending);
+                }
             }
             Outcome::Held(UpdateError::Undecided { transaction, .. }) => {
                 assert!(against.contains(&transaction), "{transaction:?} isn't against it, but {against:?}");
             }
             Outcome::Held(error) => assert!(late.is_some(), "{error}"),
             outcome @ Outcome::Refused(_) => self.settle(outcome, &pending.changes, epoch),
+            outcome @ Outcome::Doubtful if at_once => self.settle(outcome, &pending.changes, epoch),
             Outcome::Doubtful => {
                 self.recover();
                 let undecided = self.undecided(self.here.id);
@@ -117,14 +134,36 @@ impl Trial {
     }
 
     /// Sends a transaction, now and then twice.
-    fn send_prepared(&self, pending: &Pending) -> Option<Result<(), UpdateError>> {
+    fn send_prepared(&self, pending: &Pending, at_once: bool) -> Option<Result<(), UpdateError>> {
         let (container, sent) = (self.container(), pending.changes.clone());
         let (id, epoch, again) = (pending.id, Epoch(pending.epoch), self.draw().one_in(6));
         self.run(async move {
             let operations: Vec<_> = sent.iter().map(Change::operation).collect();
-            container.shard.prepare(container.id, id, epoch, &operations).await?;
-            if again { container.shard.prepare(container.id, id, epoch, &operations).await } else { Ok(()) }
+            for _ in 0..=u32::from(again) {
+                if at_once {
+                    let committed = container.shard.transact(container.id, id, epoch, &operations).await?;
+                    assert_eq!(committed, epoch);
+                } else {
+                    container.shard.prepare(container.id, id, epoch, &operations).await?;
+                }
+            }
+            Ok(())
         })
+    }
+
+    /// Asks for something, again after each failure.
+    fn insist<T: Debug + 'static, E: Debug + 'static>(
+        &mut self,
+        ask: impl AsyncFn(Container) -> Result<T, E> + Copy + 'static,
+    ) -> T {
+        loop {
+            let container = self.container();
+            match self.run(async move { ask(container).await }) {
+                Some(Ok(answer)) => return answer,
+                other => assert!(self.faulty, "{other:?}"),
+            }
+            self.recover();
+        }
     }
 
     /// Decides on all transactions, in any order.
@@ -143,30 +182,15 @@ impl Trial {
         let Pending { id, epoch, changes, .. } = self.here.pending.remove(at);
         let commits = self.draw().one_in(2);
         self.unsure = Some(id);
-        loop {
-            let container = self.container();
-            let done = self.run(async move {
-                if commits {
-                    container.shard.commit_transaction(container.id, id).await.map(drop)
-                } else {
-                    container.shard.abort_transaction(container.id, id).await
-                }
-            });
-            match done {
-                Some(Ok(())) => break,
-                other => assert!(self.faulty, "{other:?}"),
+        self.insist(async move |container| {
+            if commits {
+                container.shard.commit_transaction(container.id, id).await.map(drop)
+            } else {
+                container.shard.abort_transaction(container.id, id).await
             }
-            self.recover();
-        }
+        });
         self.unsure = None;
-        let decision = loop {
-            let (shard, container) = (self.container().shard, self.here.id);
-            match self.run(async move { shard.decision(container, id).await }) {
-                Some(Ok(decision)) => break decision,
-                other => assert!(self.faulty, "{other:?}"),
-            }
-            self.recover();
-        };
+        let decision = self.insist(async move |container| container.shard.decision(container.id, id).await);
         let expected = if commits { Decision::Committed(Epoch(epoch)) } else { Decision::Aborted };
         assert_eq!(decision, Some(expected));
         if commits {

@@ -79,7 +79,8 @@ impl Trial {
             } else {
                 draw.update(object, dkey.clone(), epoch)
             };
-            if !self.is_held(&change) && places.insert((object, dkey)) {
+            // Which of them brings an object first isn't known.
+            if !self.is_held(&change) && !change.needs_object() && places.insert((object, dkey)) {
                 changes.push((change, epoch));
             }
         }
@@ -94,7 +95,7 @@ impl Trial {
         if work == 0 {
             self.here.horizon = self.epoch;
         }
-        let (Container { shard, id }, horizon) = (self.container(), Epoch(self.here.horizon));
+        let (Container { shard, id, .. }, horizon) = (self.container(), Epoch(self.here.horizon));
         let (store, noted) = (Rc::clone(&self.store), Rc::clone(ended));
         let destroyed = (work == 3 && !self.faulty).then_some(self.there.id);
         if let Some(id) = destroyed {
@@ -106,7 +107,7 @@ impl Trial {
                 1 => store.checkpoint().await,
                 2 => store.defragment().await.map(drop),
                 _ => match destroyed {
-                    Some(id) => Container { shard, id }.begin_anew().await,
+                    Some(id) => Container { shard, id, in_view: false }.begin_anew().await,
                     None => Ok(()),
                 },
             };

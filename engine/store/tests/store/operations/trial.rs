@@ -172,7 +172,7 @@ impl Trial {
 
     /// The container that the present step is about.
     pub(super) fn container(&self) -> Container {
-        Container { shard: self.shard.clone(), id: self.here.id }
+        Container { shard: self.shard.clone(), id: self.here.id, in_view: false }
     }
 
     pub(super) fn draw(&self) -> Draw<'_> {
@@ -451,16 +451,18 @@ impl Trial {
         }
     }
 
-    fn look(&mut self, look: impl Fn(&Self, u64) -> Option<Result<(), Trouble>>) {
-        let epoch = self.epoch_to_read();
-        let checked = look(self, epoch);
+    /// Reads something, one time in four as a transaction of now does: what comes later has later epochs.
+    fn look(&mut self, look: impl Fn(&Self, Container, u64) -> Option<Result<(), Trouble>>) {
+        let in_view = self.draw().one_in(4);
+        let epoch = if in_view { self.next_epoch() } else { self.epoch_to_read() };
+        let checked = look(self, Container { in_view, ..self.container() }, epoch);
         self.accept(checked, epoch);
     }
 
-    fn fetch(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+    fn fetch(&self, container: Container, epoch: u64) -> Option<Result<(), Trouble>> {
         let (draw, object) = (self.draw(), self.draw().object());
         let (dkey, (conditions, akeys)) = (draw.dkey(object), draw.fetch(object));
-        let (container, state) = (self.container(), self.here.versions.at(object, epoch));
+        let state = self.here.versions.at(object, epoch);
         let is_held = self.here.pending.iter().any(|pending| pending.holds(object, &dkey, epoch));
         let checked = self.run(async move {
             check_fetch(&container, &state, object, &dkey, epoch, conditions, &akeys).await
@@ -469,17 +471,16 @@ impl Trial {
         checked
     }
 
-    fn list(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+    fn list(&self, container: Container, epoch: u64) -> Option<Result<(), Trouble>> {
         let object = self.draw().object();
         let (scope, limit) = (self.draw().scope(object), self.random.between(1, 5) as u32);
-        let (container, versions) = (self.container(), self.here.versions.clone());
+        let versions = self.here.versions.clone();
         self.run(async move { check_list(&container, &versions, object, &scope, epoch, limit).await })
     }
 
-    fn search(&self, epoch: u64) -> Option<Result<(), Trouble>> {
+    fn search(&self, container: Container, epoch: u64) -> Option<Result<(), Trouble>> {
         let object = self.draw().object();
         let (search, state) = (self.draw().search(object), self.here.versions.at(object, epoch));
-        let container = self.container();
         self.run(async move { check_search(&container, &state, object, epoch, &search).await })
     }
 
@@ -487,7 +488,7 @@ impl Trial {
         if self.faulty {
             return;
         }
-        let Container { shard, id } = self.container();
+        let Container { shard, id, .. } = self.container();
         if self.draw().one_in(2) || self.here.snapshots.len() > 6 {
             let given_up = self.random.below(self.here.snapshots.len().max(1) as u64) as usize;
             let given_up = self.here.snapshots.iter().nth(given_up).copied();
@@ -506,7 +507,7 @@ impl Trial {
     fn aggregate(&mut self) {
         let back = self.draw().pick(&[0, 1_000_000, 30_000_000]);
         self.here.horizon = self.here.horizon.max(self.epoch.saturating_sub(back));
-        let (Container { shard, id }, horizon) = (self.container(), Epoch(self.here.horizon));
+        let (Container { shard, id, .. }, horizon) = (self.container(), Epoch(self.here.horizon));
         let done = self.run(async move { shard.aggregate(id, horizon).await });
         assert!(self.faulty || matches!(done, Some(Ok(()))), "{done:?}");
     }
