@@ -8,6 +8,7 @@ mod log;
 mod operations;
 mod requests;
 mod superblock;
+mod transaction;
 mod wire;
 
 /// A fuzzer.
