@@ -1,6 +1,7 @@
 //! The engine's metrics in Prometheus text format (`docs/reference/metrics.md`), made anew for each scrape from
 //! figures that the targets hand over.
 
+mod fabric;
 mod membership;
 mod scrub;
 mod transactions;
@@ -213,15 +214,6 @@ impl Exporter {
     ) -> Metric {
         let series = self.serving().map(|(index, figures)| (self.labels(index, &[]), value(figures)));
         Metric { name, help, series: series.collect() }
-    }
-
-    fn rpc(&self, name: &'static str, help: &'static str, counter: &'static str) -> Metric {
-        self.by_target(name, help, |figures| Value::Counter(figures.rpc.get(counter).copied().unwrap_or(0)))
-    }
-
-    fn endpoint(&self, name: &'static str, help: &'static str, counter: &'static str) -> Metric {
-        let count = |figures: &TargetFigures| figures.endpoint.get(counter).copied().unwrap_or(0);
-        self.by_target(name, help, |figures| Value::Counter(count(figures)))
     }
 
     fn process(&self) -> Vec<Metric> {
@@ -549,62 +541,6 @@ impl Exporter {
                 "Data that the drive could not recover",
                 worn(|wear| wear.media_errors),
             ),
-        ]
-    }
-
-    fn fabric(&self) -> Vec<Metric> {
-        let bulk = self.serving().flat_map(|(index, figures)| {
-            [("write", "bulk_pulled_bytes"), ("read", "bulk_pushed_bytes")].map(|(direction, counter)| {
-                let count = figures.rpc.get(counter).copied().unwrap_or(0);
-                (self.labels(index, &[("direction", direction)]), Value::Counter(count))
-            })
-        });
-        let bulk = bulk.collect();
-        vec![
-            self.by_target(
-                "weir_engine_rpc_inflight",
-                "Requests sent to others and not answered",
-                |figures| Value::Gauge(figures.in_flight),
-            ),
-            self.rpc("weir_engine_rpc_retries", "Requests sent again", "retries"),
-            self.rpc("weir_engine_rpc_timeouts", "Requests given up at their deadline", "timeouts"),
-            self.rpc("weir_engine_rpc_malformed", "Messages that could not be decoded", "malformed"),
-            self.by_target(
-                "weir_engine_rpc_unauthenticated",
-                "Messages dropped because their authentication code was wrong",
-                |figures| Value::Counter(figures.unauthenticated),
-            ),
-            self.rpc(
-                "weir_engine_rpc_version_refused",
-                "Requests refused because of their protocol version",
-                "version_refused",
-            ),
-            self.rpc("weir_engine_rpc_overloaded", "Requests sent away for want of room", "overloaded"),
-            self.rpc(
-                "weir_engine_rpc_overdrawn",
-                "Requests sent away because their clients had too many under way",
-                "overdrawn",
-            ),
-            self.rpc(
-                "weir_engine_rpc_ignored",
-                "Requests and other messages of clients that heed no answers, which got none",
-                "ignored",
-            ),
-            self.by_target(
-                "weir_engine_rpc_passed_max",
-                "Most requests of others that began while a client's only one waited",
-                |figures| Value::Gauge(figures.rpc.get("passed_max").copied().unwrap_or(0)),
-            ),
-            Metric { name: "weir_engine_rpc_bulk_bytes", help: "Bytes moved by RMA", series: bulk },
-            self.by_target(
-                "weir_engine_fabric_intake_max",
-                "Most messages that had arrived and waited to be looked at",
-                |figures| Value::Gauge(figures.endpoint.get("intake_max").copied().unwrap_or(0)),
-            ),
-            self.endpoint("weir_engine_fabric_intake_dropped", "Messages dropped unread", "intake_dropped"),
-            self.endpoint("weir_engine_fabric_channel_received", "Messages by channel", "channel_received"),
-            self.endpoint("weir_engine_fabric_channels_accepted", "Channels accepted", "channels_accepted"),
-            self.endpoint("weir_engine_fabric_reopened", "Times the endpoint was opened anew", "reopened"),
         ]
     }
 

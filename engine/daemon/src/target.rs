@@ -1,6 +1,7 @@
 //! One target: store, RPC and services, put together the same way on a real thread and in a simulated world.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -275,19 +276,54 @@ async fn add_siblings(engines: &Engines, report: &mut EngineReport) {
     let asked = join_all((1..targets).map(|index| {
         engines.ask::<_, EngineReport>(own, TargetIndex(index), opcode::ENGINE_REPORT, &(), REPORT_LIMIT)
     }));
-    for (index, answer) in (1..).zip(asked.await) {
+    take_in(report, (1..).zip(asked.await));
+}
+
+/// Adds what the other targets of an engine say to what target 0 says. Of several that are not well, each is named.
+fn take_in<E: Display>(
+    report: &mut EngineReport,
+    siblings: impl Iterator<Item = (u32, Result<EngineReport, E>)>,
+) {
+    let mut messages = Vec::new();
+    if !report.message.is_empty() {
+        messages.push(format!("target 0: {}", report.message));
+    }
+    for (index, answer) in siblings {
         match answer {
             Ok(sibling) => {
                 if !sibling.message.is_empty() {
-                    report.message = format!("target {index}: {}", sibling.message);
+                    messages.push(format!("target {index}: {}", sibling.message));
                 }
                 report.targets += 1;
                 report.capacity += sibling.capacity;
                 report.free += sibling.free;
             }
-            Err(error) => {
-                report.message = format!("target {index} does not answer: {error}");
-            }
+            Err(error) => messages.push(format!("target {index} does not answer: {error}")),
         }
+    }
+    report.message = messages.join("; ");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_that_is_not_well_is_named() {
+        let said = |message: &str| {
+            let (version, message) = (VERSION.to_owned(), message.to_owned());
+            EngineReport { version, targets: 1, capacity: 8, free: 5, started: 1, message }
+        };
+        let mut report = said("");
+        take_in(&mut report, [(1, Ok(said(""))), (2, Ok::<_, String>(said("")))].into_iter());
+        assert_eq!((report.targets, report.capacity, report.free, report.message.as_str()), (3, 24, 15, ""));
+        let mut report = said("is slow");
+        let siblings = [(1, Ok(said("is broken"))), (2, Ok(said(""))), (3, Err("it is gone"))];
+        take_in(&mut report, siblings.into_iter());
+        assert_eq!(report.targets, 3);
+        assert_eq!(
+            report.message,
+            "target 0: is slow; target 1: is broken; target 3 does not answer: it is gone"
+        );
     }
 }

@@ -48,6 +48,8 @@ counters! {
         slab_copies,
         /// Slabs posted, first time and again.
         slab_posts,
+        /// Times that the provider let go of the only slab that was posted: nothing is received until another one is.
+        slabs_run_out,
         /// Reads of remote memory that completed.
         reads,
         /// Bytes of them.

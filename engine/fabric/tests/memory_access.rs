@@ -154,3 +154,35 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
         assert!((300..=304).contains(&posts), "{provider}: a buffer for each message: {posts}");
     }
 }
+
+#[test]
+fn a_receiver_that_has_run_out_of_receive_memory_is_counted() {
+    for (provider, buffers) in [("tcp", 1), ("tcp", 4), ("shm", 1), ("shm", 4)] {
+        if !probe(provider).expect("built in").within_process() {
+            continue;
+        }
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let options = Options {
+            receive: ReceiveMode::Standard { buffers },
+            without: vec![Ability::Channels],
+            ..Options::near(provider, "127.0.0.1", 1)
+        };
+        let one = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
+        let other = open(&rt, &options).expect("an endpoint");
+        let (_sender, inbox) = (listen(&one), listen(&other));
+        executor.block_on(async {
+            let to = one.insert(&other.address()).expect("an address");
+            for _ in 0..10 {
+                one.send(to, 0, &[b"message"]).expect("accepted");
+                while inbox.messages.borrow().is_empty() {
+                    let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+                    arrived.expect("messages keep coming");
+                }
+                inbox.messages.borrow_mut().clear();
+            }
+        });
+        let expected = if buffers == 1 { 10 } else { 0 };
+        assert_eq!(other.counters().slabs_run_out.get(), expected, "{provider}: of {buffers} buffers");
+    }
+}

@@ -10,8 +10,8 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::World;
 use weir_store::{
-    AttributeChange, Data, Depth, FormatOptions, InspectError, Inspector, OpenError, Owner, Report, Shard,
-    Store, StoreConfig,
+    AttributeChange, Data, Decision, Depth, FormatOptions, InspectError, Inspector, OpenError, Operation,
+    Owner, Report, Shard, Store, StoreConfig, TransactionId,
 };
 
 /// Bytes of the devices.
@@ -73,6 +73,35 @@ async fn store_value(shard: &Shard, object: ObjectId, dkey: &Key, epoch: u64, va
     stored.expect("a sound store takes it");
 }
 
+/// Transactions of the base image: one awaits its decision, one is committed, one aborted.
+pub const TRANSACTIONS: [TransactionId; 3] =
+    [TransactionId(Uuid::from_u128(1)), TransactionId(Uuid::from_u128(2)), TransactionId(Uuid::from_u128(3))];
+
+async fn store_transactions(handle: &Handle, shard: &Shard) {
+    let none = Conditions::NONE;
+    for (id, number) in TRANSACTIONS.into_iter().zip(4..) {
+        let dkey = Key::new(format!("t{number}").as_bytes()).expect("a key");
+        let akeys = [(&b"a"[..], 6000), (b"b", 100)]
+            .map(|(akey, size)| update_of(&Key::new(akey).expect("a key"), Value::Single { size }));
+        let (data, gone) = (vec![5; 6100], PunchScope::Dkeys(vec![Key::from_u64(number)]));
+        let operations = [
+            Operation::Update {
+                object: TEXT_OBJECT,
+                dkey,
+                conditions: none,
+                akeys: akeys.to_vec(),
+                data: Data::Borrowed(&data),
+            },
+            Operation::Punch { object: ARRAY_OBJECT, scope: gone, conditions: none },
+        ];
+        let epoch = Epoch(handle.wall_ns());
+        shard.prepare(CONTAINER, id, epoch, &operations).await.expect("nobody else writes that");
+    }
+    let [_, committed, aborted] = TRANSACTIONS;
+    shard.commit_transaction(CONTAINER, committed).await.expect("it is prepared");
+    shard.abort_transaction(CONTAINER, aborted).await.expect("it is prepared");
+}
+
 fn build() -> MemoryDevice {
     let device = MemoryDevice::new(SIZE);
     let disk: Rc<dyn Device> = Rc::new(device.clone());
@@ -98,6 +127,7 @@ fn build() -> MemoryDevice {
         let attribute =
             AttributeChange { scope: b"s".to_vec(), name: b"n".to_vec(), value: Some(vec![1; 4000]) };
         shard.change_attributes(&[attribute]).await.expect("stored");
+        store_transactions(&handle, &shard).await;
         store.close().await.expect("closed");
     });
     device
@@ -224,6 +254,7 @@ pub async fn use_container(shard: &Shard, container: ContainerId) {
     let none = Conditions::NONE;
     let any = ObjectId { hi: 0, lo: 0 };
     let _ = shard.snapshots(container);
+    use_transactions(shard, container).await;
     let Ok(objects) = shard.list(container, any, &ListScope::Objects, Epoch::MAX, &[], LOOKS_MAX, None).await
     else {
         return;
@@ -241,6 +272,23 @@ pub async fn use_container(shard: &Shard, container: ContainerId) {
         }
         let _ = shard.aggregate(container, Epoch(30)).await;
         let _ = shard.punch(container, object, &PunchScope::Object, Epoch(1 << 62), none).await;
+    }
+}
+
+/// Decides what is prepared: every other transaction is committed, the rest is given up, and all of it is asked for.
+async fn use_transactions(shard: &Shard, container: ContainerId) {
+    let undecided = shard.undecided(container).await.unwrap_or_default();
+    for (number, (id, epoch)) in undecided.into_iter().enumerate() {
+        let _ = shard.may_have_forgotten(epoch);
+        if number % 2 == 1 {
+            let _ = shard.abort_transaction(container, id).await;
+        } else if let Ok(epoch) = shard.commit_transaction(container, id).await {
+            let decision = shard.decision(container, id).await;
+            assert_eq!(decision.ok().flatten(), Some(Decision::Committed(epoch)), "it was committed");
+        }
+    }
+    for id in TRANSACTIONS {
+        let _ = shard.decision(container, id).await;
     }
 }
 

@@ -72,6 +72,11 @@ fn requests() {
 }
 
 #[test]
+fn channels() {
+    check("channel", 3_000);
+}
+
+#[test]
 fn a_target_that_fails_is_reported_with_its_input() {
     let target = Target { name: "failing", run: |input| assert!(input.len() < 40, "too long for me") };
     let options = Options { time: TIME, runs: 1000, seed: 1, corpus: None, failures: None };

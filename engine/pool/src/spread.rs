@@ -4,15 +4,14 @@
 //! The tree gets around engines that don't answer. Those that refuse are asked once more, directly, because a tree carries
 //! numbers of errors and not their messages.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use weir_proto::group::{Collective, CollectiveReply, Tree};
-use weir_proto::pool::{TargetPool, TargetPoolSpace};
-use weir_proto::{ContainerId, Der, PoolId, Rank, TargetIndex, codec, opcode};
+use weir_proto::pool::{PoolSum, TargetPool};
+use weir_proto::{Der, PoolId, Rank, TargetIndex, codec, opcode};
 use weir_rpc::group::{Asked, CollectiveHandler, CollectiveTransport, Collectives, Outcome};
 use weir_rpc::{CallOptions, RpcError};
 use weir_runtime::{LocalBoxFuture, join_all};
@@ -38,34 +37,6 @@ const CHANGES: [u16; 5] = [
 
 /// Room that a merged result leaves in a long reply for the rest of a collective reply: failures of 16,384 engines.
 const REPLY_REST: usize = 256 * 1024;
-
-/// What targets hold of a pool, summed up on the way to who wants to know.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct PoolSum {
-    /// Total and free bytes of each target that answered.
-    pub(crate) targets: Vec<(Rank, TargetIndex, u64, u64)>,
-    /// Bytes used, by container.
-    pub(crate) used: BTreeMap<ContainerId, u64>,
-    /// Containers that clients have used of late.
-    pub(crate) active: BTreeSet<ContainerId>,
-}
-
-impl PoolSum {
-    fn add(&mut self, other: Self) {
-        self.targets.extend(other.targets);
-        for (container, bytes) in other.used {
-            let sum = self.used.entry(container).or_default();
-            *sum = sum.saturating_add(bytes);
-        }
-        self.active.extend(other.active);
-    }
-
-    fn of(rank: Rank, index: TargetIndex, space: TargetPoolSpace) -> Self {
-        let targets = vec![(rank, index, space.total, space.free)];
-        let used = space.containers.into_iter().collect();
-        Self { targets, used, active: space.active.into_iter().collect() }
-    }
-}
 
 /// Reaches all engines of a pool at once.
 pub struct Spread {

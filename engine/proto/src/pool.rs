@@ -530,6 +530,37 @@ pub struct TargetPoolSpace {
     pub active: Vec<ContainerId>,
 }
 
+/// What targets hold of a pool, summed up on the way to who wants to know.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolSum {
+    /// Total and free bytes of each target that answered.
+    pub targets: Vec<(Rank, TargetIndex, u64, u64)>,
+    /// Bytes used, by container.
+    pub used: BTreeMap<ContainerId, u64>,
+    /// Containers that clients have used of late.
+    pub active: BTreeSet<ContainerId>,
+}
+
+impl PoolSum {
+    /// Takes in what other targets hold.
+    pub fn add(&mut self, other: Self) {
+        self.targets.extend(other.targets);
+        for (container, bytes) in other.used {
+            let sum = self.used.entry(container).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        self.active.extend(other.active);
+    }
+
+    /// What one target holds.
+    #[must_use]
+    pub fn of(rank: Rank, index: TargetIndex, space: TargetPoolSpace) -> Self {
+        let targets = vec![(rank, index, space.total, space.free)];
+        let used = space.containers.into_iter().collect();
+        Self { targets, used, active: space.active.into_iter().collect() }
+    }
+}
+
 /// Why a label is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(

@@ -9,9 +9,11 @@ use crate::codec::{Decoder, Encode, Malformed};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber, TransactionTail};
 use crate::promise::{Promise, Promises};
+use crate::punch::check_scope;
 use crate::record::Change;
 use crate::timestamps::Scope;
-use crate::value::Version;
+use crate::update::check_keys;
+use crate::value::{Payload, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use uuid::Uuid;
@@ -109,6 +111,19 @@ pub(crate) enum Intent {
     },
 }
 
+impl Intended {
+    /// Whether a version can go there: what is read back of it later is what a sound store has.
+    fn takes(&self, version: &Version) -> bool {
+        match (self.slot, &version.payload) {
+            (Slot::Single, _) => version.record_size == 0,
+            (Slot::Extent(_), Payload::Hole) => true,
+            (Slot::Extent(extent), payload) => {
+                extent.count.checked_mul(u64::from(self.record_size)) == Some(payload.len())
+            }
+        }
+    }
+}
+
 impl Intent {
     pub(crate) fn object(&self) -> ObjectId {
         match self {
@@ -196,8 +211,12 @@ impl Intent {
                 }
                 let mut versions = Vec::new();
                 for _ in 0..decoder.count(OPERATIONS_BYTES_MAX)? {
-                    versions.push(take_intended(decoder, akeys.len())?);
+                    versions.push(take_intended(decoder, &akeys)?);
                 }
+                if !versions.is_sorted_by_key(|version| version.akey) {
+                    return Err(Malformed("versions are in another order than their akeys"));
+                }
+                check_keys(object, [&dkey], akeys.iter().map(|update| &update.akey)).map_err(|_| KEY)?;
                 Ok(Self::Update { object, dkey, akeys, versions })
             }
             2 => {
@@ -207,12 +226,16 @@ impl Intent {
                     2 => PunchScope::Akeys(take_key(decoder)?, take_keys(decoder)?),
                     _ => return Err(Malformed("a punch is of unknown kind")),
                 };
+                check_scope(object, &scope).map_err(|_| KEY)?;
                 Ok(Self::Punch { object, scope })
             }
             _ => Err(Malformed("an operation is of unknown kind")),
         }
     }
 }
+
+/// What a key is that objects of its kind don't have.
+const KEY: Malformed = Malformed("a key is none of its object");
 
 fn take_key(decoder: &mut Decoder<'_>) -> Result<Key, Malformed> {
     let len = decoder.count(OPERATIONS_BYTES_MAX)?;
@@ -239,8 +262,8 @@ fn take_akey(decoder: &mut Decoder<'_>) -> Result<AkeyUpdate, Malformed> {
     Ok(AkeyUpdate { akey, value, conditions: Conditions::NONE, checksums: Vec::new() })
 }
 
-fn take_intended(decoder: &mut Decoder<'_>, akeys: usize) -> Result<Intended, Malformed> {
-    let akey = decoder.count(akeys.saturating_sub(1))?;
+fn take_intended(decoder: &mut Decoder<'_>, akeys: &[AkeyUpdate]) -> Result<Intended, Malformed> {
+    let akey = decoder.count(akeys.len().saturating_sub(1))?;
     let record_size = take_small(decoder)?;
     let slot = match decoder.varint()? {
         0 => Slot::Single,
@@ -249,7 +272,16 @@ fn take_intended(decoder: &mut Decoder<'_>, akeys: usize) -> Result<Intended, Ma
     if matches!(slot, Slot::Extent(extent) if extent.index.checked_add(extent.count).is_none()) {
         return Err(Malformed("an extent reaches too far"));
     }
-    Ok(Intended { akey, slot, record_size })
+    let fits = match akeys.get(akey).map(|update| &update.value) {
+        Some(Value::Single { .. }) => slot == Slot::Single && record_size == 0,
+        Some(Value::Array { .. }) => slot != Slot::Single,
+        None => false,
+    };
+    if fits {
+        Ok(Intended { akey, slot, record_size })
+    } else {
+        Err(Malformed("a version is none of its akey"))
+    }
 }
 
 /// What a punch writes.
@@ -285,6 +317,24 @@ pub(crate) struct Prepared {
     pub(crate) intents: Vec<Intent>,
     /// Bytes of the operations as they are stored.
     pub(crate) bytes: usize,
+}
+
+impl Prepared {
+    /// Whether these are the versions that it stores.
+    pub(crate) fn fits<'a>(&self, versions: impl IntoIterator<Item = &'a Version>) -> bool {
+        let intended = self.intents.iter().flat_map(|intent| match intent {
+            Intent::Update { versions, .. } => versions.as_slice(),
+            Intent::Punch { .. } => &[],
+        });
+        let (mut intended, mut versions) = (intended, versions.into_iter());
+        loop {
+            match (intended.next(), versions.next()) {
+                (None, None) => return true,
+                (Some(intended), Some(version)) if intended.takes(version) => {}
+                _ => return false,
+            }
+        }
+    }
 }
 
 fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
@@ -431,6 +481,15 @@ impl Transactions {
         Some((Rc::clone(entry.prepared.as_ref()?), versions.collect()))
     }
 
+    /// Prepared transactions whose versions are not those that their operations store.
+    pub(crate) fn misfits(&self) -> impl Iterator<Item = TransactionKey> {
+        let fits = |entry: &Entry| {
+            let versions = entry.versions.values().map(|(version, _)| version);
+            entry.prepared.as_ref().is_none_or(|prepared| prepared.fits(versions))
+        };
+        self.entries.iter().filter(move |(_, entry)| !fits(entry)).map(|(place, _)| *place)
+    }
+
     /// What became of a transaction, as far as it is still known.
     pub(crate) fn decision(&self, place: TransactionKey) -> Option<Decision> {
         self.entries.get(&place)?.decision.map(|(decision, _)| decision)
@@ -534,153 +593,4 @@ fn dkey_of(scope: Scope<'_>) -> Option<Key> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn key_of(text: &str) -> Key {
-        Key::new(text.as_bytes()).expect("a key")
-    }
-
-    fn operations() -> Vec<Intent> {
-        let object = ObjectId { hi: 3, lo: 9 };
-        let akey = |name: &str, value| AkeyUpdate {
-            akey: key_of(name),
-            value,
-            conditions: Conditions::NONE,
-            checksums: Vec::new(),
-        };
-        let akeys = vec![
-            akey("a", Value::Single { size: 0 }),
-            akey("b", Value::Array { record_size: 8, extents: Vec::new() }),
-        ];
-        let extent = Slot::Extent(Extent { index: 1 << 62, count: 3 });
-        let versions = vec![
-            Intended { akey: 0, slot: Slot::Single, record_size: 0 },
-            Intended { akey: 1, slot: extent, record_size: 8 },
-        ];
-        vec![
-            Intent::Update { object, dkey: key_of("d"), akeys, versions },
-            Intent::Punch { object, scope: PunchScope::Dkeys(vec![key_of("x"), key_of("y")]) },
-            Intent::Punch { object, scope: PunchScope::Akeys(key_of("z"), vec![key_of("q")]) },
-            Intent::Punch { object: ObjectId { hi: 4, lo: 1 }, scope: PunchScope::Object },
-        ]
-    }
-
-    #[test]
-    fn operations_survive_encoding_and_are_whole_or_not_there() {
-        let bytes = encode_operations(Epoch(77), &operations());
-        let expected = Prepared { epoch: Epoch(77), intents: operations(), bytes: bytes.len() - 4 };
-        assert_eq!(decode_operations(&bytes), Ok(Some(expected)));
-        for len in 0..bytes.len() {
-            assert_eq!(decode_operations(&bytes[..len]), Ok(None), "{len} bytes");
-        }
-    }
-
-    #[test]
-    fn the_table_follows_entries_that_come_and_go() {
-        let mut table = Transactions::default();
-        let place = (1, 2, TransactionId(Uuid::from_u128(5)));
-        let bytes = encode_operations(Epoch(77), &operations());
-        let keys = [0, 1].map(|piece| key::transaction(place, TransactionTail::Operations(piece)));
-        let (first, second) = bytes.split_at(20);
-        table.follow(&keys[0], Some(first)).expect("sound");
-        assert!(table.prepared(place).is_none());
-        table.follow(&keys[1], Some(second)).expect("sound");
-        assert_eq!(table.undecided(1, 2), [(place.2, Epoch(77))]);
-        let promised = table.promises.of_pool(1);
-        assert!(promised > 0 && table.promises.of_container(1, 2) == promised);
-        assert_eq!([table.promises.of_pool(2), table.promises.of_container(1, 1)], [0, 0]);
-        let object = (1, 2, ObjectId { hi: 3, lo: 9 });
-        let (x, other) = (key_of("x"), key_of("other"));
-        assert_eq!(table.meets(&object, Scope::Dkey(&x), 77, None), Some((place.2, Epoch(77))));
-        assert_eq!(table.meets(&object, Scope::Dkey(&x), 76, None), None);
-        assert_eq!(table.meets(&object, Scope::Dkey(&x), 80, Some(place.2)), None);
-        assert_eq!(table.meets(&object, Scope::Dkey(&other), 80, None), None);
-        assert!(table.meets(&object, Scope::Object, 80, None).is_some());
-        let decision = key::transaction(place, TransactionTail::Decision);
-        table.follow(&decision, Some(&Decision::Committed(Epoch(77)).encode(1000))).expect("sound");
-        for key in &keys {
-            table.follow(key, None).expect("sound");
-        }
-        assert_eq!(table.meets(&object, Scope::Object, 80, None), None);
-        assert_eq!(table.decision(place), Some(Decision::Committed(Epoch(77))));
-        assert!(table.old_decisions(1000, 1, 9).is_empty());
-        assert_eq!(table.old_decisions(1001, 1, 9), std::slice::from_ref(&decision));
-        assert_eq!((table.forgotten_until(500, 2), table.forgotten_until(1500, 2)), (500, 1500));
-        // Those that were more than are kept may have been made at the same time as the first that is left.
-        assert_eq!((table.forgotten_until(500, 1), table.forgotten_until(1500, 1)), (1000, 1500));
-        assert_eq!(table.old_decisions(0, 0, 9), std::slice::from_ref(&decision));
-        table.follow(&decision, None).expect("sound");
-        assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());
-        assert!(table.objects.is_empty() && table.dkeys.is_empty());
-        assert_eq!((*table.promises.all(), table.promises.of_pool(1)), (Promise::default(), 0));
-    }
-
-    /// What a transaction writes: objects, and dkeys of them unless it is all of it.
-    fn punches() -> impl Strategy<Value = Vec<Intent>> {
-        let scope = prop_oneof![
-            1 => Just(PunchScope::Object),
-            4 => (0u8..4).prop_map(|dkey| PunchScope::Dkeys(vec![Key::new(&[dkey]).expect("a key")])),
-        ];
-        let punch = (0u64..3, scope);
-        let punch = punch.prop_map(|(lo, scope)| Intent::Punch { object: ObjectId { hi: 0, lo }, scope });
-        proptest::collection::vec(punch, 1..4)
-    }
-
-    proptest! {
-        #[test]
-        fn who_writes_the_same_is_found(
-            transactions in proptest::collection::vec((0u32..2, 1u64..9, punches()), 0..12),
-            gone in 0usize..12, asked in (0u32..2, 0u64..3, 0u8..5, 0u64..10), own in 0u128..12,
-        ) {
-            let mut table = Transactions::default();
-            let id = |number: usize| TransactionId(Uuid::from_u128(number as u128));
-            for (number, (container, epoch, intents)) in transactions.iter().enumerate() {
-                let key = key::transaction((1, *container, id(number)), TransactionTail::Operations(0));
-                table.follow(&key, Some(&encode_operations(Epoch(*epoch), intents))).expect("sound");
-                if number == gone {
-                    table.follow(&key, None).expect("sound");
-                }
-            }
-            let (container, lo, dkey, epoch) = asked;
-            let dkey = Key::new(&[dkey]).expect("a key");
-            let scope = if dkey.as_bytes() == [4] { Scope::Object } else { Scope::Dkey(&dkey) };
-            let overlap = |written: Scope<'_>| {
-                written == Scope::Object || scope == Scope::Object || written == scope
-            };
-            let left = transactions.iter().enumerate().filter(|(number, (at, ..))| *number != gone && *at == container);
-            let left: Vec<_> = left.collect();
-            let meets = |number: usize, intents: &[Intent]| {
-                let of_object = intents.iter().filter(|intent| intent.object().lo == lo);
-                id(number) != TransactionId(Uuid::from_u128(own))
-                    && of_object.flat_map(Intent::scopes).any(overlap)
-            };
-            let early = left.iter().filter(|(_, (_, at, _))| *at <= epoch);
-            let expected: Vec<_> = early
-                .filter(|(number, (.., intents))| meets(*number, intents))
-                .map(|(number, (_, at, _))| (id(*number), Epoch(*at)))
-                .collect();
-            let object = (1, container, ObjectId { hi: 0, lo });
-            match table.meets(&object, scope, epoch, Some(TransactionId(Uuid::from_u128(own)))) {
-                Some(found) => prop_assert!(expected.contains(&found)),
-                None => prop_assert!(expected.is_empty()),
-            }
-            let mut all: Vec<_> = left.iter().map(|(number, (_, at, _))| (id(*number), Epoch(*at))).collect();
-            all.sort_unstable_by_key(|(id, at)| (*at, *id));
-            prop_assert_eq!(table.meets_any(1, container, epoch), all.first().copied().filter(|(_, at)| at.0 <= epoch));
-            prop_assert_eq!(table.undecided(1, container), all);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
-            let _ = decode_operations(&bytes);
-            let mut framed = u32::try_from(bytes.len()).expect("short").to_le_bytes().to_vec();
-            framed.extend_from_slice(&bytes);
-            let _ = decode_operations(&framed);
-            let _ = Decision::decode(&bytes);
-        }
-    }
-}
+mod tests;

@@ -359,6 +359,10 @@ impl Shard {
         prepared: &Prepared,
         versions: &[Version],
     ) -> Result<Vec<Change>, Halt<TransactionError>> {
+        if !prepared.fits(versions) {
+            let text = "versions of it in the index are not those that it stores".to_owned();
+            return Err(TransactionError::Failed(text).into());
+        }
         let mut versions = versions.iter();
         let mut changes = Vec::new();
         let mut draft = Draft::default();
@@ -368,13 +372,9 @@ impl Shard {
                     self.plan_punch(tree, number, *object, scope, prepared.epoch.0, Conditions::NONE)
                 }
                 Intent::Update { object, dkey, akeys, versions: intended } => {
-                    let pieces: Option<Vec<Piece>> = intended
-                        .iter()
-                        .map(|intended| Some(Piece::of_version(intended, versions.next()?)))
-                        .collect();
-                    let pieces = pieces.ok_or(TransactionError::Failed(
-                        "a version of it is missing in the index".to_owned(),
-                    ))?;
+                    let stored = intended.iter().zip(&mut versions);
+                    let pieces: Vec<Piece> =
+                        stored.map(|(intended, version)| Piece::of_version(intended, version)).collect();
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
                     Request { pool, container, object, dkey, epoch, conditions, akeys }

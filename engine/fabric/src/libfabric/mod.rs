@@ -27,6 +27,7 @@ mod survey;
 mod sys;
 mod watch;
 
+pub use channel::foreign;
 pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
 #[cfg(feature = "mercury")]
 pub(crate) use open::{MESSAGE_MAX, own_socket};

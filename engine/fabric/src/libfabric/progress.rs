@@ -321,7 +321,11 @@ impl Core {
     /// The provider has let go of a slab; messages in it may still be held.
     fn released(&self, id: OpId) {
         drop(self.ops.take(id));
-        self.posted.set(self.posted.get().saturating_sub(1));
+        let left = self.posted.get().saturating_sub(1);
+        self.posted.set(left);
+        if left == 0 {
+            add(&self.counters.slabs_run_out, 1);
+        }
     }
 
     fn received(&self, lease: Rc<SlabLease>, buf: *mut c_void, len: u64, source: Source) {

@@ -1,11 +1,15 @@
 //! Keys and values of the index, nearly right.
 
+use super::transaction;
 use crate::image::{ARRAY_OBJECT, CONTAINER, POOL, TEXT_OBJECT};
 use crate::source::Source;
 use weir_proto::ObjectId;
 
 /// Longest key and value of an entry together.
 const ENTRY_MAX: usize = 6000;
+
+/// From this choice on a key is one of a transaction: a sixth of all.
+const TRANSACTIONS_FROM: u8 = 214;
 
 /// LEB128.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -39,7 +43,10 @@ pub fn key(source: &mut Source<'_>) -> Vec<u8> {
     if source.chance(6) {
         return source.bytes(40);
     }
-    let kind = source.pick(&[5, 1, 2, 3, 4, 5, 6, 5, 5, 5, 5, 5]);
+    let kind = match source.byte() {
+        TRANSACTIONS_FROM.. => return transaction::key(source),
+        choice => [5, 1, 2, 3, 4, 5, 6, 5, 5, 5, 5, 5][usize::from(choice) % 12],
+    };
     let mut key = vec![kind];
     key.extend(small(source).to_be_bytes());
     match kind {
@@ -125,6 +132,7 @@ pub fn value(source: &mut Source<'_>, key: &[u8]) -> Vec<u8> {
         }
         Some(4) => out = source.bytes(300),
         Some(6) => {}
+        Some(&transaction::KIND) => out = transaction::value(source, key),
         _ => object_value(source, key, &mut out),
     }
     out.truncate(ENTRY_MAX.saturating_sub(key.len()));
@@ -150,7 +158,12 @@ fn object_value(source: &mut Source<'_>, key: &[u8], out: &mut Vec<u8>) {
     }
     let count =
         key.len().checked_sub(16).and_then(|at| key.get(at..at + 8)).and_then(|count| count.try_into().ok());
-    let count = if is_extent { count.map_or(1, u64::from_be_bytes) } else { 1 };
+    version(source, is_extent.then(|| count.map_or(1, u64::from_be_bytes)), out);
+}
+
+/// A version of a single value, or of an extent of so many records.
+pub fn version(source: &mut Source<'_>, extent: Option<u64>, out: &mut Vec<u8>) {
+    let (is_extent, count) = (extent.is_some(), extent.unwrap_or(1));
     let record_size = if is_extent { 1 + source.below(16) } else { 0 };
     put_varint(out, if source.chance(10) { source.number() } else { record_size });
     let len = count.saturating_mul(record_size);

@@ -1,11 +1,15 @@
 //! Checkpoint headers and the space map: wrong fields and bits under right checksums.
 
+use super::entries::key;
 use crate::image::{base, header, put_u32, put_u64, seal, superblock, u64_at, use_device, write_header};
 use crate::source::Source;
 use weir_media::BLOCK;
 
-/// Places of the fields: generation, number, incarnation, root, entries, position, sequence, …
-const FIELDS: [usize; 13] = [16, 32, 40, 48, 56, 64, 68, 72, 80, 88, 96, 100, 104];
+/// Places of the fields: identity, generation, number, incarnation, root, entries, position, sequence, …
+const FIELDS: [usize; 17] = [16, 32, 40, 48, 56, 64, 68, 72, 80, 88, 96, 100, 104, 112, 120, 128, 192];
+
+/// Place and length of the key where a pass of the scrubber goes on.
+const SCRUB_KEY: (usize, usize) = (128, 64);
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
@@ -19,6 +23,11 @@ pub fn run(input: &[u8]) {
             let old = if source.chance(128) { u64_at(&block, field) } else { 0 };
             put_u64(&mut block, field, old.wrapping_add(source.number()));
         }
+    }
+    if source.chance(40) {
+        let mut key = key(&mut source);
+        key.resize(SCRUB_KEY.1, 0);
+        block[SCRUB_KEY.0..][..SCRUB_KEY.1].copy_from_slice(&key);
     }
     if source.chance(128) {
         let map = u64_at(&superblock(&device), 128) + source.below(2) * BLOCK as u64;

@@ -1,6 +1,7 @@
 //! The index: nodes with right checksums where their parents say, and entries that are nearly right.
 
 use super::entries::{catalog, key, put_varint, value};
+use super::transaction;
 use crate::image::{base, header, put_u32, put_u64, seal, superblock, u64_at, use_device, write_header};
 use crate::source::Source;
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ const NODE_HEADER: usize = 48;
 const NODE_BYTES: usize = 16 * 1024;
 /// First block that nodes are put to.
 const FIRST_BLOCK: u64 = 850;
+
+/// From this choice on there are whole transactions, too.
+const TRANSACTIONS_FROM: u8 = 200;
 
 /// Where a node is.
 struct Place {
@@ -29,10 +33,14 @@ pub fn run(input: &[u8]) {
     if !source.chance(20) {
         entries.extend(catalog());
     }
-    for _ in 0..source.below(40) {
+    let choice = source.byte();
+    for _ in 0..choice % 40 {
         let key = key(&mut source);
         let value = value(&mut source, &key);
         entries.insert(key, value);
+    }
+    for _ in 0..choice.saturating_sub(TRANSACTIONS_FROM) % 4 {
+        entries.extend(transaction::prepared(&mut source));
     }
     write_index(&device, entries, &mut source);
     use_device(&device);

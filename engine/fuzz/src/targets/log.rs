@@ -1,12 +1,16 @@
 //! The log: batches with right checksums in a right chain, and records that are nearly right.
 
 use super::entries::{key, put_varint, value};
+use super::transaction;
 use crate::image::{base, header, put_u32, put_u64, seal, superblock, u64_at, use_device};
 use crate::source::Source;
 use weir_media::BLOCK;
 
 /// Bytes of a batch before its records.
 const BATCH_HEADER: usize = 64;
+
+/// From this choice on a record holds a whole transaction.
+const TRANSACTIONS_FROM: u8 = 200;
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
@@ -48,13 +52,11 @@ fn records(source: &mut Source<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..=source.below(3) {
         let mut body = Vec::new();
-        let count = source.below(5);
-        put_varint(&mut body, if source.chance(4) { source.number() } else { count });
+        let changes = changes(source);
+        put_varint(&mut body, if source.chance(4) { source.number() } else { changes.len() as u64 });
         let mut before: Vec<u8> = Vec::new();
-        for _ in 0..count {
-            let is_put = source.chance(200);
-            body.push(if source.chance(4) { source.byte() } else { u8::from(is_put) });
-            let key = key(source);
+        for (key, value) in changes {
+            body.push(if source.chance(4) { source.byte() } else { u8::from(value.is_some()) });
             let shared = before.iter().zip(&key).take_while(|(a, b)| a == b).count();
             put_varint(&mut body, if source.chance(4) { source.number() } else { shared as u64 });
             put_varint(
@@ -62,8 +64,7 @@ fn records(source: &mut Source<'_>) -> Vec<u8> {
                 if source.chance(4) { source.number() } else { (key.len() - shared) as u64 },
             );
             body.extend(&key[shared..]);
-            if is_put {
-                let value = value(source, &key);
+            if let Some(value) = value {
                 put_varint(&mut body, value.len() as u64);
                 body.extend(value);
             }
@@ -73,4 +74,19 @@ fn records(source: &mut Source<'_>) -> Vec<u8> {
         out.extend(body);
     }
     out
+}
+
+/// Keys with what each is set to; `None`: it is removed.
+fn changes(source: &mut Source<'_>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let choice = source.byte();
+    if choice >= TRANSACTIONS_FROM {
+        return transaction::prepared(source).into_iter().map(|(key, value)| (key, Some(value))).collect();
+    }
+    let change = |source: &mut Source<'_>| {
+        let is_put = source.chance(200);
+        let key = key(source);
+        let value = is_put.then(|| value(source, &key));
+        (key, value)
+    };
+    (0..choice % 5).map(|_| change(source)).collect()
 }

@@ -1,5 +1,6 @@
 //! What is fuzzed. Each target makes something nearly right of an input, uses it, and asserts what must hold.
 
+mod channel;
 mod entries;
 mod header;
 mod index;
@@ -7,6 +8,7 @@ mod log;
 mod operations;
 mod requests;
 mod superblock;
+mod transaction;
 mod wire;
 
 /// A fuzzer.
@@ -25,7 +27,7 @@ impl core::fmt::Debug for Target {
 }
 
 /// All of them.
-pub const ALL: [Target; 7] = [
+pub const ALL: [Target; 8] = [
     Target { name: "superblock", run: superblock::run },
     Target { name: "checkpoint", run: header::run },
     Target { name: "log", run: log::run },
@@ -33,6 +35,7 @@ pub const ALL: [Target; 7] = [
     Target { name: "operations", run: operations::run },
     Target { name: "wire", run: wire::run },
     Target { name: "requests", run: requests::run },
+    Target { name: "channel", run: channel::run },
 ];
 
 /// The fuzzer of a name.

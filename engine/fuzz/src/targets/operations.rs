@@ -192,9 +192,9 @@ async fn list(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
     let _ = shard.list(CONTAINER, object, &scope, epoch, &anchor, limit, None).await;
 }
 
-/// One of a few transactions, which are prepared and decided in any order.
+/// One of a few transactions, also those of the image, which are prepared and decided in any order.
 fn transaction(source: &mut Source<'_>) -> TransactionId {
-    TransactionId(Uuid::from_u128(source.below(3).into()))
+    TransactionId(Uuid::from_u128(source.below(4).into()))
 }
 
 /// Prepares a transaction, or does all of it at once.

@@ -2,104 +2,168 @@
 //! passes can be cut into chunks that cover its data.
 
 use crate::source::Source;
-use weir_proto::Key;
+use weir_proto::capability::Credential;
 use weir_proto::chunk::{self, Grain};
 use weir_proto::codec::{decode, decode_prefix, encode};
+use weir_proto::group::{
+    Collective, CollectiveReply, EngineInfo, GroupAck, GroupList, GroupOffer, GroupPing, GroupRelay,
+    GroupRelayReply, GroupSync, GroupSyncReply, MemberState, MemberUpdate, Tree,
+};
 use weir_proto::object::{
-    Extent, FetchReply, FetchRequest, ListReply, ListRequest, PunchRequest, QueryKeyReply, QueryKeyRequest,
-    SearchKeyReply, SearchKeyRequest, UpdateReply, UpdateRequest, Value, validate,
+    AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
+    ListRequest, ListScope, Listed, PunchRequest, PunchScope, QueryKeyReply, QueryKeyRequest, SearchKeyReply,
+    SearchKeyRequest, UpdateReply, UpdateRequest, Value, validate,
 };
 use weir_proto::pool::{
-    AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply, ConnectRequest,
-    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
-    ContainerRequest, EngineReport, ForwardReply, ForwardRequest, GrantRequest, PoolMap, PoolQueryReply,
-    PoolRequest, QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, SnapshotRequest, TargetContainer,
-    TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate, TargetPoolDestroy,
-    TargetPoolResize, TargetPoolSpace,
+    AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
+    ConnectRequest, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerOpenReply,
+    ContainerOpenRequest, ContainerProperties, ContainerRequest, ContainerType, DeviceNotice, EngineReport,
+    EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolMap, PoolQueryReply, PoolRequest, PoolSum,
+    PoolTarget, QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, SnapshotChange, SnapshotRequest,
+    TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate,
+    TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
-use weir_proto::transaction::{CommitRequest, DecideRequest, Declined, OutcomeRequest, PrepareRequest};
+use weir_proto::probe::ProbeListener;
+use weir_proto::transaction::{
+    Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest,
+};
+use weir_proto::{
+    Capability, ContainerId, Der, Epoch, Key, ObjectId, PoolId, PoolSecret, Rank, Rights, TargetIndex,
+    TenantId, TransactionId,
+};
 
-/// Decodes bytes as one type, with something behind them and without.
-macro_rules! each {
-    ($bytes:expr, $choice:expr, [$($type:ty),* $(,)?]) => {{
-        let mut number = 0;
-        $(
-            if $choice == number {
-                if let Ok((value, rest)) = decode_prefix::<$type>($bytes) {
-                    assert!(rest.len() <= $bytes.len());
-                    let again = encode(&value);
-                    let back: $type = decode(&again).expect("what was encoded decodes");
-                    assert_eq!(encode(&back), again, "the encoding of a decoded value changes");
-                }
-                let _ = decode::<$type>($bytes);
+/// A type with what decodes bytes as it, with something behind them and without.
+type Decoder = (&'static str, fn(&[u8]));
+
+macro_rules! types {
+    ($($type:ty),* $(,)?) => {
+        /// All types that `weir-proto` decodes, and what replies make of them.
+        const TYPES: &[Decoder] = &[$((stringify!($type), |bytes| {
+            if let Ok((value, rest)) = decode_prefix::<$type>(bytes) {
+                assert!(rest.len() <= bytes.len());
+                let again = encode(&value);
+                let back: $type = decode(&again).expect("what was encoded decodes");
+                assert_eq!(encode(&back), again, "the encoding of a decoded value changes");
             }
-            number += 1;
-        )*
-        assert_eq!(number, TYPES, "every type has its turn");
-    }};
+            let _ = decode::<$type>(bytes);
+        }),)*];
+    };
 }
 
-/// Number of the types below.
-const TYPES: u8 = 48;
+types![
+    Conditions,
+    Extent,
+    Value,
+    AkeyUpdate,
+    UpdateRequest,
+    UpdateReply,
+    AkeyFetch,
+    FetchRequest,
+    Fetched,
+    FetchReply,
+    PunchScope,
+    PunchRequest,
+    ListScope,
+    ListRequest,
+    Listed,
+    ListReply,
+    QueryKeyRequest,
+    KeyQuery,
+    QueryKeyReply,
+    SearchKeyRequest,
+    SearchKeyReply,
+    TargetState,
+    PoolTarget,
+    PoolMap,
+    ConnectRequest,
+    ConnectReply,
+    PoolRequest,
+    PoolQueryReply,
+    ContainerType,
+    ContainerProperties,
+    ContainerCreateRequest,
+    ContainerInfo,
+    ContainerOpenRequest,
+    ContainerOpenReply,
+    ContainerRequest,
+    ContainerDestroyRequest,
+    AllocateRequest,
+    AllocateReply,
+    AttributeSetRequest,
+    AttributeGetRequest,
+    Attributes,
+    SnapshotRequest,
+    SnapshotChange,
+    QuotaRequest,
+    EngineSeal,
+    SealedRequest,
+    TargetPoolCreate,
+    TargetPoolDestroy,
+    TargetPool,
+    TargetPoolResize,
+    TargetPoolMap,
+    DeviceNotice,
+    TargetContainer,
+    TargetContainerState,
+    TargetContainerUsage,
+    GrantRequest,
+    ResolveRequest,
+    ResolveReply,
+    ForwardRequest,
+    ForwardReply,
+    EngineReport,
+    TargetPoolSpace,
+    PoolSum,
+    MemberState,
+    MemberUpdate,
+    GroupPing,
+    GroupAck,
+    GroupRelay,
+    GroupRelayReply,
+    GroupSync,
+    GroupSyncReply,
+    EngineInfo,
+    GroupList,
+    GroupOffer,
+    Tree,
+    Collective,
+    CollectiveReply,
+    TransactionId,
+    Change,
+    Part,
+    CommitRequest,
+    PrepareRequest,
+    Declined,
+    Outcome,
+    DecideRequest,
+    OutcomeRequest,
+    ProbeListener,
+    PoolSecret,
+    Rights,
+    Capability,
+    Credential,
+    TenantId,
+    Rank,
+    TargetIndex,
+    PoolId,
+    ContainerId,
+    ObjectId,
+    Key,
+    Epoch,
+    Der,
+    Vec<ContainerInfo>,
+    Vec<Epoch>,
+    Vec<TargetPoolMap>,
+    Vec<ProbeListener>,
+    Option<Outcome>,
+    Result<(), Declined>,
+];
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
-    let choice = source.byte() % TYPES;
+    let choice = usize::from(source.byte()) % TYPES.len();
     let bytes = source.rest();
-    each!(
-        bytes,
-        choice,
-        [
-            UpdateRequest,
-            FetchRequest,
-            PunchRequest,
-            ListRequest,
-            QueryKeyRequest,
-            UpdateReply,
-            FetchReply,
-            ListReply,
-            QueryKeyReply,
-            ConnectRequest,
-            ConnectReply,
-            PoolRequest,
-            PoolQueryReply,
-            PoolMap,
-            ContainerCreateRequest,
-            ContainerInfo,
-            ContainerOpenRequest,
-            ContainerOpenReply,
-            ContainerRequest,
-            ContainerDestroyRequest,
-            AllocateRequest,
-            AttributeSetRequest,
-            AttributeGetRequest,
-            Attributes,
-            SnapshotRequest,
-            QuotaRequest,
-            SealedRequest,
-            TargetPoolCreate,
-            TargetPoolDestroy,
-            TargetPool,
-            TargetPoolResize,
-            TargetContainer,
-            TargetContainerState,
-            TargetContainerUsage,
-            GrantRequest,
-            ResolveRequest,
-            ResolveReply,
-            ForwardRequest,
-            ForwardReply,
-            EngineReport,
-            TargetPoolSpace,
-            SearchKeyRequest,
-            SearchKeyReply,
-            CommitRequest,
-            PrepareRequest,
-            Declined,
-            DecideRequest,
-            OutcomeRequest,
-        ]
-    );
+    (TYPES[choice].1)(bytes);
     if let Ok((request, _)) = decode_prefix::<UpdateRequest>(bytes) {
         check(&request.akeys.iter().map(|update| (&update.akey, &update.value)));
     }
@@ -144,5 +208,41 @@ fn check<'a>(akeys: &(impl ExactSizeIterator<Item = (&'a Key, &'a Value)> + Clon
             covered += end;
         }
         assert_eq!(covered, total, "bytes in chunks");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The types of a source file that can be decoded.
+    fn decoded_in(source: &str) -> Vec<String> {
+        let (mut found, mut derived) = (Vec::new(), String::new());
+        for line in source.lines() {
+            let declared = line.strip_prefix("pub struct ").or_else(|| line.strip_prefix("pub enum "));
+            if let Some(name) = declared {
+                let end = name.find(|c: char| !c.is_alphanumeric()).unwrap_or(name.len());
+                found.extend(derived.contains("Deserialize").then(|| name[..end].to_owned()));
+                derived.clear();
+            } else if line.starts_with("#[derive(") || !derived.is_empty() {
+                derived.push_str(line);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_type_of_the_protocol_that_is_decoded_has_its_turn() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/src");
+        let files = std::fs::read_dir(folder).expect("the protocol").flatten();
+        let sources = files.map(|file| std::fs::read_to_string(file.path()).expect("a source"));
+        let decoded: Vec<String> = sources.flat_map(|source| decoded_in(&source)).collect();
+        let is_listed = |name: &String| TYPES.iter().any(|(listed, _)| listed == name);
+        let missing: Vec<&String> = decoded.iter().filter(|name| !is_listed(name)).collect();
+        assert!(missing.is_empty(), "list them here: {missing:?}");
+        let own = TYPES.iter().filter(|(name, _)| !name.contains('<')).count();
+        assert_eq!(decoded.len(), own, "all that is listed was found");
+        assert!(TYPES.len() <= 256, "a byte chooses one of them");
     }
 }

@@ -5,7 +5,7 @@ use crate::source::Source;
 use weir_media::BLOCK;
 
 /// Places of the fields.
-const FIELDS: [usize; 13] = [8, 16, 24, 40, 44, 48, 112, 120, 128, 136, 144, 152, 160];
+const FIELDS: [usize; 14] = [8, 16, 24, 40, 44, 48, 112, 120, 128, 136, 144, 152, 160, 168];
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);

@@ -5,7 +5,7 @@ use super::blocks::BlockSet;
 use super::data::{are_inside, compare};
 use super::entry::{Entry, TransactionPart};
 use super::finding::{Finding, Findings, Severity};
-use super::log::Overlay;
+use super::log::{Overlay, TransactionChange};
 use super::report::{
     BlockCount, CheckpointReport, ContainerReport, DataReport, Depth, IndexReport, PoolReport, Region, Report,
 };
@@ -14,7 +14,9 @@ use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
+use crate::intents::Transactions;
 use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::record::Change;
 use crate::space::{GROUP_BLOCKS, Run};
 use crate::tree::PageRef;
 use crate::value::{Blocks, Payload, Version};
@@ -38,6 +40,8 @@ struct Check<'a> {
     overlay: Overlay,
     findings: Findings,
     catalog: Catalog,
+    /// What the entries of each transaction mean together.
+    transactions: Transactions,
     /// Usage by container as found in the entries.
     usage: BTreeMap<(PoolNumber, ContainerNumber), Usage>,
     /// Blocks of data extents that the checkpoint refers to.
@@ -54,13 +58,14 @@ impl Inspector {
     /// Looks at the store as deeply as asked for. Takes time in proportion to what is looked at.
     pub async fn report(&self, depth: Depth) -> Report {
         let mut findings = self.findings.clone();
-        let (log, overlay) = self.read_log(&mut findings).await;
+        let (log, changes) = self.read_log(&mut findings).await;
         let mut check = Check {
             inspector: self,
             depth,
-            overlay,
+            overlay: changes.overlay,
             findings,
             catalog: Catalog::default(),
+            transactions: Transactions::default(),
             usage: BTreeMap::new(),
             used: BlockSet::new(self.data_blocks()),
             overlaid: BTreeMap::new(),
@@ -76,6 +81,7 @@ impl Inspector {
                 check.read_catalog(checkpoint.root).await;
             } else {
                 check.walk(&checkpoint, &map).await;
+                check.follow_transactions(changes.transactions);
             }
             check.apply_log().await;
             if depth > Depth::Outline && check.index.lost_nodes == 0 {
@@ -307,10 +313,15 @@ impl Check<'_> {
                 let owner = (path.pool, path.container);
                 (owner, item.payload().cloned(), format!("{path} epoch {}", item.epoch()))
             }
-            Entry::Transaction { pool, container, id, part: TransactionPart::Version { payload, .. } } => {
-                ((pool, container), Some(payload), transaction_subject(pool, container, id))
+            Entry::Transaction { pool, container, id, part } => {
+                let subject = transaction_subject(pool, container, id);
+                if let Err(malformed) = self.transactions.follow(key, Some(value)) {
+                    return self.entry_fault(place, Some(subject), malformed.0);
+                }
+                let TransactionPart::Version { payload, .. } = part else { return };
+                ((pool, container), Some(payload), subject)
             }
-            Entry::Transaction { .. } | Entry::Attribute { .. } => return,
+            Entry::Attribute { .. } => return,
             _ => return self.catalogue(key, value, place),
         };
         let in_log = self.overlay.contains_key(key);
@@ -465,6 +476,25 @@ impl Check<'_> {
             && self.claim(blocks, &subject, ("log record", log_offset))
         {
             self.extent(blocks, &subject).await;
+        }
+    }
+
+    /// Whether an open makes sense of transactions at each of the log's changes; it ends with the first of which it can't.
+    fn follow_transactions(&mut self, changes: Vec<TransactionChange>) {
+        for TransactionChange { offset, len, change } in changes {
+            let (key, value) = match &change {
+                Change::Put { key, value } => (key, Some(value.as_slice())),
+                Change::Remove { key } => (key, None),
+            };
+            if let Err(malformed) = self.transactions.follow(key, value) {
+                return self.findings.damage("log batch", offset, len, malformed.0.to_owned());
+            }
+        }
+        let data = self.inspector.layout().data_offset;
+        for (pool, container, id) in self.transactions.misfits() {
+            let subject = transaction_subject(pool, container, id);
+            let reason = format!("{subject}: its versions are not those that its operations store");
+            self.findings.damage("index", data, 0, reason);
         }
     }
 

@@ -187,7 +187,7 @@ impl Inspector {
 
     async fn dump_entries(&self, filter: &Filter, lines: &mut Lines) {
         let mut findings = Findings::default();
-        let (_, overlay) = self.read_log(&mut findings).await;
+        let overlay = self.read_log(&mut findings).await.1.overlay;
         let catalog = self.catalog(&overlay).await;
         for prefix in Self::prefixes(filter, &catalog) {
             let from = prefix.clone().max(filter.from.clone());

@@ -185,8 +185,9 @@ impl<'a> Request<'a> {
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
         draft.spelling = route.into_memory();
         let to_reach = if neighbours.has_all() { of_object } else { draft.len() };
-        // A lone version stands behind its akey, and that behind the dkey.
-        let is_ascending = pieces.len() == 1 || draft.is_ascending();
+        // The lone version of a lone akey stands behind that, and it behind the dkey.
+        let is_lone = self.akeys.len() == 1 && pieces.len() == 1;
+        let is_ascending = is_lone || draft.is_ascending();
         debug_assert!(!is_ascending || draft.is_ascending(), "entries of one version aren't in order");
         let place = if is_ascending { neighbours.place() } else { None };
         Ok(Planned { overwrites, renews, to_reach, place })

@@ -82,6 +82,12 @@ fn receive_datagram(socket: &UnixDatagram, bytes: &mut [u8]) -> Result<Datagram,
     Ok(Datagram { len: usize::try_from(len).map_err(|_| failed())?, file, process })
 }
 
+/// Who offers a channel by this datagram, if it is an offer.
+pub(super) fn name_in(datagram: &[u8]) -> Option<&str> {
+    let name = datagram.strip_prefix(&[OFFER])?.strip_prefix(&VERSION.to_le_bytes())?;
+    str::from_utf8(name).ok()
+}
+
 /// Takes one datagram from a bell's socket.
 pub(in crate::libfabric) fn receive(socket: &UnixDatagram) -> Received {
     let mut bytes = [0; OFFER_MAX];
@@ -90,12 +96,12 @@ pub(in crate::libfabric) fn receive(socket: &UnixDatagram) -> Received {
         Err(Errno::INTR) => return Received { offer: None, more: true },
         Err(_) => return Received::default(),
     };
-    let name = bytes[..len]
-        .strip_prefix(&[OFFER])
-        .and_then(|rest| rest.strip_prefix(&VERSION.to_le_bytes()))
-        .and_then(|name| str::from_utf8(name).ok());
     // What comes with anything else is closed here.
-    let offer = name.zip(file).map(|(name, memory)| Offer { name: name.to_owned(), process, memory });
+    let offer = name_in(&bytes[..len]).zip(file).map(|(name, memory)| Offer {
+        name: name.to_owned(),
+        process,
+        memory,
+    });
     Received { offer, more: true }
 }
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub(super) const SLOTS: u32 = 128;
 
 /// Long words of a slot: its head, and what it holds of a message.
-const SLOT_LONGS: usize = 16;
+pub(super) const SLOT_LONGS: usize = 16;
 
 /// Bytes of a message in one slot.
 pub(super) const SLOT_BYTES: usize = (SLOT_LONGS - 1) * 8;

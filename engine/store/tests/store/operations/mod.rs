@@ -5,7 +5,7 @@
 //! containers that are destroyed and made anew.
 //! `WEIR_STORE_OPERATIONS` sets how many steps are taken. The soak does the same while the power fails in the middle,
 //! transfers fail, the disk is too small, and at last bits flip; `WEIR_STORE_SOAK_SECONDS` sets how long, and
-//! `WEIR_STORE_SEED` the first seed.
+//! `WEIR_STORE_SEED` the first seed. A seed that fails is kept in `target/soak/failing-seeds`.
 
 mod draw;
 mod model;
@@ -15,6 +15,10 @@ mod pending;
 mod together;
 mod trial;
 
+use std::fs;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trial::{Faults, Trial};
 
@@ -24,6 +28,29 @@ const STEPS: u64 = 1500;
 /// Seeds whose trials failed once.
 const FAILED_ONCE: [(u64, Faults); 4] =
     [(2749, Faults::All), (3635, Faults::All), (5001, Faults::All), (900_000, Faults::All)];
+
+/// Where seeds whose trials fail are kept, one in a line.
+fn failing_seeds() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("soak").join("failing-seeds")
+}
+
+/// Runs the trial of a seed. When it fails, the seed is appended to a file, and the failure goes on its way.
+fn keep_if_failing<T>(seed: u64, into: &Path, trial: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|failure| {
+        let kept = into.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {
+            let mut file = fs::File::options().create(true).append(true).open(into)?;
+            writeln!(file, "{seed}")
+        });
+        match kept {
+            Ok(()) => eprintln!(
+                "seed {seed} failed and is kept in {}; run it again with WEIR_STORE_SEED={seed} make soak, and put it into FAILED_ONCE with the repair",
+                into.display()
+            ),
+            Err(error) => eprintln!("seed {seed} failed, and can't be kept in {}: {error}", into.display()),
+        }
+        resume_unwind(failure)
+    })
+}
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
@@ -62,9 +89,10 @@ fn random_operations_give_what_a_map_of_versions_gives() {
 #[test]
 fn random_faults_change_nothing_of_what_was_acknowledged() {
     let first = number("WEIR_STORE_SEED").unwrap_or(1);
+    let kept = failing_seeds();
     let (mut seeds, mut changes, mut refused) = (0, 0, 0);
     let mut soak = |seed: u64, steps: u64| {
-        let (stored, full) = run_trial(seed, Faults::All, steps);
+        let (stored, full) = keep_if_failing(seed, &kept, || run_trial(seed, Faults::All, steps));
         (seeds, changes, refused) = (seeds + 1, changes + stored, refused + full);
     };
     if let Some(seconds) = number("WEIR_STORE_SOAK_SECONDS") {
@@ -80,6 +108,18 @@ fn random_faults_change_nothing_of_what_was_acknowledged() {
     }
     println!("{seeds} seeds, {changes} changes stored, {refused} refused for want of space");
     assert!(changes > seeds * 20, "only {changes} changes were stored");
+}
+
+#[test]
+fn seeds_that_fail_are_kept_beside_those_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kept = folder.path().join("soak/failing-seeds");
+    assert_eq!(keep_if_failing(6, &kept, || 1), 1);
+    for seed in [7, 8] {
+        let failure = catch_unwind(|| keep_if_failing(seed, &kept, || panic!("on purpose")));
+        assert_eq!(failure.expect_err("it goes on").downcast_ref(), Some(&"on purpose"));
+    }
+    assert_eq!(fs::read_to_string(&kept).expect("kept"), "7\n8\n");
 }
 
 #[test]
