@@ -8,10 +8,13 @@ use serde_json::Value;
 use weir_media::file::FileDevice;
 use weir_runtime::real::Executor;
 
-/// The golden image of the format, as a file of a target.
-fn image(folder: &Path) -> PathBuf {
-    let sectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/store/tests/golden/v1.sectors");
-    let bytes = std::fs::read(sectors).expect("the image");
+/// Versions of the format of which there is a golden image.
+const VERSIONS: [u32; 2] = [1, 2];
+
+/// The golden image of a version of the format, as a file of a target.
+fn image(folder: &Path, version: u32) -> PathBuf {
+    let sectors = format!("../../engine/store/tests/golden/v{version}.sectors");
+    let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(sectors)).expect("the image");
     let path = folder.join("target-0.weir");
     let file = std::fs::File::create_new(&path).expect("a new file");
     file.set_len(16 << 20).expect("sized");
@@ -57,8 +60,12 @@ fn flip(path: &Path, offset: u64) {
 
 #[test]
 fn a_sound_store_is_described_and_left_as_it_is() {
+    VERSIONS.into_iter().for_each(describe);
+}
+
+fn describe(version: u32) {
     let folder = folder();
-    let path = image(folder.path());
+    let path = image(folder.path(), version);
     let before = std::fs::read(&path).expect("read");
     let shown = weir(&["inspect"], &path);
     let page = text(&shown.stdout);
@@ -70,6 +77,7 @@ fn a_sound_store_is_described_and_left_as_it_is() {
     let envelope = json(&checked);
     assert_eq!((code(&checked), &envelope["status"], &envelope["error"]), (0, &0.into(), &Value::Null));
     let report = &envelope["response"];
+    assert_eq!(report["version"], version, "{report}");
     assert_eq!((&report["sound"], &report["depth"]), (&true.into(), &"everything".into()), "{report}");
     assert!(report["data"]["pieces_checked"].as_u64() > Some(5), "{report}");
     let dump = json(&weir(&["dump", "--json", "--limit", "5"], &path));
@@ -86,8 +94,12 @@ fn a_sound_store_is_described_and_left_as_it_is() {
 
 #[test]
 fn damage_has_an_exit_code_of_its_own_and_a_place() {
+    VERSIONS.into_iter().for_each(damage);
+}
+
+fn damage(version: u32) {
     let folder = folder();
-    let path = image(folder.path());
+    let path = image(folder.path(), version);
     let nodes = json(&weir(&["dump", "--json", "--part", "nodes"], &path));
     let root = nodes["response"]["lines"][0]["offset"].as_u64().expect("an offset");
     flip(&path, root + 60);
@@ -127,7 +139,7 @@ fn what_is_no_store_or_in_use_is_refused() {
         "{}",
         text(&refused.stderr)
     );
-    let path = image(folder.path());
+    let path = image(folder.path(), 2);
     assert_eq!(code(&weir(&["dump", "--object", "7"], &path)), 2);
     let executor = Executor::new().expect("an executor");
     let engine = FileDevice::open(&executor.handle(), &path).expect("as an engine has it");
