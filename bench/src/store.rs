@@ -1,5 +1,6 @@
 //! A target's store beside raw io_uring and beside other storage libraries on the same file system, on one thread.
 
+mod backlog;
 mod counts;
 mod keys;
 mod large;
@@ -378,6 +379,10 @@ pub fn measure(
     if wanted("keys") {
         let store = file("store-keys");
         executor.block_on(keys::measure(&handle, &store.0, report))?;
+    }
+    if wanted("backlog") {
+        let store = file("store-backlog");
+        executor.block_on(backlog::measure(&handle, &store.0, report))?;
     }
     if wanted("counts") {
         counts::measure(report);

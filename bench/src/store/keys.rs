@@ -101,7 +101,7 @@ async fn look_up(handle: &Handle, shard: &Shard, files: u64) -> Option<f64> {
 }
 
 /// A sparse file: what is never written takes no space.
-fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, BenchError> {
+pub fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, BenchError> {
     let file = std::fs::File::create_new(path).map_err(BenchError::file("create", path))?;
     file.set_len(bytes.next_multiple_of(BLOCK as u64)).map_err(BenchError::file("grow", path))?;
     FileDevice::open(handle, path).map_err(|error| failed("open", &error))
@@ -162,13 +162,13 @@ fn config_of_open() -> StoreConfig {
 }
 
 /// A store that was opened again.
-struct Opened {
-    store: Rc<Store>,
-    seconds: f64,
-    replayed: f64,
+pub struct Opened {
+    pub store: Rc<Store>,
+    pub seconds: f64,
+    pub replayed: f64,
 }
 
-async fn open_again(handle: &Handle, path: &Path, config: StoreConfig) -> Result<Opened, BenchError> {
+pub async fn open_again(handle: &Handle, path: &Path, config: StoreConfig) -> Result<Opened, BenchError> {
     let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
     let begin = Instant::now();
     let store = Store::open(handle, Rc::new(device), &owner(), config).await;
