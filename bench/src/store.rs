@@ -8,6 +8,7 @@ mod latency;
 mod libraries;
 mod load;
 mod memory;
+mod snapshots;
 mod tapped;
 mod turns;
 
@@ -383,6 +384,10 @@ pub fn measure(
     if wanted("backlog") {
         let store = file("store-backlog");
         executor.block_on(backlog::measure(&handle, &store.0, report))?;
+    }
+    if wanted("snapshots") {
+        let store = file("store-snapshots");
+        executor.block_on(snapshots::measure(&handle, &store.0, report))?;
     }
     if wanted("counts") {
         counts::measure(report);
