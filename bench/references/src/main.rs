@@ -3,7 +3,8 @@
 //!
 //! `weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES` stores `KEYS` values, fetches them once, and prints how it
 //! stands: a line of JSON ([`Standing`]). Then each line that it reads is a turn, and is answered by another such line:
-//! `update COUNT` stores so many values under further keys, `fetch ROUNDS` fetches the first ones so many times. It ends when
+//! `update COUNT` stores so many values under further keys, `overwrite COUNT` stores so many under the first ones, drawn at
+//! random, `fetch ROUNDS` fetches the first ones so many times. It ends when
 //! its input does.
 //!
 //! Values of one size under keys of eight bytes, as many as that store's dkeys and in the same order, that of a
@@ -67,6 +68,8 @@ struct Load {
     keys: u64,
     /// Keys that were stored since.
     further: u64,
+    /// Keys that were drawn to be overwritten.
+    drawn: u64,
     /// Updates in a batch.
     width: usize,
     value: Vec<u8>,
@@ -75,6 +78,14 @@ struct Load {
 /// So many keys from one on, in no order.
 fn scattered(first: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |number| first + number.wrapping_mul(0x9e37_79b9) % count)
+}
+
+/// A number that looks random, and is the same for the same seed: the finalizer of `SplitMix64` (Steele, Lea, Flood 2014).
+const fn drawn(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 impl Load {
@@ -98,13 +109,21 @@ impl Load {
 
     /// A turn, as a line asks for it; operations in a second.
     fn turn(&mut self, library: &dyn Library, line: &str) -> Result<f64, Failure> {
-        let (what, count) = line.trim().split_once(' ').ok_or("neither `update COUNT` nor `fetch ROUNDS`")?;
+        let (what, count) =
+            line.trim().split_once(' ').ok_or("none of `update COUNT`, `overwrite COUNT`, `fetch ROUNDS`")?;
         let count: u64 = count.parse()?;
         let begin = Instant::now();
         let operations = match what {
             "update" => {
                 self.store(library, FIRST_KEY + self.keys + self.further, count)?;
                 self.further += count;
+                count
+            }
+            "overwrite" => {
+                let seeds = self.drawn..self.drawn + count;
+                let keys: Vec<u64> = seeds.map(|seed| FIRST_KEY + drawn(seed) % self.keys).collect();
+                self.drawn += count;
+                keys.chunks(self.width).try_for_each(|group| library.store(group, &self.value))?;
                 count
             }
             "fetch" => {
@@ -282,7 +301,7 @@ fn main() -> Result<(), Failure> {
         return Err("usage: weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES".into());
     };
     let (library, width) = open(name, Path::new(scratch), width.parse()?)?;
-    let mut load = Load { keys: keys.parse()?, further: 0, width, value: vec![7; bytes.parse()?] };
+    let mut load = Load { keys: keys.parse()?, further: 0, drawn: 0, width, value: vec![7; bytes.parse()?] };
     load.store(&*library, FIRST_KEY, load.keys)?;
     load.turn(&*library, "fetch 1")?;
     say(&Standing::now(0.0)?)?;
@@ -291,4 +310,40 @@ fn main() -> Result<(), Failure> {
         say(&Standing::now(rate)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// How often each key was stored.
+    #[derive(Default)]
+    struct Counts(RefCell<BTreeMap<u64, u32>>);
+
+    impl Library for Counts {
+        fn store(&self, keys: &[u64], _value: &[u8]) -> Result<(), Failure> {
+            keys.iter().for_each(|key| *self.0.borrow_mut().entry(*key).or_default() += 1);
+            Ok(())
+        }
+
+        fn fetch(&self, _key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn overwrites_meet_keys_that_were_stored_first_and_no_others() {
+        let library = Counts::default();
+        let mut load = Load { keys: 64, further: 0, drawn: 0, width: 8, value: vec![7; 4] };
+        load.store(&library, FIRST_KEY, load.keys).expect("stored");
+        for _ in 0..2 {
+            load.turn(&library, "overwrite 32").expect("overwritten");
+        }
+        let counts = library.0.borrow();
+        assert!(counts.keys().eq((FIRST_KEY..FIRST_KEY + 64).collect::<Vec<_>>().iter()));
+        assert_eq!(counts.values().sum::<u32>(), 128);
+    }
 }
