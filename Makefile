@@ -55,6 +55,10 @@ e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertio
 libfabric: setup-build ## Test fabric and RPC with a newer libfabric, or the one in LIBFABRIC=folder
 	@setup/newer_libfabric.sh $(LIBFABRIC)
 
+.PHONY: mercury
+mercury: setup-build ## Lint and test what speaks Mercury, where pkg-config finds it
+	@setup/mercury.sh
+
 .PHONY: sim
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
 	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture

@@ -8,5 +8,13 @@ cd "$WEIR_REPO"
 # The libraries that the store is measured beside: a workspace of its own, linked with Debian's RocksDB.
 ROCKSDB_LIB_DIR=$(dirname "$(readlink -f "$(gcc -print-file-name=librocksdb.so)")") ROCKSDB_INCLUDE_DIR=/usr/include \
     cargo build --locked --release --manifest-path bench/references/Cargo.toml --target-dir target/references
-cargo build --locked --release -p weir-daemon -p weir-cli -p weir-fuse -p weir-bench
+packages=(weir-daemon weir-cli weir-fuse weir-bench)
+features=()
+if finds_mercury; then
+    printf "Mercury %s is measured beside the native providers.\n" "$(pkg-config --modversion mercury)"
+    features=(--features "$(printf '%s/mercury,' "${packages[@]}")")
+else
+    printf "Mercury is not measured: pkg-config finds no 'mercury >= 2.4' (docs/how-to/mercury.md).\n"
+fi
+cargo build --locked --release "${packages[@]/#/--package=}" "${features[@]}"
 exec target/release/weir-bench "$@"

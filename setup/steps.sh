@@ -60,3 +60,8 @@ with_lock() {
         "$@"
     ) 9>"$WEIR_CACHE/locks/$lock_name"
 }
+
+# finds_mercury: whether pkg-config finds a Mercury that the cargo feature can be built with.
+finds_mercury() {
+    pkg-config --exists 'mercury >= 2.4'
+}

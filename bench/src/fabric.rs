@@ -1,7 +1,7 @@
 //! The RPC layer beside the bare fabric: the same provider, the same two processes, the same run.
 //!
-//! The bare reference sends and reads through an endpoint without any RPC; `fi_pingpong`, libfabric's own loop, is a
-//! second reference where the library's build has it. Client and server have a core each, where there are two. The sides
+//! The bare reference sends and reads through an endpoint without any RPC, the raw one is a loop over libfabric without
+//! anything of Weir's; `fi_pingpong`, libfabric's own loop, is another one where the library's build has it. Client and server have a core each, where there are two. The sides
 //! take turns of some milliseconds, each going first as often as the other, and a ratio is the median of the ratios of
 //! neighbouring turns: what else the machine does meets both. Whoever's turn it isn't sleeps.
 
@@ -10,6 +10,7 @@ mod cores;
 mod flood;
 #[cfg(feature = "mercury")]
 mod mercury;
+mod raw;
 pub mod requests;
 mod threads;
 
@@ -59,6 +60,8 @@ enum Mode {
     /// With authenticated messages.
     Sealed,
     Bare,
+    /// libfabric, without anything of ours.
+    Raw,
     /// Mercury, without anything of ours.
     #[cfg(feature = "mercury")]
     Mercury,
@@ -73,6 +76,7 @@ impl Mode {
             Self::Rpc => "rpc",
             Self::Sealed => "sealed",
             Self::Bare => "bare",
+            Self::Raw => "raw",
             #[cfg(feature = "mercury")]
             Self::Mercury => "mercury",
             #[cfg(feature = "mercury")]
@@ -88,6 +92,8 @@ enum What {
     Alone,
     /// Small ones, [`IN_FLIGHT`] at a time.
     Together,
+    /// The same, without answers where there are sides that can do without.
+    OneWay,
     /// A MiB of client memory to the server.
     Read,
     /// A MiB to client memory.
@@ -148,6 +154,9 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     if mode.starts_with(Mode::Mercury.name()) {
         return mercury::serve(provider, mode == Mode::MercuryBusy.name());
     }
+    if mode == Mode::Raw.name() {
+        return raw::serve(provider);
+    }
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port))
@@ -203,6 +212,14 @@ impl Server {
             return Ok((server, address.trim().to_owned()));
         }
         Err(BenchError::Deadline { what: format!("the {provider} server's start"), seconds: START_SECONDS })
+    }
+
+    /// Waits for one that was told to end.
+    fn leave(&mut self) {
+        let began = Instant::now();
+        while began.elapsed().as_secs() < START_SECONDS && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -304,6 +321,9 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
     }
     let together = pairs(&plain, &bare, What::Together)?;
     together.rate(report, &name("RPC 64 B, 16 in flight"), "op/s", "bare echoes", goal(">= 0.7"));
+    if raw::has(provider) {
+        beside_raw(report, provider, &plain)?;
+    }
     if weir_fabric::libfabric::probe(provider).is_ok_and(|found| found.channels) {
         let queued =
             requests::Requests::start_without(provider, Mode::Rpc, Seats::USUAL, &[Ability::Channels])?;
@@ -319,6 +339,18 @@ fn measure_small(report: &mut Report, provider: &str) -> Result<(), BenchError> 
     Ok(())
 }
 
+/// Measures small requests beside libfabric's messages.
+fn beside_raw(report: &mut Report, provider: &str, plain: &requests::Requests) -> Result<(), BenchError> {
+    let raw = raw::Raw::start(provider)?;
+    let name = |what: &str| format!("fabric {provider}: RPC 64 B, {what}");
+    let (alone, together) = (pairs(plain, &raw, What::Alone)?, pairs(plain, &raw, What::Together)?);
+    alone.time(report, &name("round trip / raw"), "raw libfabric", Some("<= 1.3"));
+    together.rate(report, &name("16 in flight / raw"), "op/s", "raw echoes", Some(">= 0.7"));
+    let stream = pairs(plain, &raw, What::OneWay)?;
+    stream.rate(report, &name("16 in flight / raw, one way"), "op/s", "raw messages", None);
+    Ok(())
+}
+
 /// What a transfer is measured beside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
@@ -326,11 +358,13 @@ enum Beside {
     Sent,
     /// Only those that have arrived do.
     Arrived,
+    /// libfabric alone, and writes that have arrived.
+    Raw,
 }
 
 /// Rows of transfers: what, its name, what it is beside, and whether something is aimed at.
-const BULK: [(What, &str, Beside, &str, bool); 8] = {
-    use Beside::{Arrived, Sent};
+const BULK: [(What, &str, Beside, &str, bool); 12] = {
+    use Beside::{Arrived, Raw, Sent};
     [
         (What::Read, "1 MiB client to server", Sent, "bare read", true),
         (What::Write, "1 MiB server to client", Arrived, "bare write that has arrived", true),
@@ -340,6 +374,16 @@ const BULK: [(What, &str, Beside, &str, bool); 8] = {
         (What::Reads, "1 MiB client to server, 4 in flight", Sent, "bare reads", true),
         (What::Writes, "1 MiB server to client, 4 in flight", Arrived, "bare writes that have arrived", true),
         (What::Writes, "1 MiB server to client, 4 in flight, sent", Sent, "bare writes that were sent", true),
+        (What::Read, "1 MiB client to server / raw", Raw, "raw read", true),
+        (What::Write, "1 MiB server to client / raw", Raw, "raw write that has arrived", true),
+        (What::Reads, "1 MiB client to server, 4 in flight / raw", Raw, "raw reads", true),
+        (
+            What::Writes,
+            "1 MiB server to client, 4 in flight / raw",
+            Raw,
+            "raw writes that have arrived",
+            true,
+        ),
     ]
 };
 
@@ -355,14 +399,20 @@ const TURNS_PLACED: usize = 5;
 /// reference. The bare client copies itself, the RPC client has its server do so: both on the same core, because cores are
 /// not equally fast on machines that are shared.
 fn measure_bulk(report: &mut Report, provider: &str) -> Result<(), BenchError> {
-    let mut rows = BULK.map(|row| (row, Pairs::default()));
+    let rows = BULK.into_iter().filter(|row| row.2 != Beside::Raw || raw::has(provider));
+    let mut rows: Vec<_> = rows.map(|row| (row, Pairs::default())).collect();
     let mut registration = Vec::new();
     for _ in 0..PLACEMENTS {
         let plain = requests::Requests::start(provider, Mode::Rpc, Seats::CROSSED)?;
         let sent = bare::Bare::start(provider, false)?;
         let arrived = bare::Bare::start(provider, true)?;
+        let raw = if raw::has(provider) { Some(raw::Raw::start(provider)?) } else { None };
         for ((what, _, beside, ..), pairs) in &mut rows {
-            let reference = if *beside == Beside::Sent { &sent } else { &arrived };
+            let reference: &dyn Side = match (&*beside, &raw) {
+                (Beside::Sent, _) => &sent,
+                (Beside::Raw, Some(raw)) => raw,
+                (Beside::Arrived | Beside::Raw, _) => &arrived,
+            };
             take_turns(pairs, (&plain, reference), *what, TURNS_PLACED)?;
         }
         registration.push(sent.registration()?);

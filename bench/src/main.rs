@@ -95,8 +95,9 @@ struct Arguments {
     /// Make requests to itself, for counting what they cost.
     #[arg(long, hide = true)]
     make_requests: Option<String>,
-    /// Parts of the store group to measure: rates, large, latency, memory, keys, counts; all of them when none is named.
-    #[arg(long, value_parser = ["rates", "large", "latency", "memory", "keys", "counts"])]
+    /// Parts of the store group to measure: rates, large, latency, memory, keys, backlog, snapshots, counts; all of them when
+    /// none is named.
+    #[arg(long, value_parser = ["rates", "large", "latency", "memory", "keys", "backlog", "snapshots", "counts"])]
     store_part: Vec<String>,
     /// Run a load on a store in memory, for counting what it costs.
     #[arg(long, hide = true)]

@@ -19,6 +19,11 @@ impl Pairs {
         self.0.push([own, reference]);
     }
 
+    /// Whether there was no turn.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What is measured: the median of its turns.
     pub fn own(&self) -> f64 {
         median(self.0.iter().map(|pair| pair[0]))

@@ -54,7 +54,8 @@ fn processes(system: &System, name: &str, word: &str) -> Result<Vec<i32>, BenchE
     Ok(found)
 }
 
-fn resident_mib(pid: i32) -> Result<f64, BenchError> {
+/// Memory of a process that the system has really given it.
+pub fn resident_mib(pid: i32) -> Result<f64, BenchError> {
     let path = Path::new("/proc").join(pid.to_string()).join("status");
     let text = fs::read_to_string(&path).map_err(BenchError::file("read", &path))?;
     let kib = text

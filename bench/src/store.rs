@@ -1,5 +1,6 @@
 //! A target's store beside raw io_uring and beside other storage libraries on the same file system, on one thread.
 
+mod backlog;
 mod counts;
 mod keys;
 mod large;
@@ -7,6 +8,7 @@ mod latency;
 mod libraries;
 mod load;
 mod memory;
+mod snapshots;
 mod tapped;
 mod turns;
 
@@ -218,6 +220,9 @@ struct Size {
     updates: u64,
     /// Updates of a turn beside another library.
     turn: u64,
+    /// Of what was stored first, how many are overwritten in such a turn, drawn at random; none in a size that isn't
+    /// measured so.
+    overwritten: u64,
     width: u64,
     len: usize,
     /// Rounds of fetches before those that are counted.
@@ -231,13 +236,21 @@ const TINY: Size = Size {
     count: OPERATIONS,
     updates: TINY_UPDATES,
     turn: 4096,
+    overwritten: 4096,
     width: WIDTH,
     len: 64,
     warm_up: 1,
     rounds: ROUNDS,
 };
-const SMALL: Size =
-    Size { name: "4 KiB", first: 2 << 32, updates: OPERATIONS, turn: 2048, len: BLOCK, ..TINY };
+const SMALL: Size = Size {
+    name: "4 KiB",
+    first: 2 << 32,
+    updates: OPERATIONS,
+    turn: 2048,
+    overwritten: 0,
+    len: BLOCK,
+    ..TINY
+};
 
 /// Updates and fetches of one size in a second, with a row for what an update costs. The small updates that count come behind
 /// others and the fetches: the store is warm then, as it is in use.
@@ -378,6 +391,14 @@ pub fn measure(
     if wanted("keys") {
         let store = file("store-keys");
         executor.block_on(keys::measure(&handle, &store.0, report))?;
+    }
+    if wanted("backlog") {
+        let store = file("store-backlog");
+        executor.block_on(backlog::measure(&handle, &store.0, report))?;
+    }
+    if wanted("snapshots") {
+        let store = file("store-snapshots");
+        executor.block_on(snapshots::measure(&handle, &store.0, report))?;
     }
     if wanted("counts") {
         counts::measure(report);

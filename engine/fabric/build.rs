@@ -12,7 +12,9 @@ fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
     let sources = ["shim.c", "queue.c", "connection.c", "region.c", "offer.c"];
-    let sources = sources.map(|file| format!("src/libfabric/{file}"));
+    let reference = env::var_os("CARGO_FEATURE_REFERENCE").map(|_| "loop.c");
+    let sources = sources.into_iter().chain(reference).map(|file| format!("src/libfabric/{file}"));
+    let sources: Vec<String> = sources.collect();
     for source in &sources {
         println!("cargo:rerun-if-changed={source}");
     }

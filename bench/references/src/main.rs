@@ -3,14 +3,16 @@
 //!
 //! `weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES` stores `KEYS` values, fetches them once, and prints how it
 //! stands: a line of JSON ([`Standing`]). Then each line that it reads is a turn, and is answered by another such line:
-//! `update COUNT` stores so many values under further keys, `fetch ROUNDS` fetches the first ones so many times. It ends when
+//! `update COUNT` stores so many values under further keys, `overwrite COUNT` stores so many under the first ones, drawn at
+//! random, `fetch ROUNDS` fetches the first ones so many times. It ends when
 //! its input does.
 //!
 //! Values of one size under keys of eight bytes, as many as that store's dkeys and in the same order, that of a
 //! multiplication, so that neighbours in time aren't neighbours in the key space. One thread puts `WIDTH` updates into each
-//! durable (fsync or fdatasync) group: in RocksDB single writes and then one sync of its log, in LMDB and redb one
-//! transaction. That spares the libraries what the store does for its callers, who know nothing of each other; so RocksDB
-//! is measured a second time with `WIDTH` threads ("RocksDB's writers"), each of which waits for its own updates.
+//! durable (fsync or fdatasync) group: in RocksDB one synced batch, which is faster than single writes and one sync of its
+//! log, in LMDB and redb one transaction. That spares the libraries what the store does for its callers, who know nothing
+//! of each other; so RocksDB is measured a second time with `WIDTH` threads ("RocksDB's writers"), each of which waits for
+//! its own updates.
 //!
 //! Each fetch copies the value to a buffer that the compiler has to believe somebody looks at. In LMDB and redb each has a read
 //! transaction of its own, as each fetch of the store sees what is newest when it begins.
@@ -66,6 +68,8 @@ struct Load {
     keys: u64,
     /// Keys that were stored since.
     further: u64,
+    /// Keys that were drawn to be overwritten.
+    drawn: u64,
     /// Updates in a batch.
     width: usize,
     value: Vec<u8>,
@@ -74,6 +78,14 @@ struct Load {
 /// So many keys from one on, in no order.
 fn scattered(first: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |number| first + number.wrapping_mul(0x9e37_79b9) % count)
+}
+
+/// A number that looks random, and is the same for the same seed: the finalizer of `SplitMix64` (Steele, Lea, Flood 2014).
+const fn drawn(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 impl Load {
@@ -97,13 +109,21 @@ impl Load {
 
     /// A turn, as a line asks for it; operations in a second.
     fn turn(&mut self, library: &dyn Library, line: &str) -> Result<f64, Failure> {
-        let (what, count) = line.trim().split_once(' ').ok_or("neither `update COUNT` nor `fetch ROUNDS`")?;
+        let (what, count) =
+            line.trim().split_once(' ').ok_or("none of `update COUNT`, `overwrite COUNT`, `fetch ROUNDS`")?;
         let count: u64 = count.parse()?;
         let begin = Instant::now();
         let operations = match what {
             "update" => {
                 self.store(library, FIRST_KEY + self.keys + self.further, count)?;
                 self.further += count;
+                count
+            }
+            "overwrite" => {
+                let seeds = self.drawn..self.drawn + count;
+                let keys: Vec<u64> = seeds.map(|seed| FIRST_KEY + drawn(seed) % self.keys).collect();
+                self.drawn += count;
+                keys.chunks(self.width).try_for_each(|group| library.store(group, &self.value))?;
                 count
             }
             "fetch" => {
@@ -148,8 +168,15 @@ fn cpu_us() -> Result<f64, Failure> {
     Ok(ticks * TICK_US)
 }
 
-/// One thread, and one sync of the log behind each group.
+/// One thread, and each group a batch.
 struct RocksDb(rocksdb::DB);
+
+/// Writes are durable when they return.
+fn synced() -> rocksdb::WriteOptions {
+    let mut options = rocksdb::WriteOptions::default();
+    options.set_sync(true);
+    options
+}
 
 fn open_rocksdb(folder: &Path) -> Result<rocksdb::DB, Failure> {
     let mut options = rocksdb::Options::default();
@@ -159,10 +186,11 @@ fn open_rocksdb(folder: &Path) -> Result<rocksdb::DB, Failure> {
 
 impl Library for RocksDb {
     fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
+        let mut batch = rocksdb::WriteBatch::default();
         for key in keys {
-            self.0.put(key.to_be_bytes(), value)?;
+            batch.put(key.to_be_bytes(), value);
         }
-        Ok(self.0.flush_wal(true)?)
+        Ok(self.0.write_opt(batch, &synced())?)
     }
 
     fn fetch(&self, key: u64, into: &mut [u8]) -> Result<usize, Failure> {
@@ -176,9 +204,7 @@ struct RocksDbWriters(rocksdb::DB, usize);
 
 impl Library for RocksDbWriters {
     fn store(&self, keys: &[u64], value: &[u8]) -> Result<(), Failure> {
-        let mut synced = rocksdb::WriteOptions::default();
-        synced.set_sync(true);
-        let (database, width, synced) = (&self.0, self.1, &synced);
+        let (database, width, synced) = (&self.0, self.1, &synced());
         std::thread::scope(|scope| {
             let write = |writer: usize| {
                 let mut share = keys.iter().skip(writer).step_by(width);
@@ -275,7 +301,7 @@ fn main() -> Result<(), Failure> {
         return Err("usage: weir-bench-references SCRATCH LIBRARY KEYS WIDTH VALUE_BYTES".into());
     };
     let (library, width) = open(name, Path::new(scratch), width.parse()?)?;
-    let mut load = Load { keys: keys.parse()?, further: 0, width, value: vec![7; bytes.parse()?] };
+    let mut load = Load { keys: keys.parse()?, further: 0, drawn: 0, width, value: vec![7; bytes.parse()?] };
     load.store(&*library, FIRST_KEY, load.keys)?;
     load.turn(&*library, "fetch 1")?;
     say(&Standing::now(0.0)?)?;
@@ -284,4 +310,40 @@ fn main() -> Result<(), Failure> {
         say(&Standing::now(rate)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// How often each key was stored.
+    #[derive(Default)]
+    struct Counts(RefCell<BTreeMap<u64, u32>>);
+
+    impl Library for Counts {
+        fn store(&self, keys: &[u64], _value: &[u8]) -> Result<(), Failure> {
+            keys.iter().for_each(|key| *self.0.borrow_mut().entry(*key).or_default() += 1);
+            Ok(())
+        }
+
+        fn fetch(&self, _key: u64, into: &mut [u8]) -> Result<usize, Failure> {
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn overwrites_meet_keys_that_were_stored_first_and_no_others() {
+        let library = Counts::default();
+        let mut load = Load { keys: 64, further: 0, drawn: 0, width: 8, value: vec![7; 4] };
+        load.store(&library, FIRST_KEY, load.keys).expect("stored");
+        for _ in 0..2 {
+            load.turn(&library, "overwrite 32").expect("overwritten");
+        }
+        let counts = library.0.borrow();
+        assert!(counts.keys().eq((FIRST_KEY..FIRST_KEY + 64).collect::<Vec<_>>().iter()));
+        assert_eq!(counts.values().sum::<u32>(), 128);
+    }
 }

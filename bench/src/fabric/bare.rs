@@ -197,7 +197,7 @@ impl Side for Bare {
         Ok(self.executor.block_on(async {
             match what {
                 What::Alone | What::Beside => rate(span, 1, |_| self.ping()).await,
-                What::Together => self.echoes(span).await,
+                What::Together | What::OneWay => self.echoes(span).await,
                 What::Read => rate(span, 1, |worker| self.read(worker)).await,
                 What::Write => rate(span, 1, |worker| self.write(worker)).await,
                 What::AskedRead => {

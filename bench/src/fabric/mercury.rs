@@ -38,7 +38,7 @@ impl Side for Alone {
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let (load, width) = match what {
             What::Alone | What::Beside => (Load::Empty, 1),
-            What::Together => (Load::Empty, IN_FLIGHT),
+            What::Together | What::OneWay => (Load::Empty, IN_FLIGHT),
             What::Read | What::AskedRead => (Load::Pull, 1),
             What::Write | What::AskedWrite => (Load::Push, 1),
             What::Reads => (Load::Pull, TRANSFERS),

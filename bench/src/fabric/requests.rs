@@ -174,7 +174,7 @@ impl Side for Requests {
         let rate = self.executor.block_on(async {
             match what {
                 What::Alone => rate(span, 1, |_| self.call(EMPTY)).await,
-                What::Together => rate_of_tasks(&self.rt, &self.rpc, &self.to, span).await,
+                What::Together | What::OneWay => rate_of_tasks(&self.rt, &self.rpc, &self.to, span).await,
                 What::Read | What::AskedRead => rate(span, 1, |_| self.call(PULL)).await,
                 What::Write | What::AskedWrite => rate(span, 1, |_| self.call(PUSH)).await,
                 What::Reads => rate(span, TRANSFERS, |_| self.call(PULL)).await,

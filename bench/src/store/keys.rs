@@ -19,6 +19,7 @@ use super::failed;
 use super::load::{CONTAINER, POOL, float, new_store, owner, rate};
 use super::tapped::Tapped;
 use crate::report::{BenchError, Report};
+use crate::restart::resident_mib;
 
 /// Files when nobody says how many.
 const FILES: u64 = 200_000;
@@ -101,10 +102,16 @@ async fn look_up(handle: &Handle, shard: &Shard, files: u64) -> Option<f64> {
 }
 
 /// A sparse file: what is never written takes no space.
-fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, BenchError> {
+pub fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, BenchError> {
     let file = std::fs::File::create_new(path).map_err(BenchError::file("create", path))?;
     file.set_len(bytes.next_multiple_of(BLOCK as u64)).map_err(BenchError::file("grow", path))?;
     FileDevice::open(handle, path).map_err(|error| failed("open", &error))
+}
+
+/// Memory of this process, in bytes.
+fn resident() -> Result<f64, BenchError> {
+    let pid = i32::try_from(std::process::id()).map_err(|error| failed("a process id", &error))?;
+    Ok(resident_mib(pid)? * float(1 << 20))
 }
 
 /// Adds the rows.
@@ -121,10 +128,12 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
         StoreConfig { index_bytes: usize::MAX, checkpoint_interval: CHECKPOINT_INTERVAL, ..config_of_open() };
     let (store, shard) = new_store(handle, Rc::clone(&device) as _, config.clone()).await?;
     let early = files - BEHIND_CHECKPOINT;
+    let resident_before = resident()?;
     let stored = store_files(handle, &shard, 0..early, &data).await.ok_or_else(none)?;
     store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
     device.forget(None);
     store_files(handle, &shard, early..files, &data).await.ok_or_else(none)?;
+    let resident = resident()? - resident_before;
     let stats = store.stats();
     let (memory, log) = (stats.index.memory, stats.commit.log_written);
     let goal = Some("at most 400");
@@ -132,6 +141,8 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     let name = |what: &str| format!("store, {files} files of 4 KiB: {what}");
     report.figure(&name("stored"), stored, "files/s", None);
     report.figure(&name("DRAM for each"), each(memory), "B", goal);
+    let own = ("by the store's own meter", each(memory));
+    report.beside(&name("resident memory for each"), resident / float(files), "B", own, None);
     report.figure(&name("log for each"), each(log), "B", None);
     // As a kill leaves it: nothing is written any more.
     drop((store, shard, device));
@@ -162,13 +173,13 @@ fn config_of_open() -> StoreConfig {
 }
 
 /// A store that was opened again.
-struct Opened {
-    store: Rc<Store>,
-    seconds: f64,
-    replayed: f64,
+pub struct Opened {
+    pub store: Rc<Store>,
+    pub seconds: f64,
+    pub replayed: f64,
 }
 
-async fn open_again(handle: &Handle, path: &Path, config: StoreConfig) -> Result<Opened, BenchError> {
+pub async fn open_again(handle: &Handle, path: &Path, config: StoreConfig) -> Result<Opened, BenchError> {
     let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
     let begin = Instant::now();
     let store = Store::open(handle, Rc::new(device), &owner(), config).await;

@@ -60,6 +60,7 @@ fn size_name(bytes: usize) -> String {
 struct Turns {
     updates: Pairs,
     fetches: Pairs,
+    overwrites: Pairs,
     /// Updates that the disk takes, whoever writes them, beside the library's, and the store's beside them.
     floors: Pairs,
     of_floor: Pairs,
@@ -76,6 +77,10 @@ impl Turns {
             format!("32 in one write of {} and one flush", size_name((32 * bytes).next_multiple_of(4096)));
         let name = format!("store: update {size}, synced, 32 in flight / {library}");
         self.updates.rate(report, &name, "op/s", library, updates);
+        if !self.overwrites.is_empty() {
+            let name = format!("store: overwrite {size}, synced, 32 in flight / {library}");
+            self.overwrites.rate(report, &name, "op/s", library, updates);
+        }
         let name = format!("raw: {size}, {batch} / {library}");
         self.floors.rate(report, &name, "op/s", library, None);
         let name = format!("store: update {size}, synced, 32 in flight / the disk");
@@ -134,6 +139,19 @@ impl Match<'_> {
         Ok(())
     }
 
+    /// One turn of overwrites of what is fetched, at epochs behind those of all updates.
+    async fn overwrites(&mut self, turn: u64, stored: &Load, into: &mut Turns) -> Result<(), BenchError> {
+        let none = || failed("a transfer", &"an operation failed");
+        let (epoch, count) = ((self.number << 8 | (2 * TURNS + turn)) << 20, self.size.overwritten);
+        settle();
+        stored.overwrites(epoch, WARM_UP).await.ok_or_else(none)?;
+        let own = stored.overwrites(epoch + WARM_UP, count).await.ok_or_else(none)?;
+        settle();
+        self.reference.turn("overwrite", WARM_UP)?;
+        into.overwrites.add(own, self.reference.turn("overwrite", count)?.rate);
+        Ok(())
+    }
+
     /// All turns. What is fetched is stored first.
     async fn turns(&mut self) -> Result<Turns, BenchError> {
         let none = || failed("a transfer", &"an operation failed");
@@ -150,6 +168,12 @@ impl Match<'_> {
             let other = self.reference.turn("fetch", ROUNDS)?.rate;
             if turn > 0 {
                 turns.fetches.add(own, other);
+            }
+        }
+        if self.size.overwritten > 0 {
+            self.overwrites(0, &stored, &mut Turns::default()).await?;
+            for turn in 1..=TURNS {
+                self.overwrites(turn, &stored, &mut turns).await?;
             }
         }
         Ok(turns)

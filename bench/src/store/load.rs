@@ -35,6 +35,14 @@ pub const fn float(count: u64) -> f64 {
     count as f64
 }
 
+/// A number that looks random, and is the same for the same seed: the finalizer of `SplitMix64` (Steele, Lea, Flood 2014).
+const fn drawn(seed: u64) -> u64 {
+    let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 /// Runs `width` workers of `count` operations together; operations per second, `None` when one failed.
 pub async fn rate<F: Future<Output = bool> + 'static>(
     handle: &Handle,
@@ -178,6 +186,23 @@ impl Load {
         .await
     }
 
+    /// Overwrites `count` extents drawn at random, with epochs from `epoch` on; updates per second.
+    pub async fn overwrites(&self, epoch: u64, count: u64) -> Option<f64> {
+        rate(&self.handle, count, self.width, |worker| {
+            let load = self.clone();
+            async move {
+                let mut all = true;
+                for at in (worker..count).step_by(usize::try_from(load.width).unwrap_or(1)) {
+                    let number = drawn(epoch + at) % load.count;
+                    // The epoch is to be this one whichever of the extents it is.
+                    all &= load.update_one(number, epoch + at - number).await;
+                }
+                all
+            }
+        })
+        .await
+    }
+
     /// Stores all extents and returns how long each update took, shortest first.
     pub async fn update_times(&self, epoch: u64) -> Option<Vec<Duration>> {
         let times = Rc::new(RefCell::new(Vec::new()));
@@ -236,5 +261,30 @@ impl Load {
             }
             Err(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_media::memory::MemoryDevice;
+    use weir_runtime::real::Executor;
+
+    use super::*;
+
+    #[test]
+    fn overwrites_are_new_versions_of_what_is_there() {
+        let executor = Executor::new().expect("an executor");
+        let handle = executor.handle();
+        executor.block_on(async {
+            let config = StoreConfig { background: false, ..StoreConfig::default() };
+            let (store, shard) =
+                new_store(&handle, Rc::new(MemoryDevice::new(1 << 28)), config).await.expect("a store");
+            let load = Load::new(&handle, &shard, 1 << 32, 64, 8, 64).expect("a load");
+            load.updates(0).await.expect("stored");
+            let entries = store.stats().entries;
+            load.overwrites(1 << 20, 32).await.expect("overwritten");
+            assert_eq!(store.newest_epoch(), Epoch((1 << 20) + 32));
+            assert_eq!(store.stats().entries, entries + 32, "a version each, and no other key");
+        });
     }
 }

@@ -17,6 +17,8 @@ mod peers;
 mod post;
 mod progress;
 mod raw;
+#[cfg(feature = "reference")]
+pub mod reference;
 mod reopen;
 pub(crate) mod resolve;
 mod shared;
