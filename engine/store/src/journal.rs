@@ -101,6 +101,12 @@ impl Ring {
         batch.sequence == self.sequence && batch.previous == self.previous
     }
 
+    /// Whether this is the batch that comes next, of an open whose checkpoint header isn't the one that was found, which
+    /// is of this incarnation: whoever opens a store renews the header before anything is logged.
+    pub(crate) fn lacks_header_of(&self, batch: &Batch, incarnation: u64) -> bool {
+        self.goes_on_with(batch) && batch.incarnation > incarnation
+    }
+
     /// Bytes that recovery would read.
     pub(crate) fn used(&self) -> u64 {
         self.written - self.trimmed

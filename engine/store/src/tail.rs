@@ -8,12 +8,14 @@
 use crate::checksum::{flipped_bit, sums};
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, flips_of_header, probe_batch};
+use crate::journal::Ring;
 use crate::record::Records;
 use crate::recover::Opening;
 use crate::replay::{BATCH_MAX, Reader};
 use crate::scrub::{self, Rot};
 use crate::state::Core;
 use crate::value::Blocks;
+use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf};
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
@@ -44,15 +46,14 @@ pub(crate) async fn check(
         distance += BLOCK as u64;
     }
     if let Some((batch, _)) = reader.batch(ring.position, core.id).await?
-        && ring.goes_on_with(&batch)
-        && batch.incarnation > core.journal.incarnation.get()
+        && ring.lacks_header_of(&batch, core.journal.incarnation.get())
     {
-        // Whoever opens a store renews the header before anything is logged.
         let offset = core.layout.log_offset + ring.position;
         let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
-    if let Some((batch, byte)) = flipped(core, reader).await? {
+    let bytes = reader.bytes(ring.position, BATCH_MAX).await?;
+    if let Some((batch, byte)) = flipped(&ring, core.id, bytes) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
     }
@@ -65,34 +66,19 @@ fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) 
     scrub::report(core, Rot { location, len, pool: None, subject: None, reason });
 }
 
-/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit.
-async fn flipped(core: &Core, reader: &mut Reader<'_>) -> Result<Option<(Batch, u64)>, OpenError> {
-    let ring = *core.journal.ring.borrow();
-    let header = reader.bytes(ring.position, BLOCK as u64).await?;
-    let Some(Ok(header)) = header.get(..BATCH_HEADER).map(<[u8; BATCH_HEADER]>::try_from) else {
-        return Ok(None);
-    };
-    let fits = |header: &[u8]| {
-        probe_batch(header, core.id).filter(|batch| {
-            let end = ring.position + batch.blocks_len();
-            ring.goes_on_with(batch) && u64::from(batch.len) <= BATCH_MAX && end <= ring.len
+/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit. `bytes` are those
+/// of the log from there on, as many as a batch may have.
+pub(crate) fn flipped(ring: &Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u64)> {
+    let header: [u8; BATCH_HEADER] = bytes.get(..BATCH_HEADER)?.try_into().ok()?;
+    let fits = |header: &[u8]| probe_batch(header, store).filter(|batch| ring.goes_on_with(batch));
+    let as_it_is = fits(&header).and_then(|batch| Some((batch, batch.flipped(bytes)?)));
+    as_it_is.or_else(|| {
+        flips_of_header(header).find_map(|(byte, other)| {
+            let batch = fits(&other)?;
+            let rest = bytes.get(BATCH_HEADER..batch.len as usize)?;
+            batch.matches(&[&other, rest].concat()).then_some((batch, byte))
         })
-    };
-    if let Some(batch) = fits(&header) {
-        let bytes = reader.bytes(ring.position, u64::from(batch.len)).await?;
-        if let Some(byte) = batch.flipped(bytes) {
-            return Ok(Some((batch, byte)));
-        }
-    }
-    for (byte, other) in flips_of_header(header) {
-        let Some(batch) = fits(&other) else { continue };
-        let bytes = reader.bytes(ring.position, u64::from(batch.len)).await?;
-        let rest = bytes.get(BATCH_HEADER..batch.len as usize).unwrap_or_default();
-        if batch.matches(&[&other, rest].concat()) {
-            return Ok(Some((batch, byte)));
-        }
-    }
-    Ok(None)
+    })
 }
 
 /// Whether the data extents that the last batch leaves behind are what it says.

@@ -13,6 +13,7 @@ use crate::key;
 use crate::record::{Change, Records};
 use crate::replay::BATCH_MAX;
 use crate::space::Runs;
+use crate::tail;
 use crate::value::Payload;
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
@@ -119,8 +120,7 @@ impl<'a> LogWalk<'a> {
                 }
             };
             let fits = |batch: &Batch| {
-                batch.sequence == self.ring.sequence
-                    && batch.previous == self.ring.previous
+                self.ring.goes_on_with(batch)
                     && (self.incarnation..=self.newest_incarnation).contains(&batch.incarnation)
             };
             let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
@@ -181,6 +181,18 @@ impl<'a> LogWalk<'a> {
         true
     }
 
+    /// Tells of a batch that would be there but for one bit: no crash leaves one behind.
+    async fn note_flipped(&self, findings: &mut Findings) {
+        let (ring, offset) = (&self.ring, self.inspector.layout().log_offset + self.ring.position);
+        let len = usize::try_from(BATCH_MAX.min(ring.len - ring.position)).unwrap_or(usize::MAX);
+        let Ok(bytes) = read(&self.inspector.device, offset, len).await else { return };
+        if let Some((batch, byte)) = tail::flipped(ring, self.inspector.superblock.id, &bytes) {
+            let reason =
+                format!("one bit of the last batch, {}, has flipped: an open drops it", batch.sequence);
+            findings.note("log batch", offset + byte, batch.len.into(), reason);
+        }
+    }
+
     /// A batch that the checkpoint header tells of, or an intact one of a higher number, behind the end means that an
     /// acknowledged one is damaged.
     async fn check_end(&self, findings: &mut Findings) {
@@ -191,6 +203,17 @@ impl<'a> LogWalk<'a> {
                 self.ring.sequence, self.stable
             );
             findings.damage("log batch", layout.log_offset + self.ring.position, BLOCK as u64, reason);
+            return;
+        }
+        let end = layout.log_offset + self.ring.position;
+        if let Ok(Some((batch, _))) = self.batch_at(self.ring.position).await
+            && self.ring.lacks_header_of(&batch, self.newest_incarnation)
+        {
+            let reason = format!(
+                "the checkpoint header that belongs to batch {} is lost: acknowledged changes are lost",
+                batch.sequence
+            );
+            findings.damage("log batch", end, batch.len.into(), reason);
             return;
         }
         let mut distance = 0;
@@ -216,6 +239,7 @@ impl<'a> LogWalk<'a> {
             }
             distance += BLOCK as u64;
         }
+        self.note_flipped(findings).await;
     }
 }
 

@@ -335,6 +335,9 @@ fn a_flipped_bit_at_the_very_end_of_the_log_is_reported_and_a_torn_end_is_not() 
         let inside = at < u64::from(len);
         let found = if inside { vec![("the log", last + at)] } else { vec![] };
         assert_eq!(opened(&damaged), (found, !inside), "byte {at} of {len}");
+        let findings = crate::golden::inspect(&damaged, Depth::Everything).findings;
+        let noted = findings.iter().any(|finding| finding.what == "log batch" && finding.offset == last + at);
+        assert_eq!(noted, inside, "byte {at} of {len}: {findings:?}");
         damaged.flip_bit(last + 60, 1);
         assert_eq!(opened(&damaged).0.len(), usize::from(!inside), "two bits");
     }
