@@ -316,7 +316,10 @@ mod tests {
 
         fn pause(&self) {
             let rt = self.executor.handle();
-            self.executor.block_on(rt.sleep(Duration::from_millis(30)));
+            // In pieces, between each of which everything is polled, however long this process has no processor.
+            for _ in 0..30 {
+                self.executor.block_on(rt.sleep(Duration::from_millis(1)));
+            }
         }
 
         fn received(&self) -> Vec<Vec<u8>> {
