@@ -83,7 +83,7 @@ fn describe(version: u32) {
     let dump = json(&weir(&["dump", "--json", "--limit", "5"], &path));
     assert_eq!(dump["response"]["lines"].as_array().map(Vec::len), Some(5), "{dump}");
     let next = dump["response"]["next"].as_str().expect("there is more").to_owned();
-    let rest = json(&weir(&["dump", "--json", "--from", &next], &path));
+    let rest = json(&weir(&["dump", "--json", "--from", &next, "--limit", "10000"], &path));
     assert_eq!(rest["response"]["next"], Value::Null);
     for part in ["nodes", "log", "map", "bytes"] {
         let dump = weir(&["dump", "--part", part], &path);

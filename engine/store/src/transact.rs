@@ -39,7 +39,12 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<Epoch, UpdateError> {
-        self.with_room(operations, async || self.try_transact(container, id, epoch, operations).await).await
+        self.check_transaction_epoch(epoch)?;
+        let told = self
+            .with_room(operations, async || self.try_transact(container, id, epoch, operations).await)
+            .await;
+        self.wait_for(epoch).await;
+        told
     }
 
     async fn try_transact(
@@ -51,9 +56,7 @@ impl Shard {
     ) -> Result<Epoch, UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
-        self.check_transaction_epoch(epoch)?;
         check_operations(operations)?;
-        self.wait_for(epoch).await;
         if let Some(epoch) = self.is_committed(place)? {
             self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
             return Ok(epoch);

@@ -54,7 +54,8 @@ const KEPT_BYTES_MIN: usize = 8 << 20;
 const KEPT_TIMES_LEFT: u64 = 3;
 
 /// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
-/// it waits until the clock has come there, so that after a restart nothing has been read or told at a later epoch.
+/// nobody is told anything of it until the clock has come there, so that after a restart nothing was at a later epoch but what
+/// the store remembers.
 const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
 
 impl Shard {
@@ -92,7 +93,12 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        self.with_room(operations, async || self.try_prepare(container, id, epoch, operations).await).await
+        self.check_transaction_epoch(epoch)?;
+        let told = self
+            .with_room(operations, async || self.try_prepare(container, id, epoch, operations).await)
+            .await;
+        self.wait_for(epoch).await;
+        told
     }
 
     async fn try_prepare(
@@ -104,9 +110,7 @@ impl Shard {
     ) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
-        self.check_transaction_epoch(epoch)?;
         check_operations(operations)?;
-        self.wait_for(epoch).await;
         let found = self.is_prepared(place, epoch);
         if !matches!(found, Ok(false)) {
             // Whoever prepared or decided it may be waiting for that to be durable.
