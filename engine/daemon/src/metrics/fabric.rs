@@ -260,10 +260,11 @@ mod tests {
         let text = render(figures.clone()).expect("memory");
         let reference = include_str!("../../../../docs/reference/metrics.md");
         let target = figures.targets[0].as_ref().expect("it serves");
+        let engine = "weir_engine";
         for (kind, counters) in [("fabric", &target.endpoint), ("rpc", &target.rpc)] {
             for (counter, value) in counters.iter().filter(|(counter, _)| !ELSEWHERE.contains(counter)) {
                 let end = if counter.ends_with("_max") { "" } else { "_total" };
-                let name = format!("weir_engine_{kind}_{counter}{end}");
+                let name = format!("{engine}_{kind}_{counter}{end}");
                 let line = format!("{name}{{rank=\"0\",target=\"0\"}} {value}\n");
                 assert!(text.contains(&line), "{name} is not exported");
                 assert!(reference.contains(&format!("| `{name}` |")), "{name} is not in the reference");
