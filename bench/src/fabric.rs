@@ -1,9 +1,10 @@
 //! The RPC layer beside the bare fabric: the same provider, the same two processes, the same run.
 //!
 //! The bare reference sends and reads through an endpoint without any RPC, the raw one is a loop over libfabric without
-//! anything of Weir's; `fi_pingpong`, libfabric's own loop, is another one where the library's build has it. Client and server have a core each, where there are two. The sides
-//! take turns of some milliseconds, each going first as often as the other, and a ratio is the median of the ratios of
-//! neighbouring turns: what else the machine does meets both. Whoever's turn it isn't sleeps.
+//! anything of Weir's; `fi_pingpong`, libfabric's own loop, is another one where the library's build has it. Client and
+//! server have a core each, where there are two. The sides take turns of some milliseconds, each going first as often as the
+//! other, and a ratio is the median of the ratios of neighbouring turns: what else the machine does meets both. Whoever's
+//! turn it isn't sleeps.
 
 mod bare;
 mod cores;

@@ -54,7 +54,8 @@ impl Reference {
         Ok(reference)
     }
 
-    /// Has it do a turn: `update` so many keys, `overwrite` so many of those that were stored first, or `fetch` those that were stored first so many times.
+    /// Has it do a turn: `update` so many keys, `overwrite` so many of those that were stored first, or `fetch` all of these
+    /// so many times.
     ///
     /// # Errors
     /// When the program fails.

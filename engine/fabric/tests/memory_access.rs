@@ -3,9 +3,13 @@
 mod inbox;
 
 use core::time::Duration;
-use inbox::listen;
+use inbox::{Inbox, listen};
+use std::rc::Rc;
 use weir_fabric::libfabric::probe;
-use weir_fabric::{Ability, Access, LOOPBACK, Options, ReceiveMode, RemoteRegion, Source, open};
+use weir_fabric::{
+    Ability, Access, Endpoint, LOOPBACK, Message, Options, ReceiveMode, RemoteRegion, Source, open,
+};
+use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
 #[test]
@@ -115,6 +119,22 @@ fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released
     }
 }
 
+/// Two endpoints, of which the second has so many receives of one message each.
+fn standard_pair(rt: &Handle, provider: &str, buffers: usize) -> [Rc<dyn Endpoint>; 2] {
+    let near = Options::near(provider, "127.0.0.1", 1);
+    let receive = ReceiveMode::Standard { buffers };
+    let standard = Options { receive, without: vec![Ability::Channels], ..near.clone() };
+    [near, standard].map(|options| open(rt, &options).expect("an endpoint"))
+}
+
+async fn next(rt: &Handle, inbox: &Inbox) -> Message {
+    while inbox.messages.borrow().is_empty() {
+        let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+        arrived.expect("messages keep coming");
+    }
+    inbox.messages.borrow_mut().remove(0)
+}
+
 #[test]
 fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropped() {
     for provider in ["tcp", "shm"] {
@@ -123,13 +143,7 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
         }
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
-        let options = Options {
-            receive: ReceiveMode::Standard { buffers: 4 },
-            without: vec![Ability::Channels],
-            ..Options::near(provider, "127.0.0.1", 1)
-        };
-        let one = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
-        let other = open(&rt, &options).expect("an endpoint");
+        let [one, other] = standard_pair(&rt, provider, 4);
         let (_sender, inbox) = (listen(&one), listen(&other));
         executor.block_on(async {
             let to = one.insert(&other.address()).expect("an address");
@@ -139,11 +153,7 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
                 let mut body = vec![n.to_le_bytes()[0]; 4 + 60 * usize::try_from(n).expect("small")];
                 body[..4].copy_from_slice(&n.to_le_bytes());
                 one.send(to, 0, &[&body]).expect("accepted");
-                while inbox.messages.borrow().is_empty() {
-                    let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
-                    arrived.expect("messages keep coming");
-                }
-                let message = inbox.messages.borrow_mut().remove(0);
+                let message = next(&rt, &inbox).await;
                 assert_eq!(message[..], body, "{provider}: whole");
                 assert_eq!(*message.source(), Source::Peer(from));
             }
@@ -163,23 +173,13 @@ fn a_receiver_that_has_run_out_of_receive_memory_is_counted() {
         }
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
-        let options = Options {
-            receive: ReceiveMode::Standard { buffers },
-            without: vec![Ability::Channels],
-            ..Options::near(provider, "127.0.0.1", 1)
-        };
-        let one = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
-        let other = open(&rt, &options).expect("an endpoint");
+        let [one, other] = standard_pair(&rt, provider, buffers);
         let (_sender, inbox) = (listen(&one), listen(&other));
         executor.block_on(async {
             let to = one.insert(&other.address()).expect("an address");
             for _ in 0..10 {
                 one.send(to, 0, &[b"message"]).expect("accepted");
-                while inbox.messages.borrow().is_empty() {
-                    let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
-                    arrived.expect("messages keep coming");
-                }
-                inbox.messages.borrow_mut().clear();
+                drop(next(&rt, &inbox).await);
             }
         });
         let expected = if buffers == 1 { 10 } else { 0 };

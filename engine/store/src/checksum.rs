@@ -87,8 +87,7 @@ pub(crate) fn flipped_bit(difference: u32, len: usize) -> Option<usize> {
     None
 }
 
-/// The checksums of the chunks of some data.
-pub(crate) fn sums(chunks: Chunks, data: &[u8]) -> impl Iterator<Item = u32> {
+fn sums(chunks: Chunks, data: &[u8]) -> impl Iterator<Item = u32> {
     let usable = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
     chunks.ranges().map(move |range| crc32c(&data[usable(range.start)..usable(range.end)]))
 }

@@ -127,14 +127,14 @@ pub(crate) fn decisions_from(core: &Core) -> u64 {
 }
 
 /// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
-async fn forget_decisions(core: &Rc<Core>) -> Result<bool, ChoreError> {
+async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
     let mut old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
     if old.is_empty() {
         return Ok(false);
     }
     core.admit().await?;
-    pass_over_lost(core, &mut old)?;
     loop {
+        pass_over_lost(core, &mut old)?;
         let keys = || old.iter().map(Vec::as_slice);
         match core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(keys())?)).await {
             Ok(()) => break,
@@ -145,7 +145,6 @@ async fn forget_decisions(core: &Rc<Core>) -> Result<bool, ChoreError> {
             }
             Err(error) => return Err(error),
         }
-        pass_over_lost(core, &mut old)?;
     }
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;

@@ -30,7 +30,7 @@ const REACH_CHANGES: usize = 256;
 pub(crate) struct Reader<'a> {
     device: &'a Rc<dyn Device>,
     offset: u64,
-    pub(crate) len: u64,
+    len: u64,
     window: Option<(u64, DmaBuf)>,
 }
 

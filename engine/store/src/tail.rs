@@ -5,7 +5,8 @@
 //! so: a checksum has a place for each single bit that may have flipped. Torn bytes that pass for that are as rare as the bits
 //! of a batch among all checksums, which is why such a finding is reported and never acted upon.
 
-use crate::checksum::{flipped_bit, sums};
+use crate::checksum::{are_of_chunks, flipped_bit};
+use crate::codec::crc32c;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, flips_of_header, probe_batch};
 use crate::journal::Ring;
@@ -19,7 +20,8 @@ use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf};
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
-/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports a batch that would be there but for one bit.
+/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports a batch that would be
+/// there but for one bit.
 pub(crate) async fn check(
     opening: &Opening<'_>,
     core: &Core,
@@ -52,8 +54,10 @@ pub(crate) async fn check(
         let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
-    let bytes = reader.bytes(ring.position, BATCH_MAX).await?;
-    if let Some((batch, byte)) = flipped(&ring, core.id, bytes) {
+    let begin = reader.bytes(ring.position, BLOCK as u64).await?;
+    let len = flipped_len(ring, core.id, begin);
+    let bytes = reader.bytes(ring.position, len).await?;
+    if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
     }
@@ -66,18 +70,37 @@ fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) 
     scrub::report(core, Rot { location, len, pool: None, subject: None, reason });
 }
 
-/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit. `bytes` are those
-/// of the log from there on, as many as a batch may have.
-pub(crate) fn flipped(ring: &Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u64)> {
-    let header: [u8; BATCH_HEADER] = bytes.get(..BATCH_HEADER)?.try_into().ok()?;
-    let fits = |header: &[u8]| probe_batch(header, store).filter(|batch| ring.goes_on_with(batch));
-    let as_it_is = fits(&header).and_then(|batch| Some((batch, batch.flipped(bytes)?)));
-    as_it_is.or_else(|| {
-        flips_of_header(header).find_map(|(byte, other)| {
-            let batch = fits(&other)?;
-            let rest = bytes.get(BATCH_HEADER..batch.len as usize)?;
-            batch.matches(&[&other, rest].concat()).then_some((batch, byte))
-        })
+/// The batches that the log may go on with by this header, as it is and with one of its bits flipped back: the byte of that
+/// bit, the header, and what it says.
+fn candidates(
+    ring: Ring,
+    store: Uuid,
+    header: [u8; BATCH_HEADER],
+) -> impl Iterator<Item = (Option<u64>, [u8; BATCH_HEADER], Batch)> {
+    let flipped = flips_of_header(header).map(|(byte, header)| (Some(byte), header));
+    core::iter::once((None, header)).chain(flipped).filter_map(move |(byte, header)| {
+        let batch = probe_batch(&header, store)?;
+        let fits = ring.goes_on_with(&batch) && u64::from(batch.len) <= BATCH_MAX;
+        fits.then_some((byte, header, batch))
+    })
+}
+
+fn header_of(bytes: &[u8]) -> Option<[u8; BATCH_HEADER]> {
+    bytes.get(..BATCH_HEADER)?.try_into().ok()
+}
+
+/// How many bytes from the end of the log on [`flipped`] has to see, by the first ones: none where nothing was begun.
+pub(crate) fn flipped_len(ring: Ring, store: Uuid, begin: &[u8]) -> u64 {
+    let Some(header) = header_of(begin) else { return 0 };
+    candidates(ring, store, header).map(|(.., batch)| batch.len.into()).max().unwrap_or(0)
+}
+
+/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit.
+pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u64)> {
+    candidates(ring, store, header_of(bytes)?).find_map(|(byte, header, batch)| {
+        let Some(byte) = byte else { return Some((batch, batch.flipped(bytes)?)) };
+        let rest = bytes.get(BATCH_HEADER..batch.len as usize)?;
+        batch.matches(&[&header, rest].concat()).then_some((batch, byte))
     })
 }
 
@@ -100,13 +123,22 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
         let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
         data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
     }
-    let found = sums(blocks.chunks, &data).zip(&blocks.checksums).zip(blocks.chunks.ranges());
-    let mut wrong = found.filter(|((found, kept), _)| found != *kept);
-    let Some(((found, kept), chunk)) = wrong.next() else { return Ok(true) };
-    let bit = usize::try_from(chunk.end - chunk.start).ok().and_then(|len| flipped_bit(found ^ kept, len));
-    if let Some(bit) = bit.filter(|_| wrong.next().is_none()) {
-        let offset = blocks.offset_of(chunk.start + bit as u64 / 8, &core.layout).unwrap_or_default();
+    let matches = are_of_chunks(&blocks.checksums, blocks.chunks, &data);
+    if !matches {
+        report_flipped(core, blocks, &data);
+    }
+    Ok(matches)
+}
+
+/// Reports data that doesn't match its checksums when one bit is the whole difference.
+fn report_flipped(core: &Core, blocks: &Blocks, data: &[u8]) {
+    let mut wrong = blocks.pieces(data).filter_map(|(start, bytes, kept)| {
+        let difference = crc32c(bytes) ^ kept?;
+        (difference != 0).then_some((start, bytes.len(), difference))
+    });
+    let (Some((start, len, difference)), None) = (wrong.next(), wrong.next()) else { return };
+    let byte = flipped_bit(difference, len).map(|bit| start + bit as u64 / 8);
+    if let Some(offset) = byte.and_then(|byte| blocks.offset_of(byte, &core.layout)) {
         report(core, "data", offset, 1, "one bit of what the last batch of the log refers to has flipped");
     }
-    Ok(false)
 }

@@ -39,12 +39,8 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<Epoch, UpdateError> {
-        self.check_transaction_epoch(epoch)?;
-        let told = self
-            .with_room(operations, async || self.try_transact(container, id, epoch, operations).await)
-            .await;
-        self.wait_for(epoch).await;
-        told
+        self.at_epoch(epoch, operations, async || self.try_transact(container, id, epoch, operations).await)
+            .await
     }
 
     async fn try_transact(
@@ -97,8 +93,21 @@ impl Shard {
         record.map(|(epoch, _)| epoch)
     }
 
+    /// Attempts what a transaction of this epoch asks for, and tells what came of it when the clock has passed the epoch.
+    pub(crate) async fn at_epoch<T>(
+        &self,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+        attempt: impl AsyncFn() -> Result<T, UpdateError>,
+    ) -> Result<T, UpdateError> {
+        self.check_transaction_epoch(epoch)?;
+        let told = self.with_room(operations, attempt).await;
+        self.wait_for(epoch).await;
+        told
+    }
+
     /// Makes an attempt at a transaction, again after a checkpoint where one that only removes found no room, as deletes do.
-    pub(crate) async fn with_room<T>(
+    async fn with_room<T>(
         &self,
         operations: &[Operation<'_>],
         attempt: impl AsyncFn() -> Result<T, UpdateError>,

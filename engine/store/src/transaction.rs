@@ -93,12 +93,8 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        self.check_transaction_epoch(epoch)?;
-        let told = self
-            .with_room(operations, async || self.try_prepare(container, id, epoch, operations).await)
-            .await;
-        self.wait_for(epoch).await;
-        told
+        self.at_epoch(epoch, operations, async || self.try_prepare(container, id, epoch, operations).await)
+            .await
     }
 
     async fn try_prepare(

@@ -3,190 +3,128 @@
 use super::{Exporter, Metric, Value};
 use crate::snapshot::TargetFigures;
 
-/// A counter, the name that it is exported under, and what it says. What ends in `_max` is the greatest value that there was.
-type Exported = (&'static str, &'static str, &'static str);
+/// The name that a counter is exported under, which ends in its own behind that of its layer, and what it says. What ends
+/// in `_max` is the greatest value that there was.
+type Exported = (&'static str, &'static str);
 
 /// The counters of an endpoint.
 const ENDPOINT: &[Exported] = &[
-    ("messages_sent", "weir_engine_fabric_messages_sent", "Messages handed to the provider"),
-    ("bytes_sent", "weir_engine_fabric_bytes_sent", "Bytes of messages handed to the provider"),
-    ("messages_received", "weir_engine_fabric_messages_received", "Messages that arrived"),
-    ("bytes_received", "weir_engine_fabric_bytes_received", "Bytes of messages that arrived"),
-    ("sends_failed", "weir_engine_fabric_sends_failed", "Sends that failed after they were accepted"),
+    ("weir_engine_fabric_messages_sent", "Messages handed to the provider"),
+    ("weir_engine_fabric_bytes_sent", "Bytes of messages handed to the provider"),
+    ("weir_engine_fabric_messages_received", "Messages that arrived"),
+    ("weir_engine_fabric_bytes_received", "Bytes of messages that arrived"),
+    ("weir_engine_fabric_sends_failed", "Sends that failed after they were accepted"),
+    ("weir_engine_fabric_eagain", "Times that the provider had no room and an operation was queued"),
+    ("weir_engine_fabric_unknown_sources", "Messages whose sender was not known"),
     (
-        "eagain",
-        "weir_engine_fabric_eagain",
-        "Times that the provider had no room and an operation was queued",
-    ),
-    ("unknown_sources", "weir_engine_fabric_unknown_sources", "Messages whose sender was not known"),
-    (
-        "intake_max",
         "weir_engine_fabric_intake_max",
         "Most messages that had arrived and waited to be handed to the sink at a time",
     ),
     (
-        "intake_dropped",
         "weir_engine_fabric_intake_dropped",
         "Messages dropped because more waited of their senders than any has under way",
     ),
-    ("slab_copies", "weir_engine_fabric_slab_copies", "Messages copied out because few slabs were left"),
-    ("slab_posts", "weir_engine_fabric_slab_posts", "Slabs posted, first time and again"),
+    ("weir_engine_fabric_slab_copies", "Messages copied out because few slabs were left"),
+    ("weir_engine_fabric_slab_posts", "Slabs posted, first time and again"),
     (
-        "slabs_run_out",
         "weir_engine_fabric_slabs_run_out",
         "Times that the provider let go of the only slab that was posted: nothing is received until another one is",
     ),
-    ("reads", "weir_engine_fabric_reads", "Reads of remote memory that completed"),
-    ("bytes_read", "weir_engine_fabric_bytes_read", "Bytes read from remote memory"),
-    ("writes", "weir_engine_fabric_writes", "Writes of remote memory that completed"),
-    ("bytes_written", "weir_engine_fabric_bytes_written", "Bytes written to remote memory"),
-    ("transfers_failed", "weir_engine_fabric_transfers_failed", "Reads and writes that failed"),
-    ("exposures", "weir_engine_fabric_exposures", "Memory exposed to peers"),
+    ("weir_engine_fabric_reads", "Reads of remote memory that completed"),
+    ("weir_engine_fabric_bytes_read", "Bytes read from remote memory"),
+    ("weir_engine_fabric_writes", "Writes of remote memory that completed"),
+    ("weir_engine_fabric_bytes_written", "Bytes written to remote memory"),
+    ("weir_engine_fabric_transfers_failed", "Reads and writes that failed"),
+    ("weir_engine_fabric_exposures", "Memory exposed to peers"),
+    ("weir_engine_fabric_registrations", "Registrations that the provider made to expose memory"),
+    ("weir_engine_fabric_mr_hits", "Exposures that found a registration which serves again"),
     (
-        "registrations",
-        "weir_engine_fabric_registrations",
-        "Registrations that the provider made to expose memory",
-    ),
-    ("mr_hits", "weir_engine_fabric_mr_hits", "Exposures that found a registration which serves again"),
-    (
-        "mr_stale",
         "weir_engine_fabric_mr_stale",
         "Kept registrations that ended because their memory was freed, moved or discarded",
     ),
-    ("channel_sent", "weir_engine_fabric_channel_sent", "Messages sent through channels within the node"),
+    ("weir_engine_fabric_channel_sent", "Messages sent through channels within the node"),
+    ("weir_engine_fabric_channel_received", "Messages received through channels within the node"),
+    ("weir_engine_fabric_channels_accepted", "Channels that peers offered and that were accepted"),
+    ("weir_engine_fabric_channels_refused", "Channels that peers offered and that were refused"),
+    ("weir_engine_fabric_doorbells", "Doorbells rung at sleeping peers"),
+    ("weir_engine_fabric_probes", "Messages that the endpoint sent itself, to see whether it still receives"),
     (
-        "channel_received",
-        "weir_engine_fabric_channel_received",
-        "Messages received through channels within the node",
-    ),
-    (
-        "channels_accepted",
-        "weir_engine_fabric_channels_accepted",
-        "Channels that peers offered and that were accepted",
-    ),
-    (
-        "channels_refused",
-        "weir_engine_fabric_channels_refused",
-        "Channels that peers offered and that were refused",
-    ),
-    ("doorbells", "weir_engine_fabric_doorbells", "Doorbells rung at sleeping peers"),
-    (
-        "probes",
-        "weir_engine_fabric_probes",
-        "Messages that the endpoint sent itself, to see whether it still receives",
-    ),
-    (
-        "reopened",
         "weir_engine_fabric_reopened",
         "Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock",
     ),
-    ("peers_inserted", "weir_engine_fabric_peers_inserted", "Peers inserted"),
-    ("peers_removed", "weir_engine_fabric_peers_removed", "Peers given up"),
+    ("weir_engine_fabric_peers_inserted", "Peers inserted"),
+    ("weir_engine_fabric_peers_removed", "Peers given up"),
 ];
 
 /// The counters of the RPC layer, but for those that are exported in another form ([`Exporter::fabric`]).
 const RPC: &[Exported] = &[
-    ("messages_sent", "weir_engine_rpc_messages_sent", "Messages sent, of every kind"),
-    ("bytes_sent", "weir_engine_rpc_bytes_sent", "Bytes of messages sent"),
-    ("messages_received", "weir_engine_rpc_messages_received", "Messages received, of every kind"),
-    ("bytes_received", "weir_engine_rpc_bytes_received", "Bytes of messages received"),
-    ("sends_failed", "weir_engine_rpc_sends_failed", "Sends that failed after they were accepted"),
-    ("calls", "weir_engine_rpc_calls", "Calls made"),
-    ("queued", "weir_engine_rpc_queued", "Calls that waited for a credit or the quota"),
-    ("calls_failed", "weir_engine_rpc_calls_failed", "Calls that ended with an error of any kind"),
-    ("timeouts", "weir_engine_rpc_timeouts", "Calls that ended without a reply at their deadline"),
-    ("retries", "weir_engine_rpc_retries", "Requests sent again"),
-    ("connects", "weir_engine_rpc_connects", "Contacts made"),
-    ("disconnects", "weir_engine_rpc_disconnects", "Contacts given up"),
-    ("requests", "weir_engine_rpc_requests", "Requests accepted for execution"),
-    ("replies", "weir_engine_rpc_replies", "Replies sent"),
+    ("weir_engine_rpc_messages_sent", "Messages sent, of every kind"),
+    ("weir_engine_rpc_bytes_sent", "Bytes of messages sent"),
+    ("weir_engine_rpc_messages_received", "Messages received, of every kind"),
+    ("weir_engine_rpc_bytes_received", "Bytes of messages received"),
+    ("weir_engine_rpc_sends_failed", "Sends that failed after they were accepted"),
+    ("weir_engine_rpc_calls", "Calls made"),
+    ("weir_engine_rpc_queued", "Calls that waited for a credit or the quota"),
+    ("weir_engine_rpc_calls_failed", "Calls that ended with an error of any kind"),
+    ("weir_engine_rpc_timeouts", "Calls that ended without a reply at their deadline"),
+    ("weir_engine_rpc_retries", "Requests sent again"),
+    ("weir_engine_rpc_connects", "Contacts made"),
+    ("weir_engine_rpc_disconnects", "Contacts given up"),
+    ("weir_engine_rpc_requests", "Requests accepted for execution"),
+    ("weir_engine_rpc_replies", "Replies sent"),
     (
-        "repeats_running",
         "weir_engine_rpc_repeats_running",
         "Requests that were sent again and met their first execution still running",
     ),
+    ("weir_engine_rpc_repeats_answered", "Requests that were sent again and were answered from memory"),
+    ("weir_engine_rpc_repeats_stale", "Requests that came after their client had finished with them"),
     (
-        "repeats_answered",
-        "weir_engine_rpc_repeats_answered",
-        "Requests that were sent again and were answered from memory",
-    ),
-    (
-        "repeats_stale",
-        "weir_engine_rpc_repeats_stale",
-        "Requests that came after their client had finished with them",
-    ),
-    (
-        "repeats_forgotten",
         "weir_engine_rpc_repeats_forgotten",
         "Requests that were sent again after their replies had to be forgotten",
     ),
-    ("malformed", "weir_engine_rpc_malformed", "Messages that don't decode"),
-    ("version_refused", "weir_engine_rpc_version_refused", "Messages of other protocol versions"),
-    ("unknown_sessions", "weir_engine_rpc_unknown_sessions", "Requests of clients that have no session here"),
+    ("weir_engine_rpc_malformed", "Messages that don't decode"),
+    ("weir_engine_rpc_version_refused", "Messages of other protocol versions"),
+    ("weir_engine_rpc_unknown_sessions", "Requests of clients that have no session here"),
+    ("weir_engine_rpc_replays_refused", "Hellos and requests that were recorded and sent again"),
+    ("weir_engine_rpc_notices", "Servers' words that they don't know this client"),
+    ("weir_engine_rpc_skew_refused", "Messages whose sender's clock is too far ahead"),
+    ("weir_engine_rpc_expired", "Requests that had expired when they were unpacked"),
+    ("weir_engine_rpc_bulk_expired", "Bulk transfers refused or abandoned for their deadline"),
     (
-        "replays_refused",
-        "weir_engine_rpc_replays_refused",
-        "Hellos and requests that were recorded and sent again",
-    ),
-    ("notices", "weir_engine_rpc_notices", "Servers' words that they don't know this client"),
-    ("skew_refused", "weir_engine_rpc_skew_refused", "Messages whose sender's clock is too far ahead"),
-    ("expired", "weir_engine_rpc_expired", "Requests that had expired when they were unpacked"),
-    (
-        "bulk_expired",
-        "weir_engine_rpc_bulk_expired",
-        "Bulk transfers refused or abandoned for their deadline",
-    ),
-    (
-        "replies_held",
         "weir_engine_rpc_replies_held",
         "Replies held back until the last piece of a bulk transfer that was given up had ended",
     ),
     (
-        "withdrawals",
         "weir_engine_rpc_withdrawals",
         "Failed or dropped calls whose memory the server might still have been at",
     ),
     (
-        "withdrawals_confirmed",
         "weir_engine_rpc_withdrawals_confirmed",
         "Failed or dropped calls whose server said that it is not at their memory, and will not be",
     ),
     (
-        "withdrawals_waited",
         "weir_engine_rpc_withdrawals_waited",
         "Failed or dropped calls whose memory was kept from use until the server must have given up",
     ),
     (
-        "left_exposed",
         "weir_engine_rpc_left_exposed",
         "Failed or dropped calls whose memory stayed exposed, because the registration method leaves it so",
     ),
+    ("weir_engine_rpc_bulk_retries", "Pieces of bulk transfers tried again after contact broke"),
+    ("weir_engine_rpc_overloaded", "Requests refused for overload"),
+    ("weir_engine_rpc_overdrawn", "Requests refused because their clients had too many under way"),
     (
-        "bulk_retries",
-        "weir_engine_rpc_bulk_retries",
-        "Pieces of bulk transfers tried again after contact broke",
-    ),
-    ("overloaded", "weir_engine_rpc_overloaded", "Requests refused for overload"),
-    (
-        "overdrawn",
-        "weir_engine_rpc_overdrawn",
-        "Requests refused because their clients had too many under way",
-    ),
-    (
-        "ignored",
         "weir_engine_rpc_ignored",
         "Messages that got no answer because their clients don't heed answers: refused requests, hellos and repeats",
     ),
-    ("overload_hints", "weir_engine_rpc_overload_hints", "Overload answers received"),
+    ("weir_engine_rpc_overload_hints", "Overload answers received"),
     (
-        "unknown_senders",
         "weir_engine_rpc_unknown_senders",
         "Messages that can't be answered, because neither the provider nor the message says who sent them",
     ),
-    ("impostors", "weir_engine_rpc_impostors", "Messages that carry the id of a client which is elsewhere"),
-    ("stray_replies", "weir_engine_rpc_stray_replies", "Replies that nobody waits for"),
+    ("weir_engine_rpc_impostors", "Messages that carry the id of a client which is elsewhere"),
+    ("weir_engine_rpc_stray_replies", "Replies that nobody waits for"),
     (
-        "passed_max",
         "weir_engine_rpc_passed_max",
         "Most requests of others that began while one waited whose client had no other under way",
     ),
@@ -223,9 +161,11 @@ impl Exporter {
 
     fn counter(
         &self,
-        (counter, name, help): &Exported,
+        (name, help): &Exported,
         count: impl for<'a> Fn(&'a TargetFigures, &str) -> Option<&'a u64>,
     ) -> Metric {
+        // weir_engine_rpc_retries: of the engine's RPC layer the retries.
+        let counter = name.splitn(4, '_').last().unwrap_or_default();
         self.by_target(name, help, |figures| {
             let count = count(figures, counter).copied().unwrap_or(0);
             if counter.ends_with("_max") { Value::Gauge(count) } else { Value::Counter(count) }

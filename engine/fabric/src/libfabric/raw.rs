@@ -501,20 +501,7 @@ mod tests {
     fn the_library_is_asked_for_the_device_by_name() {
         let facts = survey::facts("tcp").expect("built in");
         let on = |device| {
-            let args = OpenArgs {
-                provider: "tcp",
-                node: Some("127.0.0.1"),
-                service: None,
-                device: Some(device),
-                address: None,
-                needs: facts.needs(),
-                auth_keys: &[],
-                wait: facts.wait(),
-                delivery: true,
-                queue: 16,
-                min_multi_recv: facts.min_multi_recv(),
-                mr_method: MrMethod::default(),
-            };
+            let args = OpenArgs { device: Some(device), ..facts.on_loopback() };
             Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(on("lo"), Ok(()));

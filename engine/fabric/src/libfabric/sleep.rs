@@ -85,9 +85,8 @@ impl Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::raw::OpenArgs;
     use crate::libfabric::{Options, open, survey};
-    use crate::{Ability, Endpoint, Message, MrMethod, PeerId, Sink};
+    use crate::{Ability, Endpoint, Message, PeerId, Sink};
     use core::cell::Cell;
     use core::time::Duration;
     use std::os::fd::AsRawFd;
@@ -105,21 +104,7 @@ mod tests {
     fn what_packets_make_readable_is_watched_only_during_sleep() {
         let facts = survey::facts("tcp").expect("built in");
         assert_eq!(facts.wait(), Wait::FdSet);
-        let (raw, _) = Raw::open(&OpenArgs {
-            provider: "tcp",
-            node: Some("127.0.0.1"),
-            service: None,
-            device: None,
-            address: None,
-            needs: facts.needs(),
-            auth_keys: &[],
-            wait: facts.wait(),
-            delivery: true,
-            queue: 16,
-            min_multi_recv: facts.min_multi_recv(),
-            mr_method: MrMethod::default(),
-        })
-        .expect("an endpoint");
+        let (raw, _) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let waker = Waker::new(&raw, Wait::FdSet).expect("a set");
         let awake = watched(waker.fd());
         for _ in 0..3 {

@@ -20,7 +20,7 @@ pub(super) fn source(failure: &sys::Failure, key: Option<AuthKey>) -> Source {
 mod tests {
     use super::super::open::{MESSAGE_MAX, Options, ReceiveMode};
     use super::super::progress::Core;
-    use super::super::raw::{OpenArgs, Raw};
+    use super::super::raw::Raw;
     use super::super::survey;
     use super::*;
     use crate::{FabricError, Message, PeerId, Sink};
@@ -62,21 +62,7 @@ mod tests {
     /// An endpoint on loopback that nothing arrives at, with posted memory.
     fn endpoint(executor: &Executor, receive: ReceiveMode) -> (Rc<Core>, Rc<Inbox>) {
         let facts = survey::facts("tcp").expect("built in");
-        let (raw, caps) = Raw::open(&OpenArgs {
-            provider: "tcp",
-            node: Some("127.0.0.1"),
-            service: None,
-            device: None,
-            address: None,
-            needs: facts.needs(),
-            auth_keys: &[],
-            wait: facts.wait(),
-            delivery: facts.delivery(),
-            queue: 1024,
-            min_multi_recv: facts.min_multi_recv(),
-            mr_method: crate::MrMethod::default(),
-        })
-        .expect("an endpoint");
+        let (raw, caps) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let address = Address::from_bytes(&raw.name().expect("a name")).expect("an address");
         let options = Options { receive, ..Options::default() };
         let capabilities = survey::capabilities("tcp", &caps, facts);

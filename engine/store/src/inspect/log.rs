@@ -183,10 +183,13 @@ impl<'a> LogWalk<'a> {
 
     /// Tells of a batch that would be there but for one bit: no crash leaves one behind.
     async fn note_flipped(&self, findings: &mut Findings) {
-        let (ring, offset) = (&self.ring, self.inspector.layout().log_offset + self.ring.position);
-        let len = usize::try_from(BATCH_MAX.min(ring.len - ring.position)).unwrap_or(usize::MAX);
-        let Ok(bytes) = read(&self.inspector.device, offset, len).await else { return };
-        if let Some((batch, byte)) = tail::flipped(ring, self.inspector.superblock.id, &bytes) {
+        let (ring, offset) = (self.ring, self.inspector.layout().log_offset + self.ring.position);
+        let (device, store) = (&self.inspector.device, self.inspector.superblock.id);
+        let Ok(begin) = read(device, offset, BLOCK).await else { return };
+        let len = tail::flipped_len(ring, store, &begin).min(ring.len - ring.position);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let Ok(bytes) = read(device, offset, len).await else { return };
+        if let Some((batch, byte)) = tail::flipped(ring, store, &bytes) {
             let reason =
                 format!("one bit of the last batch, {}, has flipped: an open drops it", batch.sequence);
             findings.note("log batch", offset + byte, batch.len.into(), reason);

@@ -15,16 +15,6 @@ use weir_store::{Data, Depth, Fetch, FetchError, Field, Filter, Inspector, Part,
 const SIZE: u64 = 64 << 20;
 const NONE: Conditions = Conditions::NONE;
 
-/// A new store on a device in memory.
-async fn start(handle: &Handle, device: &MemoryDevice) -> (Rc<Store>, Shard) {
-    let disk: Rc<dyn Device> = Rc::new(device.clone());
-    Store::format(handle, &disk, &format_options()).await.expect("empty");
-    let store = Store::open(handle, disk, &owner(), quiet()).await.expect("it opens");
-    let shard = store.create_pool(POOL, 32 << 20).await.expect("space");
-    shard.create_container(CONTAINER).await.expect("created");
-    (store, shard)
-}
-
 async fn update(shard: &Shard, epoch: u64, update: AkeyUpdate, data: &[u8]) -> Result<Epoch, UpdateError> {
     shard
         .update(CONTAINER, ARRAY, &Key::from_u64(1), Epoch(epoch), NONE, &[update], Data::Borrowed(data))
@@ -55,7 +45,7 @@ async fn take(shard: &Shard, akeys: &[AkeyFetch]) -> Result<(Vec<u8>, Vec<Vec<u3
 #[test]
 fn whole_chunks_come_back_with_the_checksums_that_the_client_sent() {
     run(1, async |handle| {
-        let (_store, shard) = start(&handle, &MemoryDevice::new(SIZE)).await;
+        let (_store, shard) = start_on(&handle, &MemoryDevice::new(SIZE)).await;
         let small = pattern(1, 300);
         update(&shard, 1, summed(single("small", &small), &small), &small).await.expect("stored");
         let value = pattern(2, 20_000);
@@ -80,7 +70,7 @@ fn whole_chunks_come_back_with_the_checksums_that_the_client_sent() {
 #[test]
 fn checksums_that_do_not_fit_the_chunks_are_refused() {
     run(2, async |handle| {
-        let (_store, shard) = start(&handle, &MemoryDevice::new(SIZE)).await;
+        let (_store, shard) = start_on(&handle, &MemoryDevice::new(SIZE)).await;
         let value = pattern(2, 9000);
         let good = summed(array("a", 1, &[(0, 9000)]), &value);
         for count in [1, 2, 4] {
@@ -101,7 +91,7 @@ fn checksums_that_do_not_fit_the_chunks_are_refused() {
 #[test]
 fn checksums_in_a_wrong_number_are_refused_before_anything_is_reserved() {
     run(8, async |handle| {
-        let (store, shard) = start(&handle, &MemoryDevice::new(SIZE)).await;
+        let (store, shard) = start_on(&handle, &MemoryDevice::new(SIZE)).await;
         let value = pattern(2, 8 << 20);
         // The pool has no room for so much any more.
         for epoch in 1..4 {
@@ -124,7 +114,7 @@ fn checksums_in_a_wrong_number_are_refused_before_anything_is_reserved() {
 fn damage_in_chunks_of_any_length_is_met_by_who_reads_them_and_by_nobody_else() {
     run(6, async |handle| {
         let device = MemoryDevice::new(SIZE);
-        let (_store, shard) = start(&handle, &device).await;
+        let (_store, shard) = start_on(&handle, &device).await;
         for (epoch, len) in [(1u64, 20_000usize), (2, 300_000)] {
             let value = pattern(epoch, len);
             let written = summed(array("a", 1, &[(0, len as u64)]), &value);
@@ -195,7 +185,7 @@ async fn store_from_fickle_memory(shard: &Shard, epoch: u64, value: &[u8], looks
 #[test]
 fn a_bit_that_flips_at_any_moment_of_an_update_is_noticed_by_a_reader() {
     run(3, async |handle| {
-        let (_store, shard) = start(&handle, &MemoryDevice::new(SIZE)).await;
+        let (_store, shard) = start_on(&handle, &MemoryDevice::new(SIZE)).await;
         for len in [100, 4000, 4096, 20_000, 90_001] {
             let value = pattern(len, len as usize);
             let (mut refused, mut told, mut sound) = (0, 0, 0);
@@ -307,7 +297,7 @@ async fn follow(
     reopens: bool,
 ) -> Result<(), String> {
     let device = MemoryDevice::new(SIZE);
-    let (mut store, mut shard) = start(handle, &device).await;
+    let (mut store, mut shard) = start_on(handle, &device).await;
     let record = size as usize;
     let mut model = vec![0u8; 30_000 * record];
     for (number, Step { index, count, kind }) in steps.iter().enumerate() {

@@ -2,14 +2,11 @@
 //! trusted, and what is damaged, on the device or on the way, doesn't arrive.
 
 use crate::setup::*;
-use std::rc::Rc;
-use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, ListScope, Value};
 use weir_proto::{Epoch, Key};
-use weir_runtime::Handle;
-use weir_store::{Data, FetchError, Shard, Store, UpdateError};
+use weir_store::{Data, FetchError, Shard, UpdateError};
 
 const SIZE: u64 = 64 << 20;
 const NONE: Conditions = Conditions::NONE;
@@ -27,15 +24,6 @@ struct Piece {
 
 /// Its data, and the checksum of each chunk.
 type Read = (Vec<u8>, Vec<u32>);
-
-async fn start(handle: &Handle, device: &MemoryDevice) -> (Rc<Store>, Shard) {
-    let disk: Rc<dyn Device> = Rc::new(device.clone());
-    Store::format(handle, &disk, &format_options()).await.expect("empty");
-    let store = Store::open(handle, disk, &owner(), quiet()).await.expect("it opens");
-    let shard = store.create_pool(POOL, 32 << 20).await.expect("space");
-    shard.create_container(CONTAINER).await.expect("created");
-    (store, shard)
-}
 
 /// The records of each chunk of an extent.
 fn chunks(extent: Extent, record_size: u32) -> Vec<Extent> {
@@ -127,8 +115,8 @@ async fn fill(shard: &Shard) {
 fn data_moves_between_stores_with_its_checksums_and_damage_stays_behind() {
     run(1, async |handle| {
         let (device, other) = (MemoryDevice::new(SIZE), MemoryDevice::new(SIZE));
-        let (_source, from) = start(&handle, &device).await;
-        let (_target, to) = start(&handle, &other).await;
+        let (_source, from) = start_on(&handle, &device).await;
+        let (_target, to) = start_on(&handle, &other).await;
         fill(&from).await;
         let pieces = list(&from).await;
         // An overwrite cuts one extent in two, and a long one is stored in two parts.

@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uuid::Uuid;
 use weir_media::Device;
+use weir_media::memory::MemoryDevice;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{
@@ -315,4 +316,14 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
             state as u8
         })
         .collect()
+}
+
+/// A new store on a device in memory.
+pub async fn start_on(handle: &Handle, device: &MemoryDevice) -> (Rc<Store>, Shard) {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    Store::format(handle, &disk, &format_options()).await.expect("empty");
+    let store = Store::open(handle, disk, &owner(), quiet()).await.expect("it opens");
+    let shard = store.create_pool(POOL, 32 << 20).await.expect("space");
+    shard.create_container(CONTAINER).await.expect("created");
+    (store, shard)
 }
