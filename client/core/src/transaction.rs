@@ -9,7 +9,7 @@ use core::time::Duration;
 use weir_proto::object::{Conditions, PunchScope, UpdateReply};
 use weir_proto::pool::{PoolMap, TargetState};
 use weir_proto::transaction::{COMMIT_MAX, Change, CommitRequest, PARTS_MAX, Part};
-use weir_proto::{Der, Epoch, Key, TransactionId, codec, opcode};
+use weir_proto::{Der, Epoch, Key, ReaderId, TransactionId, codec, opcode};
 use weir_runtime::Instant;
 
 use crate::Result;
@@ -22,7 +22,7 @@ use crate::request::{Question, Reach};
 use doubt::Doubt;
 use plan::Plan;
 
-/// Transactions that begin at the same nanosecond should not have the same epoch all the same: one in so many does.
+/// Transactions that begin at the same nanosecond would have to start again if they had the same epoch: one in so many does.
 const SPREAD: u64 = 1024;
 
 /// Shortest and longest pause before a transaction that has to start again does so.
@@ -37,7 +37,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_
 pub struct Transaction {
     container: Container,
     epoch: Epoch,
-    random: u64,
+    reader: ReaderId,
     plan: Plan,
 }
 
@@ -52,7 +52,12 @@ impl Transaction {
         let epoch = Epoch(next.saturating_add(1 + runtime.random_u64() % SPREAD));
         // Far within the bound: it is next to one that the clock has.
         let _ = clock.observe(epoch, wall);
-        Self { container: container.clone(), epoch, random: runtime.random_u64(), plan: Plan::default() }
+        Self {
+            container: container.clone(),
+            epoch,
+            reader: ReaderId(runtime.random_u64()),
+            plan: Plan::default(),
+        }
     }
 
     /// The epoch at which it reads, and at which its changes will be.
@@ -64,7 +69,13 @@ impl Transaction {
     /// An object as the transaction reads it.
     #[must_use]
     pub fn view(&self, object: &Object) -> Object {
-        object.in_transaction(self.epoch)
+        object.in_transaction(self.reader())
+    }
+
+    /// Its epoch, and what tells it from others that have the same: what [`Object::in_transaction`] takes.
+    #[must_use]
+    pub fn reader(&self) -> (Epoch, ReaderId) {
+        (self.epoch, self.reader)
     }
 
     /// Updates akeys of one dkey when it commits. The data is copied. Of two updates of the same single value the later one
@@ -155,7 +166,7 @@ impl Transaction {
             let body = codec::encode(&CommitRequest {
                 capability: self.container.state.capability.clone(),
                 map_version: map.version,
-                transaction: TransactionId::new(leader, self.random),
+                transaction: TransactionId::new(leader, self.reader),
                 epoch: self.epoch,
                 parts,
             });

@@ -16,7 +16,7 @@ use weir_proto::pool::{GrantRequest, TargetContainerState, TargetPoolMap};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest,
 };
-use weir_proto::{Capability, Epoch, ObjectId, Rank, TargetIndex, TransactionId, codec, opcode};
+use weir_proto::{Capability, Epoch, ObjectId, Rank, ReaderId, TargetIndex, TransactionId, codec, opcode};
 use weir_rpc::{CallOptions, Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::sim::Node;
 use weir_store::{Decision, Shard, StoreConfig};
@@ -80,7 +80,11 @@ struct Led {
 
 impl Led {
     fn new(context: &Context, container: &Container, number: u64) -> Self {
-        Self { container: container.clone(), id: TransactionId::new(LEADER, number), epoch: epoch(context) }
+        Self {
+            container: container.clone(),
+            id: TransactionId::new(LEADER, ReaderId(number)),
+            epoch: epoch(context),
+        }
     }
 
     async fn prepare(&self, engines: &Engines, map_version: u32) -> Result<(), Declined> {
@@ -150,7 +154,7 @@ fn a_transaction_has_no_parts_for_targets_outside_its_pool() {
             let request = CommitRequest {
                 capability: capability.clone(),
                 map_version: container.pool().map().version,
-                transaction: TransactionId::new(PLACE, number),
+                transaction: TransactionId::new(PLACE, ReaderId(number)),
                 epoch: epoch(&context),
                 parts: places.map(part).collect(),
             };
@@ -331,7 +335,7 @@ fn a_leader_that_has_nothing_of_the_pool_any_more_gives_up_what_it_led() {
     let asking = play(&cluster, 0, &cluster.client);
     cluster.run(async move {
         let container = open_container(&context, properties("box", ContainerType::Object)).await;
-        let (pool, transaction) = (container.pool().id(), TransactionId::new(LEADER, 1));
+        let (pool, transaction) = (container.pool().id(), TransactionId::new(LEADER, ReaderId(1)));
         let request = OutcomeRequest { pool, container: container.id(), transaction };
         let (rank, index) = LEADER;
         let opcode = opcode::TARGET_TRANSACTION_OUTCOME;
@@ -373,7 +377,7 @@ fn who_has_heard_that_a_transaction_is_given_up_never_hears_that_it_is_committed
         let request = Rc::new(CommitRequest {
             capability: capability(&container),
             map_version: container.pool().map().version,
-            transaction: TransactionId::new(PLACE, 7),
+            transaction: TransactionId::new(PLACE, ReaderId(7)),
             epoch: epoch(&context),
             parts: vec![part(PLACE, 1), part(LEADER, 2)],
         });

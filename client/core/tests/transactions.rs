@@ -224,6 +224,35 @@ fn who_has_read_what_others_change_has_to_start_again() {
 }
 
 #[test]
+fn what_a_transaction_was_told_of_keys_stays_so() {
+    let cluster = Cluster::start(2, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let container = open_container(&context, properties("box", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::MULTI_UINT64, Some(ObjectClass::S1)).await;
+        let object = Object::open(&container, oid.expect("an id")).expect("opens");
+        let put = |transaction: &mut Transaction, number| {
+            let writes = [AkeyWrite::single(Key::from_u64(0), b"v")];
+            transaction.update(&object, &Key::from_u64(number), Conditions::NONE, &writes).expect("fits");
+        };
+        let mut first = Transaction::begin(&context, &container);
+        put(&mut first, 5);
+        first.commit(&context).await.expect("commits");
+        // Two that would append: the older one comes behind the other's look at what is last.
+        let mut older = Transaction::begin(&context, &container);
+        let newer = Transaction::begin(&context, &container);
+        let last = newer.view(&object).extreme_key(&context, true, None, None, false).await.expect("a key");
+        assert_eq!(last.dkey, Some(Key::from_u64(5)));
+        put(&mut older, 6);
+        let refused = older.commit(&context).await.expect_err("it comes too late");
+        assert!(refused.is(Der::TX_RESTART), "{refused}");
+        let mut newer = newer;
+        put(&mut newer, 6);
+        newer.commit(&context).await.expect("its own look doesn't hinder it");
+    });
+}
+
+#[test]
 fn what_does_not_fit_or_makes_no_sense_is_refused() {
     let cluster = Cluster::start(3, 2, 2);
     let context = cluster.context(MINUTE);

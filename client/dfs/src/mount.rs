@@ -4,7 +4,7 @@ use weir_client::{
     AkeyRead, Conditions, Container, ContainerType, Context, Epoch, Object, ObjectClass, PoolSpace, Rights,
     Transaction, kind,
 };
-use weir_proto::{Der, ObjectId};
+use weir_proto::{Der, ObjectId, ReaderId};
 
 use crate::entry::{Insertion, Node, akey, record_key};
 use crate::record::{Kind, RECORD_MAX, Record};
@@ -24,8 +24,8 @@ pub struct Dfs {
     superblock: Superblock,
     root: Node,
     epoch: Epoch,
-    /// Whether that epoch is a transaction's.
-    in_transaction: bool,
+    /// The transaction whose epoch that is.
+    reader: Option<ReaderId>,
 }
 
 /// Space of a file system, in bytes.
@@ -143,8 +143,7 @@ impl Dfs {
         let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
         let root =
             Node { parent: directory_id(SUPERBLOCK_OID), name: SUPERBLOCK_NAME.to_vec(), record: root };
-        let in_transaction = false;
-        Ok(Some(Self { container: container.clone(), superblock, root, epoch, in_transaction }))
+        Ok(Some(Self { container: container.clone(), superblock, root, epoch, reader: None }))
     }
 
     /// The root directory, as it was when the file system was mounted.
@@ -189,7 +188,8 @@ impl Dfs {
 
     /// The file system as a transaction reads it.
     pub(crate) fn within(&self, transaction: &Transaction) -> Self {
-        Self { epoch: transaction.epoch(), in_transaction: true, ..self.clone() }
+        let (epoch, reader) = transaction.reader();
+        Self { epoch, reader: Some(reader), ..self.clone() }
     }
 
     pub(crate) fn ensure_writable(&self) -> Result<()> {
@@ -198,10 +198,10 @@ impl Dfs {
 
     /// The object in the state that this mount shows.
     pub(crate) fn read_view(&self, object: Object) -> Object {
-        match self.epoch {
-            epoch if self.in_transaction => object.in_transaction(epoch),
-            Epoch::MAX => object,
-            epoch => object.at(epoch),
+        match (self.epoch, self.reader) {
+            (epoch, Some(reader)) => object.in_transaction((epoch, reader)),
+            (Epoch::MAX, None) => object,
+            (epoch, None) => object.at(epoch),
         }
     }
 

@@ -3,7 +3,8 @@
 use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
-use weir_proto::{Der, Epoch, Rights, codec, opcode};
+use weir_proto::transaction::decode_read;
+use weir_proto::{Der, Epoch, ReaderId, Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{Fetch, FetchError};
 
@@ -25,14 +26,14 @@ const WRITING: Conditions = Conditions(
 
 impl IoService {
     pub(crate) async fn fetch(&self, mut request: Request) -> Result<Body, Status> {
-        let wanted: FetchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let read = decode_read::<FetchRequest>(request.opcode(), request.body());
+        let (reader, wanted) = read.map_err(refusal::malformed)?;
         request.release_body();
         check(&wanted)?;
         let access = self.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Fetch, &access, async |place| {
-            let in_transaction = request.opcode() == opcode::TRANSACTION_FETCH;
             let found = self.when_decided(&request, wanted.epoch, async |epoch| {
-                find(&access, &wanted, epoch, in_transaction).await
+                find(&access, &wanted, epoch, reader).await
             });
             let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
             let len = found.data_len();
@@ -108,12 +109,12 @@ async fn find(
     access: &Access,
     wanted: &FetchRequest,
     epoch: Epoch,
-    in_transaction: bool,
+    reader: Option<ReaderId>,
 ) -> Result<Fetch, FetchError> {
     let (shard, container) = (access.pool.shard(), access.container.id);
     let FetchRequest { object, dkey, conditions, akeys, .. } = wanted;
-    if in_transaction {
-        return shard.view(container, epoch)?.fetch(*object, dkey, *conditions, akeys).await;
+    if let Some(reader) = reader {
+        return shard.view(container, epoch, reader)?.fetch(*object, dkey, *conditions, akeys).await;
     }
     shard.fetch(container, *object, dkey, epoch, *conditions, akeys).await
 }

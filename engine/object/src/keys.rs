@@ -5,7 +5,8 @@ use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
 use weir_proto::object::{
     KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest, SearchKeyReply, SearchKeyRequest,
 };
-use weir_proto::{Epoch, Rights, codec, opcode};
+use weir_proto::transaction::decode_read;
+use weir_proto::{Epoch, ReaderId, Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
@@ -23,13 +24,14 @@ const LENGTH_LEN: u64 = 8;
 
 impl IoService {
     pub(crate) async fn list(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: ListRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let read = decode_read::<ListRequest>(request.opcode(), request.body());
+        let (reader, wanted) = read.map_err(refusal::malformed)?;
         check(&wanted)?;
         let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
-            let page = self.page(request, &access, &wanted, room, place).await?;
+            let page = self.page(request, &access, (reader, &wanted), room, place).await?;
             Ok((weir_pool::reply(request, page).await?, 0))
         })
         .await
@@ -40,15 +42,14 @@ impl IoService {
         &self,
         request: &Request,
         access: &Access,
-        wanted: &ListRequest,
+        (reader, wanted): (Option<ReaderId>, &ListRequest),
         room: usize,
         place: &Place<'_>,
     ) -> Result<Vec<u8>, Status> {
-        let in_transaction = request.opcode() == opcode::TRANSACTION_LIST;
         let mut limit = wanted.limit;
         loop {
             let page = self.when_decided(request, wanted.epoch, async |epoch| {
-                list(access, wanted, epoch, in_transaction, limit).await
+                list(access, wanted, epoch, reader, limit).await
             });
             let page = page.await.map_err(|error| refusal::fetch(&error, place))?;
             let count = page.entries.len();
@@ -75,9 +76,9 @@ impl IoService {
     pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.queried(request, &wanted, async |access, place| {
-            let mut part = self.search(request, access, &wanted, &[], place).await?;
+            let mut part = self.search(request, access, (None, &wanted), &[], place).await?;
             while let Some(next) = part.next {
-                part = self.search(request, access, &wanted, &next, place).await?;
+                part = self.search(request, access, (None, &wanted), &next, place).await?;
             }
             Ok(codec::encode(&part.found))
         })
@@ -85,10 +86,12 @@ impl IoService {
     }
 
     pub(crate) async fn search_key(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: SearchKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let read = decode_read::<SearchKeyRequest>(request.opcode(), request.body());
+        let (reader, wanted) = read.map_err(refusal::malformed)?;
         check_anchor(&wanted.anchor)?;
         self.queried(request, &wanted.query, async |access, place| {
-            Ok(codec::encode(&self.search(request, access, &wanted.query, &wanted.anchor, place).await?))
+            let query = (reader, &wanted.query);
+            Ok(codec::encode(&self.search(request, access, query, &wanted.anchor, place).await?))
         })
         .await
     }
@@ -98,12 +101,16 @@ impl IoService {
         &self,
         request: &Request,
         access: &Access,
-        wanted: &QueryKeyRequest,
+        (reader, wanted): (Option<ReaderId>, &QueryKeyRequest),
         anchor: &[u8],
         place: &Place<'_>,
     ) -> Result<SearchKeyReply, Status> {
         let (shard, container) = (access.pool.shard(), access.container.id);
         let found = self.when_decided(request, wanted.epoch, async |epoch| {
+            if let Some(reader) = reader {
+                let view = shard.view(container, epoch, reader)?;
+                return view.query_key(wanted.object, &wanted.query, anchor).await;
+            }
             shard.query_key(container, wanted.object, epoch, &wanted.query, anchor).await
         });
         found.await.map_err(|error| refusal::fetch(&error, place))
@@ -130,13 +137,13 @@ async fn list(
     access: &Access,
     wanted: &ListRequest,
     epoch: Epoch,
-    in_transaction: bool,
+    reader: Option<ReaderId>,
     limit: u32,
 ) -> Result<ListPage, FetchError> {
     let (shard, container) = (access.pool.shard(), access.container.id);
     let ListRequest { object, scope, anchor, with_value, .. } = wanted;
-    if in_transaction {
-        let view = shard.view(container, epoch)?;
+    if let Some(reader) = reader {
+        let view = shard.view(container, epoch, reader)?;
         return view.list(*object, scope, anchor, limit, with_value.as_ref()).await;
     }
     shard.list(container, *object, scope, epoch, anchor, limit, with_value.as_ref()).await

@@ -52,6 +52,7 @@ impl IoService {
         service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_FETCH, Operation::Fetch);
         service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
+        service.serve(rpc, opcode::TRANSACTION_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);
         service.start_transactions();
         service
@@ -82,10 +83,10 @@ impl IoService {
             Operation::Fetch => self.fetch(request).await,
             Operation::Punch => self.punch(&request).await,
             Operation::List => self.list(&request).await,
-            Operation::Query if request.opcode() == opcode::OBJECT_SEARCH_KEY => {
-                self.search_key(&request).await
+            Operation::Query if request.opcode() == opcode::OBJECT_QUERY_KEY => {
+                self.query_key(&request).await
             }
-            Operation::Query => self.query_key(&request).await,
+            Operation::Query => self.search_key(&request).await,
             Operation::Commit => self.commit(&request).await,
         };
         self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));

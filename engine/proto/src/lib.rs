@@ -23,4 +23,4 @@ pub use der::Der;
 pub use hlc::{Clock, Epoch};
 pub use id::{ContainerId, Key, ObjectId, PoolId, Rank, TargetIndex};
 pub use tenant::{TenantId, TenantKey};
-pub use transaction::TransactionId;
+pub use transaction::{ReaderId, TransactionId};

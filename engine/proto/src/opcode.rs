@@ -52,12 +52,15 @@ opcodes! {
     OBJECT_QUERY_KEY = 0x0105,
     /// [`crate::object::SearchKeyRequest`] → [`crate::object::SearchKeyReply`].
     OBJECT_SEARCH_KEY = 0x0106,
-    /// As [`OBJECT_FETCH`], by a transaction: the epoch is the transaction's, and what is read stays so until it commits.
-    TRANSACTION_FETCH = 0x0107,
-    /// As [`OBJECT_LIST`], by a transaction.
-    TRANSACTION_LIST = 0x0108,
     /// [`crate::transaction::CommitRequest`] → [`crate::object::UpdateReply`].
     TRANSACTION_COMMIT = 0x0109,
+    /// [`crate::transaction::Read`] of an [`OBJECT_FETCH`] → as that. The epoch is the transaction's, and what is read stays
+    /// so until it commits.
+    TRANSACTION_FETCH = 0x010a,
+    /// [`crate::transaction::Read`] of an [`OBJECT_LIST`] → as that.
+    TRANSACTION_LIST = 0x010b,
+    /// [`crate::transaction::Read`] of an [`OBJECT_SEARCH_KEY`] → as that.
+    TRANSACTION_SEARCH_KEY = 0x010c,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
@@ -161,5 +164,5 @@ pub const fn settles_groups(opcode: u16) -> bool {
 /// Whether requests of this opcode belong to a transaction, at its epoch.
 #[must_use]
 pub const fn is_of_transaction(opcode: u16) -> bool {
-    matches!(opcode, TRANSACTION_FETCH | TRANSACTION_LIST | TRANSACTION_COMMIT)
+    matches!(opcode, TRANSACTION_FETCH | TRANSACTION_LIST | TRANSACTION_SEARCH_KEY | TRANSACTION_COMMIT)
 }

@@ -6,12 +6,13 @@
 
 use core::fmt;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use uuid::Uuid;
 
 use crate::object::{AkeyUpdate, Conditions, PunchScope};
-use crate::{Capability, ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
+use crate::{Capability, ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex, codec, opcode};
 
 /// Most targets that take part in one transaction.
 pub const PARTS_MAX: usize = 64;
@@ -28,9 +29,9 @@ pub struct TransactionId(pub Uuid);
 impl TransactionId {
     /// A name for a transaction that this target leads.
     #[must_use]
-    pub fn new((rank, index): (Rank, TargetIndex), random: u64) -> Self {
+    pub fn new((rank, index): (Rank, TargetIndex), reader: ReaderId) -> Self {
         let leader = (u64::from(rank.0) << 32) | u64::from(index.0);
-        Self(Uuid::from_u64_pair(leader, random))
+        Self(Uuid::from_u64_pair(leader, reader.0))
     }
 
     /// The target that leads the transaction.
@@ -40,11 +41,54 @@ impl TransactionId {
         let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         (Rank(half(leader >> 32)), TargetIndex(half(leader)))
     }
+
+    /// Who reads in the transaction: its name without the leader, which isn't known before all changes are.
+    #[must_use]
+    pub fn reader(self) -> ReaderId {
+        ReaderId(self.0.as_u64_pair().1)
+    }
+}
+
+/// What tells a transaction that reads from others that may have the same epoch: the random part of its [`TransactionId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReaderId(pub u64);
+
+/// Something that a transaction reads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Read<T> {
+    /// The transaction.
+    pub reader: ReaderId,
+    /// What it asks for, at its epoch.
+    pub wanted: T,
 }
 
 impl fmt::Display for TransactionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// What the body of a read asks for, and which transaction where the opcode is one of those.
+///
+/// # Errors
+/// When the body isn't what the opcode says.
+pub fn decode_read<T: DeserializeOwned>(
+    opcode: u16,
+    body: &[u8],
+) -> Result<(Option<ReaderId>, T), codec::DecodeError> {
+    if opcode::is_of_transaction(opcode) {
+        let Read { reader, wanted } = codec::decode(body)?;
+        return Ok((Some(reader), wanted));
+    }
+    Ok((None, codec::decode(body)?))
+}
+
+/// Encodes the body of a read, by a transaction if there is one.
+#[must_use]
+pub fn encode_read<T: Serialize>(reader: Option<ReaderId>, wanted: T) -> Vec<u8> {
+    match reader {
+        Some(reader) => codec::encode(&Read { reader, wanted }),
+        None => codec::encode(&wanted),
     }
 }
 
@@ -165,10 +209,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_leader() {
+    fn a_name_tells_the_leader_and_who_reads() {
         let leader = (Rank(0x0102_0304), TargetIndex(7));
-        let id = TransactionId::new(leader, u64::MAX);
-        assert_eq!(id.leader(), leader);
-        assert_ne!(id, TransactionId::new(leader, 0));
+        let id = TransactionId::new(leader, ReaderId(u64::MAX));
+        assert_eq!((id.leader(), id.reader()), (leader, ReaderId(u64::MAX)));
+        assert_ne!(id, TransactionId::new(leader, ReaderId(0)));
     }
 }

@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_media::{Landing, Lasting};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
 
 /// Conditions that a fetch may name.
 const FETCH_CONDITIONS: Conditions =
@@ -44,7 +44,7 @@ pub(crate) enum Reader {
     /// Somebody who wants what is there now, or was at an epoch.
     Plain,
     /// A transaction: what it reads at its epoch has to stay so.
-    Transaction,
+    Transaction(ReaderId),
 }
 
 /// What a fetch found of one akey.
@@ -501,7 +501,7 @@ impl Shard {
         }
         match reader {
             Reader::Plain => Ok(()),
-            Reader::Transaction => self.begin_view(object, scope, epoch),
+            Reader::Transaction(reader) => self.begin_view(object, scope, epoch, reader),
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::journal::ObjectKey;
 use core::cell::Cell;
 use weir_media::prefetch;
-use weir_proto::Key;
+use weir_proto::{Key, ReaderId};
 
 /// Slots for dkeys: with 100,000 reads a second, a transaction that takes a millisecond meets a foreign read in its
 /// slot less than once in a hundred times. 512 KiB, a quarter of which is what reads outside of transactions go to.
@@ -40,11 +40,20 @@ const KINDS: usize = 4;
 
 /// Newest epochs of places, in a column for each kind: reads outside of transactions touch one alone, which is small
 /// enough to stay close to the processor.
-struct Table<const SLOTS: usize>([Box<[Cell<u64>]>; KINDS]);
+struct Table<const SLOTS: usize> {
+    epochs: [Box<[Cell<u64>]>; KINDS],
+    /// Which transaction has read at the newest epoch; [`SEVERAL`] where more than one has.
+    readers: Box<[Cell<u64>]>,
+}
+
+/// More than one reader, none of whom may write at that epoch. A transaction whose random name is just that has to start
+/// again when it writes what it has read.
+const SEVERAL: u64 = 0;
 
 impl<const SLOTS: usize> Default for Table<SLOTS> {
     fn default() -> Self {
-        Self(core::array::from_fn(|_| vec![Cell::default(); SLOTS].into()))
+        let column = || vec![Cell::default(); SLOTS].into();
+        Self { epochs: core::array::from_fn(|_| column()), readers: column() }
     }
 }
 
@@ -54,17 +63,35 @@ impl<const SLOTS: usize> Table<SLOTS> {
     }
 
     fn raise(&self, hash: u64, kind: Kind, epoch: u64) {
-        let newest = &self.0[kind as usize][Self::slot(hash)];
+        let newest = &self.epochs[kind as usize][Self::slot(hash)];
         if newest.get() < epoch {
             newest.set(epoch);
         }
+    }
+
+    /// A transaction of this epoch reads.
+    fn read(&self, hash: u64, epoch: u64, ReaderId(reader): ReaderId) {
+        let slot = Self::slot(hash);
+        let (newest, last) = (&self.epochs[Kind::Read as usize][slot], &self.readers[slot]);
+        if newest.get() < epoch {
+            newest.set(epoch);
+            last.set(reader);
+        } else if newest.get() == epoch && last.get() != reader {
+            last.set(SEVERAL);
+        }
+    }
+
+    /// Whether another transaction than this one has read at just this epoch, which is the newest one.
+    fn is_read_by_others(&self, hash: u64, epoch: u64, ReaderId(reader): ReaderId) -> bool {
+        let (slot, own) = (Self::slot(hash), Some(reader).filter(|reader| *reader != SEVERAL));
+        self.epochs[Kind::Read as usize][slot].get() == epoch && Some(self.readers[slot].get()) != own
     }
 
     /// Has the processor bring close what a write looks at and changes.
     fn expect_write(&self, hash: u64) {
         let slot = Self::slot(hash);
         for kind in TOUCHED_BY_WRITES {
-            prefetch(&self.0[kind as usize][slot..=slot]);
+            prefetch(&self.epochs[kind as usize][slot..=slot]);
         }
     }
 
@@ -72,7 +99,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
     #[inline]
     fn newest(&self, hash: u64, kinds: &[Kind]) -> u64 {
         let slot = Self::slot(hash);
-        kinds.iter().fold(0, |newest, kind| newest.max(self.0[*kind as usize][slot].get()))
+        kinds.iter().fold(0, |newest, kind| newest.max(self.epochs[*kind as usize][slot].get()))
     }
 }
 
@@ -177,9 +204,9 @@ pub(crate) fn hash_key(above: u64, key: &Key) -> u64 {
 }
 
 impl Timestamps {
-    /// Sets the floor at open.
+    /// Sets the floor at open: up to this epoch transactions may have read.
     pub(crate) fn set_floor(&self, epoch: u64) {
-        self.floor.set(epoch);
+        self.floor.set(epoch.saturating_add(1));
     }
 
     fn note(&self, object: u64, scope: Scope<'_>, epoch: u64, kind: Kind) {
@@ -204,8 +231,13 @@ impl Timestamps {
     }
 
     /// A transaction of this epoch reads.
-    pub(crate) fn note_read(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
-        self.note(hash_object(object), scope, epoch, Kind::Read);
+    pub(crate) fn note_read(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64, reader: ReaderId) {
+        let object = hash_object(object);
+        self.any.read(object, epoch, reader);
+        match scope {
+            Scope::Dkey(dkey) => self.dkeys.read(hash_key(object, dkey), epoch, reader),
+            Scope::Object => self.whole.read(object, epoch, reader),
+        }
     }
 
     /// Somebody reads outside of transactions what was written up to this epoch.
@@ -261,14 +293,29 @@ impl Timestamps {
         self.dkeys.newest(dkey, kinds).max(self.whole.newest(object, kinds))
     }
 
-    /// A transaction that writes `scope` has to be newer than this.
+    /// A transaction that writes `scope` can't be older than this.
     pub(crate) fn limit_of_transaction(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
         self.newest(object, scope, &[Kind::Read, Kind::Glance, Kind::Write]).max(self.floor.get())
     }
 
-    /// Whether others have written `scope` at just this epoch: of two transactions that have the same one only one can write.
-    pub(crate) fn is_written_at(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) -> bool {
-        self.newest(object, scope, &[Kind::Write]) == epoch
+    /// Whether others have written `scope` at just this epoch, or read it in a transaction: of two transactions that have the
+    /// same one, only the one that read first can have been the first.
+    pub(crate) fn is_taken_at(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+        reader: ReaderId,
+    ) -> bool {
+        let hash = hash_object(object);
+        let is_read = match scope {
+            Scope::Dkey(dkey) => {
+                self.dkeys.is_read_by_others(hash_key(hash, dkey), epoch, reader)
+                    || self.whole.is_read_by_others(hash, epoch, reader)
+            }
+            Scope::Object => self.any.is_read_by_others(hash, epoch, reader),
+        };
+        is_read || self.newest(object, scope, &[Kind::Write]) == epoch
     }
 
     /// A write outside of transactions has to be newer than this: what transactions have read or written.
@@ -299,13 +346,13 @@ mod tests {
     fn reads_and_writes_bound_what_they_overlap_and_nothing_else() {
         let times = Timestamps::default();
         let (first, second) = (key("first"), key("second"));
-        times.note_read(&object(1), Scope::Dkey(&first), 10);
+        times.note_read(&object(1), Scope::Dkey(&first), 10, ReaderId(1));
         times.note_glance(&object(1), Scope::Dkey(&second), 20);
         assert_eq!(times.limit_of_transaction(&object(1), Scope::Dkey(&first)), 10);
         assert_eq!(times.limit_of_write(&object(1), Scope::Dkey(&second)), 0);
         assert_eq!(times.limit_of_transaction(&object(1), Scope::Object), 20);
         assert_eq!(times.limit_of_transaction(&object(2), Scope::Dkey(&first)), 0);
-        times.note_read(&object(1), Scope::Object, 30);
+        times.note_read(&object(1), Scope::Object, 30, ReaderId(1));
         assert_eq!(times.limit_of_write(&object(1), Scope::Dkey(&second)), 30);
         times.note_write(&object(2), Scope::Object, 40, false);
         assert_eq!(times.limit_of_transaction(&object(2), Scope::Dkey(&first)), 40);
@@ -313,7 +360,30 @@ mod tests {
         times.note_write(&object(2), Scope::Dkey(&first), 50, true);
         assert_eq!(times.limit_of_write(&object(2), Scope::Dkey(&first)), 50);
         times.set_floor(100);
-        assert_eq!(times.limit_of_transaction(&object(3), Scope::Object), 100);
+        assert_eq!(times.limit_of_transaction(&object(3), Scope::Object), 101);
+    }
+
+    #[test]
+    fn an_epoch_at_which_somebody_has_read_is_taken_for_all_others() {
+        let times = Timestamps::default();
+        let (first, second) = (key("first"), key("second"));
+        let taken = |scope, epoch, reader| times.is_taken_at(&object(1), scope, epoch, ReaderId(reader));
+        times.note_read(&object(1), Scope::Dkey(&first), 10, ReaderId(1));
+        assert!(!taken(Scope::Dkey(&first), 10, 1) && !taken(Scope::Object, 10, 1));
+        assert!(taken(Scope::Dkey(&first), 10, 2) && taken(Scope::Object, 10, 2));
+        assert!(!taken(Scope::Dkey(&second), 10, 2) && !taken(Scope::Dkey(&first), 11, 2));
+        times.note_read(&object(1), Scope::Object, 10, ReaderId(2));
+        assert!(taken(Scope::Dkey(&second), 10, 1) && !taken(Scope::Dkey(&second), 10, 2));
+        // Of two readers neither may write, until somebody has read later.
+        times.note_read(&object(1), Scope::Dkey(&first), 10, ReaderId(2));
+        times.note_read(&object(1), Scope::Dkey(&first), 10, ReaderId(1));
+        assert!(taken(Scope::Dkey(&first), 10, 1) && taken(Scope::Dkey(&first), 10, 2));
+        times.note_read(&object(1), Scope::Dkey(&first), 20, ReaderId(2));
+        times.note_read(&object(1), Scope::Dkey(&first), 15, ReaderId(3));
+        assert!(!taken(Scope::Dkey(&first), 20, 2) && taken(Scope::Dkey(&first), 20, 3));
+        // One whose name is that of several.
+        times.note_read(&object(1), Scope::Dkey(&first), 30, ReaderId(SEVERAL));
+        assert!(taken(Scope::Dkey(&first), 30, SEVERAL));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Shard {
                 return Ok((Vec::new(), Promise::default()));
             }
             self.check_conflicts(place, epoch, operations)?;
-            self.plan_effects(tree, number, epoch, operations, &staged)?;
+            self.plan_effects(tree, place, epoch, operations, &staged)?;
             let (changes, promise) = prepare_changes(place, epoch, operations, &staged)?;
             tree.reach(changes.iter().map(Change::key))?;
             Ok((changes, promise))
@@ -242,8 +242,8 @@ impl Shard {
         Ok((staged, reservations))
     }
 
-    /// Refuses a transaction that comes too late for a snapshot, or for what others have read and written, or meets a prepared
-    /// one.
+    /// Refuses a transaction that comes too late for a snapshot, or for what others have read and written at its epoch or
+    /// later, or meets a prepared one.
     pub(crate) fn check_conflicts(
         &self,
         (pool, number, id): TransactionKey,
@@ -263,7 +263,7 @@ impl Shard {
                     return Err(UpdateError::Undecided { transaction, epoch });
                 }
                 let limit = self.core.timestamps.limit_of_transaction(&object, scope);
-                if epoch.0 < limit || self.core.timestamps.is_written_at(&object, scope, epoch.0) {
+                if epoch.0 < limit || self.core.timestamps.is_taken_at(&object, scope, epoch.0, id.reader()) {
                     return Err(UpdateError::Restart { epoch, newest: Epoch(limit) });
                 }
             }
@@ -276,7 +276,7 @@ impl Shard {
     pub(crate) fn plan_effects(
         &self,
         tree: &Tree,
-        number: ContainerNumber,
+        (_, number, id): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
         staged: &[Pieces],
@@ -298,7 +298,7 @@ impl Shard {
             if let Err(Halt::Failed(_)) = &planned {
                 let object = (self.number, number, operation.object());
                 for scope in operation.scopes() {
-                    self.core.timestamps.note_read(&object, scope, epoch.0);
+                    self.core.timestamps.note_read(&object, scope, epoch.0, id.reader());
                 }
             }
             changes.append(&mut planned?);

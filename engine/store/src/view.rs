@@ -9,15 +9,16 @@ use crate::list::ListPage;
 use crate::shard::Shard;
 use crate::timestamps::Scope;
 use weir_proto::object::{AkeyFetch, Conditions, KeyQuery, ListScope, SearchKeyReply};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
 
 /// The state of a container as a transaction reads it. What it has shown stays so: whoever wants to change it at an
-/// earlier epoch is refused from then on.
+/// earlier epoch is refused from then on, and at the same epoch whoever isn't its reader.
 #[derive(Clone, Debug)]
 pub struct View {
     shard: Shard,
     container: ContainerId,
     epoch: Epoch,
+    reader: ReaderId,
 }
 
 impl View {
@@ -34,7 +35,7 @@ impl View {
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
         self.shard.wait_for(self.epoch).await;
-        let reader = Reader::Transaction;
+        let reader = Reader::Transaction(self.reader);
         self.shard.fetch_as(reader, self.container, object, dkey, self.epoch, conditions, akeys).await
     }
 
@@ -55,7 +56,7 @@ impl View {
         }
         let number = self.shard.locate(self.container)?;
         self.shard.wait_for(self.epoch).await;
-        self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
+        self.begin(number, object)?;
         self.shard.list(self.container, object, scope, self.epoch, anchor, limit, with_value).await
     }
 
@@ -71,24 +72,26 @@ impl View {
     ) -> Result<SearchKeyReply, FetchError> {
         let number = self.shard.locate(self.container)?;
         self.shard.wait_for(self.epoch).await;
-        self.shard.begin_view(&self.object(number, object), Scope::Object, self.epoch)?;
+        self.begin(number, object)?;
         self.shard.query_key(self.container, object, self.epoch, query, anchor).await
     }
 
-    fn object(&self, number: ContainerNumber, object: ObjectId) -> ObjectKey {
-        (self.shard.number, number, object)
+    /// Begins to read which keys an object has.
+    fn begin(&self, number: ContainerNumber, object: ObjectId) -> Result<(), FetchError> {
+        let object = (self.shard.number, number, object);
+        self.shard.begin_view(&object, Scope::Object, self.epoch, self.reader)
     }
 }
 
 impl Shard {
-    /// The state of a container as a transaction of this epoch reads it.
+    /// The state of a container as this transaction reads it, at its epoch.
     ///
     /// # Errors
     /// When the container is missing, or the epoch can't be that of a transaction.
-    pub fn view(&self, container: ContainerId, epoch: Epoch) -> Result<View, FetchError> {
+    pub fn view(&self, container: ContainerId, epoch: Epoch, reader: ReaderId) -> Result<View, FetchError> {
         self.locate(container)?;
         self.check_transaction_epoch(epoch).map_err(|error| FetchError::Invalid(error.to_string()))?;
-        Ok(View { shard: self.clone(), container, epoch })
+        Ok(View { shard: self.clone(), container, epoch, reader })
     }
 
     /// Notes that a transaction reads something. Refuses when it has changed since the transaction's epoch and its history is
@@ -98,6 +101,7 @@ impl Shard {
         object: &ObjectKey,
         scope: Scope<'_>,
         epoch: Epoch,
+        reader: ReaderId,
     ) -> Result<(), FetchError> {
         let timestamps = &self.core.timestamps;
         let newest = timestamps.limit_of_view(object);
@@ -105,7 +109,7 @@ impl Shard {
         if epoch.0 < newest && !is_kept() {
             return Err(FetchError::Restart { epoch, newest: Epoch(newest) });
         }
-        timestamps.note_read(object, scope, epoch.0);
+        timestamps.note_read(object, scope, epoch.0, reader);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use weir_fabric::Buffer;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, FetchReply, FetchRequest, Fetched, Value};
+use weir_proto::transaction::encode_read;
 use weir_proto::{Key, codec, opcode};
 
 use super::update::check_conditions;
@@ -61,7 +62,7 @@ impl Object {
         conditions: Conditions,
         reads: &mut [AkeyRead<'_>],
     ) -> Result<Vec<Fetched>> {
-        let opcode = if self.in_transaction { opcode::TRANSACTION_FETCH } else { opcode::OBJECT_FETCH };
+        let opcode = if self.reader.is_some() { opcode::TRANSACTION_FETCH } else { opcode::OBJECT_FETCH };
         let question = Question::new("fetch", self, opcode);
         check_conditions(question.operation, conditions, FETCH_CONDITIONS)?;
         let wanted = weir_proto::object::validate(reads.iter().map(|read| (&read.akey, &read.value)))
@@ -75,7 +76,7 @@ impl Object {
             })
             .collect();
         let build = |map_version| {
-            codec::encode(&FetchRequest {
+            let wanted = FetchRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
                 dkey: dkey.clone(),
@@ -83,7 +84,8 @@ impl Object {
                 epoch: self.epoch,
                 conditions,
                 akeys: akeys.clone(),
-            })
+            };
+            encode_read(self.reader, wanted)
         };
         let descriptors: usize = reads
             .iter()

@@ -4,6 +4,7 @@ use weir_proto::object::{
     Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, QueryKeyReply, QueryKeyRequest,
     SearchKeyReply, SearchKeyRequest,
 };
+use weir_proto::transaction::encode_read;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
@@ -133,11 +134,11 @@ impl Object {
         limit: u32,
         with_value: Option<&Key>,
     ) -> Result<(Vec<Listed>, Option<Vec<u8>>)> {
-        let opcode = if self.in_transaction { opcode::TRANSACTION_LIST } else { opcode::OBJECT_LIST };
+        let opcode = if self.reader.is_some() { opcode::TRANSACTION_LIST } else { opcode::OBJECT_LIST };
         let question = Question::new("list", self, opcode);
         let limit = limit.clamp(1, weir_proto::limits::LIST_KEYS_MAX);
         let build = |map_version| {
-            codec::encode(&ListRequest {
+            let wanted = ListRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
                 map_version,
@@ -146,7 +147,8 @@ impl Object {
                 anchor: anchor.to_vec(),
                 limit,
                 with_value: with_value.cloned(),
-            })
+            };
+            encode_read(self.reader, wanted)
         };
         let exchange = self
             .exchange(context, &question, place, &Payload::None, &build)
@@ -239,13 +241,16 @@ impl Object {
             epoch: self.epoch,
             query: query.clone(),
         };
-        let question = Question::new("query keys of", self, opcode::OBJECT_SEARCH_KEY);
+        let in_transaction = self.reader.is_some();
+        let opcode = if in_transaction { opcode::TRANSACTION_SEARCH_KEY } else { opcode::OBJECT_SEARCH_KEY };
+        let question = Question::new("query keys of", self, opcode);
         let part = |map_version| {
-            codec::encode(&SearchKeyRequest { query: request(map_version), anchor: anchor.clone() })
+            let wanted = SearchKeyRequest { query: request(map_version), anchor: anchor.clone() };
+            encode_read(self.reader, wanted)
         };
         match self.exchange(context, &question, place, &Payload::None, &part).await {
             // An engine that doesn't know of parts answers as a whole.
-            Err(refusal) if refusal.error.is(Der::NOSYS) && anchor.is_empty() => {}
+            Err(refusal) if refusal.error.is(Der::NOSYS) && anchor.is_empty() && !in_transaction => {}
             answer => return answer.map_err(|refusal| refusal.error)?.decode(&question),
         }
         let question = Question::new("query keys of", self, opcode::OBJECT_QUERY_KEY);

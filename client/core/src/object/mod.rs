@@ -12,7 +12,7 @@ use core::fmt;
 
 use weir_layout::Layout;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
-use weir_proto::{Der, Epoch, Key, ObjectId};
+use weir_proto::{Der, Epoch, Key, ObjectId, ReaderId};
 
 use crate::container::Container;
 use crate::context::Context;
@@ -27,8 +27,8 @@ pub struct Object {
     container: Container,
     oid: ObjectId,
     epoch: Epoch,
-    /// Whether that epoch is a transaction's, which notes what it reads.
-    in_transaction: bool,
+    /// The transaction whose epoch that is. What it reads is noted.
+    reader: Option<ReaderId>,
 }
 
 /// Where a request about an object goes.
@@ -49,19 +49,19 @@ impl Object {
         ObjectClass::of(oid)
             .and_then(ObjectClass::ensure_supported)
             .map_err(|error| Error::invalid("open object", error))?;
-        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX, in_transaction: false })
+        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX, reader: None })
     }
 
     /// The same object as it was at a snapshot's epoch; reads see that state.
     #[must_use]
     pub fn at(&self, epoch: Epoch) -> Self {
-        Self { epoch, ..self.clone() }
+        Self { epoch, reader: None, ..self.clone() }
     }
 
-    /// The same object as the [`crate::Transaction`] of this epoch reads it.
+    /// The same object as the [`crate::Transaction`] of this epoch and name reads it.
     #[must_use]
-    pub fn in_transaction(&self, epoch: Epoch) -> Self {
-        Self { epoch, in_transaction: true, ..self.clone() }
+    pub fn in_transaction(&self, (epoch, reader): (Epoch, ReaderId)) -> Self {
+        Self { epoch, reader: Some(reader), ..self.clone() }
     }
 
     /// The object's id.

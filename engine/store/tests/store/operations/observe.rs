@@ -7,11 +7,14 @@ use std::rc::Rc;
 use weir_media::DmaBuf;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, QueryKeyReply, Value};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
 use weir_store::{Data, Fetch, FetchError, ListPage, Operation, PoolError, Shard, UpdateError};
 
 /// Records looked at in one fetch.
 const LOOK_MAX: u64 = 1 << 20;
+
+/// Who reads in views: each has an epoch of its own.
+const READER: ReaderId = ReaderId(1);
 
 /// A container, as requests name it.
 #[derive(Clone)]
@@ -32,7 +35,7 @@ impl Container {
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
         if self.in_view {
-            let view = self.shard.view(self.id, Epoch(epoch))?;
+            let view = self.shard.view(self.id, Epoch(epoch), READER)?;
             return view.fetch(object, dkey, conditions, akeys).await;
         }
         self.shard.fetch(self.id, object, dkey, Epoch(epoch), conditions, akeys).await
@@ -48,7 +51,7 @@ impl Container {
     ) -> Result<ListPage, FetchError> {
         // A transaction can't list objects.
         if self.in_view && *scope != ListScope::Objects {
-            let view = self.shard.view(self.id, Epoch(epoch))?;
+            let view = self.shard.view(self.id, Epoch(epoch), READER)?;
             return view.list(object, scope, anchor, limit, None).await;
         }
         self.shard.list(self.id, object, scope, Epoch(epoch), anchor, limit, None).await
@@ -62,7 +65,7 @@ impl Container {
         query: &KeyQuery,
         mut between: impl AsyncFnMut(),
     ) -> Result<QueryKeyReply, FetchError> {
-        let (view, mut anchor) = (self.shard.view(self.id, Epoch(epoch))?, Vec::new());
+        let (view, mut anchor) = (self.shard.view(self.id, Epoch(epoch), READER)?, Vec::new());
         loop {
             let part = view.query_key(object, query, &anchor).await?;
             let Some(next) = part.next else { return Ok(part.found) };

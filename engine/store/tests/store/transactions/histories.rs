@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects and dkeys of the histories are few, so that transactions meet.
 const OBJECTS: u64 = 2;
@@ -14,6 +14,8 @@ type Place = (u64, u64);
 enum Step {
     /// A transaction begins at an epoch this far behind or ahead of the newest.
     Begin(i64),
+    /// A transaction begins at the epoch of another one.
+    Join(usize),
     Read(usize, Place),
     List(usize, u64),
     /// Prepares writes of these places: with values, or none to punch.
@@ -39,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     let writes = || proptest::collection::vec((place(), proptest::option::weighted(0.8, 1usize..6000)), 1..4);
     prop_oneof![
         6 => (-40i64..40).prop_map(Step::Begin),
+        6 => (0usize..8).prop_map(Step::Join),
         10 => (0usize..8, place()).prop_map(|(at, place)| Step::Read(at, place)),
         2 => (0usize..8, 0..OBJECTS).prop_map(|(at, object)| Step::List(at, object)),
         8 => (0usize..8, writes()).prop_map(|(at, writes)| Step::Prepare(at, writes)),
@@ -88,10 +91,10 @@ struct History {
     store: Rc<Store>,
     shard: Shard,
     open: Vec<Open>,
-    /// All versions: what each epoch wrote.
-    committed: BTreeMap<u64, Writes>,
-    /// What was read through views, by epoch.
-    seen: Vec<(u64, Seen)>,
+    /// All versions: what was written at each epoch, by which transaction; by none under 0.
+    committed: BTreeMap<(u64, u128), Writes>,
+    /// What was read through views, by epoch and transaction.
+    seen: BTreeMap<(u64, u128), Vec<Seen>>,
     epoch: u64,
     /// History before this is gone.
     horizon: u64,
@@ -124,7 +127,7 @@ impl History {
             shard,
             open: Vec::new(),
             committed: BTreeMap::new(),
-            seen: Vec::new(),
+            seen: BTreeMap::new(),
             epoch,
             horizon: 0,
             snapshot: 0,
@@ -143,12 +146,9 @@ impl History {
 
     /// The value of a place as the committed history has it at an epoch.
     fn model(&self, place: Place, epoch: u64) -> Option<Vec<u8>> {
-        let newest = self.committed.range(..=epoch).rev().find_map(|(_, writes)| writes.get(&place));
+        let newest =
+            self.committed.range(..=(epoch, u128::MAX)).rev().find_map(|(_, writes)| writes.get(&place));
         newest.cloned().flatten()
-    }
-
-    fn model_count(&self, object: u64, epoch: u64) -> usize {
-        (0..DKEYS).filter(|dkey| self.model((object, *dkey), epoch).is_some()).count()
     }
 
     fn held(&self, place: Place) -> bool {
@@ -168,10 +168,18 @@ impl History {
                 // Distinct: the last two digits name the transaction.
                 let epoch =
                     (base.saturating_add_signed(offset * 100) / 100 * 100) + 1 + (self.ids % 97) as u64;
-                let taken = self.committed.contains_key(&epoch)
+                let taken = self.committed.range((epoch, 0)..=(epoch, u128::MAX)).next().is_some()
                     || epoch <= self.horizon
                     || self.open.iter().any(|open| open.epoch == epoch);
                 if self.open.len() < 8 && !taken {
+                    self.open.push(Open { id: self.ids, epoch, prepared: None });
+                }
+            }
+            Step::Join(at) => {
+                let epoch = self.pick(at).map(|at| self.open[at].epoch);
+                let alike = self.open.iter().filter(|open| Some(open.epoch) == epoch).count();
+                if let Some(epoch) = epoch.filter(|_| self.open.len() < 8 && alike < 4) {
+                    self.ids += 1;
                     self.open.push(Open { id: self.ids, epoch, prepared: None });
                 }
             }
@@ -229,13 +237,13 @@ impl History {
         if self.open[at].prepared.is_some() {
             return Ok(());
         }
-        let (shard, epoch) = (self.shard.clone(), self.open[at].epoch);
+        let (shard, &Open { id: number, epoch, .. }) = (self.shard.clone(), &self.open[at]);
         let found = self.machine.run(async move {
-            let view = shard.view(CONTAINER, Epoch(epoch))?;
+            let view = shard.view(CONTAINER, Epoch(epoch), id(number).reader())?;
             read_in(&view, place.0, &dkey_name(place.1)).await
         });
         match found {
-            Ok(value) => self.seen.push((epoch, Seen::Value(place, value))),
+            Ok(value) => self.saw((epoch, number), Seen::Value(place, value)),
             Err(FetchError::Undecided { .. }) if self.held(place) => self.refusals += 1,
             Err(FetchError::Restart { .. }) if epoch < self.restarted => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
@@ -243,15 +251,22 @@ impl History {
         Ok(())
     }
 
+    fn saw(&mut self, by: (u64, u128), seen: Seen) {
+        self.seen.entry(by).or_default().push(seen);
+    }
+
     fn list(&mut self, at: usize, number: u64) -> Result<(), String> {
         let Some(at) = self.pick(at) else { return Ok(()) };
-        let (shard, epoch) = (self.shard.clone(), self.open[at].epoch);
+        if self.open[at].prepared.is_some() {
+            return Ok(());
+        }
+        let (shard, &Open { id: reader, epoch, .. }) = (self.shard.clone(), &self.open[at]);
         let found = self.machine.run(async move {
-            let view = shard.view(CONTAINER, Epoch(epoch))?;
+            let view = shard.view(CONTAINER, Epoch(epoch), id(reader).reader())?;
             view.list(object(number), &ListScope::Dkeys, b"", 99, None).await
         });
         match found {
-            Ok(page) => self.seen.push((epoch, Seen::Count(number, page.entries.len()))),
+            Ok(page) => self.saw((epoch, reader), Seen::Count(number, page.entries.len())),
             Err(FetchError::Undecided { .. }) => self.refusals += 1,
             Err(FetchError::Restart { .. }) if epoch < self.restarted => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
@@ -283,7 +298,7 @@ impl History {
             Ok(_) if epoch <= self.snapshot => return Err(format!("{epoch} changes a snapshot")),
             Ok(_) => {
                 self.commits += 1;
-                self.committed.insert(epoch, writes);
+                self.committed.insert((epoch, number), writes);
             }
             Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
@@ -332,7 +347,7 @@ impl History {
         decided.map_err(|error| error.to_string())?;
         if commit {
             self.commits += 1;
-            self.committed.insert(epoch, writes);
+            self.committed.insert((epoch, number), writes);
         }
         Ok(())
     }
@@ -344,7 +359,7 @@ impl History {
         let dkey = dkey_name(place.1);
         let written = self.machine.run(async move { plain(&shard, place.0, &dkey, epoch, &data).await });
         match written {
-            Ok(_) => drop(self.committed.insert(epoch, Writes::from([(place, Some(value))]))),
+            Ok(_) => drop(self.committed.insert((epoch, 0), Writes::from([(place, Some(value))]))),
             Err(UpdateError::Restart { .. } | UpdateError::Undecided { .. }) => self.refusals += 1,
             Err(error) => return Err(error.to_string()),
         }
@@ -355,8 +370,8 @@ impl History {
         self.machine.crash(CrashKeeps::Any);
         self.store = self.machine.open(config_of(self.machine.world.seed()));
         self.shard = self.store.pool(POOL).expect("the pool");
-        let newest = self.committed.keys().next_back().copied().unwrap_or(0);
-        self.restarted = newest.max(self.machine.handle().wall_ns());
+        let newest = self.committed.keys().next_back().map_or(0, |(epoch, _)| *epoch);
+        self.restarted = newest.max(self.machine.handle().wall_ns()) + 1;
         // Coordinators of transactions that weren't prepared have lost them.
         self.open.retain(|open| open.prepared.is_some());
         let mut expected: Vec<_> = self.open.iter().map(|open| (id(open.id), Epoch(open.epoch))).collect();
@@ -366,26 +381,52 @@ impl History {
         assert_eq!(undecided, Ok(expected));
     }
 
-    /// Every read is what the history of those who committed says, in the order of their epochs.
-    fn check(&self) -> Result<(), String> {
-        for (epoch, seen) in &self.seen {
-            match seen {
-                Seen::Value(place, value) => {
-                    // A transaction reads before it writes.
-                    let expected = self.model(*place, epoch - 1);
-                    if *value != expected {
-                        return Err(format!("{place:?} at {epoch}: not what the history says"));
-                    }
-                }
+    /// The transactions of an epoch that have read or written.
+    fn of_epoch(&self, epoch: u64) -> BTreeSet<u128> {
+        let all = (epoch, 0)..=(epoch, u128::MAX);
+        let (wrote, read) = (self.committed.range(all.clone()), self.seen.range(all));
+        wrote.map(|((_, id), _)| *id).chain(read.map(|((_, id), _)| *id)).collect()
+    }
+
+    /// How many epochs several transactions had that read or wrote something.
+    fn shared(&self) -> usize {
+        let epochs: BTreeSet<u64> = self.seen.keys().map(|(epoch, _)| *epoch).collect();
+        epochs.into_iter().filter(|epoch| self.of_epoch(*epoch).len() > 1).count()
+    }
+
+    /// Whether these transactions of one epoch have an order in which each reads what those before it have written, on top of
+    /// `state`.
+    fn is_serial(&self, epoch: u64, left: &BTreeSet<u128>, state: &Writes) -> bool {
+        let fits = |id: &u128| {
+            self.seen.get(&(epoch, *id)).into_iter().flatten().all(|seen| match seen {
+                Seen::Value(place, value) => state.get(place).cloned().flatten() == *value,
                 Seen::Count(object, count) => {
-                    let expected = self.model_count(*object, epoch - 1);
-                    if *count != expected {
-                        return Err(format!("object {object} at {epoch}: {count} dkeys, not {expected}"));
-                    }
+                    let is_there = |dkey| state.get(&(*object, dkey)).is_some_and(Option::is_some);
+                    (0..DKEYS).filter(|dkey| is_there(*dkey)).count() == *count
                 }
+            })
+        };
+        left.is_empty()
+            || left.iter().filter(|id| fits(id)).any(|id| {
+                let (mut left, mut state) = (left.clone(), state.clone());
+                left.remove(id);
+                state.extend(self.committed.get(&(epoch, *id)).cloned().unwrap_or_default());
+                self.is_serial(epoch, &left, &state)
+            })
+    }
+
+    /// Every read is what the history of those who committed says, in the order of their epochs, and of some order where they
+    /// have the same one.
+    fn check(&self) -> Result<(), String> {
+        let epochs: BTreeSet<u64> = self.seen.keys().map(|(epoch, _)| *epoch).collect();
+        for epoch in epochs {
+            let places = (0..OBJECTS).flat_map(|object| (0..DKEYS).map(move |dkey| (object, dkey)));
+            let before = places.map(|place| (place, self.model(place, epoch - 1))).collect();
+            if !self.is_serial(epoch, &self.of_epoch(epoch), &before) {
+                return Err(format!("at {epoch}: not what the history says"));
             }
         }
-        let epochs = self.committed.keys().flat_map(|epoch| [epoch - 1, *epoch]).chain([MAX]);
+        let epochs = self.committed.keys().flat_map(|(epoch, _)| [epoch - 1, *epoch]).chain([MAX]);
         for epoch in epochs.filter(|epoch| *epoch >= self.horizon) {
             for place in (0..OBJECTS).flat_map(|object| (0..DKEYS).map(move |dkey| (object, dkey))) {
                 let (shard, dkey) = (self.shard.clone(), dkey_name(place.1));
@@ -446,5 +487,6 @@ fn of_a_long_run_have_commits_and_refusals() {
     }
     history.check().expect("a serializable history");
     assert!(history.commits > 40 && history.refusals > 30, "{} {}", history.commits, history.refusals);
-    assert!(history.seen.len() > 100);
+    assert!(history.seen.values().map(Vec::len).sum::<usize>() > 100);
+    assert!(history.shared() > 10, "{} epochs of several transactions", history.shared());
 }

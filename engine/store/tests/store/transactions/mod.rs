@@ -11,7 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, ListScope, PunchScope, Value};
-use weir_proto::{Der, Epoch, ObjectId};
+use weir_proto::{Der, Epoch, ObjectId, ReaderId};
 use weir_store::{
     Data, Decision, FetchError, Operation, Shard, Store, StoreConfig, TransactionError, TransactionId,
     UpdateError, View,
@@ -20,6 +20,9 @@ use weir_store::{
 fn id(number: u128) -> TransactionId {
     TransactionId(Uuid::from_u128(number))
 }
+
+/// Who reads where nobody else has the same epoch.
+const READER: ReaderId = ReaderId(1);
 
 fn object(number: u64) -> ObjectId {
     ObjectId { hi: 0, lo: 100 + number }
@@ -333,7 +336,7 @@ fn who_comes_too_late_has_to_start_again_and_readers_hold_up_nobody() {
         };
         let restarts = |result: &Result<(), UpdateError>| matches!(result, Err(UpdateError::Restart { .. }));
         plain(&shard, 1, "x", t, b"first").await.expect("stored");
-        let view = shard.view(CONTAINER, Epoch(t + 100)).expect("a view");
+        let view = shard.view(CONTAINER, Epoch(t + 100), READER).expect("a view");
         assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
         // Behind the reader's back: refused. After it: at once, and the reader still sees what it saw.
         assert!(restarts(&prepare(1, t + 50, store_value(1, "x", b"late")).await));
@@ -394,7 +397,7 @@ fn transactions_that_make_no_sense_are_refused() {
         shard.prepare(CONTAINER, id(2), Epoch(t), &many).await.expect("large but possible");
         shard.commit_transaction(CONTAINER, id(2)).await.expect("committed");
         assert_eq!(look(&shard, 1, &names[299][390..], MAX).await, Ok(Some(bulk)));
-        assert!(shard.view(CONTAINER, Epoch(t + 1_000_000_000_000)).is_err());
+        assert!(shard.view(CONTAINER, Epoch(t + 1_000_000_000_000), READER).is_err());
     });
 }
 
@@ -453,13 +456,55 @@ fn of_two_transactions_of_the_same_epoch_one_writes() {
     machine.run(async move {
         let at = Epoch(t + 10);
         for number in 1..=2 {
-            let view = shard.view(CONTAINER, at).expect("a view");
+            let view = shard.view(CONTAINER, at, id(number).reader()).expect("a view");
             let _ = read_in(&view, 1, "x").await.expect("read");
             let done = shard.transact(CONTAINER, id(number), at, &[store_value(1, "x", b"v")]).await;
             assert_eq!(done.is_ok(), number == 1, "{done:?}");
         }
         let prepared = shard.prepare(CONTAINER, id(3), at, &[store_value(1, "x", b"v")]).await;
         assert!(matches!(prepared, Err(UpdateError::Restart { .. })), "{prepared:?}");
+    });
+}
+
+#[test]
+fn nobody_else_writes_at_the_epoch_of_a_reader_what_it_has_read() {
+    let (machine, _store, shard, t) = start(17);
+    machine.run(async move {
+        let restarts =
+            |result: &Result<Epoch, UpdateError>| matches!(result, Err(UpdateError::Restart { .. }));
+        for dkey in ["x", "y"] {
+            plain(&shard, 1, dkey, t, b"first").await.expect("stored");
+        }
+        let transact = async |number, at, operations: &[Operation<'_>]| {
+            shard.transact(CONTAINER, id(number), at, operations).await
+        };
+        let view = |number, at| shard.view(CONTAINER, at, id(number).reader()).expect("a view");
+        // Half of another transaction: it would be before and behind the reader.
+        let at = Epoch(t + 10);
+        let half = view(1, at);
+        assert_eq!(read_in(&half, 1, "x").await, Ok(Some(b"first".to_vec())));
+        let both = [store_value(1, "x", b"other"), store_value(1, "y", b"other")];
+        assert!(restarts(&transact(2, at, &both).await));
+        assert_eq!(read_in(&half, 1, "y").await, Ok(Some(b"first".to_vec())));
+        // Each writes what the other has read: neither would be the first.
+        let at = Epoch(t + 20);
+        for (number, dkey) in [(3, "x"), (4, "y")] {
+            read_in(&view(number, at), 1, dkey).await.expect("read");
+        }
+        assert!(restarts(&transact(3, at, &[store_value(1, "y", b"skew")]).await));
+        assert!(restarts(&transact(4, at, &[store_value(1, "x", b"skew")]).await));
+        // Its own reads hinder nobody, and who comes later reads what was written.
+        transact(3, at, &[store_value(1, "x", b"own")]).await.expect("nobody else has read it");
+        assert_eq!(read_in(&view(4, at), 1, "x").await, Ok(Some(b"own".to_vec())));
+        // What both have read neither can write; a list is a read of all of it.
+        let at = Epoch(t + 30);
+        for number in [5, 6] {
+            let page = view(number, at).list(object(1), &ListScope::Dkeys, b"", 10, None).await;
+            assert_eq!(page.expect("a page").entries.len(), 2);
+        }
+        for number in [5, 6, 7] {
+            assert!(restarts(&transact(number, at, &[store_value(1, "new", b"phantom")]).await));
+        }
     });
 }
 
@@ -473,7 +518,7 @@ fn who_reads_what_aggregation_has_removed_since_has_to_start_again() {
         plain(&shard, 1, "x", t + 100, b"second").await.expect("stored");
         punch(&shard, object(1), PunchScope::Dkeys(vec![key("gone")]), t + 110).await.expect("punched");
         let [view, of_snapshot, later] =
-            [50, 40, 200].map(|behind| shard.view(CONTAINER, Epoch(t + behind)).expect("a view"));
+            [50, 40, 200].map(|behind| shard.view(CONTAINER, Epoch(t + behind), READER).expect("a view"));
         assert_eq!(read_in(&view, 1, "x").await, Ok(Some(b"first".to_vec())));
         shard.add_snapshot(CONTAINER, Epoch(t + 40)).await.expect("a snapshot");
         shard.aggregate(CONTAINER, Epoch(t + 150)).await.expect("aggregated");

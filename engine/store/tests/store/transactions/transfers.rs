@@ -24,19 +24,19 @@ fn bytes(amount: u64) -> Vec<u8> {
     bytes
 }
 
-/// An epoch that no other transaction of this test has.
+/// Epochs, each of which two transactions of this test have.
 struct Epochs(Cell<u64>);
 
 impl Epochs {
     fn next(&self, wall_ns: u64) -> Epoch {
-        self.0.set((self.0.get() + 1).max(wall_ns));
-        Epoch(self.0.get())
+        self.0.set((self.0.get() + 1).max(2 * wall_ns));
+        Epoch(self.0.get() / 2)
     }
 }
 
 /// Moves some money; `Ok(false)`: it has to be tried again.
 async fn transfer(shard: &Shard, number: u128, epoch: Epoch, (from, to): (u64, u64)) -> Result<bool, String> {
-    let view = shard.view(CONTAINER, epoch).map_err(|error| error.to_string())?;
+    let view = shard.view(CONTAINER, epoch, id(number).reader()).map_err(|error| error.to_string())?;
     let mut amounts = Vec::new();
     for number in [from, to] {
         let (object, dkey) = account(number);
@@ -66,7 +66,7 @@ async fn transfer(shard: &Shard, number: u128, epoch: Epoch, (from, to): (u64, u
 
 /// The sum of all accounts at an epoch; `None` when something stays undecided.
 async fn sum(handle: &Handle, shard: &Shard, epoch: Epoch) -> Result<Option<u64>, String> {
-    let view = shard.view(CONTAINER, epoch).map_err(|error| error.to_string())?;
+    let view = shard.view(CONTAINER, epoch, ReaderId(u64::MAX)).map_err(|error| error.to_string())?;
     let (mut sum, mut number, mut tries) = (0, 0, 0);
     while number < ACCOUNTS {
         let (object, dkey) = account(number);
