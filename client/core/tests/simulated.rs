@@ -364,6 +364,31 @@ fn arrays_behave_as_a_vector_of_bytes() {
 }
 
 #[test]
+fn what_is_written_to_the_last_cell_while_an_array_is_lengthened_stays() {
+    let cluster = Cluster::start(9, 2, 2);
+    let (context, other) = (cluster.context(MINUTE), cluster.context(MINUTE));
+    cluster.run(async move {
+        let container = open_container(&context, properties("arrays", ContainerType::Object)).await;
+        let random = Random::new(9);
+        for cells in 1..=300 {
+            let oid = container.new_object_id(&context, kind::ARRAY_BYTE, None).await.expect("an id");
+            let array = Array::compact_bytes(&container, oid, 1000).expect("opens");
+            let (late, theirs, their) = (random.below(60), other.clone(), array.clone());
+            let writing = other.runtime().spawn(async move {
+                theirs.runtime().sleep(Duration::from_micros(late)).await;
+                let last = [Range { index: cells - 1, count: 1 }];
+                their.write(&theirs, &last, &[b"x"]).await.expect("written");
+            });
+            array.lengthen(&context, cells).await.expect("lengthened");
+            writing.await.expect("it ended");
+            let (last, mut found) = ([Range { index: cells - 1, count: 1 }], [0]);
+            array.read(&context, &last, vec![&mut found], None).await.expect("read");
+            assert_eq!(&found, b"x", "{cells} cells, {late} µs later");
+        }
+    });
+}
+
+#[test]
 fn a_hole_of_any_length_takes_few_requests_and_leaves_what_is_beside_it() {
     let cluster = Cluster::start(7, 2, 2);
     let context = cluster.context(MINUTE);

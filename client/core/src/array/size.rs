@@ -11,6 +11,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::list::Anchor;
 use crate::object::{AkeyRead, AkeyWrite};
+use crate::transaction::{Restarts, Transaction};
 
 /// Cell of the first chunk that, when it is real, says that later chunks may exist. Above every chunk, below bit 63,
 /// which is reserved.
@@ -174,22 +175,34 @@ impl Array {
         join_all(all).await.into_iter().collect()
     }
 
-    /// Writes a zero to a cell that is a hole, so that the array reaches it.
+    /// Writes a zero to a cell that is a hole, so that the array reaches it. What others write to it at the same time stays.
     async fn make_real(&self, context: &Context, cell: u64) -> Result<()> {
+        let mut restarts = Restarts::new(context);
+        loop {
+            match self.try_make_real(context, cell).await {
+                Err(error) => restarts.again(context, error).await?,
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_make_real(&self, context: &Context, cell: u64) -> Result<()> {
+        let mut transaction = Transaction::begin(context, self.object.container());
         let chunk_cells = self.attributes.chunk_cells;
         let (dkey, cells) = (dkey_of(cell / chunk_cells), name(CELLS)?);
         let extent = Extent { index: cell % chunk_cells, count: 1 };
         let mut found = vec![0; self.attributes.cell_size as usize];
         let mut reads =
             [AkeyRead::array(cells.clone(), self.attributes.cell_size, vec![extent], vec![&mut found])];
-        let outcome = self.object.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
+        let view = transaction.view(&self.object);
+        let outcome = view.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
         if outcome.first().is_some_and(|found| !found.present.is_empty()) {
             return Ok(());
         }
         let zeros = vec![0; self.attributes.cell_size as usize];
         let write = AkeyWrite::array(cells, self.attributes.cell_size, vec![extent], vec![&zeros]);
-        self.object.update(context, &dkey, Conditions::NONE, &[write]).await?;
-        Ok(())
+        transaction.update(&self.object, &dkey, Conditions::NONE, &[write])?;
+        transaction.commit(context).await.map(drop)
     }
 }
 
