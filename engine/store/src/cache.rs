@@ -1,7 +1,8 @@
 //! Small values that were written or read lately, so that asking for them again takes no device.
 //!
 //! What is in here matched its checksum when it was taken in, and is found by its first block and that checksum
-//! together: a block that was given out again since holds another value. Rot on the device is not seen by a reader who
+//! together: a block that was given out again since holds another value. Whoever writes to a block has it take the new
+//! value in, or forget the old one, since two values can have the same checksum. Rot on the device is not seen by a reader who
 //! finds the value here, and does him no harm; the scrubber reads the device.
 //!
 //! Each place has a block of one large piece of memory, which its number names: where a value is follows from what is known
@@ -189,6 +190,17 @@ impl Cache {
         places.memory()[range].copy_from_slice(data);
     }
 
+    /// A block is written with something else, which isn't taken in.
+    pub(crate) fn forget(&self, block: u64) {
+        let places = &mut *self.places.borrow_mut();
+        let Some(at) = places.set(block) else { return };
+        let set = &mut places.sets[at];
+        for way in (0..WAYS).filter(|way| set.blocks[*way] == block) {
+            self.bytes.set(self.bytes.get() - usize::from(set.lens[way]));
+            set.lens[way] = 0;
+        }
+    }
+
     /// Flips a bit of every byte.
     #[cfg(test)]
     pub(crate) fn alter(&self) {
@@ -248,6 +260,19 @@ mod tests {
         let mut held = cache.places.borrow_mut();
         assert!(held.memory().len() + size_of_val(&held.sets[..]) <= room(3));
         assert!(held.memory().as_ptr().addr().is_multiple_of(BLOCK));
+    }
+
+    #[test]
+    fn what_a_block_held_is_forgotten_when_it_is_written_with_something_else() {
+        let cache = Cache::new(room(2));
+        cache.insert(4, 99, b"weir");
+        cache.insert(6, 99, b"dam");
+        cache.forget(4);
+        assert_eq!(read(&cache, 4, 99), None, "another value may have that checksum, too");
+        assert_eq!(read(&cache, 6, 99).as_deref(), Some(&b"dam"[..]));
+        cache.forget(4);
+        cache.forget(8);
+        assert_eq!(cache.bytes(), 3);
     }
 
     #[test]

@@ -408,6 +408,9 @@ pub(crate) async fn write_data(
 async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_media::MediaError> {
     let mut rest = bytes;
     for run in runs {
+        if run.count == 1 {
+            core.cache.forget(run.block);
+        }
         let (part, after) = rest.split_at(small(run.bytes()).min(rest.len()));
         let begin = core.layout.data(run.block);
         for (offset, piece) in (begin..).step_by(PIECE).zip(part.chunks(PIECE)) {
