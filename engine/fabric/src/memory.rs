@@ -9,6 +9,7 @@ use crate::pool::PoolInner;
 use crate::region::Piece;
 use core::any::Any;
 use core::fmt;
+use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use serde::{Deserialize, Serialize};
@@ -89,12 +90,8 @@ impl Chunk {
         Self::new(Home::Shared(piece))
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.home.place().1
-    }
-
     /// Ends the registrations that are kept.
-    pub(crate) fn forget_kept(&self) {
+    fn forget_kept(&self) {
         self.kept.borrow_mut().clear();
     }
 }
@@ -123,6 +120,28 @@ impl Memory {
     pub(crate) fn pooled(chunk: Chunk, pool: Weak<PoolInner>) -> Rc<Self> {
         let (ptr, len) = chunk.home.place();
         Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
+    }
+
+    /// Frees pooled memory that nobody has, which goes to no pool any more.
+    pub(crate) fn free(mut self: Rc<Self>) {
+        if let Some(Origin::Pooled { chunk, .. }) = Rc::get_mut(&mut self).map(|memory| &mut memory.origin) {
+            drop(chunk.take());
+        }
+    }
+
+    /// Ends the registrations that it keeps.
+    pub(crate) fn forget_kept(&self) {
+        if let Origin::Pooled { chunk: Some(chunk), .. } = &self.origin {
+            chunk.forget_kept();
+        }
+    }
+
+    /// The pool that memory with one user comes from.
+    fn home(self: &Rc<Self>) -> Option<Rc<PoolInner>> {
+        match &self.origin {
+            Origin::Pooled { pool, .. } if Rc::strong_count(self) == 1 => pool.upgrade(),
+            Origin::Pooled { .. } | Origin::Foreign { .. } => None,
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -203,9 +222,10 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Origin::Pooled { chunk, pool } = &mut self.origin
-            && let (Some(chunk), Some(pool)) = (chunk.take(), pool.upgrade())
+            && let (Some(chunk), Some(owner)) = (chunk.take(), pool.upgrade())
         {
-            pool.give_back(chunk);
+            // What isn't a buffer was its last user.
+            owner.give_back(Self::pooled(chunk, core::mem::take(pool)));
         }
     }
 }
@@ -224,15 +244,26 @@ impl MemoryHold {
 
 /// A piece of memory for data. Not `Clone`: its bytes have one owner.
 pub struct Buffer {
-    memory: Rc<Memory>,
+    /// Taken by `drop` alone.
+    memory: ManuallyDrop<Rc<Memory>>,
     offset: usize,
     len: usize,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the field behind this.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if let Some(pool) = memory.home() {
+            pool.give_back(memory);
+        }
+    }
 }
 
 impl Buffer {
     pub(crate) fn new(memory: Rc<Memory>, len: usize) -> Self {
         let len = len.min(memory.len());
-        Self { memory, offset: 0, len }
+        Self { memory: ManuallyDrop::new(memory), offset: 0, len }
     }
 
     /// A buffer of no bytes.
@@ -248,7 +279,7 @@ impl Buffer {
         let len = bytes.len();
         let ptr = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(Box::new(bytes)) };
-        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+        Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
     /// Wraps memory that belongs to somebody else, such as an application's own buffer. A call that exposes such
@@ -260,7 +291,7 @@ impl Buffer {
     #[must_use]
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
         let origin = Origin::Foreign { registration: OnceCell::new(), _keep: None };
-        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+        Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
     /// Like [`Buffer::from_raw`], for memory whose owner can be kept: `keep` is dropped when the last operation on
@@ -272,7 +303,7 @@ impl Buffer {
     #[must_use]
     pub unsafe fn from_owner(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any>) -> Self {
         let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(keep) };
-        Self { memory: Rc::new(Memory { ptr, len, origin }), offset: 0, len }
+        Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
     /// Whether the memory came from a pool (and is page-aligned).

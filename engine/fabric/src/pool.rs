@@ -20,7 +20,7 @@ pub(crate) struct PoolInner {
     used: Cell<usize>,
     /// Bytes that lie in `free`.
     cached: Cell<usize>,
-    free: RefCell<[Vec<Chunk>; CLASSES]>,
+    free: RefCell<[Vec<Rc<Memory>>; CLASSES]>,
     /// Where it takes memory for more than messages, unless it is on plain pages.
     regions: Option<Regions>,
 }
@@ -73,15 +73,15 @@ impl BufferPool {
             return Err(none());
         }
         let cached = class.and_then(|class| inner.free.borrow_mut()[class].pop());
-        let chunk = if let Some(chunk) = cached {
+        let memory = if let Some(memory) = cached {
             inner.cached.set(inner.cached.get() - size);
-            chunk
+            memory
         } else {
             inner.trim(size);
-            inner.fresh(size).ok_or_else(none)?
+            Memory::pooled(inner.fresh(size).ok_or_else(none)?, Rc::downgrade(inner))
         };
         inner.used.set(inner.used.get() + size);
-        Ok(Buffer::new(Memory::pooled(chunk, Rc::downgrade(inner)), len))
+        Ok(Buffer::new(memory, len))
     }
 
     /// Bytes handed out now.
@@ -100,7 +100,7 @@ impl BufferPool {
 impl BufferPool {
     /// Ends the registrations that memory which nobody has keeps.
     pub(crate) fn forget_kept(&self) {
-        self.inner.free.borrow().iter().flatten().for_each(Chunk::forget_kept);
+        self.inner.free.borrow().iter().flatten().for_each(|memory| memory.forget_kept());
     }
 }
 
@@ -119,18 +119,23 @@ impl PoolInner {
         let over = |this: &Self| this.used.get() + this.cached.get() + more > this.limit;
         for class in (0..CLASSES).rev() {
             while over(self) {
-                let Some(chunk) = self.free.borrow_mut()[class].pop() else { break };
-                self.cached.set(self.cached.get() - chunk.len());
+                let Some(memory) = self.free.borrow_mut()[class].pop() else { break };
+                self.cached.set(self.cached.get() - memory.len());
+                memory.free();
             }
         }
     }
 
-    pub(crate) fn give_back(&self, chunk: Chunk) {
-        let size = chunk.len();
+    /// Takes memory that nobody has.
+    pub(crate) fn give_back(&self, memory: Rc<Memory>) {
+        let size = memory.len();
         self.used.set(self.used.get().saturating_sub(size));
-        if let Some((class, _)) = class(size).filter(|(_, whole)| *whole == size) {
-            self.cached.set(self.cached.get() + size);
-            self.free.borrow_mut()[class].push(chunk);
+        match class(size).filter(|(_, whole)| *whole == size) {
+            Some((class, _)) => {
+                self.cached.set(self.cached.get() + size);
+                self.free.borrow_mut()[class].push(memory);
+            }
+            None => memory.free(),
         }
     }
 }

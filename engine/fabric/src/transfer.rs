@@ -5,11 +5,17 @@ use core::cell::RefCell;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::rc::Rc;
+use weir_memory::Spares;
 
 #[derive(Default)]
 struct State {
     result: Option<Result<(), FabricError>>,
     waker: Option<Waker>,
+}
+
+thread_local! {
+    /// States of transfers that have ended, of all endpoints of a thread.
+    static SPARES: Spares<RefCell<State>> = const { Spares::new() };
 }
 
 /// A read or write under way: a future. Dropping it does not stop the operation.
@@ -24,7 +30,8 @@ pub(crate) struct Completer {
 
 impl Transfer {
     pub(crate) fn new() -> (Self, Completer) {
-        let state = Rc::new(RefCell::new(State::default()));
+        let state = SPARES.try_with(|spares| spares.take(|state| *state.get_mut() = State::default()));
+        let state = state.unwrap_or_default();
         (Self { state: Rc::clone(&state) }, Completer { state })
     }
 
@@ -64,6 +71,8 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         self.finish(Err(FabricError::Cancelled));
+        // The thread may be ending.
+        let _ = SPARES.try_with(|spares| spares.keep(&self.state));
     }
 }
 

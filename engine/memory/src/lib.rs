@@ -4,10 +4,14 @@
 //! On huge pages that is one look for 2 MiB instead of 512. The pools of fabric and media take their memory here.
 #![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
+mod spares;
+
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
+
+pub use spares::Spares;
 
 /// Bytes of a huge page: what one entry of the last but one level of page tables maps, on x86-64 and on arm64 with pages
 /// of 4 KiB. Where pages are larger (arm64 has them of 16 and 64 KiB, too) it is some of them.

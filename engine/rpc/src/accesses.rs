@@ -11,7 +11,9 @@ use crate::request::Request;
 use crate::server::Body;
 use crate::wire::ClientId;
 use core::cell::{Cell, RefCell};
+use core::ops::Deref;
 use std::rc::{Rc, Weak};
+use weir_memory::Spares;
 use weir_proto::Der;
 use weir_runtime::sync::Notify;
 use weir_runtime::{Elapsed, Handle};
@@ -19,16 +21,27 @@ use weir_runtime::{Elapsed, Handle};
 /// The requests with memory that are being executed, or whose accesses have not all ended.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    requests: RefCell<IdMap<(ClientId, u64), Weak<Accesses>>>,
+    requests: RefCell<IdMap<(ClientId, u64), Rc<Accesses>>>,
+    spares: Spares<Accesses>,
 }
 
 impl Ledger {
-    fn get(&self, client: ClientId, request: u64) -> Option<Rc<Accesses>> {
-        self.requests.borrow().get(&(client, request)).and_then(Weak::upgrade)
+    fn get(&self, client: ClientId, request: u64) -> Option<Account> {
+        self.requests.borrow().get(&(client, request)).map(|accesses| Account(Rc::clone(accesses)))
+    }
+
+    /// The last share of an account but the ledger's own is given back.
+    fn close(&self, accesses: &Rc<Accesses>) {
+        let mut requests = self.requests.borrow_mut();
+        // The same number may be executed anew meanwhile.
+        if requests.get(&accesses.key).is_some_and(|known| Rc::ptr_eq(known, accesses)) {
+            requests.remove(&accesses.key);
+        }
+        self.spares.keep(accesses);
     }
 }
 
-/// The accesses of one request.
+/// The accesses of one request. They stay in one place, which serves later requests.
 pub(crate) struct Accesses {
     inner: Weak<Inner>,
     key: (ClientId, u64),
@@ -37,21 +50,40 @@ pub(crate) struct Accesses {
     ended: Notify,
 }
 
-impl Accesses {
-    /// Opens the account of a request.
-    pub(crate) fn open(inner: &Rc<Inner>, client: ClientId, request: u64) -> Rc<Self> {
-        let key = (client, request);
-        let accesses = Rc::new(Self {
-            inner: Rc::downgrade(inner),
-            key,
-            under_way: Cell::new(0),
-            withdrawn: Cell::new(false),
-            ended: Notify::new(),
-        });
-        inner.accesses.requests.borrow_mut().insert(key, Rc::downgrade(&accesses));
-        accesses
+impl Default for Accesses {
+    fn default() -> Self {
+        let (under_way, withdrawn) = (Cell::new(0), Cell::new(false));
+        Self { inner: Weak::new(), key: (ClientId::default(), 0), under_way, withdrawn, ended: Notify::new() }
     }
+}
 
+/// A share of the accesses of one request.
+#[derive(Clone)]
+pub(crate) struct Account(Rc<Accesses>);
+
+impl Deref for Account {
+    type Target = Accesses;
+
+    fn deref(&self) -> &Accesses {
+        &self.0
+    }
+}
+
+impl Account {
+    /// Opens the account of a request.
+    pub(crate) fn open(inner: &Rc<Inner>, client: ClientId, request: u64) -> Self {
+        let (ledger, key) = (&inner.accesses, (client, request));
+        let accesses = ledger.spares.take(|place| {
+            (place.inner, place.key) = (Rc::downgrade(inner), key);
+            place.under_way.set(0);
+            place.withdrawn.set(false);
+        });
+        ledger.requests.borrow_mut().insert(key, Rc::clone(&accesses));
+        Self(accesses)
+    }
+}
+
+impl Accesses {
     /// An access begins.
     pub(crate) fn begin(&self) {
         self.under_way.set(self.under_way.get() + 1);
@@ -83,13 +115,14 @@ impl Accesses {
     }
 }
 
-impl Drop for Accesses {
+impl Drop for Account {
     fn drop(&mut self) {
-        let Some(inner) = self.inner.upgrade() else { return };
-        let mut requests = inner.accesses.requests.borrow_mut();
-        // The same number may be executed anew meanwhile.
-        if requests.get(&self.key).is_some_and(|known| core::ptr::eq(known.as_ptr(), self)) {
-            requests.remove(&self.key);
+        // The ledger's own, unless the same number was executed anew.
+        if Rc::strong_count(&self.0) > 2 {
+            return;
+        }
+        if let Some(inner) = self.0.inner.upgrade() {
+            inner.accesses.close(&self.0);
         }
     }
 }

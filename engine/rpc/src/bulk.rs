@@ -7,10 +7,11 @@ use crate::metrics::add;
 use crate::session::PeerState;
 use crate::wire::{ClientId, SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
 use crate::{Inner, Reply};
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use core::pin::Pin;
 use core::time::Duration;
+use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, FabricError, MemoryHold, Transfer};
 use weir_proto::hlc::SKEW_MAX_NS;
@@ -55,8 +56,23 @@ impl Segment<'_> {
 /// server uses count over all readable segments one after another, and separately over all writable ones.
 #[derive(Default)]
 pub struct Bulk<'a> {
-    segments: Vec<Segment<'a>>,
+    /// Most calls lend one.
+    segments: SmallVec<[Segment<'a>; 1]>,
 }
+
+/// What a call has of the memory that it exposes. The lists serve later calls, so that nothing is allocated.
+#[derive(Default)]
+struct Lists {
+    exposures: Vec<Exposure>,
+    descriptors: Vec<u8>,
+}
+
+/// Lists that no call uses.
+#[derive(Default)]
+pub(crate) struct SpareLists(RefCell<Vec<Lists>>);
+
+/// Most that are kept: two servers' credits.
+const SPARES_MAX: usize = 64;
 
 impl<'a> Bulk<'a> {
     /// No memory yet.
@@ -118,14 +134,13 @@ enum Seen {
 
 /// The registrations of one call. Whatever way the call ends, its memory is not used again before no access to it can be
 /// under way.
-pub(crate) struct Exposed<'a> {
+pub(crate) struct Exposed<'a, 'b> {
     inner: &'a Rc<Inner>,
     state: &'a Rc<PeerState>,
     request: u64,
-    bulk: Bulk<'a>,
-    exposures: Vec<Exposure>,
+    bulk: Bulk<'b>,
+    lists: Lists,
     deadline: Instant,
-    descriptors: Vec<u8>,
     seen: Cell<Seen>,
     /// What is left to find out once the exposures have ended.
     withdrawal: Option<Box<Withdrawal>>,
@@ -133,24 +148,23 @@ pub(crate) struct Exposed<'a> {
     _attention: Attention,
 }
 
-impl<'a> Exposed<'a> {
+impl<'a, 'b> Exposed<'a, 'b> {
     pub(crate) fn new(
         inner: &'a Rc<Inner>,
         state: &'a Rc<PeerState>,
         request: u64,
-        bulk: Bulk<'a>,
+        bulk: Bulk<'b>,
         deadline: Instant,
     ) -> Result<Self, FabricError> {
-        let (exposures, descriptors) = (Vec::new(), Vec::new());
+        let lists = inner.spare_lists.0.borrow_mut().pop().unwrap_or_default();
         let seen = Cell::new(Seen::Nobody);
         let mut exposed = Self {
             inner,
             state,
             request,
             bulk,
-            exposures,
+            lists,
             deadline,
-            descriptors,
             seen,
             withdrawal: None,
             _attention: inner.rt.attend(),
@@ -159,23 +173,23 @@ impl<'a> Exposed<'a> {
         if count > SEGMENTS_MAX {
             return Err(FabricError::OutOfRange { start: 0, end: count as u64, len: SEGMENTS_MAX as u64 });
         }
-        exposed.descriptors.reserve(count * SEGMENT_LEN);
+        exposed.lists.descriptors.reserve(count * SEGMENT_LEN);
         for segment in exposed.bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {
             // What was exposed before is withdrawn when this fails.
             let exposure =
                 inner.endpoint.expose(segment.buffer(), segment.range.clone(), segment.access())?;
-            exposed.descriptors.extend(encode_segment(exposure.region(), segment.access()));
-            exposed.exposures.push(exposure);
+            exposed.lists.descriptors.extend(encode_segment(exposure.region(), segment.access()));
+            exposed.lists.exposures.push(exposure);
         }
         Ok(exposed)
     }
 
     pub(crate) fn descriptors(&self) -> &[u8] {
-        &self.descriptors
+        &self.lists.descriptors
     }
 
     pub(crate) fn count(&self) -> u16 {
-        u16::try_from(self.exposures.len()).unwrap_or(0)
+        u16::try_from(self.lists.exposures.len()).unwrap_or(0)
     }
 
     /// The request went out to this incarnation of the server.
@@ -196,7 +210,7 @@ impl<'a> Exposed<'a> {
             Seen::BySeveral => false,
         };
         if settled {
-            self.exposures.drain(..).for_each(Exposure::settle);
+            self.lists.exposures.drain(..).for_each(Exposure::settle);
         }
         settled
     }
@@ -214,7 +228,7 @@ impl<'a> Exposed<'a> {
     /// Ends the exposures, whoever is at them. Returns what has to be waited for.
     fn cut_off(&mut self) -> Option<Withdrawal> {
         let mut withdrawal = self.withdrawal();
-        for exposure in self.exposures.drain(..) {
+        for exposure in self.lists.exposures.drain(..) {
             let Closed { hold, ending } = exposure.close();
             match ending {
                 Ending::Pending(transfer) => withdrawal.counted.push((transfer, hold)),
@@ -244,7 +258,7 @@ impl<'a> Exposed<'a> {
     /// The call failed and the server may be at work. Waits where the memory is the application's, and where the
     /// provider counts accesses, which are short. Else this goes on in the background.
     pub(crate) async fn withdraw(mut self) {
-        let foreign = self.exposures.iter().any(Exposure::is_foreign);
+        let foreign = self.lists.exposures.iter().any(Exposure::is_foreign);
         self.withdrawal = self.end().map(Box::new);
         if let Some(withdrawal) = &mut self.withdrawal
             && (foreign || withdrawal.untold.is_empty())
@@ -259,7 +273,7 @@ impl<'a> Exposed<'a> {
     fn end(&mut self) -> Option<Withdrawal> {
         let nobody = self.seen.get() == Seen::Nobody;
         let mut withdrawal = self.withdrawal();
-        for exposure in self.exposures.drain(..) {
+        for exposure in self.lists.exposures.drain(..) {
             if !nobody && exposure.is_untold() {
                 withdrawal.untold.push(exposure);
                 continue;
@@ -285,12 +299,18 @@ impl<'a> Exposed<'a> {
     }
 }
 
-impl Drop for Exposed<'_> {
+impl Drop for Exposed<'_, '_> {
     /// Nobody waits for what is left to find out: the call was dropped, or goes on without.
     fn drop(&mut self) {
         let begun = self.withdrawal.take().map(|withdrawal| *withdrawal);
         if let Some(withdrawal) = begun.or_else(|| self.end()) {
             self.leave(withdrawal);
+        }
+        // The exposures have ended, or are the withdrawal's.
+        self.lists.descriptors.clear();
+        let mut spares = self.inner.spare_lists.0.borrow_mut();
+        if spares.len() < SPARES_MAX {
+            spares.push(core::mem::take(&mut self.lists));
         }
     }
 }

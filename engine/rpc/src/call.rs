@@ -62,7 +62,7 @@ impl<'a> Ticket<'a> {
     }
 
     /// A reply has come. For what is returned see [`Exposed::settle`].
-    fn replied(&self, exposed: &mut Lent<'_>) -> bool {
+    fn replied(&self, exposed: &mut Lent<'_, '_>) -> bool {
         self.state.heard.set(self.inner.rt.now());
         exposed.0.as_mut().is_none_or(|exposed| exposed.settle(self.inner.pending.replied_by(self.id)))
     }
@@ -119,9 +119,9 @@ impl<'a> Letter<'a> {
 }
 
 /// The memory that a call exposes, where it does.
-struct Lent<'a>(Option<Exposed<'a>>);
+struct Lent<'a, 'b: 'a>(Option<Exposed<'a, 'b>>);
 
-impl<'a> Lent<'a> {
+impl<'a, 'b: 'a> Lent<'a, 'b> {
     /// Exposes memory, where there is any.
     #[inline]
     fn lend(
@@ -129,7 +129,7 @@ impl<'a> Lent<'a> {
         inner: &'a Rc<Inner>,
         state: &'a Rc<PeerState>,
         request: u64,
-        bulk: Option<Bulk<'a>>,
+        bulk: Option<Bulk<'b>>,
         deadline: Instant,
     ) -> Result<(), FabricError> {
         if let Some(bulk) = bulk {
@@ -248,24 +248,27 @@ pub(crate) async fn call_uncounted(
 
 impl Asked<'_> {
     /// From the beginning.
-    async fn go(&self, bulk: Option<Bulk<'_>>) -> Result<Reply, RpcError> {
-        let Self { inner, opcode, body, options, .. } = *self;
-        let start = inner.rt.now();
-        if body.len() > INLINE_MAX {
-            return Err(self.tally.failed(RpcError::TooLarge { len: body.len(), max: INLINE_MAX }));
+    #[expect(clippy::manual_async_fn, reason = "an async fn keeps its arguments beside what becomes of them")]
+    fn go(&self, bulk: Option<Bulk<'_>>) -> impl Future<Output = Result<Reply, RpcError>> {
+        async move {
+            let inner = self.inner;
+            let start = inner.rt.now();
+            if self.body.len() > INLINE_MAX {
+                return Err(self.tally.failed(RpcError::TooLarge { len: self.body.len(), max: INLINE_MAX }));
+            }
+            let state = inner.peer_state(self.to);
+            let class = Class::of(self.options.priority);
+            let leave = inner.leave(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
+            let (_exposing, credit) =
+                leave.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
+            let ticket = Ticket::new(inner, state);
+            let mut exposed = Lent(None);
+            let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, self.options.deadline);
+            lent.map_err(|error| self.tally.failed(error.into()))?;
+            let letter = Letter::new(inner, self.opcode, self.body, self.options, inner.rt.times());
+            let mut course = Course::new(inner, start);
+            self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
         }
-        let state = inner.peer_state(self.to);
-        let class = Class::of(options.priority);
-        let leave = inner.leave(&state, opcode, class, options.deadline, bulk.is_some()).await;
-        let (_exposing, credit) =
-            leave.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
-        let ticket = Ticket::new(inner, state);
-        let mut exposed = Lent(None);
-        let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, options.deadline);
-        lent.map_err(|error| self.tally.failed(error.into()))?;
-        let letter = Letter::new(inner, opcode, body, options, inner.rt.times());
-        let mut course = Course::new(inner, start);
-        self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
     }
 
     /// From the first try on, which was made and has no reply.
@@ -289,7 +292,7 @@ impl Asked<'_> {
         &self,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &mut Lent<'_>,
+        exposed: &mut Lent<'_, '_>,
         mut credit: Option<Permit>,
         course: &mut Course<'_>,
         mut first: Option<Result<Rc<Session>, Next>>,
@@ -364,7 +367,7 @@ impl Inner {
         ticket: &Ticket<'_>,
         session: &Session,
         letter: &Letter<'_>,
-        exposed: Option<&Exposed<'_>>,
+        exposed: Option<&Exposed<'_, '_>>,
         resend: bool,
         now: Instant,
     ) -> Result<(), FabricError> {
@@ -494,7 +497,7 @@ impl<'a> Course<'a> {
         session: Rc<Session>,
         ticket: &Ticket<'_>,
         letter: &Letter<'_>,
-        exposed: &Lent<'_>,
+        exposed: &Lent<'_, '_>,
         now: Instant,
     ) -> Result<Rc<Session>, Next> {
         let (inner, state, exposed) = (self.inner, &ticket.state, exposed.0.as_ref());

@@ -32,7 +32,6 @@ pub mod seal;
 mod server;
 mod servers;
 mod session;
-mod spares;
 mod turns;
 pub mod wire;
 
@@ -50,6 +49,7 @@ pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
 use accesses::Ledger;
+use bulk::SpareLists;
 use clients::Clients;
 use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
@@ -65,10 +65,10 @@ use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
 use servers::Servers;
-use spares::Spares;
 use std::rc::{Rc, Weak};
 use turns::Turns;
 use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
+use weir_memory::Spares;
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -123,6 +123,7 @@ pub(crate) struct Inner {
     spare_segments: Cell<Vec<(RemoteRegion, Access)>>,
     transfers: Semaphore,
     accesses: Ledger,
+    spare_lists: SpareLists,
     requests: Quota,
     bulks: Quota,
     load: Load,
@@ -172,6 +173,7 @@ impl Rpc {
             spare_segments: Cell::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
+            spare_lists: SpareLists::default(),
             requests: Quota::new(credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
             load: Load::default(),

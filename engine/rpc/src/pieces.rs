@@ -1,11 +1,10 @@
 //! The pieces of a bulk transfer: those that have not begun, and those that move.
 
 use crate::Inner;
-use crate::accesses::Accesses;
+use crate::accesses::Account;
 use crate::pace::Leave;
 use core::ops::Range;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use weir_fabric::{Access, RemoteRegion, Transfer};
 use weir_runtime::sync::Permit;
 
@@ -129,12 +128,12 @@ pub(crate) struct UnderWay<'a> {
     newest: Option<Moving>,
     inner: &'a Inner,
     /// The account of the request's accesses, where there is one.
-    accesses: Option<&'a Rc<Accesses>>,
+    accesses: Option<&'a Account>,
 }
 
 impl<'a> UnderWay<'a> {
     /// None yet.
-    pub(crate) fn new(inner: &'a Inner, accesses: Option<&'a Rc<Accesses>>) -> Self {
+    pub(crate) fn new(inner: &'a Inner, accesses: Option<&'a Account>) -> Self {
         Self { older: VecDeque::new(), newest: None, inner, accesses }
     }
 
@@ -168,7 +167,7 @@ impl Drop for UnderWay<'_> {
         if self.is_empty() {
             return;
         }
-        let Some(accesses) = self.accesses.map(Rc::clone) else { return };
+        let Some(accesses) = self.accesses.cloned() else { return };
         let mut moving = core::mem::take(&mut self.older);
         moving.extend(self.newest.take());
         self.inner.rt.spawn(async move {

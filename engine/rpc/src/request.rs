@@ -1,7 +1,7 @@
 //! A request as its handler sees it.
 
 use crate::Inner;
-use crate::accesses::Accesses;
+use crate::accesses::Account;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
@@ -31,7 +31,7 @@ pub(crate) struct Parts {
     segments: Vec<(RemoteRegion, Access)>,
     deadline: Instant,
     /// Its accesses to the client's memory, where it has exposed any.
-    accesses: Option<Rc<Accesses>>,
+    accesses: Option<Account>,
 }
 
 /// What a handler may want to know of a request's header.
@@ -90,7 +90,7 @@ impl Request {
     pub(crate) fn lend(
         &mut self,
         segments: Vec<(RemoteRegion, Access)>,
-        accesses: Rc<Accesses>,
+        accesses: Account,
     ) -> Vec<(RemoteRegion, Access)> {
         // Nobody else has a request's parts.
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return Vec::new() };

@@ -1,6 +1,6 @@
 //! Taking requests in and sending replies out.
 
-use crate::accesses::Accesses;
+use crate::accesses::Account;
 use crate::bulk::WITHDRAWAL_GRACE;
 use crate::clients::{ServedSession, Stranger};
 use crate::desk::{Counter, Handler};
@@ -65,7 +65,7 @@ pub(crate) struct Task {
     request: u64,
     version: u16,
     /// Its accesses to the client's memory, and when they must have ended.
-    accesses: Option<(Rc<Accesses>, Instant)>,
+    accesses: Option<(Account, Instant)>,
     /// How many requests had begun when it came, where its client had no other under way.
     lone: Option<u64>,
     finished: Cell<bool>,
@@ -88,7 +88,7 @@ impl Running {
     }
 
     /// It has accesses to the client's memory, which must have ended by then.
-    fn watch(&mut self, accesses: Rc<Accesses>, until: Instant) {
+    fn watch(&mut self, accesses: Account, until: Instant) {
         // Nobody else has it yet.
         if let Some(task) = Rc::get_mut(&mut self.task) {
             task.accesses = Some((accesses, until));
@@ -110,14 +110,14 @@ impl Running {
     pub(crate) fn finish(self, result: Result<Body, Status>) {
         match &self.task.accesses {
             Some((accesses, until)) if accesses.is_busy() => {
-                let held = (Rc::clone(accesses), *until);
+                let held = (accesses.clone(), *until);
                 self.finish_later(held, result);
             }
             _ => self.reply(result),
         }
     }
 
-    fn finish_later(self, (accesses, until): (Rc<Accesses>, Instant), result: Result<Body, Status>) {
+    fn finish_later(self, (accesses, until): (Account, Instant), result: Result<Body, Status>) {
         add(&self.inner.metrics.replies_held, 1);
         let rt = self.inner.rt.clone();
         rt.clone().spawn(async move {
@@ -396,8 +396,8 @@ impl Inner {
         let mut running = Running::new(Rc::clone(&inner), header, lone);
         let mut request = Request::new(inner, header, message, layout, deadline);
         if let Some(segments) = segments {
-            let accesses = Accesses::open(&running.inner, header.client, header.request);
-            running.watch(Rc::clone(&accesses), deadline + WITHDRAWAL_GRACE);
+            let accesses = Account::open(&running.inner, header.client, header.request);
+            running.watch(accesses.clone(), deadline + WITHDRAWAL_GRACE);
             self.spare_segments.set(request.lend(segments, accesses));
         }
         // What moves memory takes longer than its turn, and others may have come.

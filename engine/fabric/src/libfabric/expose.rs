@@ -25,14 +25,29 @@ pub(super) struct Exposing {
     /// Whether pooled memory keeps its registrations.
     keeps_pooled: bool,
     /// Registrations of the application's memory.
-    cache: Option<RefCell<MrCache<Registration>>>,
+    cache: Option<RefCell<MrCache<Box<Live>>>>,
+    /// Places without a registration, for the next ones.
+    #[expect(clippy::vec_box, reason = "it is the box that is kept")]
+    spares: RefCell<Vec<Box<Live>>>,
 }
+
+/// Most places that are kept without a registration: a server's and a client's credits.
+const SPARES_MAX: usize = 64;
 
 impl Exposing {
     pub(super) fn new(method: MrMethod, accounting: MrAccounting, cache_entries: usize) -> Self {
         let cache = if cache_entries > 0 { MrCache::new(cache_entries).map(RefCell::new) } else { None };
         let keeps_pooled = method.leaves_exposed() || cache_entries > 0;
-        Self { method, accounting, keeps_pooled, cache }
+        Self { method, accounting, keeps_pooled, cache, spares: RefCell::default() }
+    }
+
+    /// Ends a registration, and keeps its place.
+    fn end(&self, mut live: Box<Live>) {
+        (live.registration, live.memory) = (None, None);
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < SPARES_MAX {
+            spares.push(live);
+        }
     }
 
     /// Ends the registrations in the cache.
@@ -53,25 +68,32 @@ enum Home {
     Cache(Stamp),
 }
 
-/// A registration that is in use.
+/// A registration, in use or kept for the next use. It stays in one place, so that exposing memory again allocates nothing.
 struct Live {
     core: Weak<Core>,
-    memory: Rc<Memory>,
+    /// While it is in use: memory keeps registrations that don't keep it.
+    memory: Option<Rc<Memory>>,
     part: (usize, usize, Access),
     home: Home,
-    registration: Registration,
+    /// None where it has ended.
+    registration: Option<Registration>,
 }
 
 impl Live {
-    fn keep(self) {
+    /// The key by which peers name it.
+    fn key(&self) -> u64 {
+        self.registration.as_ref().map_or(0, Registration::key)
+    }
+
+    fn keep(mut self: Box<Self>) {
         let Some(core) = self.core.upgrade().filter(|core| !core.raw.is_stopped()) else { return };
-        match self.home {
-            Home::None => {}
-            Home::Pooled => self.memory.keep(self.part, Box::new(self.registration)),
+        let Some(memory) = self.memory.take() else { return };
+        match core::mem::replace(&mut self.home, Home::None) {
+            Home::None => core.exposing.end(self),
+            Home::Pooled => memory.keep(self.part, self),
             Home::Cache(stamp) => {
                 let Some(cache) = &core.exposing.cache else { return };
-                let gone =
-                    cache.borrow_mut().put(whereabouts(&self.memory, self.part), self.registration, stamp);
+                let gone = cache.borrow_mut().put(whereabouts(&memory, self.part), self, stamp);
                 core.counters.mr_stale.set(cache.borrow().stale());
                 drop(gone);
             }
@@ -81,7 +103,7 @@ impl Live {
 
 impl Registered for Live {
     fn settle(self: Box<Self>) {
-        (*self).keep();
+        self.keep();
     }
 
     fn is_untold(&self) -> bool {
@@ -94,10 +116,10 @@ impl Registered for Live {
     fn close(self: Box<Self>) -> Ending {
         let Some(core) = self.core.upgrade() else { return Ending::Certain };
         if core.exposing.method.leaves_exposed() && !matches!(self.home, Home::None) {
-            (*self).keep();
+            self.keep();
             return Ending::Exposed;
         }
-        drop(self.registration);
+        core.exposing.end(self);
         // An endpoint that is closed takes nothing any more.
         if core.raw.is_stopped() || core.exposing.accounting == MrAccounting::Provider {
             Ending::Certain
@@ -123,38 +145,45 @@ impl Core {
     ) -> Result<Exposure, FabricError> {
         let part = (at, len, access);
         let (kept, home) = self.kept(&memory, part);
-        let registration = match kept {
-            Some(registration) => {
-                add(&self.counters.mr_hits, 1);
-                registration
-            }
-            None => self.register(&memory, part)?,
+        let mut live = if let Some(live) = kept {
+            add(&self.counters.mr_hits, 1);
+            live
+        } else {
+            let registration = Some(self.register(&memory, part)?);
+            let spare = self.exposing.spares.borrow_mut().pop();
+            let core = Rc::downgrade(self);
+            let mut live = spare.unwrap_or_else(|| {
+                Box::new(Live { core, memory: None, part, home: Home::None, registration: None })
+            });
+            live.registration = registration;
+            live
         };
+        (live.part, live.home, live.memory) = (part, home, Some(Rc::clone(&memory)));
         add(&self.counters.exposures, 1);
         let addr = if self.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
-        let region = RemoteRegion { addr, key: registration.key(), len: len as u64 };
-        let live = Live { core: Rc::downgrade(self), memory: Rc::clone(&memory), part, home, registration };
-        Ok(Exposure::new(region, memory, Box::new(live)))
+        let region = RemoteRegion { addr, key: live.key(), len: len as u64 };
+        Ok(Exposure::new(region, memory, live))
     }
 
     /// A registration that serves again, and where it goes afterwards.
-    fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Registration>, Home) {
+    fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Box<Live>>, Home) {
         if !memory.is_foreign() {
             if !self.exposing.keeps_pooled {
                 return (None, Home::None);
             }
             let ours = |kept: &dyn Any| {
-                kept.downcast_ref::<Registration>().is_some_and(|registration| registration.is_of(&self.raw))
+                let live = kept.downcast_ref::<Live>().and_then(|live| live.registration.as_ref());
+                live.is_some_and(|registration| registration.is_of(&self.raw))
             };
             let kept = memory.take_kept(part, ours).and_then(|kept| kept.downcast().ok());
-            return (kept.map(|kept| *kept), Home::Pooled);
+            return (kept, Home::Pooled);
         }
         let Some(cache) = &self.exposing.cache else { return (None, Home::None) };
         let mut cache = cache.borrow_mut();
         let found = cache.take(&whereabouts(memory, part));
         self.counters.mr_stale.set(cache.stale());
         match found {
-            Found::Kept(registration, stamp) => (Some(registration), Home::Cache(stamp)),
+            Found::Kept(live, stamp) => (Some(live), Home::Cache(stamp)),
             Found::Nothing(Some(stamp)) => (None, Home::Cache(stamp)),
             Found::Nothing(None) => (None, Home::None),
         }

@@ -1,4 +1,4 @@
-//! Places of what has ended, for what begins next, so that nothing is allocated for a request.
+//! Places of what has ended, for what begins next, so that nothing is allocated for it.
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -7,18 +7,27 @@ use std::rc::Rc;
 const KEPT_MAX: usize = 64;
 
 /// Places that nobody uses.
-pub(crate) struct Spares<T>(RefCell<Vec<Rc<T>>>);
+#[derive(Debug)]
+pub struct Spares<T>(RefCell<Vec<Rc<T>>>);
 
 impl<T> Default for Spares<T> {
     fn default() -> Self {
-        Self(RefCell::default())
+        Self::new()
+    }
+}
+
+impl<T> Spares<T> {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(RefCell::new(Vec::new()))
     }
 }
 
 impl<T: Default> Spares<T> {
     /// A place that `fill` has filled: each field where it stays, so that nothing is put together first and copied then.
     #[inline]
-    pub(crate) fn take(&self, fill: impl FnOnce(&mut T)) -> Rc<T> {
+    pub fn take(&self, fill: impl FnOnce(&mut T)) -> Rc<T> {
         let spare = self.0.borrow_mut().pop();
         let mut place = spare.unwrap_or_default();
         if Rc::get_mut(&mut place).is_none() {
@@ -33,7 +42,7 @@ impl<T: Default> Spares<T> {
 
     /// Keeps a place whose user has ended.
     #[inline]
-    pub(crate) fn keep(&self, place: &Rc<T>) {
+    pub fn keep(&self, place: &Rc<T>) {
         let mut kept = self.0.borrow_mut();
         if kept.len() < KEPT_MAX {
             kept.push(Rc::clone(place));
