@@ -1,4 +1,5 @@
-//! The experiment for real: one server thread, client processes on loopback, requests over the whole RPC layer.
+//! The experiments for real: one server thread (figure 5), or one server process of several (figure 4), client processes on
+//! loopback, requests over the whole RPC layer.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -6,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
+use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use weir_fabric::{Ability, Options, ReceiveMode, open};
@@ -25,6 +27,10 @@ const COUNTERS: u16 = 0x7f12;
 
 /// Client processes. Beyond some dozens a small machine measures its scheduler.
 const CLIENTS: [u32; 5] = [1, 2, 4, 8, 16];
+/// Threads of the server process of figure 4: as many as a small machine has cores, and twice as many.
+const THREADS: [usize; 2] = [2, 4];
+/// Client processes that ask those.
+const CLIENTS_OF_MANY: [u32; 3] = [4, 8, 16];
 /// Requests that a client has under way.
 const IN_FLIGHT: usize = 16;
 /// Bytes of a request.
@@ -32,14 +38,15 @@ const SMALL: usize = 64;
 /// Time for each measurement.
 const SPAN: Duration = Duration::from_millis(1500);
 
-/// Splits `mode:provider:port`.
-fn parts(arguments: &str) -> Result<(&str, &str, u16), BenchError> {
-    let wrong = || failed("receive process", &format!("{arguments} is not mode:provider:port"));
-    let mut parts = arguments.split(':');
-    let (Some(mode), Some(provider), Some(port)) = (parts.next(), parts.next(), parts.next()) else {
+/// Splits `mode:provider:port,port,...`: each server thread has a port.
+fn parts(arguments: &str) -> Result<(&str, &str, Vec<u16>), BenchError> {
+    let wrong = || failed("receive process", &format!("{arguments} is not mode:provider:port,..."));
+    let mut fields = arguments.split(':');
+    let (Some(mode), Some(provider), Some(ports)) = (fields.next(), fields.next(), fields.next()) else {
         return Err(wrong());
     };
-    Ok((mode, provider, port.parse().map_err(|_| wrong())?))
+    let ports = ports.split(',').map(|port| port.parse().map_err(|_| wrong()));
+    Ok((mode, provider, ports.collect::<Result<_, _>>()?))
 }
 
 fn say(line: &str) -> Result<(), BenchError> {
@@ -47,9 +54,34 @@ fn say(line: &str) -> Result<(), BenchError> {
     std::io::stdout().flush().map_err(|error| failed("receive process", &error))
 }
 
-/// Runs as the server: `arguments` is `mode:provider:port`. Ends when it is killed.
+/// Runs as the server: `arguments` is `mode:provider:port,...`. Ends when it is killed.
 pub fn serve(arguments: &str) -> Result<(), BenchError> {
-    let (mode, provider, port) = parts(arguments)?;
+    let (mode, provider, ports) = parts(arguments)?;
+    let (ready, served) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for port in &ports {
+            let ready = ready.clone();
+            scope.spawn(move || {
+                if let Err(error) = serve_at(mode, provider, *port, &ready) {
+                    // Nobody is told any more once another thread has failed.
+                    let _ = ready.send(Err(error));
+                }
+            });
+        }
+        for _ in &ports {
+            served.recv().map_err(|error| failed("receive server", &error))??;
+        }
+        say("ready")
+    })
+}
+
+/// One thread of the server, with an endpoint of its own.
+fn serve_at(
+    mode: &str,
+    provider: &str,
+    port: u16,
+    ready: &Sender<Result<(), BenchError>>,
+) -> Result<(), BenchError> {
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
     let standard = mode == Receive::Standard.name();
@@ -69,22 +101,29 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
             async move { Ok(words.into_iter().flat_map(u64::to_le_bytes).collect()) }
         }),
     );
-    say("ready")?;
+    ready.send(Ok(())).map_err(|error| failed("receive server", &error))?;
     executor.block_on(core::future::pending())
 }
 
-/// Runs as a client: `arguments` is `mode:provider:port`. Says "ready", waits for a line, and then says how many
-/// requests it had answered within the span.
+/// Runs as a client: `arguments` is `mode:provider:port,...`. Says "ready", waits for a line, and then says how many
+/// requests it had answered within the span. It asks the server's threads by turns.
 pub fn client(arguments: &str) -> Result<(), BenchError> {
-    let (_, provider, port) = parts(arguments)?;
+    let (_, provider, ports) = parts(arguments)?;
     let executor = Executor::new().map_err(|error| failed("executor", &error))?;
     let rt = executor.handle();
-    let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", port))
+    let near = ports.first().copied().unwrap_or_default();
+    let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", near))
         .map_err(|error| failed("receive client", &error))?;
     let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
-    let to = Peer::new("127.0.0.1", port);
-    let ask = || rpc.call(&to, EMPTY, &[7; SMALL], None, CallOptions::within(&rt, Duration::from_secs(30)));
-    executor.block_on(ask()).map_err(|error| failed("receive client", &error))?;
+    let peers: Vec<Peer> = ports.iter().map(|port| Peer::new("127.0.0.1", *port)).collect();
+    let turn = Cell::new(0);
+    let ask = || {
+        let to = &peers[turn.replace((turn.get() + 1) % peers.len())];
+        rpc.call(to, EMPTY, &[7; SMALL], None, CallOptions::within(&rt, Duration::from_secs(30)))
+    };
+    for _ in &peers {
+        executor.block_on(ask()).map_err(|error| failed("receive client", &error))?;
+    }
     say("ready")?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).map_err(|error| failed("receive client", &error))?;
@@ -149,9 +188,10 @@ impl Drop for Process {
 }
 
 /// A run: requests per second over all clients, and buffers posted for each thousand messages.
-fn run(provider: &str, receive: Receive, clients: u32) -> Result<(f64, f64), BenchError> {
-    let port = free_port()?;
-    let arguments = format!("{}:{provider}:{port}", receive.name());
+fn run(provider: &str, receive: Receive, threads: usize, clients: u32) -> Result<(f64, f64), BenchError> {
+    let ports = (0..threads).map(|_| free_port()).collect::<Result<Vec<_>, _>>()?;
+    let listed: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let arguments = format!("{}:{provider}:{}", receive.name(), listed.join(","));
     let _server = Process::start("--serve-receive", &arguments)?;
     let processes = (0..clients).map(|_| Process::start("--receive-client", &arguments));
     let mut processes = processes.collect::<Result<Vec<_>, _>>()?;
@@ -161,8 +201,12 @@ fn run(provider: &str, receive: Receive, clients: u32) -> Result<(f64, f64), Ben
         let line = process.line()?;
         answered += line.parse::<f64>().map_err(|_| failed("receive client", &line))?;
     }
-    let (messages, posts) = counters(provider, port)?;
-    Ok((answered / SPAN.as_secs_f64(), posts / messages * 1000.0))
+    let mut counted = (0.0, 0.0);
+    for port in ports {
+        let more = counters(provider, port)?;
+        counted = (counted.0 + more.0, counted.1 + more.1);
+    }
+    Ok((answered / SPAN.as_secs_f64(), counted.1 / counted.0 * 1000.0))
 }
 
 /// Messages that a server received, and buffers that it posted for them.
@@ -185,34 +229,57 @@ fn counters(provider: &str, port: u16) -> Result<(f64, f64), BenchError> {
     }
 }
 
+/// A line of a figure: a mode, by the number of client processes.
+fn line(
+    provider: &str,
+    receive: Receive,
+    threads: usize,
+    clients: &[u32],
+    name: String,
+) -> Result<Series, BenchError> {
+    let mut points = Vec::new();
+    for clients in clients {
+        let (rate, posts) = run(provider, receive, threads, *clients)?;
+        println!(
+            "{provider}, {}, {threads} server threads, {clients} clients: {rate:.0} op/s, {posts:.1} posts per 1000 messages",
+            receive.name()
+        );
+        points.push((f64::from(*clients), rate));
+    }
+    Ok(Series { name, points })
+}
+
+/// Compares both modes with so many server threads where most clients ask, the lines of which are the last two.
+fn compare(report: &mut Report, provider: &str, threads: usize, lines: &[Series]) {
+    let [.., standard, multi] = lines else { return };
+    let most = |line: &Series| line.points.last().copied().unwrap_or_default();
+    let ((clients, rate), (_, reference)) = (most(multi), most(standard));
+    let several = if threads == 1 { String::new() } else { format!("{threads} server threads, ") };
+    let name = format!("receive {provider}: multi-recv, {several}{clients} client processes");
+    report.beside(&name, rate, "op/s", ("standard", reference), None);
+}
+
 /// Measures both modes on every provider that needs no special hardware.
 pub fn measure(report: &mut Report, folder: &Path) -> Result<(), BenchError> {
+    let (across, up) = ("client processes", "requests per second");
     for provider in ["tcp", "shm"] {
         let mut lines = Vec::new();
         for receive in Receive::BOTH {
-            let mut points = Vec::new();
-            for clients in CLIENTS {
-                let (rate, posts) = run(provider, receive, clients)?;
-                println!(
-                    "{provider}, {}, {clients} clients: {rate:.0} op/s, {posts:.1} posts per 1000 messages",
-                    receive.name()
-                );
-                points.push((f64::from(clients), rate));
-            }
-            lines.push(Series { name: receive.name().to_owned(), points });
+            lines.push(line(provider, receive, 1, &CLIENTS, receive.name().to_owned())?);
         }
-        let most =
-            |at: usize| lines.get(at).and_then(|line: &Series| line.points.last()).map_or(0.0, |last| last.1);
-        let name = format!("receive {provider}: multi-recv, {} client processes", CLIENTS[CLIENTS.len() - 1]);
-        report.beside(&name, most(1), "op/s", ("standard", most(0)), None);
-        let title = format!("This machine, {provider}: one server thread");
-        publish(
-            &title,
-            "client processes",
-            "requests per second",
-            lines,
-            &folder.join(format!("receive-{provider}.svg")),
-        )?;
+        compare(report, provider, 1, &lines);
+        let title = format!("This machine, {provider}: one server thread (figure 5)");
+        publish(&title, across, up, lines, &folder.join(format!("receive-{provider}.svg")))?;
+        let mut lines = Vec::new();
+        for threads in THREADS {
+            for receive in Receive::BOTH {
+                let name = format!("{}, {threads} threads", receive.name());
+                lines.push(line(provider, receive, threads, &CLIENTS_OF_MANY, name)?);
+            }
+            compare(report, provider, threads, &lines);
+        }
+        let title = format!("This machine, {provider}: a server process of several threads (figure 4)");
+        publish(&title, across, up, lines, &folder.join(format!("receive-threads-{provider}.svg")))?;
     }
     Ok(())
 }
