@@ -390,15 +390,17 @@ pub fn measure(
     }
     if wanted("keys") {
         let store = file("store-keys");
-        executor.block_on(keys::measure(&handle, &store.0, report))?;
+        // What others have used and given back in this process would hide what it takes.
+        let is_alone = only.len() == 1;
+        executor.block_on(keys::measure(&handle, &store.0, is_alone, report))?;
     }
     if wanted("backlog") {
         let store = file("store-backlog");
         executor.block_on(backlog::measure(&handle, &store.0, report))?;
     }
     if wanted("snapshots") {
-        let store = file("store-snapshots");
-        executor.block_on(snapshots::measure(&handle, &store.0, report))?;
+        let (raw, store) = (file("store-snapshots-raw"), file("store-snapshots"));
+        executor.block_on(snapshots::measure(&handle, [&raw.0, &store.0], report))?;
     }
     if wanted("counts") {
         counts::measure(report);

@@ -114,8 +114,13 @@ fn resident() -> Result<f64, BenchError> {
     Ok(resident_mib(pid)? * float(1 << 20))
 }
 
-/// Adds the rows.
-pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Result<(), BenchError> {
+/// Adds the rows. That of the process's memory means something where nothing was measured before (`is_alone`).
+pub async fn measure(
+    handle: &Handle,
+    path: &Path,
+    is_alone: bool,
+    report: &mut Report,
+) -> Result<(), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let asked = std::env::var("WEIR_BENCH_KEYS").ok().and_then(|keys| keys.parse().ok());
     let files: u64 = asked.unwrap_or(FILES).max(2 * BEHIND_CHECKPOINT);
@@ -142,7 +147,9 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     report.figure(&name("stored"), stored, "files/s", None);
     report.figure(&name("DRAM for each"), each(memory), "B", goal);
     let own = ("by the store's own meter", each(memory));
-    report.beside(&name("resident memory for each"), resident / float(files), "B", own, None);
+    if is_alone {
+        report.beside(&name("resident memory for each"), resident / float(files), "B", own, None);
+    }
     report.figure(&name("log for each"), each(log), "B", None);
     // As a kill leaves it: nothing is written any more.
     drop((store, shard, device));

@@ -1,4 +1,5 @@
-//! Overwrites of a value of which every version is kept: with each step there is one more snapshot, and one more version.
+//! Overwrites of a value of which every version is kept: with each step there is one more snapshot, and one more version. Epochs
+//! are those of the clock, so that aggregation follows as it does behind clients.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use weir_runtime::Handle;
 use weir_store::StoreConfig;
 
 use super::load::{CONTAINER, Load, float, new_file_store};
-use super::{FILE_BYTES, TINY, failed};
+use super::{FILE_BYTES, TINY, failed, floor, used_file};
 use crate::pairs::median;
 use crate::report::{BenchError, Report};
 
@@ -26,33 +27,45 @@ fn figures(times: &[Duration]) -> (f64, f64) {
     )
 }
 
-/// Adds rows that compare the last steps with the first ones.
-fn compare(report: &mut Report, what: &str, times: &[Duration], goal: Option<&str>) {
-    let (first, last) = (figures(&times[..COMPARED]), figures(&times[times.len() - COMPARED..]));
+/// Adds rows that compare the last steps with the first ones. Each is measured by writes of the bare disk that took turns with
+/// it, which is another disk from one minute to the next.
+fn compare(report: &mut Report, what: &str, times: &[Duration], raw: &[Duration], goal: Option<&str>) {
+    let ends = |times: &[Duration]| (figures(&times[..COMPARED]), figures(&times[times.len() - COMPARED..]));
+    let ((first, last), raw) = (ends(times), ends(raw));
     let name = |figure: &str| format!("store: {what} behind {STEPS} snapshots{figure}");
     let reference = format!("in the first {COMPARED} steps");
-    report.beside(&name(", p50"), last.0, "us", (&reference, first.0), goal);
+    report.beside(&name(", p50"), last.0, "us", (&reference, first.0), None);
     report.beside(&name(""), last.1, "op/s", (&reference, first.1), None);
+    let of_raw = (last.0 / raw.1.0, first.0 / raw.0.0);
+    report.beside(&name(", p50 of raw writes"), of_raw.0, "times", (&reference, of_raw.1), goal);
 }
 
 /// Adds the rows.
-pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Result<(), BenchError> {
+pub async fn measure(
+    handle: &Handle,
+    [raw_path, path]: [&Path; 2],
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let raw = used_file(handle, raw_path, FILE_BYTES).await?;
     let (store, shard) = new_file_store(handle, path, FILE_BYTES, StoreConfig::default()).await?;
     let load = Load::new(handle, &shard, TINY.first, 1, 1, TINY.len);
     let load = load.ok_or_else(|| failed("a load", &"its data has no memory"))?;
-    let (mut snapshots, mut overwrites) = (Vec::new(), Vec::new());
-    load.updates(0).await.ok_or_else(|| failed("an update", &"it failed"))?;
-    for step in 1..=STEPS {
-        let began = Instant::now();
-        let kept = shard.add_snapshot(CONTAINER, Epoch(step)).await;
+    let (mut snapshots, mut overwrites, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+    load.updates(handle.wall_ns()).await.ok_or_else(|| failed("an update", &"it failed"))?;
+    for _ in 0..STEPS {
+        let (began, now) = (Instant::now(), handle.wall_ns());
+        let kept = shard.add_snapshot(CONTAINER, Epoch(now)).await;
         kept.map_err(|error| failed("a snapshot", &error))?;
         snapshots.push(began.elapsed());
         // At the next epoch.
-        let times = load.update_times(step).await.ok_or_else(|| failed("an overwrite", &"it failed"))?;
+        let times = load.update_times(now).await.ok_or_else(|| failed("an overwrite", &"it failed"))?;
         overwrites.extend(times);
+        let began = Instant::now();
+        floor(&raw, TINY.len, 1).await.ok_or_else(|| failed("a raw write", &"it failed"))?;
+        writes.push(began.elapsed());
     }
-    compare(report, "overwrite 64 B", &overwrites, Some("<= 1.1"));
-    compare(report, "snapshot", &snapshots, None);
+    compare(report, "overwrite 64 B", &overwrites, &writes, Some("<= 1.1"));
+    compare(report, "snapshot", &snapshots, &writes, None);
     let kept = shard.snapshots(CONTAINER).map_err(|error| failed("snapshots", &error))?.len() as u64;
     report.figure("store: snapshots kept then", float(kept), "", None);
     drop((load, shard));

@@ -120,21 +120,21 @@ impl Queue {
         self.objects.is_empty() && self.containers.is_empty() && self.rests.is_empty()
     }
 
-    /// Takes what is next. Objects that have changed, containers and akeys that take long take turns, so that none keeps the
+    /// Takes what is next, of the objects one whose changes have gathered up to `ripe`. Objects that have changed, containers and akeys that take long take turns, so that none keeps the
     /// others waiting.
-    pub(crate) fn take(&mut self, horizon: u64) -> Option<Task> {
+    pub(crate) fn take(&mut self, ripe: u64) -> Option<Task> {
         self.turn = (self.turn + 1) % 3;
         (0..3).find_map(|step| match (self.turn + step) % 3 {
-            0 => self.take_object(horizon),
+            0 => self.take_object(ripe),
             1 => self.take_container(),
             _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
         })
     }
 
-    /// Takes an object whose oldest change is past the horizon, with the horizon of its last visit.
-    fn take_object(&mut self, horizon: u64) -> Option<Task> {
+    /// Takes an object whose oldest change is as old as this, with the horizon of its last visit.
+    fn take_object(&mut self, ripe: u64) -> Option<Task> {
         let (epoch, object) = self.order.first().copied()?;
-        if epoch > horizon {
+        if epoch > ripe {
             return None;
         }
         self.order.pop_first();

@@ -91,7 +91,7 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
         return Ok(true);
     }
     let horizon = horizon(core);
-    let task = core.aggregation.borrow_mut().take(horizon);
+    let task = core.aggregation.borrow_mut().take(ripe(core, horizon));
     match task {
         None => return crate::defragment::work(core).await,
         Some(Task::Akey(rest)) => visit_akey(core, *rest, horizon).await?,
@@ -118,6 +118,16 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
 fn horizon(core: &Core) -> u64 {
     let retention = u64::try_from(core.config.retention.as_nanos()).unwrap_or(u64::MAX);
     core.rt.wall_ns().saturating_sub(retention)
+}
+
+/// Part of the retention for which changes of an object gather before it is visited again: one that is overwritten all the time
+/// would be visited all the time, and each visit passes over all that is newer than its horizon.
+const GATHERING: u32 = 8;
+
+/// Objects with changes of this epoch or earlier are visited.
+fn ripe(core: &Core, horizon: u64) -> u64 {
+    let gathering = (core.config.retention / GATHERING).as_nanos();
+    horizon.saturating_sub(u64::try_from(gathering).unwrap_or(u64::MAX))
 }
 
 /// When decisions were made that are remembered, unless they are too many.
