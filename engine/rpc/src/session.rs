@@ -14,7 +14,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_fabric::PeerId;
+use weir_fabric::{Found, PeerId};
 use weir_proto::Der;
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Instant, race};
@@ -204,8 +204,8 @@ impl Inner {
         }
         let until = deadline.min(self.rt.now() + self.config.hello_timeout);
         let resolving = self.endpoint.resolve(state.peer.host(), state.peer.port());
-        let address = match self.rt.timeout_at(until, resolving).await {
-            Ok(Ok(address)) => address,
+        let Found { address, server: expected } = match self.rt.timeout_at(until, resolving).await {
+            Ok(Ok(found)) => found,
             Ok(Err(error)) => return Err(unreachable(&error.to_string())),
             Err(_) => return Err(unreachable("the name could not be resolved in time")),
         };
@@ -214,7 +214,11 @@ impl Inner {
         let left = self.servers.borrow_mut().enter(state, id);
         self.forget_unused(left.as_slice());
         let began = self.rt.now();
-        let outcome = self.greet(state, id, until).await;
+        let outcome = self.greet(state, id, until).await.and_then(|made| {
+            // The address was told by who had it then; whoever has it now serves something else.
+            let is_meant = expected.is_none_or(|expected| expected == made.1.bits());
+            is_meant.then_some(made).ok_or_else(|| unreachable("another server answers at its address by now"))
+        });
         match outcome {
             Ok((version, server, key)) => {
                 let session = Rc::new(Session { id, version, server, key });

@@ -8,6 +8,7 @@ mod hostile;
 mod kill;
 mod management;
 mod membership;
+mod published;
 #[cfg(feature = "mercury")]
 mod mercury;
 #[cfg(feature = "spdk")]

@@ -10,7 +10,7 @@ use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_daemon::verdict::Verdict;
 use weir_fabric::sim::Fabric;
-use weir_fabric::{AuthKey, Endpoint};
+use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::health::Watched;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -130,6 +130,17 @@ impl Cluster {
     /// Formats disks and starts all engines.
     pub fn start(seed: u64, shape: Shape) -> Self {
         Self::start_on(seed, shape, Vec::new())
+    }
+
+    /// The same with addresses that the provider chooses, also other ones after each restart.
+    pub fn start_published(seed: u64, shape: Shape) -> Self {
+        let cluster = Self::assemble(seed, shape, Vec::new());
+        cluster.fabric.configure(|config| config.published = true);
+        for rank in 0..shape.engines {
+            cluster.boot(rank);
+        }
+        cluster.settle();
+        cluster
     }
 
     /// The same with engines on some virtual networks.
@@ -342,6 +353,7 @@ impl Cluster {
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
             device: None,
+            addressing: Addressing::ByProvider,
         }
     }
 

@@ -1,12 +1,15 @@
 //! Opening an endpoint: which provider, which address, what it can do.
 
 use super::bell::{self, Bell};
-use super::endpoint::LibfabricEndpoint;
+use super::endpoint::{LibfabricEndpoint, Published};
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::survey::Facts;
-use super::{raw, resolve, survey};
-use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait};
+use super::{raw, resolve, survey, sys};
+use crate::published::Teller;
+use crate::{
+    Ability, Address, Addressing, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait,
+};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -112,6 +115,8 @@ pub struct Options {
     pub auth_keys: Vec<AuthKey>,
     /// How messages are sent, where the provider has several ways.
     pub protocol: Protocol,
+    /// Whether listening endpoints are at the port that is configured, or at an address that is told there.
+    pub addressing: Addressing,
 }
 
 impl Default for Options {
@@ -128,6 +133,7 @@ impl Default for Options {
             mr_cache: 0,
             auth_keys: Vec::new(),
             protocol: Protocol::Usual,
+            addressing: Addressing::ByProvider,
         }
     }
 }
@@ -169,6 +175,16 @@ fn default_ip(v6_first: bool) -> IpAddr {
 pub(crate) struct Own {
     pub(crate) node: Option<String>,
     pub(crate) service: Option<String>,
+}
+
+/// Where an endpoint is to be opened, whose provider has addresses of this form. One whose address is published may be at any
+/// port, and where a NIC is named at that NIC's own address. A provider with addresses of its own chooses by the NIC.
+pub(super) fn place(form: u32, published: bool, options: &Options) -> Result<Own, FabricError> {
+    if form != sys::ADDRESSES_SOCKETS || published && options.device.is_some() {
+        return Ok(Own { node: None, service: None });
+    }
+    let own = own_socket(&options.bind)?;
+    Ok(if published { Own { service: None, ..own } } else { own })
 }
 
 /// Finds the own address for providers with socket addresses.
@@ -220,16 +236,15 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
     check_device(options, facts)?;
+    let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
-    let (mut own, mut bell) = (Own { node: None, service: None }, None);
-    let mut name = None;
+    let own = place(facts.address_form(), published, options)?;
+    let (mut name, mut bell) = (None, None);
     if wait == Wait::Doorbell {
         bell::sweep();
         let fresh = bell::fresh_name(rt.random_u64());
         bell = Some(Bell::new(&fresh)?);
         name = Some(fresh);
-    } else {
-        own = own_socket(&options.bind)?;
     }
     let args = OpenArgs {
         provider: &options.provider,
@@ -252,9 +267,20 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         provider: options.provider.clone(),
     })?;
     // Last, so that whoever finds the port finds an endpoint that works.
-    if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
-        bell.listen(*port)?;
-    }
+    let teller = match (&options.bind, &mut bell) {
+        (Bind::Listen { host, port }, _) if published => {
+            Some(Teller::start(host, *port, &options.provider)?)
+        }
+        (Bind::Listen { port, .. }, Some(bell)) => {
+            bell.listen(*port)?;
+            None
+        }
+        _ => None,
+    };
+    let is_foreign = facts.address_form() == sys::ADDRESSES_FOREIGN;
+    let spelled = if is_foreign { raw.spell(&address) } else { None };
+    let spelled = spelled.unwrap_or_else(|| address.to_string());
+    let published = published.then(|| Published::new(&options.provider, caps.address_format, teller));
     let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
@@ -262,9 +288,11 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     if let Some(bell) = bell.as_ref().filter(|_| capabilities.channels) {
         bell.welcome_channels();
     }
-    tracing::info!(%address, %capabilities, "fabric endpoint opened");
+    tracing::info!(
+        address = spelled, published = published.is_some(), %capabilities, "fabric endpoint opened"
+    );
     let core = Core::new(rt, raw, capabilities, address, bell, options)?;
-    LibfabricEndpoint::start(rt, core)
+    LibfabricEndpoint::start(rt, core, spelled, published)
 }
 
 /// A NIC that is asked for has to be there: the provider's own answer is only that it offers nothing like that.
