@@ -227,3 +227,49 @@ fn who_has_the_address_by_the_time_of_the_hello_is_not_mistaken_for_who_had_it_w
         assert_eq!(reply[..], PORT.to_le_bytes(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_silent_server_that_tells_another_address_by_now_is_gone_over_to_without_waiting_for_it() {
+    let mut elsewhere = 0;
+    for seed in 1..=20 {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        // Nobody is told that there is nobody at an address.
+        fabric.configure(|config| (config.published, config.loss_reported) = (true, 0.0));
+        let (server_node, node) = (world.node("server"), world.node("client"));
+        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
+        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let (rt, inner) = (node.handle(), world.clone());
+        let first = serve_port(&fabric, &server_node, PORT);
+        let peer = Peer::new("server", PORT);
+        elsewhere += world.block_on(&node, async move {
+            let call = |limit| client.call(&peer, ECHO, b"", None, CallOptions::within(&rt, limit));
+            let again = |of: &Rc<Rpc>| {
+                let before = of.endpoint().address();
+                inner.crash(&server_node);
+                inner.restart(&server_node);
+                let next = serve_port(&fabric, &server_node, PORT);
+                let moved = next.endpoint().address() != before;
+                (next, moved)
+            };
+            call(Duration::from_secs(5)).await.expect("it is there");
+            let (second, moved) = again(&first);
+            let began = rt.now();
+            let reply = call(Duration::from_secs(5)).await.expect("it is back");
+            assert_eq!(reply.server(), second.id());
+            // The first try is silent for half a second; the second one is not waited for.
+            assert!(rt.now() - began < Duration::from_millis(700), "seed {seed}: {:?}", rt.now() - began);
+            let (third, moved_again) = again(&second);
+            // Pings don't wait for a second try.
+            let mut pings = 0;
+            while call(Duration::from_millis(200)).await.is_err() {
+                pings += 1;
+                assert!(pings < 5, "seed {seed}: it is never found");
+                rt.sleep(Duration::from_millis(800)).await;
+            }
+            drop(third);
+            u32::from(moved) + u32::from(moved_again)
+        });
+    }
+    assert!(elsewhere > 20, "only {elsewhere} servers came back elsewhere");
+}

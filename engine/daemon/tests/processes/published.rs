@@ -77,7 +77,8 @@ fn an_engine_that_comes_back_at_another_address_is_found_by_clients_and_engines(
 
 #[test]
 fn acknowledged_writes_survive_engines_that_come_back_at_other_addresses() {
-    kill_under_load(System::start_by(PUBLISHED, 3, 2), KILLS);
+    // A client notices after half a second: then it has some time to write.
+    kill_under_load(System::start_by(PUBLISHED, 3, 2), KILLS, Duration::from_millis(600));
 }
 
 #[test]

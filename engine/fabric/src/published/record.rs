@@ -86,6 +86,9 @@ pub struct Told {
 /// Why an answer is not believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AnswerError {
+    /// Nothing at all.
+    #[error("it hung up without an answer; is the engine just ending, or does it publish no addresses?")]
+    Nothing,
     /// No such answer at all.
     #[error("what listens there tells no addresses; engine and client must have the same `fabric_addresses`")]
     Foreign,
@@ -151,7 +154,10 @@ impl Told {
         port: u16,
         key: Option<&TenantKey>,
     ) -> Result<Self, AnswerError> {
-        use AnswerError::{Forged, Foreign, Malformed, Refused, Version};
+        use AnswerError::{Foreign, Forged, Malformed, Nothing, Refused, Version};
+        if answer.is_empty() {
+            return Err(Nothing);
+        }
         if !answer.starts_with(&MAGIC) {
             return Err(Foreign);
         }
@@ -267,7 +273,7 @@ mod tests {
     fn what_is_no_answer_is_told_apart_by_what_is_wrong() {
         let read = |bytes: &[u8]| Told::decode(bytes, &question(), PORT, None).expect_err("no answer");
         let good = told().encode(&question(), PORT, None).expect("short names");
-        assert_eq!(read(b""), AnswerError::Foreign);
+        assert_eq!(read(b""), AnswerError::Nothing);
         assert_eq!(read(b"HTTP/1.1 400 Bad Request\r\n\r\n, and so on"), AnswerError::Foreign);
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();

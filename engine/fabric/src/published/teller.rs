@@ -6,6 +6,7 @@
 use super::record::{QUESTION_LEN, Question, Told, refusal};
 use crate::FabricError;
 use crate::libfabric::resolve;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -44,14 +45,14 @@ struct Shared {
 /// A port at which an endpoint's address is told, until this is dropped.
 pub(crate) struct Teller {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Cell<Option<JoinHandle<()>>>,
 }
 
 impl Teller {
-    /// Takes the port. Nobody is told anything before [`Self::begin`].
+    /// Takes the port. Who asks before [`Self::begin`] waits for that.
     ///
     /// # Errors
-    /// When the host is not known or not this node's, the port is in use, or there is no thread to be had.
+    /// When the host is not known or not this node's, or the port is in use.
     pub(crate) fn start(host: &str, port: u16, provider: &str) -> Result<Self, FabricError> {
         let failed = |error: io::Error| FabricError::Provider {
             call: "listen",
@@ -69,16 +70,21 @@ impl Teller {
             told: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
-        let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(format!("address-{port}"));
-        let thread = thread.spawn(move || run(&theirs)).map_err(failed)?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Cell::default() })
     }
 
     /// Tells this from now on.
     pub(crate) fn begin(&self, told: Told, keys: Option<Keys>) {
         // The first word stands: an endpoint has one owner for its whole life.
-        let _ = self.shared.word.set(Word { told, keys });
+        if self.shared.word.set(Word { told, keys }).is_err() {
+            return;
+        }
+        let (theirs, port) = (Arc::clone(&self.shared), self.shared.port);
+        let thread = std::thread::Builder::new().name(format!("address-{port}"));
+        match thread.spawn(move || run(&theirs)) {
+            Ok(thread) => self.thread.set(Some(thread)),
+            Err(error) => tracing::error!(port, %error, "no thread to tell the fabric address: nobody finds it"),
+        }
     }
 
     /// How often the address was told, and how many questions got no address.
