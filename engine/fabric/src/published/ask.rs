@@ -76,8 +76,11 @@ fn exchange(socket: SocketAddr, question: &Question, answer: &mut [u8]) -> io::R
     };
     let mut stream = loop {
         match TcpStream::connect_timeout(&socket, left()?) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && left()? > CONNECT_AGAIN => {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::thread::sleep(CONNECT_AGAIN);
+                if left().is_err() {
+                    return Err(error);
+                }
             }
             connected => break connected?,
         }
