@@ -225,7 +225,9 @@ impl Inner {
             // A try that the deadline cut off says less than the one before it.
             Err(_) => {
                 let before = Some(state.unresolved.take()).filter(|reason| !reason.is_empty());
-                return Err(unreachable(&before.unwrap_or("the name could not be resolved in time".to_owned())));
+                return Err(unreachable(
+                    &before.unwrap_or("the name could not be resolved in time".to_owned()),
+                ));
             }
         };
         state.unresolved.take();
@@ -237,7 +239,9 @@ impl Inner {
         let outcome = self.greet(state, id, until).await.and_then(|made| {
             // The address was told by who had it then; whoever has it now serves something else.
             let is_meant = expected.is_none_or(|expected| expected == made.1.bits());
-            is_meant.then_some(made).ok_or_else(|| unreachable("another server answers at its address by now"))
+            is_meant
+                .then_some(made)
+                .ok_or_else(|| unreachable("another server answers at its address by now"))
         });
         match outcome {
             Ok((version, server, key)) => {

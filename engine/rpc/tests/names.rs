@@ -180,7 +180,8 @@ fn servers_that_come_back_at_each_others_published_addresses_are_not_mistaken_fo
                 running.clear();
                 running.extend(ports.map(|port| serve_port(&fabric, &server_node, port)));
                 let now: Vec<_> = running.iter().map(|rpc: &Rc<Rpc>| rpc.endpoint().address()).collect();
-                let elsewhere = |at: usize| now.iter().enumerate().any(|(of, a)| of != at && Some(a) == before.get(at));
+                let elsewhere =
+                    |at: usize| now.iter().enumerate().any(|(of, a)| of != at && Some(a) == before.get(at));
                 exchanged += (0..ports.len()).filter(|at| elsewhere(*at)).count();
                 // Requests to all at once, while contact with all of them is lost.
                 let options = CallOptions::within(&rt, Duration::from_secs(20));

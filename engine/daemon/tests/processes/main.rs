@@ -8,9 +8,9 @@ mod hostile;
 mod kill;
 mod management;
 mod membership;
-mod published;
 #[cfg(feature = "mercury")]
 mod mercury;
+mod published;
 #[cfg(feature = "spdk")]
 mod spdk;
 mod system;

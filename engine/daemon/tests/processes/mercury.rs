@@ -12,7 +12,11 @@ const KILLS: u32 = 7;
 
 #[test]
 fn acknowledged_writes_survive_kill_nine_over_mercury_on_tcp() {
-    kill_under_load(System::start_by(("mercury/ofi+tcp", Addressing::ByProvider), 3, 2), KILLS, Duration::ZERO);
+    kill_under_load(
+        System::start_by(("mercury/ofi+tcp", Addressing::ByProvider), 3, 2),
+        KILLS,
+        Duration::ZERO,
+    );
 }
 
 #[test]

@@ -63,7 +63,10 @@ fn an_engine_that_comes_back_at_another_address_is_found_by_clients_and_engines(
         let before = addresses(&system, rank);
         assert_eq!(before.len(), 2, "{before:?}: an address for each target");
         let ports = (0..2).map(|target| format!("127.0.0.1:{}", system.engines[rank].fabric_port + target));
-        assert!(ports.into_iter().all(|port| !before.contains(&port)), "{before:?} are no ports that were told");
+        assert!(
+            ports.into_iter().all(|port| !before.contains(&port)),
+            "{before:?} are no ports that were told"
+        );
         system.kill(rank);
         system.spawn(rank);
         system.wait_ready();
@@ -71,7 +74,8 @@ fn an_engine_that_comes_back_at_another_address_is_found_by_clients_and_engines(
         read_one(&context, &container, oid);
         write_one(&context, &container);
     }
-    let told = (0..3).map(|rank| system.metric(rank, "weir_engine_fabric_addresses_told_total{").unwrap_or(0.0));
+    let told =
+        (0..3).map(|rank| system.metric(rank, "weir_engine_fabric_addresses_told_total{").unwrap_or(0.0));
     assert!(told.sum::<f64>() > 0.0, "engines asked each other");
 }
 

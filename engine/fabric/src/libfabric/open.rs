@@ -8,7 +8,8 @@ use super::survey::Facts;
 use super::{raw, resolve, survey, sys};
 use crate::published::Teller;
 use crate::{
-    Ability, Address, Addressing, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait,
+    Ability, Address, Addressing, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol,
+    Wait,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -268,9 +269,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     })?;
     // Last, so that whoever finds the port finds an endpoint that works.
     let teller = match (&options.bind, &mut bell) {
-        (Bind::Listen { host, port }, _) if published => {
-            Some(Teller::start(host, *port, &options.provider)?)
-        }
+        (Bind::Listen { host, port }, _) if published => Some(Teller::start(host, *port, &options.provider)?),
         (Bind::Listen { port, .. }, Some(bell)) => {
             bell.listen(*port)?;
             None

@@ -529,7 +529,8 @@ mod tests {
 
     #[test]
     fn an_address_is_spelled_as_the_provider_does() {
-        let (raw, _) = Raw::open(&survey::facts("tcp").expect("built in").on_loopback()).expect("an endpoint");
+        let (raw, _) =
+            Raw::open(&survey::facts("tcp").expect("built in").on_loopback()).expect("an endpoint");
         let own = Address::from_bytes(&raw.name().expect("a name")).expect("short enough");
         assert_eq!(raw.spell(&own), Some(format!("fi_sockaddr_in://{own}")));
         raw.stop();

@@ -147,9 +147,7 @@ impl Facts {
     /// When they have to be, and are not to be.
     pub(super) fn publishes(self, provider: &str, addressing: Addressing) -> Result<bool, FabricError> {
         match (addressing, self.address_form == sys::ADDRESSES_FOREIGN) {
-            (Addressing::Ports, true) => {
-                Err(FabricError::ForeignAddresses { provider: provider.to_owned() })
-            }
+            (Addressing::Ports, true) => Err(FabricError::ForeignAddresses { provider: provider.to_owned() }),
             (addressing, is_foreign) => Ok(is_foreign || addressing == Addressing::Published),
         }
     }

@@ -13,8 +13,7 @@ use crate::libfabric::hang_up::{cut_off, hang_up};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::{
-    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink,
-    Transfer,
+    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink, Transfer,
 };
 use core::ops::Range;
 use std::rc::{Rc, Weak};

@@ -1,8 +1,8 @@
 //! Asking for an endpoint's address. Connecting and reading block, so they happen on a thread of their own, as looking up
 //! names does.
 
-use super::record::{ANSWER_MAX, Question, Told};
 use super::Found;
+use super::record::{ANSWER_MAX, Question, Told};
 use crate::FabricError;
 use crate::libfabric::resolve;
 use std::io::{self, ErrorKind, Read, Write};
@@ -105,7 +105,10 @@ fn say(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "nobody listens there; is the engine up?".to_owned(),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-            format!("no answer within {} ms; is the way to that port open, and does the engine publish its addresses?", ASK_LIMIT.as_millis())
+            format!(
+                "no answer within {} ms; is the way to that port open, and does the engine publish its addresses?",
+                ASK_LIMIT.as_millis()
+            )
         }
         _ => error.to_string(),
     }

@@ -177,7 +177,8 @@ impl Told {
             (false, Some(_)) => return Err(Forged),
             (false, None) => answer,
             (true, key) => {
-                let (told, tag) = answer.split_last_chunk::<SEAL_LEN>().ok_or(Malformed("it is cut short"))?;
+                let (told, tag) =
+                    answer.split_last_chunk::<SEAL_LEN>().ok_or(Malformed("it is cut short"))?;
                 // Constant time: the outcome must not tell how many bytes of a guess were right.
                 let differ = |key| {
                     seal(key, question, port, told).iter().zip(tag).fold(0, |sum, (a, b)| sum | (a ^ b))
@@ -202,7 +203,8 @@ impl Told {
             return Err(wrong("its lengths are not those of its parts"));
         }
         let (provider, address) = names.split_at(provider_len);
-        let provider = str::from_utf8(provider).ok().filter(|name| name.bytes().all(|b| b.is_ascii_graphic()));
+        let provider =
+            str::from_utf8(provider).ok().filter(|name| name.bytes().all(|b| b.is_ascii_graphic()));
         let word = |at: usize| head.iter().skip(at).take(8).rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
         Ok(Self {
             server: word(16),
@@ -281,7 +283,9 @@ mod tests {
             read(&bytes)
         };
         assert_eq!(with(8, 2), AnswerError::Version(2));
-        for (at, byte) in [(10, 9), (24, 64), (24, 200), (24, 2), (25, 7), (25, 255), (26, 2), (31, 1), (32, 200)] {
+        for (at, byte) in
+            [(10, 9), (24, 64), (24, 200), (24, 2), (25, 7), (25, 255), (26, 2), (31, 1), (32, 200)]
+        {
             assert!(matches!(with(at, byte), AnswerError::Malformed(_)), "byte {at}");
         }
         for len in 8..good.len() {

@@ -83,7 +83,9 @@ impl Teller {
         let thread = std::thread::Builder::new().name(format!("address-{port}"));
         match thread.spawn(move || run(&theirs)) {
             Ok(thread) => self.thread.set(Some(thread)),
-            Err(error) => tracing::error!(port, %error, "no thread to tell the fabric address: nobody finds it"),
+            Err(error) => {
+                tracing::error!(port, %error, "no thread to tell the fabric address: nobody finds it");
+            }
         }
     }
 
@@ -163,7 +165,9 @@ fn accept(shared: &Shared, guests: &mut VecDeque<Guest>) -> io::Result<()> {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             // Gone before it was let in.
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
+                continue;
+            }
             Err(error) => return Err(error),
         };
         stream.set_nonblocking(true)?;
@@ -190,10 +194,7 @@ impl Guest {
                 Err(_) => return Turn::Refused,
             }
         }
-        let (answer, turn) = match shared.answer(&self.question) {
-            Some(answer) => answer,
-            None => return Turn::Refused,
-        };
+        let Some((answer, turn)) = shared.answer(&self.question) else { return Turn::Refused };
         // A new connection has room for so few bytes; who made it otherwise asks again.
         match self.stream.write(&answer) {
             Ok(len) if len == answer.len() => turn,

@@ -70,7 +70,11 @@ fn an_endpoint_is_found_where_its_address_is_told_and_again_after_it_got_another
             let found = executor.block_on(client.resolve(HOST, port)).expect("it is told");
             assert_eq!(found, Found { address: endpoint.address(), server: Some(server) });
             let is_elsewhere = found.address.socket().is_none_or(|socket| socket.port() != port);
-            assert!(is_elsewhere && !addresses.contains(&found.address), "the provider chose {}", found.address);
+            assert!(
+                is_elsewhere && !addresses.contains(&found.address),
+                "the provider chose {}",
+                found.address
+            );
             let to = client.insert(&found.address).expect("an address of this provider");
             client.send(to, 1, &[b"found"]).expect("accepted");
             let until = rt.now() + Duration::from_secs(10);
@@ -84,7 +88,10 @@ fn an_endpoint_is_found_where_its_address_is_told_and_again_after_it_got_another
             addresses.push(found.address);
         }
         let gone = executor.block_on(client.resolve(HOST, port)).expect_err("nobody is there any more");
-        assert!(gone.to_string().starts_with(&format!("{HOST}:{port} tells no fabric address: nobody")), "{gone}");
+        assert!(
+            gone.to_string().starts_with(&format!("{HOST}:{port} tells no fabric address: nobody")),
+            "{gone}"
+        );
     }
 }
 
@@ -228,9 +235,8 @@ fn what_liars_tell_is_not_believed_and_said_to_be_what_it_is() {
         told("tcp", FI_SOCKADDR_IN).encode(&question, port, None).expect("short names")
     }));
     assert!(open.contains("not sealed"), "{open}");
-    let recorded = refused(Box::new(move |question, port| {
-        honest(Question { nonce: [0; 16], ..question }, port)
-    }));
+    let recorded =
+        refused(Box::new(move |question, port| honest(Question { nonce: [0; 16], ..question }, port)));
     assert!(recorded.contains("not sealed"), "{recorded}");
     for (provider, format) in [("verbs;ofi_rxm", FI_SOCKADDR_IN), ("tcp", FI_SOCKADDR_IN + 1)] {
         let other = refused(Box::new(sealed(told(provider, format), tenant(4))));
@@ -270,5 +276,8 @@ fn a_client_needs_no_port_and_no_key() {
     assert_eq!(options.bind, Bind::Any);
     let endpoint = open(&executor.handle(), &options).expect("an endpoint");
     endpoint.introduce(1, None);
-    assert_eq!((endpoint.counters().addresses_told.get(), endpoint.auth_key(PeerId(0))), (0, None::<AuthKey>));
+    assert_eq!(
+        (endpoint.counters().addresses_told.get(), endpoint.auth_key(PeerId(0))),
+        (0, None::<AuthKey>)
+    );
 }

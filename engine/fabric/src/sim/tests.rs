@@ -210,7 +210,10 @@ fn published_addresses_are_told_by_living_endpoints_and_used_again_after_their_d
         }
         let before = first[1].address();
         assert_ne!(first[0].address(), before);
-        assert!(matches!(asked(&pair, 22), Err(FabricError::Unpublished { port: 22, .. })), "nobody is there");
+        assert!(
+            matches!(asked(&pair, 22), Err(FabricError::Unpublished { port: 22, .. })),
+            "nobody is there"
+        );
         pair.fabric.partition_one_way(&pair.nodes[1], &pair.nodes[0]);
         assert!(asked(&pair, 20).is_err(), "answers don't get back");
         pair.fabric.heal();

@@ -4,8 +4,8 @@ use core::cell::RefCell;
 use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_fabric::{
-    Access, Address, Buffer, BufferPool, Capabilities, Endpoint, Exposure, FabricCounters, FabricError, Found,
-    PeerId, RemoteRegion, Sink, Transfer,
+    Access, Address, Buffer, BufferPool, Capabilities, Endpoint, Exposure, FabricCounters, FabricError,
+    Found, PeerId, RemoteRegion, Sink, Transfer,
 };
 use weir_runtime::LocalBoxFuture;
 
