@@ -129,23 +129,14 @@ impl MapShelter for Shelter {
 impl Cluster {
     /// Formats disks and starts all engines.
     pub fn start(seed: u64, shape: Shape) -> Self {
-        Self::start_on(seed, shape, Vec::new())
+        Self::start_on(seed, shape, Vec::new(), false)
     }
 
-    /// The same with addresses that the provider chooses, also other ones after each restart.
-    pub fn start_published(seed: u64, shape: Shape) -> Self {
-        let cluster = Self::assemble(seed, shape, Vec::new());
-        cluster.fabric.configure(|config| config.published = true);
-        for rank in 0..shape.engines {
-            cluster.boot(rank);
-        }
-        cluster.settle();
-        cluster
-    }
-
-    /// The same with engines on some virtual networks.
-    pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>) -> Self {
+    /// The same with engines on some virtual networks, and perhaps with addresses that the provider chooses, other ones
+    /// after each restart.
+    pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>, published: bool) -> Self {
         let cluster = Self::assemble(seed, shape, networks);
+        cluster.fabric.configure(|config| config.published = published);
         for rank in 0..shape.engines {
             cluster.boot(rank);
         }
