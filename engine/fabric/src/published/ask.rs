@@ -110,6 +110,9 @@ fn say(error: &io::Error) -> String {
                 ASK_LIMIT.as_millis()
             )
         }
+        ErrorKind::ConnectionReset => {
+            "the connection was reset; does the engine publish its addresses?".to_owned()
+        }
         _ => error.to_string(),
     }
 }
