@@ -316,3 +316,35 @@ fn explain(error: FabricError, own: &Own, device: Option<&str>) -> FabricError {
         error => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_and_a_port_are_asked_for_where_addresses_are_such_and_known_beforehand() {
+        let placed = |form, published, device: Option<&str>| {
+            let device = device.map(str::to_owned);
+            let options = Options { device, ..Options::listen("any", "127.0.0.1", 10_100) };
+            let Own { node, service } = place(form, published, &options).expect("an address");
+            (node, service)
+        };
+        let host = || Some("127.0.0.1".to_owned());
+        let port = Some("10100".to_owned());
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, false, None), (host(), port.clone()));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, false, Some("lo")), (host(), port));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, true, None), (host(), None));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, true, Some("lo")), (None, None), "the NIC's own address");
+        for device in [None, Some("cxi1")] {
+            assert_eq!(
+                placed(sys::ADDRESSES_FOREIGN, true, device),
+                (None, None),
+                "what cxi makes of its NIC"
+            );
+        }
+        assert_eq!(placed(sys::ADDRESSES_NAMES, false, None), (None, None));
+        // Nothing is looked up that isn't used.
+        let options = Options::near("cxi", "no.such.host.invalid", 1);
+        assert!(place(sys::ADDRESSES_FOREIGN, true, &options).is_ok());
+    }
+}
